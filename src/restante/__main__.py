@@ -1,0 +1,5 @@
+"""`python -m restante` is `restante`."""
+
+from restante.cli import main
+
+main()

@@ -1,0 +1,117 @@
+"""One command, `restante`. What a subcommand needs is imported when it runs."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from restante import __version__
+from restante.config import Serve, Source, settle
+from restante.errors import Misuse, RestanteError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+config_app = typer.Typer(no_args_is_help=True)
+app.add_typer(config_app, name="config", help="Settings.")
+
+
+def main() -> None:
+    """Run; exit 0 done, 1 failed, 2 misuse. Errors are one sentence on standard error."""
+    try:
+        app()
+    except RestanteError as error:
+        print(f"restante: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, Misuse) else 1)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"restante {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def restante(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+) -> None:
+    """Hold end-to-end encrypted messages until the other side comes."""
+
+
+Config = Annotated[Path | None, typer.Option(help="TOML file with a table [serve]; keys are named like the flags.")]
+
+
+def _options(
+    config: Config = None,
+    data: Annotated[str | None, typer.Option(metavar="DIR", help="Where everything is kept.")] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="*:PORT is every interface.")] = None,
+    admin: Annotated[str | None, typer.Option(metavar="HOST:PORT|off", help="Health checks over HTTP.")] = None,
+    motd: Annotated[str | None, typer.Option(metavar="TEXT", help="Shown by every client that connects.")] = None,
+    signal_error: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Clients show it and give up; they are served all the same.")
+    ] = None,
+    advertise_version: Annotated[
+        str | None, typer.Option(metavar="V", help="Older clients tell their user to upgrade.")
+    ] = None,
+    no_list: Annotated[bool | None, typer.Option("--no-list", help="Answer `list` with no nameplates.")] = None,
+    frames: Annotated[str | None, typer.Option(metavar="text|binary", help="What we send; we take both.")] = None,
+    blur_usage: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="Round times in usage records down to a multiple of this.")
+    ] = None,
+    keep_usage: Annotated[
+        float | None, typer.Option(metavar="DAYS", help="Drop older usage records. Default: keep them.")
+    ] = None,
+    prune_every: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time between prunes.")] = None,
+    prune_after: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Idle mailboxes are pruned after this much service.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="auto|console|json")] = None,
+) -> None:
+    """Declare the options of `serve` and `config show`; `_taking_options` hands them on."""
+
+
+def _taking_options(run: Callable[[Serve, list[Source]], None]) -> Callable[..., None]:
+    @functools.wraps(_options)
+    def command(*, config: Path | None = None, **flags: Any) -> None:
+        settings, sources = settle(flags, os.environ, config)
+        run(settings, sources)
+
+    command.__doc__ = run.__doc__
+    return command
+
+
+@app.command("serve")
+@_taking_options
+def serve_command(settings: Serve, _sources: list[Source]) -> None:
+    """Run the mailbox server."""
+    from restante.mailbox.serve import serve
+    from restante.ops import logs
+
+    logs.start(settings.log_format)
+    serve(settings)
+
+
+@config_app.command("show")
+@_taking_options
+def config_show(_settings: Serve, sources: list[Source]) -> None:
+    """Show the settings that `serve` would use, and where each comes from."""
+    for each in sources:
+        shown = "" if each.value is None else msgspec.json.encode(each.value).decode()
+        print(f"{each.name:<18} = {shown:<24} # {each.source}")
+
+
+@app.command()
+def status(
+    data: Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA")] = Path("restante-data"),
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Show what a mailbox server holds, read from its data directory; it may be running."""
+    from restante.mailbox.store.status import read, render
+
+    found = read(data)
+    print(msgspec.json.encode(found).decode() if json else render(found))

@@ -1,0 +1,38 @@
+"""Errors, named for whose fault they are.
+
+RestanteError
+├── PeerError      theirs: what a peer sent breaks the protocol; has a WebSocket close code
+├── Misuse         ours: an option, a file or a command line that cannot mean anything
+└── StoreError     the disk's: the store cannot be opened, or a commit failed
+    └── StoreBusy  nothing was written and nothing is lost: the senders may try again
+"""
+
+from __future__ import annotations
+
+
+class RestanteError(Exception):
+    """Base of every error that Restante raises on purpose; its text is one sentence for people."""
+
+
+class PeerError(RestanteError):
+    """A peer sent what cannot be taken.
+
+    `code` is the WebSocket close code to end the connection with (RFC 6455 section 7.4.1).
+    """
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+        self.words = words
+
+
+class Misuse(RestanteError):  # noqa: N818 - the house's word for it (docs/design.md)
+    """An option, a configuration file or a call that cannot be carried out; says what to do."""
+
+
+class StoreError(RestanteError):
+    """The store cannot be opened, or its last commit may or may not be on disk: stop, never retry."""
+
+
+class StoreBusy(StoreError):  # noqa: N818 - the same
+    """The store refused before the commit, for certain: rolled back, and may be tried again."""

@@ -1,0 +1,211 @@
+"""What one connection has said so far, and what it may say next.
+
+`CHECKS` is the whole truth: for each message, what must hold, in the order in which the reference server looks
+(server_websocket.py:200-330, 0.8.0), with its words for when it does not. `step` reads it; `after` moves on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from restante.mailbox import messages
+from restante.mailbox.messages import Malformed, Received
+from restante.mailbox.model import Decision
+
+
+class Session(msgspec.Struct, frozen=True, gc=False):
+    """Four tracks that run side by side; each only moves forward, but `subscribed`, which comes and goes."""
+
+    app_id: str | None = None
+    """Bound to this app; None before the bind."""
+    side: str = ""
+    allocated: str | None = None
+    """The nameplate that this connection was allocated."""
+    claimed: str | None = None
+    """The nameplate that it claimed, or was refused."""
+    released: bool = False
+    mailbox_id: str | None = None
+    """The mailbox that it opened last, or was refused."""
+    subscribed: int | None = None
+    """The key of the mailbox whose messages it gets."""
+    closed: bool = False
+
+
+FRESH: Final = Session()
+
+# ── commands: accepted messages ──────────────────────────────────────────────────────────────────
+
+
+class Command(msgspec.Struct, gc=False):
+    """An accepted message, with what the rules need to know of its connection."""
+
+    app_id: str
+    side: str
+
+
+class Bind(Command, gc=False):
+    client_version: object
+
+
+class List(Command, gc=False):
+    pass
+
+
+class Allocate(Command, gc=False):
+    pass
+
+
+class Claim(Command, gc=False):
+    nameplate: str
+
+
+class Release(Command, gc=False):
+    nameplate: str
+
+
+class Open(Command, gc=False):
+    mailbox_id: str
+
+
+class Add(Command, gc=False):
+    mailbox_id: str
+    phase: bytes
+    body: bytes
+    id: bytes
+
+
+class Close(Command, gc=False):
+    mailbox_id: str
+    mood: str | None
+
+
+class Ping(Command, gc=False):
+    ping: Raw
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────────
+
+_Check = tuple[Callable[[Session, Any], bool], str | None]
+
+
+def _said(track: Callable[[Session], object], words: str) -> _Check:
+    """Refuse what may be said once and was said."""
+    return (lambda session, _: not track(session), words)
+
+
+def _same(key: str, track: Callable[[Session], str | None], words: str) -> _Check:
+    """Refuse a name that is not the one this connection used."""
+    return (
+        lambda session, message: (
+            getattr(message, key) is UNSET or track(session) is None or getattr(message, key) == track(session)
+        ),
+        words,
+    )
+
+
+def _named(key: str, track: Callable[[Session], str | None], words: str) -> _Check:
+    """Refuse to guess a name that neither the message nor the connection has."""
+    return (
+        lambda session, message: getattr(message, key) is not UNSET or track(session) is not None,
+        words,
+    )
+
+
+# The words of these two are in the Malformed message itself.
+_COMPLETE: Final[_Check] = (lambda _, message: getattr(message, "missing", None) is None, None)
+_TYPED: Final[_Check] = (lambda _, message: getattr(message, "mistyped", None) is None, None)
+_BOUND: Final[_Check] = (lambda session, _: session.app_id is not None, "must bind first")
+
+_NAMEPLATE: Final = "nameplate"
+_MAILBOX: Final = "mailbox"
+
+CHECKS: Final[dict[str | None, tuple[_Check, ...]]] = {
+    "ping": (_COMPLETE,),
+    "bind": (_said(lambda s: s.app_id is not None, "already bound"), _COMPLETE, _TYPED),
+    "list": (_BOUND,),
+    "allocate": (_BOUND, _said(lambda s: s.allocated, "you already allocated one, don't be greedy")),
+    "claim": (_BOUND, _COMPLETE, _said(lambda s: s.claimed, "only one claim per connection"), _TYPED),
+    "release": (
+        _BOUND,
+        _said(lambda s: s.released, "only one release per connection"),
+        _same(_NAMEPLATE, lambda s: s.claimed, "release and claim must use same nameplate"),
+        _named(_NAMEPLATE, lambda s: s.claimed, "release without nameplate must follow claim"),
+        _TYPED,
+    ),
+    "open": (_BOUND, _said(lambda s: s.subscribed, "only one open per connection"), _COMPLETE, _TYPED),
+    "add": (
+        _BOUND,
+        (lambda session, _: session.subscribed is not None, "must open mailbox before adding"),
+        _COMPLETE,
+    ),
+    "close": (
+        _BOUND,
+        _said(lambda s: s.closed, "only one close per connection"),
+        _same(_MAILBOX, lambda s: s.mailbox_id, "open and close must use same mailbox"),
+        _named(_MAILBOX, lambda s: s.mailbox_id, "close without mailbox must follow open"),
+        _TYPED,
+    ),
+    "": (_BOUND, (lambda *_: False, "unknown type")),
+    None: ((lambda *_: False, "missing 'type'"),),
+}
+
+_KIND: Final = {getattr(messages, name.capitalize()): name for name in CHECKS if name}
+
+
+def step(session: Session, message: Received | Malformed) -> Command | str:
+    """Tell whether this may be said now: the command it amounts to, or the error's words."""
+    kind = message.kind if isinstance(message, Malformed) else _KIND[type(message)]
+    for holds, words in CHECKS[kind]:
+        if not holds(session, message):
+            return words or message.missing or message.mistyped  # type: ignore[union-attr, return-value]
+    return _COMMANDS[type(message)](session, message)
+
+
+def _nameplate_of(session: Session, m: messages.Release) -> str:
+    return session.claimed or "" if m.nameplate is UNSET else m.nameplate
+
+
+def _mailbox_of(session: Session, m: messages.Close) -> str:
+    return session.mailbox_id or "" if m.mailbox is UNSET else m.mailbox
+
+
+def _client_version(m: messages.Bind) -> object:
+    return None if m.client_version is UNSET else msgspec.json.decode(m.client_version)
+
+
+_COMMANDS: Final[dict[type, Callable[[Session, Any], Command]]] = {
+    messages.Bind: lambda _, m: Bind(m.appid, m.side, _client_version(m)),
+    messages.List: lambda s, _: List(s.app_id or "", s.side),
+    messages.Allocate: lambda s, _: Allocate(s.app_id or "", s.side),
+    messages.Claim: lambda s, m: Claim(s.app_id or "", s.side, m.nameplate),
+    messages.Release: lambda s, m: Release(s.app_id or "", s.side, _nameplate_of(s, m)),
+    messages.Open: lambda s, m: Open(s.app_id or "", s.side, m.mailbox),
+    messages.Add: lambda s, m: Add(
+        s.app_id or "", s.side, s.mailbox_id or "", bytes(m.phase), bytes(m.body), bytes(m.id)
+    ),
+    messages.Close: lambda s, m: Close(s.app_id or "", s.side, _mailbox_of(s, m), m.mood),
+    messages.Ping: lambda s, m: Ping(s.app_id or "", s.side, m.ping),
+}
+
+
+def after(session: Session, command: Command, decision: Decision) -> Session:
+    """Give the session that a command leaves. What was refused was said all the same."""
+    move = _MOVES.get(type(command))
+    return session if move is None else move(session, command, decision)
+
+
+_MOVES: Final[dict[type[Command], Callable[[Session, Any, Decision], Session]]] = {
+    Bind: lambda s, c, _: replace(s, app_id=c.app_id, side=c.side),
+    Allocate: lambda s, _, d: replace(s, allocated=d.name),
+    Claim: lambda s, c, _: replace(s, claimed=c.nameplate),
+    Release: lambda s, *_: replace(s, released=True),
+    Open: lambda s, c, d: replace(
+        s, mailbox_id=c.mailbox_id, subscribed=None if d.mailbox is None else d.mailbox.key
+    ),
+    Close: lambda s, *_: replace(s, closed=True, subscribed=None),
+}

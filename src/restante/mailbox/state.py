@@ -1,0 +1,234 @@
+"""Everything live, in memory: what the rules look at, and the one place that alters it.
+
+`State` is the view that `decide` is given, and `fold` applies its changes. It also knows who is here: that is
+never stored, the desk reports it (`arrive`, `leave`, `answered`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from restante.mailbox import model
+from restante.mailbox.model import Change, Mailbox, Nameplate
+
+
+class App:
+    """One application's part of the world; no app can see another's."""
+
+    __slots__ = ("_listing", "allocated", "answered", "app_id", "here", "mailboxes", "nameplates", "taken")
+
+    def __init__(self, app_id: str) -> None:
+        self.app_id = app_id
+        self.nameplates: dict[str, Nameplate] = {}
+        self.mailboxes: dict[str, Mailbox] = {}
+        self.taken: dict[int, int] = {}
+        """How many live nameplates could have been allocated, by length."""
+        self.allocated: dict[str, list[str]] = {}
+        """Nameplates allocated and not yet claimed, by side."""
+        self.here: dict[str, int] = {}
+        """Live connections, by side."""
+        self.answered: dict[str, object] = {}
+        """The live connection that was told of an allocation, by nameplate."""
+        self._listing: bytes | None = None
+
+    def listing(self) -> bytes:
+        """Give the `nameplates` of a list response as JSON, sorted as strings; kept until one comes or goes."""
+        if self._listing is None:
+            self._listing = msgspec.json.encode([{"id": name} for name in sorted(self.nameplates)])
+        return self._listing
+
+    def idle(self) -> bool:
+        return not (self.nameplates or self.mailboxes or self.here)
+
+
+NOBODY = App("")
+"""What the view shows of an app that has nothing. Never altered."""
+
+
+class State:
+    """The view, and the fold."""
+
+    def __init__(self) -> None:
+        self.apps: dict[str, App] = {}
+        self.next_key = 1
+        """Of the next mailbox or nameplate; never reused."""
+        self.next_sequence = 1
+        """Of the next message: replay is in this order, clocks have no say."""
+        self.settling = False
+        """True right after a start, while sides that were here before may be on their way back."""
+        self.unsaved: dict[int, Mailbox] = {}
+        """Mailboxes touched since their row was written, by key."""
+        self._seen: set[tuple[str, str]] = set()
+
+    def app(self, app_id: str) -> App:
+        return self.apps.get(app_id, NOBODY)
+
+    def mailboxes(self) -> Iterator[Mailbox]:
+        for app in self.apps.values():
+            yield from app.mailboxes.values()
+
+    # ── who is here ──────────────────────────────────────────────────────────────────────────────
+
+    def arrive(self, app_id: str, side: str) -> None:
+        """Note that a connection was bound to this side."""
+        here = self._make_app(app_id).here
+        here[side] = here.get(side, 0) + 1
+        if self.settling:
+            self._seen.add((app_id, side))
+
+    def leave(self, app_id: str, side: str) -> None:
+        """Note that such a connection is lost."""
+        app = self.apps[app_id]
+        app.here[side] -= 1
+        if not app.here[side]:
+            del app.here[side]
+        self._drop_if_idle(app)
+
+    def settled(self) -> None:
+        """Whoever has not come back by now is gone."""
+        self.settling = False
+        self._seen.clear()
+
+    def gone(self, app_id: str, side: str) -> bool:
+        """Tell whether the side's last connection is gone, for all we know."""
+        if side in self.app(app_id).here:
+            return False
+        return not self.settling or (app_id, side) in self._seen
+
+    # ── the fold ─────────────────────────────────────────────────────────────────────────────────
+
+    def fold(self, change: Change) -> None:
+        """Alter the rows as one change says; usage records alter none."""
+        fold = _FOLDS.get(type(change))
+        if fold is not None:
+            fold(self, change)
+
+    def _make_app(self, app_id: str) -> App:
+        app = self.apps.get(app_id)
+        if app is None:
+            app = self.apps[app_id] = App(app_id)
+        return app
+
+    def _drop_if_idle(self, app: App) -> None:
+        if app.idle():
+            del self.apps[app.app_id]
+
+    def _mailbox_made(self, change: model.MailboxMade) -> None:
+        mailbox = change.mailbox
+        self._make_app(mailbox.app_id).mailboxes[mailbox.mailbox_id] = mailbox
+        self.next_key = max(self.next_key, mailbox.key + 1)
+
+    def _mailbox_gone(self, change: model.MailboxGone) -> None:
+        mailbox = change.mailbox
+        app = self.apps[mailbox.app_id]
+        del app.mailboxes[mailbox.mailbox_id]
+        self.unsaved.pop(mailbox.key, None)
+        self._drop_if_idle(app)
+
+    def _mailbox_crowded(self, change: model.MailboxCrowded) -> None:
+        change.mailbox.crowded = True
+
+    def _mailbox_side_set(self, change: model.MailboxSideSet) -> None:
+        _put(change.mailbox.sides, change.row)
+
+    def _mailbox_side_gone(self, change: model.MailboxSideGone) -> None:
+        change.mailbox.sides = [row for row in change.mailbox.sides if row.side != change.side]
+
+    def _mailbox_touched(self, change: model.MailboxTouched) -> None:
+        change.mailbox.touched = change.touched
+        self.unsaved[change.mailbox.key] = change.mailbox
+
+    def _mailbox_saved(self, change: model.MailboxSaved) -> None:
+        self.unsaved.pop(change.mailbox.key, None)
+
+    def _message_added(self, change: model.MessageAdded) -> None:
+        change.mailbox.messages.append(change.message)
+        change.mailbox.touched = change.touched
+        self.unsaved[change.mailbox.key] = change.mailbox
+        self.next_sequence = change.message.sequence + 1
+
+    def _nameplate_made(self, change: model.NameplateMade) -> None:
+        nameplate = change.nameplate
+        app = self._make_app(nameplate.app_id)
+        app.nameplates[nameplate.name] = nameplate
+        app.mailboxes[nameplate.mailbox_id].nameplate = nameplate.name
+        app._listing = None
+        if nameplate.name[0] != "0":
+            length = len(nameplate.name)
+            app.taken[length] = app.taken.get(length, 0) + 1
+        for row in nameplate.sides:
+            if row.allocated:
+                app.allocated.setdefault(row.side, []).append(nameplate.name)
+        self.next_key = max(self.next_key, nameplate.key + 1)
+
+    def _nameplate_gone(self, change: model.NameplateGone) -> None:
+        nameplate = change.nameplate
+        app = self.apps[nameplate.app_id]
+        del app.nameplates[nameplate.name]
+        app.answered.pop(nameplate.name, None)
+        app._listing = None
+        if nameplate.name[0] != "0":
+            app.taken[len(nameplate.name)] -= 1
+        for row in nameplate.sides:
+            _unmark(app, nameplate, row)
+        mailbox = app.mailboxes.get(nameplate.mailbox_id)
+        if mailbox is not None:
+            mailbox.nameplate = None
+        self._drop_if_idle(app)
+
+    def _nameplate_crowded(self, change: model.NameplateCrowded) -> None:
+        change.nameplate.crowded = True
+
+    def _nameplate_side_set(self, change: model.NameplateSideSet) -> None:
+        nameplate, row = change.nameplate, change.row
+        if not row.allocated:
+            _unmark(self.apps[nameplate.app_id], nameplate, row)
+        _put(nameplate.sides, row)
+
+    def _nameplate_side_gone(self, change: model.NameplateSideGone) -> None:
+        nameplate = change.nameplate
+        for row in nameplate.sides:
+            if row.side == change.side:
+                _unmark(self.apps[nameplate.app_id], nameplate, row)
+        nameplate.sides = [row for row in nameplate.sides if row.side != change.side]
+
+
+_Row = TypeVar("_Row", model.MailboxSide, model.NameplateSide)
+
+
+def _put(rows: list[_Row], row: _Row) -> None:
+    for index, old in enumerate(rows):
+        if old.side == row.side:
+            rows[index] = row
+            return
+    rows.append(row)
+
+
+def _unmark(app: App, nameplate: Nameplate, row: model.NameplateSide) -> None:
+    """Forget that the nameplate is allocated to this side and unclaimed."""
+    names = app.allocated.get(row.side)
+    if names is not None and nameplate.name in names:
+        names.remove(nameplate.name)
+        app.answered.pop(nameplate.name, None)
+        if not names:
+            del app.allocated[row.side]
+
+
+_FOLDS: dict[type, Callable[[State, Any], None]] = {
+    model.MailboxMade: State._mailbox_made,
+    model.MailboxGone: State._mailbox_gone,
+    model.MailboxCrowded: State._mailbox_crowded,
+    model.MailboxSideSet: State._mailbox_side_set,
+    model.MailboxSideGone: State._mailbox_side_gone,
+    model.MailboxTouched: State._mailbox_touched,
+    model.MailboxSaved: State._mailbox_saved,
+    model.MessageAdded: State._message_added,
+    model.NameplateMade: State._nameplate_made,
+    model.NameplateGone: State._nameplate_gone,
+    model.NameplateCrowded: State._nameplate_crowded,
+    model.NameplateSideSet: State._nameplate_side_set,
+    model.NameplateSideGone: State._nameplate_side_gone,
+}

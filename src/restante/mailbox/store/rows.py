@@ -1,0 +1,163 @@
+"""The changes of a batch → the rows to put and to drop, each row at most once.
+
+A row that changes five times in a batch is written once, as it is in the end; a mailbox that is made and closed
+in one batch is not written at all. So the order of the statements does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import astuple
+
+from restante.mailbox import model
+from restante.mailbox.model import Change
+from restante.records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
+
+Parameters = list[tuple[Any, ...]]
+
+_json: Final = msgspec.json.Encoder().encode
+
+
+class Rows:
+    """What one batch writes."""
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        self._mailboxes: dict[int, model.Mailbox] = {}
+        self._nameplates: dict[int, model.Nameplate] = {}
+        self._messages: dict[int, Parameters] = {}
+        self._made: set[int] = set()
+        """Keys of mailboxes and nameplates that are not in the database yet."""
+        self._gone_mailboxes: Parameters = []
+        self._gone_nameplates: Parameters = []
+        self._usage: dict[str, Parameters] = {}
+        for change in changes:
+            _NOTES[type(change)](self, change)
+
+    def statements(self) -> Iterator[tuple[str, Parameters]]:
+        """Give each statement that has work to do, with its parameters."""
+        if self._mailboxes:
+            yield (
+                "INSERT OR REPLACE INTO mailboxes VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (
+                        m.key,
+                        m.app_id,
+                        m.mailbox_id,
+                        m.for_nameplate,
+                        m.crowded,
+                        m.touched,
+                        _json(m.sides).decode(),
+                    )
+                    for m in self._mailboxes.values()
+                ],
+            )
+        if self._nameplates:
+            yield (
+                "INSERT OR REPLACE INTO nameplates VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (n.key, n.app_id, n.name, n.mailbox_id, n.crowded, _json(n.sides).decode())
+                    for n in self._nameplates.values()
+                ],
+            )
+        for messages in self._messages.values():
+            yield "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)", messages
+        if self._gone_mailboxes:
+            yield "DELETE FROM messages WHERE mailbox = ?", self._gone_mailboxes
+            yield "DELETE FROM mailboxes WHERE key = ?", self._gone_mailboxes
+        if self._gone_nameplates:
+            yield "DELETE FROM nameplates WHERE key = ?", self._gone_nameplates
+        yield from self._usage.items()
+
+    # ── one note per kind of change ──────────────────────────────────────────────────────────────
+
+    def _mailbox_made(self, change: model.MailboxMade) -> None:
+        self._made.add(change.mailbox.key)
+        self._mailboxes[change.mailbox.key] = change.mailbox
+
+    def _mailbox_altered(
+        self,
+        change: model.MailboxCrowded | model.MailboxSideSet | model.MailboxSideGone | model.MailboxSaved,
+    ) -> None:
+        self._mailboxes[change.mailbox.key] = change.mailbox
+
+    def _mailbox_gone(self, change: model.MailboxGone) -> None:
+        key = change.mailbox.key
+        self._mailboxes.pop(key, None)
+        self._messages.pop(key, None)
+        if key not in self._made:
+            self._gone_mailboxes.append((key,))
+
+    def _message_added(self, change: model.MessageAdded) -> None:
+        key, message = change.mailbox.key, change.message
+        self._messages.setdefault(key, []).append(
+            (
+                key,
+                message.sequence,
+                message.side,
+                change.phase.decode(),
+                change.body.decode(),
+                change.id.decode(),
+                change.server_rx,
+            )
+        )
+
+    def _nameplate_made(self, change: model.NameplateMade) -> None:
+        self._made.add(change.nameplate.key)
+        self._nameplates[change.nameplate.key] = change.nameplate
+
+    def _nameplate_altered(
+        self, change: model.NameplateCrowded | model.NameplateSideSet | model.NameplateSideGone
+    ) -> None:
+        self._nameplates[change.nameplate.key] = change.nameplate
+
+    def _nameplate_gone(self, change: model.NameplateGone) -> None:
+        key = change.nameplate.key
+        self._nameplates.pop(key, None)
+        if key not in self._made:
+            self._gone_nameplates.append((key,))
+
+    def _record(self, record: NameplateUsage | MailboxUsage | ClientVersion | CurrentUsage) -> None:
+        self._usage.setdefault(_RECORDS[type(record)], []).append(astuple(record))
+
+    def _pruned(self, change: model.Pruned) -> None:
+        self._usage["UPDATE service SET pruned = ?"] = [(change.wall,)]
+
+    def _nothing(self, change: Change) -> None:
+        """Write nothing: a touch waits for the next sweep."""
+
+
+def _insert(table: str, record: type[msgspec.Struct]) -> str:
+    fields = record.__struct_fields__
+    return f"INSERT INTO {table} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"  # noqa: S608
+
+
+_RECORDS: Final = {
+    NameplateUsage: _insert("usage_nameplates", NameplateUsage),
+    MailboxUsage: _insert("usage_mailboxes", MailboxUsage),
+    ClientVersion: _insert("usage_client_versions", ClientVersion),
+    CurrentUsage: _insert("usage_current", CurrentUsage).replace("INSERT", "INSERT OR REPLACE"),
+}
+
+_NOTES: Final[dict[type, Callable[[Rows, Any], None]]] = {
+    model.MailboxMade: Rows._mailbox_made,
+    model.MailboxCrowded: Rows._mailbox_altered,
+    model.MailboxSideSet: Rows._mailbox_altered,
+    model.MailboxSideGone: Rows._mailbox_altered,
+    model.MailboxSaved: Rows._mailbox_altered,
+    model.MailboxTouched: Rows._nothing,
+    model.MailboxGone: Rows._mailbox_gone,
+    model.MessageAdded: Rows._message_added,
+    model.NameplateMade: Rows._nameplate_made,
+    model.NameplateCrowded: Rows._nameplate_altered,
+    model.NameplateSideSet: Rows._nameplate_altered,
+    model.NameplateSideGone: Rows._nameplate_altered,
+    model.NameplateGone: Rows._nameplate_gone,
+    model.Pruned: Rows._pruned,
+    NameplateUsage: Rows._record,
+    MailboxUsage: Rows._record,
+    ClientVersion: Rows._record,
+    CurrentUsage: Rows._record,
+}

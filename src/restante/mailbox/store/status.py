@@ -1,0 +1,129 @@
+"""What a data directory holds, read beside a running server without disturbing it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import msgspec
+
+from restante.errors import Misuse, StoreError
+from restante.mailbox.store.sqlite import APPLICATION_ID, FILE, LOCK, migrations
+
+
+class Status(msgspec.Struct):
+    """Counts of what is live; times are wall clock seconds, None where there is nothing to tell."""
+
+    running: bool
+    """Whether a process holds the data directory."""
+    saved: float | None
+    """When the last commit was made: what is read here is as old as this."""
+    age: float | None
+    """Seconds since then."""
+    applications: int
+    nameplates: int
+    mailboxes: int
+    messages: int
+    sides: int
+    """Members of mailboxes, all told."""
+    oldest: float | None
+    """When the first side joined the oldest live mailbox."""
+    last_prune: float | None
+    service_seconds: float
+    """How long the service has run, all told."""
+
+
+_COUNTS = """
+SELECT
+    (SELECT count(*) FROM (SELECT app_id FROM mailboxes UNION SELECT app_id FROM nameplates)),
+    (SELECT count(*) FROM nameplates),
+    (SELECT count(*) FROM mailboxes),
+    (SELECT count(*) FROM messages),
+    (SELECT total(json_array_length(sides)) FROM mailboxes),
+    (SELECT min(json_extract(sides, '$[0].added')) FROM mailboxes),
+    saved, pruned, seconds
+FROM service
+"""
+
+
+def read(data: Path) -> Status:
+    """Read the status of a data directory. Raises Misuse where there is none, StoreError where it is not ours."""
+    path = data / FILE
+    if not path.exists():
+        raise Misuse(f"there is no mailbox server's data in {data} (--data names another directory)")
+    try:
+        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+        try:
+            return _read(database, path, running=_running(data))
+        finally:
+            database.close()
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"cannot read {path}: {error}") from error
+
+
+def _read(database: sqlite3.Connection, path: Path, *, running: bool) -> Status:
+    if database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise StoreError(f"{path} is not a database of this mailbox server")
+    if database.execute("PRAGMA user_version").fetchone()[0] > len(migrations()):
+        raise StoreError(f"{path} is newer than this program: use the newer restante")
+    apps, nameplates, mailboxes, messages, sides, oldest, saved, pruned, seconds = database.execute(
+        _COUNTS
+    ).fetchone()
+    return Status(
+        running=running,
+        saved=saved or None,
+        age=max(0.0, time.time() - saved) if saved else None,
+        applications=apps,
+        nameplates=nameplates,
+        mailboxes=mailboxes,
+        messages=messages,
+        sides=int(sides),
+        oldest=oldest,
+        last_prune=pruned,
+        service_seconds=seconds,
+    )
+
+
+def _running(data: Path) -> bool:
+    """Tell whether somebody holds the lock; ours, if we get it, is gone with the descriptor."""
+    try:
+        lock = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
+
+
+def render(status: Status) -> str:
+    """Show a status as a few lines of text."""
+    now = time.time()
+    lines = [
+        ("server", "running" if status.running else "not running"),
+        ("as of", "never written" if status.age is None else f"{_span(status.age)} ago, the last commit"),
+        ("applications", str(status.applications)),
+        ("nameplates", str(status.nameplates)),
+        ("mailboxes", str(status.mailboxes)),
+        ("messages", str(status.messages)),
+        ("sides", str(status.sides)),
+        ("oldest", "-" if status.oldest is None else f"{_span(now - status.oldest)} ago"),
+        ("last prune", "never" if status.last_prune is None else f"{_span(now - status.last_prune)} ago"),
+        ("service time", _span(status.service_seconds)),
+    ]
+    return "\n".join(f"{name:<13} {value}" for name, value in lines)
+
+
+def _span(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    for name, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= 2 * size:
+            return f"{whole // size} {name}"
+    return f"{whole} s"

@@ -1,0 +1,68 @@
+"""Sides and moods → usage records, as the reference server computes them.
+
+Source: magic-wormhole-mailbox-server 0.8.0, server.py:353 (nameplates) and :430 (mailboxes): later rules win.
+Differences, each with its reason in docs/protocol-mailbox.md: a mark remembers crowding, not a third row, and
+no duration is negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from restante.mailbox.model import Mailbox, MailboxSide, Nameplate, NameplateSide
+from restante.records import ClientVersion, MailboxUsage, NameplateUsage, Result
+
+
+def blurred(when: float, blur: int) -> float:
+    """Floor a time to a multiple of `blur` seconds; 0 keeps it."""
+    return blur * (when // blur) if blur else when
+
+
+def nameplate_usage(nameplate: Nameplate, when: float, *, blur: int, pruned: bool = False) -> NameplateUsage:
+    """Summarize a nameplate that ends now."""
+    result: Result = "happy" if len(nameplate.sides) == 2 else "lonely"
+    if pruned:
+        result = "pruney"
+    if nameplate.crowded:
+        result = "crowded"
+    started, waiting, total = _times(nameplate.sides, when)
+    return NameplateUsage(nameplate.app_id, blurred(started, blur), waiting, total, result)
+
+
+def mailbox_usage(
+    mailbox: Mailbox, sides: Sequence[MailboxSide], when: float, *, blur: int, pruned: bool = False
+) -> MailboxUsage:
+    """Summarize a mailbox that ends now; `sides` are its members with their last moods."""
+    moods = [row.mood for row in sides]
+    result: Result = "happy" if len(sides) == 2 else "lonely"
+    if "lonely" in moods:
+        result = "lonely"
+    if "errory" in moods:
+        result = "errory"
+    if "scary" in moods:
+        result = "scary"
+    if pruned:
+        result = "pruney"
+    if mailbox.crowded:
+        result = "crowded"
+    started, waiting, total = _times(sides, when)
+    return MailboxUsage(mailbox.app_id, mailbox.for_nameplate, blurred(started, blur), waiting, total, result)
+
+
+def client_version(app_id: str, side: str, when: float, said: object, *, blur: int) -> ClientVersion:
+    """Record who bound: `said` is the bind's client_version, a list [implementation, version] or anything."""
+    implementation, version = said[:2] if isinstance(said, list) and len(said) >= 2 else (None, None)
+    return ClientVersion(
+        app_id,
+        side,
+        blurred(when, blur),
+        implementation if isinstance(implementation, str) else None,
+        version if isinstance(version, str) else None,
+    )
+
+
+def _times(sides: Sequence[MailboxSide] | Sequence[NameplateSide], when: float) -> tuple[float, float | None, float]:
+    """Give started, waiting and total time. A clock set back in between makes a duration 0, not negative."""
+    added = sorted(row.added for row in sides) or [when]
+    waiting = added[1] - added[0] if len(added) > 1 else None
+    return added[0], waiting, max(0.0, when - added[0])

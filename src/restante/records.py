@@ -1,0 +1,60 @@
+"""What the servers leave behind for their operators: the rows that reports are made of.
+
+Times are seconds since 1970 (UTC) as floats, durations are seconds and never negative.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Result = Literal["happy", "lonely", "errory", "scary", "pruney", "crowded"]
+"""How a nameplate or a mailbox ended (spec 000 "Mailboxes"; nameplates know only happy, lonely,
+pruney and crowded)."""
+
+
+class NameplateUsage(msgspec.Struct, frozen=True, gc=False):
+    """One row per nameplate that was released by all its sides, closed with its mailbox, or pruned."""
+
+    app_id: str
+    started: float
+    """When the first side claimed it; floored to a multiple of the blur."""
+    waiting_time: float | None
+    """From the first side to the second; None when there was no second."""
+    total_time: float
+    result: Result
+
+
+class MailboxUsage(msgspec.Struct, frozen=True, gc=False):
+    """One row per mailbox that was closed by all its sides, or pruned."""
+
+    app_id: str
+    for_nameplate: bool
+    """Whether a claim made it; otherwise an `open` did."""
+    started: float
+    waiting_time: float | None
+    total_time: float
+    result: Result
+
+
+class ClientVersion(msgspec.Struct, frozen=True, gc=False):
+    """One row per bind."""
+
+    app_id: str
+    side: str
+    connect_time: float
+    """When the bind came; floored to a multiple of the blur."""
+    implementation: str | None
+    version: str | None
+
+
+class CurrentUsage(msgspec.Struct, frozen=True, gc=False):
+    """The one row that tells how the server is, rewritten by every prune."""
+
+    rebooted: float
+    """When the server started."""
+    updated: float
+    blur_time: float | None
+    connections_websocket: int
+    """Connections that have a mailbox open (the reference counts these, server.py:690, 0.8.0)."""
