@@ -74,7 +74,7 @@ class Office:
         self._stopping = False
         self._wake = asyncio.Event()
         self.idle = asyncio.Event()
-        """Set while there is nothing to do."""
+        """Set while everything that came in is done and said."""
 
     @classmethod
     async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, lifetime: Lifetime) -> Office:
@@ -92,31 +92,35 @@ class Office:
     def receive(self, connection: Connection, said: str | PeerError) -> None:
         """Take a frame's text, or what is wrong with it; it is answered when its batch is durable."""
         self._queue.append((connection, said, self.now()))
-        self._wake.set()
+        self._rouse()
 
     def lose(self, connection: Connection) -> None:
         """Take note, in its turn, that a connection is gone."""
         self._queue.append((connection, None, self.now()))
-        self._wake.set()
+        self._rouse()
 
     def sweep(self) -> None:
         """Start a sweep, unless one is under way."""
         if self._chores is None:
             self._chores = sweep(self.desk, self.now, self._lifetime.prune_after, self._rebooted)
             self._forgetting = self._lifetime.keep_usage is not None
-            self._wake.set()
+            self._rouse()
 
     def save(self) -> None:
         """Start saving touches, unless a sweep is under way."""
         if self._chores is None and self.desk.state.unsaved:
             self._chores = save(self.desk)
-            self._wake.set()
+            self._rouse()
 
     def stop(self) -> None:
         """Let `run` return once everything that was received is done and answered."""
         self._stopping = True
         self._forgetting = False
         self._chores = save(self.desk)
+        self._rouse()
+
+    def _rouse(self) -> None:
+        self.idle.clear()
         self._wake.set()
 
     # ── batch, commit, then speak ────────────────────────────────────────────────────────────────
@@ -130,14 +134,14 @@ class Office:
                 self.idle.set()
                 self._wake.clear()
                 await self._wake.wait()
-                self.idle.clear()
             batch, self._queue = self._queue[:BATCH], self._queue[BATCH:]
             self._take(batch)
             for fault in self.desk.faults:
                 log.error("a command failed; its connection is closed", exc_info=fault)
             try:
                 await self._commit()
-            except StoreBusy:
+            except StoreBusy as busy:
+                log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
                 await self._undo(batch)
             self._speak()
 

@@ -138,7 +138,7 @@ _RECORDS: Final = {
     NameplateUsage: _insert("usage_nameplates", NameplateUsage),
     MailboxUsage: _insert("usage_mailboxes", MailboxUsage),
     ClientVersion: _insert("usage_client_versions", ClientVersion),
-    CurrentUsage: _insert("usage_current", CurrentUsage).replace("INSERT", "INSERT OR REPLACE"),
+    CurrentUsage: "INSERT OR REPLACE INTO usage_current VALUES (1, ?, ?, ?, ?)",
 }
 
 _NOTES: Final[dict[type, Callable[[Rows, Any], None]]] = {

@@ -86,8 +86,7 @@ class SqliteStore:
                 self.database.executemany(statement, parameters)
             self.database.execute("UPDATE service SET seconds = ?, saved = ?", (now.service, now.wall))
         except sqlite3.Error as error:
-            self._roll_back(error)
-            raise StoreBusy(f"the database refused: {error}") from error
+            raise self._roll_back(error) from error
         await asyncio.get_running_loop().run_in_executor(self._committer, self._commit)
 
     async def _begin(self) -> None:
@@ -110,8 +109,7 @@ class SqliteStore:
                 for table, column in _USAGE_TIMES
             )
         except sqlite3.Error as error:
-            self._roll_back(error)
-            raise StoreBusy(f"the database refused: {error}") from error
+            raise self._roll_back(error) from error
         await asyncio.get_running_loop().run_in_executor(self._committer, self._commit)
         return gone
 
@@ -122,12 +120,15 @@ class SqliteStore:
         finally:
             self.database.execute("PRAGMA busy_timeout = 0")
 
-    def _roll_back(self, cause: sqlite3.Error) -> None:
+    def _roll_back(self, cause: sqlite3.Error) -> StoreError:
+        """Undo the transaction; say whether the senders may try again (busy, full) or nobody may (ours, damage)."""
         try:
             if self.database.in_transaction:
                 self.database.execute("ROLLBACK")
         except sqlite3.Error as error:
-            raise StoreError(f"cannot roll back ({error}) after: {cause}") from cause
+            return StoreError(f"cannot roll back ({error}) after: {cause}")
+        kind = StoreBusy if isinstance(cause, sqlite3.OperationalError) else StoreError
+        return kind(f"the database refused: {cause}")
 
     def _commit(self) -> None:
         try:

@@ -85,7 +85,7 @@ CREATE TABLE usage_client_versions (
 
 -- One row, rewritten by every prune: the server as it is.
 CREATE TABLE usage_current (
-    one                   INTEGER PRIMARY KEY CHECK (one = 1) DEFAULT 1,
+    one                   INTEGER PRIMARY KEY CHECK (one = 1),
     rebooted              REAL NOT NULL,    -- when the server started
     updated               REAL NOT NULL,    -- when this row was written
     blur_time             REAL,             -- NULL: no blur

@@ -1,0 +1,259 @@
+"""Conversations: what is said on the wire, as a script that any server can be held to.
+
+    # the first line is a sentence: what this conversation shows
+    # reference differs: why 0.8.0 does not pass this script (absent where it does)
+    option no_list                         the server is started with it (no_list, blur=N, motd=TEXT …)
+    given a, b bound to app x              two connections, each its own side, named like it
+    c connects                             its welcome is taken for granted; `d connects as` keeps it to be looked at
+    a> claim nameplate=4 id=7              a says this; its ack is taken for granted and checked
+    a> add phase:=5 body=00                key=word, key="some words", key:=JSON
+    a>> {"no": "type"}                     a says this very text; nothing is taken for granted
+    a< claimed mailbox=$m                  the next frame a gets; only the keys named are compared; $m is bound, or equal
+    a cut 1007                             the server closed it with this code
+    a lost                                 a is gone
+    @ 660s                                 the clocks move
+    prune                                  idle mailboxes go
+    restart                                the server stops and starts; all connections are lost
+    rows nameplates=0 messages=2           what the server holds
+    usage mailbox result=happy total=60    the next usage record of its kind
+
+Nothing may come that the script does not name, and at the end no usage record is left over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+SCRIPTS = Path(__file__).parent / "scripts" / "mailbox"
+
+Frame = dict[str, Any]
+
+
+@dataclass
+class Script:
+    name: str
+    title: str
+    reference_differs: str | None
+    options: dict[str, str]
+    lines: list[tuple[int, str]]
+
+
+def read_scripts() -> list[Script]:
+    return [read_script(path) for path in sorted(SCRIPTS.glob("*.txt"))]
+
+
+def read_script(path: Path) -> Script:
+    script = Script(path.stem, "", None, {}, [])
+    for number, raw in enumerate(path.read_text().splitlines(), 1):
+        line = raw.strip()
+        if line.startswith("# reference differs:"):
+            script.reference_differs = line.partition(":")[2].strip()
+        elif line.startswith("#"):
+            script.title = script.title or line[1:].strip()
+        elif line.startswith("option "):
+            name, _, value = line.removeprefix("option ").partition("=")
+            script.options[name] = value
+        elif line:
+            script.lines.append((number, line))
+    assert script.title, f"{path}: the first line is a sentence"
+    return script
+
+
+class World(Protocol):
+    """A server, and the connections to it."""
+
+    async def connect(self, name: str) -> None: ...
+    async def send(self, name: str, text: str) -> None: ...
+    async def drop(self, name: str) -> None: ...
+    async def advance(self, seconds: float) -> None: ...
+    async def prune(self) -> None: ...
+    async def restart(self) -> None: ...
+    async def frames(self) -> dict[str, list[Frame]]:
+        """Give what each connection got since the last call, all that was sent being done."""
+
+    async def cut(self, name: str) -> int | None:
+        """Give the code with which the server closed a connection; None: it did not."""
+
+    async def rows(self) -> dict[str, int]: ...
+    async def usage(self) -> dict[str, list[dict[str, Any]]]: ...
+    async def hold(self) -> None:
+        """Gather what is sent from here on."""
+
+    async def release(self) -> None:
+        """Let it be done, as one batch."""
+
+
+class Mismatch(AssertionError):
+    pass
+
+
+@dataclass
+class Replay:
+    """One replay of a script on a world."""
+
+    script: Script
+    world: World
+    variables: dict[str, Any] = field(default_factory=dict)
+    heard: dict[str, list[Frame]] = field(default_factory=lambda: defaultdict(list))
+    seen_usage: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    async def one_by_one(self) -> None:
+        for number, line in self.script.lines:
+            try:
+                await self._say(line)
+                await self._listen()
+                await self._check(line)
+            except AssertionError as error:
+                raise Mismatch(f"{self.script.name}.txt:{number}: {line}\n    {error}") from error
+        await self._nothing_left()
+
+    async def as_batches(self) -> None:
+        """Say all that stands between two checks of the server at once; needs the variables of another replay."""
+        lines = list(self.script.lines)
+        while lines:
+            end = next((i for i, (_, line) in enumerate(lines) if _ends_batch(line)), len(lines))
+            batch, lines = lines[:end], lines[end:]
+            await self.world.hold()
+            for _, line in batch:
+                await self._say(line)
+            await self.world.release()
+            await self._listen()
+            if lines:
+                batch.append(lines.pop(0))
+                await self._say(batch[-1][1])
+                await self._listen()
+            for number, line in batch:
+                try:
+                    await self._check(line)
+                except AssertionError as error:
+                    raise Mismatch(f"{self.script.name}.txt:{number} (as a batch): {line}\n    {error}") from error
+        await self._nothing_left()
+
+    async def _listen(self) -> None:
+        for name, frames in (await self.world.frames()).items():
+            self.heard[name] += frames
+
+    async def _say(self, line: str) -> None:
+        """Do what a line does to the server."""
+        world = self.world
+        if found := re.fullmatch(r"(\w+)>>(.*)", line):
+            await world.send(found[1], found[2].strip())
+        elif found := re.fullmatch(r"(\w+)> ?(.*)", line):
+            await world.send(found[1], json.dumps(self._message(found[2])))
+        elif found := _GIVEN.fullmatch(line):
+            for name in _names(found[1]):
+                await world.connect(name)
+                bind = {"type": "bind", "appid": found[2], "side": found[3] or name, "id": "bind"}
+                await world.send(name, json.dumps(bind))
+        elif found := re.fullmatch(r"([\w, ]+) connects?( and looks)?", line):
+            for name in _names(found[1]):
+                await world.connect(name)
+        elif found := re.fullmatch(r"([\w, ]+) lost", line):
+            for name in _names(found[1]):
+                await world.drop(name)
+        elif found := re.fullmatch(r"@ (-?\d+)s", line):
+            await world.advance(float(found[1]))
+        elif line == "prune":
+            await world.prune()
+        elif line == "restart":
+            await world.restart()
+
+    async def _check(self, line: str) -> None:
+        """Compare what a line expects."""
+        if found := re.fullmatch(r"(\w+)>(?!>) ?(.*)", line):
+            self._expect(found[1], {"type": "ack", "id": self._message(found[2]).get("id")})
+        elif re.fullmatch(r"(\w+)>>(.*)", line) or line in {"prune", "restart"} or line.startswith("@"):
+            pass
+        elif found := re.fullmatch(r"(\w+)< (.*)", line):
+            self._expect(found[1], self._message(found[2]))
+        elif found := _GIVEN.fullmatch(line):
+            for name in _names(found[1]):
+                self._expect(name, {"type": "welcome"})
+                self._expect(name, {"type": "ack", "id": "bind"})
+        elif found := re.fullmatch(r"([\w, ]+) connects?( and looks)?", line):
+            for name in _names(found[1]):
+                if not found[2]:
+                    self._expect(name, {"type": "welcome"})
+        elif found := re.fullmatch(r"(\w+) cut (\d+)", line):
+            code = await self.world.cut(found[1])
+            assert code == int(found[2]), f"closed with {code}"
+        elif found := re.fullmatch(r"([\w, ]+) lost", line):
+            for name in _names(found[1]):
+                assert not self.heard[name], f"{name} was told more: {self.heard[name]}"
+        elif line.startswith("rows "):
+            rows, wanted = await self.world.rows(), _pairs(line.removeprefix("rows "))
+            assert {key: rows[key] for key in wanted} == wanted, f"there are {rows}"
+        elif found := re.fullmatch(r"usage (\w+) (.*)", line):
+            self._expect_usage(found[1], _pairs(found[2]), await self.world.usage())
+        else:
+            raise AssertionError("no such line")
+
+    def _expect(self, name: str, wanted: Frame) -> None:
+        assert self.heard[name], f"{name} got nothing"
+        frame = self.heard[name].pop(0)
+        for key, value in wanted.items():
+            assert key in frame, f"{name} got {frame}"
+            if isinstance(value, str) and value.startswith("$"):
+                value = self.variables.setdefault(value, frame[key])  # noqa: PLW2901
+            assert frame[key] == value, f"{name} got {frame}"
+        assert isinstance(frame.get("server_tx"), float), f"no server_tx in {frame}"
+
+    def _expect_usage(self, kind: str, wanted: dict[str, Any], usage: dict[str, list[dict[str, Any]]]) -> None:
+        records, seen = usage[kind], self.seen_usage[kind]
+        assert len(records) > seen, f"no more records of {kind}: {records}"
+        self.seen_usage[kind] += 1
+        record = records[seen]
+        assert {key: record[key] for key in wanted} == wanted, f"the record is {record}"
+
+    async def _nothing_left(self) -> None:
+        left = {name: frames for name, frames in self.heard.items() if frames}
+        assert not left, f"{self.script.name}.txt: more came than the script names: {left}"
+        usage = await self.world.usage()
+        for kind in ("nameplate", "mailbox"):
+            more = usage[kind][self.seen_usage[kind] :]
+            assert not more, f"{self.script.name}.txt: more usage records of {kind} than the script names: {more}"
+
+    def _message(self, text: str) -> Frame:
+        kind, _, rest = text.partition(" ")
+        return {"type": kind, **{key: self._value(value) for key, value in _pairs(rest).items()}}
+
+    def _value(self, value: Any) -> Any:
+        return self.variables.get(value, value) if isinstance(value, str) else value
+
+
+_GIVEN = re.compile(r"given ([\w, ]+) bound to app (\S+?)(?: as side (\S+))?")
+
+
+def _ends_batch(line: str) -> bool:
+    return line in {"prune", "restart"} or line.startswith(("rows", "usage"))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _pairs(text: str) -> dict[str, Any]:
+    """Read key=word, key="some words" and key:=JSON."""
+    pairs: dict[str, Any] = {}
+    position = 0
+    while position < len(text):
+        found = _KEY.match(text, position)
+        assert found, f"'{text[position:]}' is not key=value"
+        position = found.end()
+        if found[2] == ":=" or text[position : position + 1] == '"':
+            pairs[found[1]], position = _JSON.raw_decode(text, position)
+        else:
+            word = _WORD.match(text, position)
+            assert word
+            pairs[found[1]], position = word[0], word.end()
+    return pairs
+
+
+_KEY = re.compile(r"\s*([\w-]+)(:?=)")
+_WORD = re.compile(r"\S*")
+_JSON = json.JSONDecoder()
