@@ -4,11 +4,11 @@
     # reference differs: why 0.8.0 does not pass this script (absent where it does)
     option no_list                         the server is started with it (no_list, blur=N, motd=TEXT …)
     given a, b bound to app x              two connections, each its own side, named like it
-    c connects                             its welcome is taken for granted; `d connects as` keeps it to be looked at
+    a, b connect                           their welcomes are taken for granted; `a connects and looks` keeps it
     a> claim nameplate=4 id=7              a says this; its ack is taken for granted and checked
     a> add phase:=5 body=00                key=word, key="some words", key:=JSON
     a>> {"no": "type"}                     a says this very text; nothing is taken for granted
-    a< claimed mailbox=$m                  the next frame a gets; only the keys named are compared; $m is bound, or equal
+    a< claimed mailbox=$m                  the next frame a gets, where the keys named are equal; $m is bound, or equal
     a cut 1007                             the server closed it with this code
     a lost                                 a is gone
     @ 660s                                 the clocks move
@@ -88,7 +88,7 @@ class World(Protocol):
         """Let it be done, as one batch."""
 
 
-class Mismatch(AssertionError):
+class Mismatch(AssertionError):  # noqa: N818 - what it is
     pass
 
 

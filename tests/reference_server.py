@@ -16,17 +16,19 @@ import sys
 import types
 from typing import Any
 
-from twisted.internet import reactor, stdio
+from twisted.internet import reactor as _reactor
+from twisted.internet import stdio
 from twisted.protocols.basic import LineReceiver
 from wormhole_mailbox_server import server_websocket
 from wormhole_mailbox_server.database import create_or_upgrade_channel_db, create_or_upgrade_usage_db
 from wormhole_mailbox_server.server import make_server
 from wormhole_mailbox_server.web import make_web_server
 
+reactor: Any = _reactor
 EPOCH = 1_000_000_000.0
 
 
-class Peer(LineReceiver):  # type: ignore[misc]
+class Peer(LineReceiver):
     delimiter = b"\n"
 
     def __init__(self) -> None:
@@ -37,7 +39,7 @@ class Peer(LineReceiver):  # type: ignore[misc]
     def lineReceived(self, line: bytes) -> None:  # noqa: N802 - Twisted's name
         command, *words = line.decode().split()
         answer = getattr(self, command)(*words) or {}
-        self.sendLine(json.dumps(answer).encode())
+        self.sendLine(json.dumps(answer).encode())  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: object = None) -> None:  # noqa: N802
         reactor.stop()
@@ -93,6 +95,6 @@ class Peer(LineReceiver):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    stdio.StandardIO(Peer())
+    stdio.StandardIO(Peer())  # type: ignore[no-untyped-call]
     reactor.run()
     sys.exit(0)

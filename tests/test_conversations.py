@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from pathlib import Path
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
-from conversation import Mismatch, Replay, Script, read_scripts
+from conversation import Replay, Script, read_scripts
 from reference_world import ReferencePeer, ReferenceWorld
 from worlds import CoreWorld, LiveWorld, StoreWorld
 

@@ -323,7 +323,7 @@ def _shown(record: NameplateUsage | MailboxUsage | ClientVersion) -> dict[str, A
 
 def shown(record: dict[str, Any]) -> dict[str, Any]:
     """Give a usage record as scripts write it: seconds since the script began, everything as text."""
-    started = record.get("started", record.get("connect_time"))
+    started = record["started"] if "started" in record else record["connect_time"]
     waiting = record.get("waiting_time")
     return {
         "app": record["app_id"],
@@ -346,13 +346,12 @@ def _read(data: Path) -> sqlite3.Connection:
 
 def sql_rows(data: Path) -> dict[str, int]:
     with contextlib.closing(_read(data)) as database:
-        count = lambda sql: database.execute(sql).fetchone()[0]  # noqa: E731
-        return _as_text(
-            nameplates=count("SELECT count(*) FROM nameplates"),
-            mailboxes=count("SELECT count(*) FROM mailboxes"),
-            messages=count("SELECT count(*) FROM messages"),
-            sides=count("SELECT ifnull(sum(json_array_length(sides)), 0) FROM mailboxes"),
-        )
+        row = database.execute(
+            "SELECT (SELECT count(*) FROM nameplates) AS nameplates, (SELECT count(*) FROM mailboxes) AS mailboxes,"
+            " (SELECT count(*) FROM messages) AS messages,"
+            " (SELECT ifnull(sum(json_array_length(sides)), 0) FROM mailboxes) AS sides"
+        ).fetchone()
+        return _as_text(**dict(row))
 
 
 def sql_usage(data: Path) -> dict[str, list[dict[str, Any]]]:
