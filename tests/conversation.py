@@ -8,7 +8,7 @@
     a> claim nameplate=4 id=7              a says this; its ack is taken for granted and checked
     a> add phase:=5 body=00                key=word, key="some words", key:=JSON
     a>> {"no": "type"}                     a says this very text; nothing is taken for granted
-    a< claimed mailbox=$m                  the next frame a gets, where the keys named are equal; $m is bound, or equal
+    a< claimed mailbox=$m                  the next frame a gets, where the keys named are equal; $m is bound or equal
     a cut 1007                             the server closed it with this code
     a lost                                 a is gone
     @ 660s                                 the clocks move

@@ -8,12 +8,10 @@ goes to a thread. WAL with synchronous=FULL: a commit that returned is on disk
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import sqlite3
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -22,12 +20,7 @@ from restante.mailbox.model import Change, Now
 from restante.mailbox.state import State
 from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
-
-FILE: Final = "restante.sqlite"
-LOCK: Final = "lock"
-
-APPLICATION_ID: Final = 0x52657374
-"""Marks the file as ours ("Rest"; sqlite.org/pragma.html#pragma_application_id)."""
+from restante.mailbox.store.schema import FILE, connect, lock
 
 BUSY_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file. Longer, and clients time out."""
@@ -39,19 +32,12 @@ _USAGE_TIMES: Final = (
 )
 
 
-def migrations() -> list[str]:
-    """Give the numbered migrations; a database's version is how many of them it has had."""
-    folder = resources.files("restante.mailbox.store") / "sql"
-    files = sorted(file.name for file in folder.iterdir() if file.name.startswith("sqlite-"))
-    return [(folder / name).read_text() for name in files]
-
-
 class SqliteStore:
     """One process, one data directory. See Store for the promises."""
 
-    def __init__(self, database: sqlite3.Connection, lock: int | None = None) -> None:
+    def __init__(self, database: sqlite3.Connection, held: int | None = None) -> None:
         self.database = database
-        self._lock = lock
+        self._held = held
         # Statements run on the loop, COMMIT in this one thread; never both at once.
         self._committer = ThreadPoolExecutor(1, "commit")
         self.service: float = self._one("SELECT seconds FROM service")
@@ -59,16 +45,16 @@ class SqliteStore:
     @classmethod
     def open(cls, data: Path) -> SqliteStore:
         """Lock the data directory, making it if need be, and open what is in it."""
-        lock = _lock(data)
+        held = lock(data)
         try:
             database = connect(str(data / FILE))
             try:
-                return cls(database, lock)
+                return cls(database, held)
             except BaseException:
                 database.close()
                 raise
         except BaseException:
-            os.close(lock)
+            os.close(held)
             raise
 
     def _one(self, sql: str) -> float:
@@ -141,59 +127,5 @@ class SqliteStore:
         self._committer.shutdown(wait=True)
         self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self.database.close()
-        if self._lock is not None:
-            os.close(self._lock)
-
-
-def _lock(data: Path) -> int:
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        lock = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StoreError(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise StoreError(
-            f"another process is using the data directory {data}: stop it, or name another with --data"
-        ) from None
-    return lock
-
-
-def connect(path: str) -> sqlite3.Connection:
-    """Open the database of a data directory, bringing its schema up to date. `:memory:` is for tests."""
-    database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    try:
-        _prepare(database, path)
-    except sqlite3.DatabaseError as error:
-        database.close()
-        raise StoreError(f"cannot open {path}: {error}") from error
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _prepare(database: sqlite3.Connection, path: str) -> None:
-    def pragma(name: str) -> int:
-        value: int = database.execute(f"PRAGMA {name}").fetchone()[0]
-        return value
-
-    scripts = migrations()
-    version = pragma("user_version")
-    if pragma("schema_version") and pragma("application_id") != APPLICATION_ID:
-        raise StoreError(f"{path} is not a database of this mailbox server; it was left as it is")
-    if version > len(scripts):
-        raise StoreError(
-            f"{path} has schema {version}, this program knows up to {len(scripts)}: use the newer restante"
-        )
-    mode = database.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    if mode != "wal" and path != ":memory:":
-        raise StoreError(f"{path} is on a file system without WAL (shared memory): use a local disk")
-    database.execute("PRAGMA synchronous = FULL")
-    for number, script in enumerate(scripts[version:], version + 1):
-        database.executescript(
-            f"BEGIN IMMEDIATE; {script}; PRAGMA application_id = {APPLICATION_ID};"
-            f" PRAGMA user_version = {number}; COMMIT;"
-        )
+        if self._held is not None:
+            os.close(self._held)

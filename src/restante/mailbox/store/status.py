@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from restante.errors import Misuse, StoreError
-from restante.mailbox.store.sqlite import APPLICATION_ID, FILE, LOCK, migrations
+from restante.mailbox.store.schema import APPLICATION_ID, FILE, LOCK, migrations
 
 
 class Status(msgspec.Struct):
@@ -90,17 +90,17 @@ def _read(database: sqlite3.Connection, path: Path, *, running: bool) -> Status:
 def _running(data: Path) -> bool:
     """Tell whether somebody holds the lock; ours, if we get it, is gone with the descriptor."""
     try:
-        lock = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        held = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     else:
         return False
     finally:
-        os.close(lock)
+        os.close(held)
 
 
 def render(status: Status) -> str:

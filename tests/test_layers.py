@@ -1,0 +1,95 @@
+"""Arrows point down only: cli → shells → engines → cores → words (docs/design.md, "The house")."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import restante
+
+ROOT = Path(restante.__file__).parent
+
+LAYERS: list[set[str]] = [
+    # words
+    {"restante", "restante.errors", "restante.records"},
+    {"restante.mailbox", "restante.mailbox.messages"},
+    {"restante.mailbox.model"},
+    # cores
+    {"restante.mailbox.state", "restante.mailbox.usage", "restante.mailbox.session"},
+    {"restante.mailbox.rules"},
+    {"restante.mailbox.desk"},
+    {"restante.mailbox.sweep"},
+    # engines
+    {"restante.mailbox.store.load", "restante.mailbox.store.rows", "restante.mailbox.store.schema"},
+    {"restante.mailbox.store.sqlite", "restante.mailbox.store.status"},
+    {"restante.mailbox.store"},
+    # shells
+    {"restante.mailbox.office"},
+    {"restante.mailbox.server", "restante.ops", "restante.ops.logs", "restante.ops.admin", "restante.config"},
+    {"restante.mailbox.serve"},
+    {"restante.cli"},
+    {"restante.__main__"},
+]
+
+PURE = {
+    "restante.mailbox." + name
+    for name in ("messages", "model", "state", "usage", "session", "rules", "desk", "sweep")
+}
+
+IMPURE = {
+    "asyncio",
+    "sqlite3",
+    "socket",
+    "time",
+    "random",
+    "secrets",
+    "os",
+    "picows",
+    "uvloop",
+    "aiohttp",
+    "structlog",
+}
+"""What no core may know: I/O, clocks and dice."""
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = ["restante", *path.relative_to(ROOT).with_suffix("").parts]
+        found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            assert node.module
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found
+
+
+def layer(module: str) -> int:
+    return next((number for number, names in enumerate(LAYERS) if module in names), -1)
+
+
+def test_every_module_has_its_layer() -> None:
+    assert {name for names in LAYERS for name in names} == set(modules())
+
+
+def test_arrows_point_down_only() -> None:
+    for module, path in modules().items():
+        for imported in imports(path) & set(modules()):
+            if imported in {module, "restante.mailbox", "restante.mailbox.store", "restante.ops"}:
+                continue  # a package on the way to one of its modules
+            down = layer(imported) < layer(module) or imported.rpartition(".")[0] == module
+            assert down, f"{module} imports {imported}, which is not below it"
+
+
+def test_cores_know_no_clock_no_dice_and_no_sockets() -> None:
+    for module in PURE:
+        named = {name.partition(".")[0] for name in imports(modules()[module])}
+        assert not named & IMPURE, f"{module} imports {named & IMPURE}"
