@@ -65,8 +65,8 @@ class ReferenceWorld(LiveWorld):
     async def prune(self) -> None:
         await self.peer.ask("prune")
 
-    async def rows(self) -> dict[str, int]:
-        rows: dict[str, int] = (await self.peer.ask("look"))["rows"]
+    async def rows(self) -> dict[str, str]:
+        rows: dict[str, str] = (await self.peer.ask("look"))["rows"]
         return rows
 
     async def usage(self) -> dict[str, list[dict[str, Any]]]:

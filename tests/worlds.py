@@ -156,7 +156,7 @@ class CoreWorld:
     async def cut(self, name: str) -> int | None:
         return self.lines[name][1].code
 
-    async def rows(self) -> dict[str, int]:
+    async def rows(self) -> dict[str, str]:
         boxes = list(self.desk.state.mailboxes())
         apps = self.desk.state.apps.values()
         return _as_text(
@@ -194,7 +194,7 @@ class StoreWorld(CoreWorld):
     async def close(self) -> None:
         await self.store.close()
 
-    async def rows(self) -> dict[str, int]:
+    async def rows(self) -> dict[str, str]:
         return sql_rows(self.data)
 
     async def usage(self) -> dict[str, list[dict[str, Any]]]:
@@ -305,14 +305,14 @@ class LiveWorld:
 
     release = hold
 
-    async def rows(self) -> dict[str, int]:
+    async def rows(self) -> dict[str, str]:
         return sql_rows(self.data)
 
     async def usage(self) -> dict[str, list[dict[str, Any]]]:
         return sql_usage(self.data)
 
 
-def _as_text(**counts: int) -> dict[str, Any]:
+def _as_text(**counts: int) -> dict[str, str]:
     """Scripts write numbers as text."""
     return {name: str(count) for name, count in counts.items()}
 
@@ -344,7 +344,7 @@ def _read(data: Path) -> sqlite3.Connection:
     return database
 
 
-def sql_rows(data: Path) -> dict[str, int]:
+def sql_rows(data: Path) -> dict[str, str]:
     with contextlib.closing(_read(data)) as database:
         row = database.execute(
             "SELECT (SELECT count(*) FROM nameplates) AS nameplates, (SELECT count(*) FROM mailboxes) AS mailboxes,"

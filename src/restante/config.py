@@ -6,6 +6,7 @@ variables are read from them, and the command line and `restante config show` li
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -105,3 +106,9 @@ def address(text: str, flag: str) -> tuple[str | None, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise Misuse(f"{flag}: '{text}' is not HOST:PORT, like 127.0.0.1:4000, [::1]:4000 or *:4000")
     return None if host == "*" else host, int(port)
+
+
+def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
+    """Say why nothing can listen there, and which flag names another place."""
+    known = error.errno is not None and error.errno > 0  # look-ups that fail have numbers of their own
+    return Misuse(f"cannot listen on {host or '*'}:{port}: {os.strerror(error.errno) if known else error} ({flag})")

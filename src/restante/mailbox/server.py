@@ -27,7 +27,8 @@ from picows import (
     ws_create_server,
 )
 
-from restante.errors import Misuse, PeerError
+from restante.config import unusable
+from restante.errors import PeerError
 from restante.mailbox import messages
 from restante.mailbox.desk import Connection
 from restante.mailbox.office import Clock, Office
@@ -267,7 +268,7 @@ class Server:
                 backlog=1024,
             )
         except OSError as error:
-            raise Misuse(f"cannot listen on {host or '*'}:{port}: {error.strerror or error} (--listen)") from error
+            raise unusable(host, port, "--listen", error) from error
         return [listener.getsockname()[:2] for listener in self._listener.sockets]
 
     def _answer(self, request: WSUpgradeRequest) -> Socket | WSUpgradeResponseWithListener | None:

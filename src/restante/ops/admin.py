@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from restante.errors import Misuse
+from restante.config import unusable
 
 
 async def start(host: str | None, port: int) -> web.AppRunner:
@@ -17,7 +17,7 @@ async def start(host: str | None, port: int) -> web.AppRunner:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
         await runner.cleanup()
-        raise Misuse(f"cannot listen on {host or '*'}:{port}: {error.strerror or error} (--admin)") from error
+        raise unusable(host, port, "--admin", error) from error
     return runner
 
 

@@ -1,0 +1,93 @@
+"""Settings: defaults < TOML file < environment < flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from restante.config import Serve, address, settle
+from restante.errors import Misuse
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "restante.toml"
+    path.write_text('[serve]\nmotd = "file"\nprune_after = 100\nno_list = true\n')
+    return path
+
+
+def sources(flags: dict[str, Any], environment: dict[str, str], file: Path | None) -> dict[str, tuple[Any, str]]:
+    return {each.name: (each.value, each.source) for each in settle(flags, environment, file)[1]}
+
+
+def test_each_source_overrides_the_one_before(toml: Path) -> None:
+    assert sources({}, {}, None)["motd"] == (None, "default")
+    assert sources({}, {}, toml)["motd"] == ("file", str(toml))
+    assert sources({}, {"RESTANTE_MOTD": "env"}, toml)["motd"] == ("env", "RESTANTE_MOTD")
+    assert sources({"motd": "flag"}, {"RESTANTE_MOTD": "env"}, toml)["motd"] == ("flag", "--motd")
+    assert sources({"motd": None}, {}, toml)["motd"] == ("file", str(toml))
+
+
+def test_the_file_may_be_named_in_the_environment(toml: Path) -> None:
+    settings, _ = settle({}, {"RESTANTE_CONFIG": str(toml)}, None)
+    assert (settings.motd, settings.prune_after, settings.no_list) == ("file", 100.0, True)
+
+
+def test_the_environment_is_text_and_is_read_as_what_is_wanted() -> None:
+    environment = {"RESTANTE_PRUNE_EVERY": "10", "RESTANTE_NO_LIST": "true", "RESTANTE_BLUR_USAGE": "3600"}
+    settings, _ = settle({}, environment, None)
+    assert (settings.prune_every, settings.no_list, settings.blur_usage) == (10.0, True, 3600)
+
+
+def test_defaults_are_those_of_the_struct() -> None:
+    assert settle({}, {}, None)[0] == Serve()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[serve]\nmodt = 1\n", "has no key 'modt'; there are: data, listen"),
+        ('[serve]\nprune_after = "x"\n', "prune_after: Expected `float`, got `str`"),
+        ("[serve]\nprune_after = 0\n", "prune_after: Expected `float` >= 1"),
+        ('[serve]\nframes = "both"\n', "frames: Invalid enum value 'both'"),
+        ("[other]\n", r"'other' is not known; the only table is \[serve\]"),
+        ('motd = "x"\n', "'motd' is not known"),
+        ("[serve\n", "is not TOML"),
+    ],
+)
+def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(content)
+    with pytest.raises(Misuse, match=words) as caught:
+        settle({}, {}, path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_bad_variable_and_a_bad_flag_are_named() -> None:
+    with pytest.raises(Misuse, match="RESTANTE_PRUNE_AFTER: "):
+        settle({}, {"RESTANTE_PRUNE_AFTER": "soon"}, None)
+    with pytest.raises(Misuse, match="--blur-usage: "):
+        settle({"blur_usage": -1}, {}, None)
+    with pytest.raises(Misuse, match=r"cannot read .*gone\.toml: No such file"):
+        settle({}, {}, Path("gone.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("127.0.0.1:4000", ("127.0.0.1", 4000)),
+        ("[::1]:4000", ("::1", 4000)),
+        ("*:80", (None, 80)),
+        ("localhost:0", ("localhost", 0)),
+    ],
+)
+def test_addresses(text: str, wanted: tuple[str | None, int]) -> None:
+    assert address(text, "--listen") == wanted
+
+
+@pytest.mark.parametrize("text", ["4000", ":4000", "host:", "host:port", "host:99999", "host:-1", "host:٣", ""])
+def test_what_is_no_address_is_misuse(text: str) -> None:
+    with pytest.raises(Misuse, match=r"--listen: '.*' is not HOST:PORT"):
+        address(text, "--listen")

@@ -1,0 +1,168 @@
+"""The office: settling after a start, service time, what is kept and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from restante.mailbox.desk import Connection
+from restante.mailbox.model import Policy
+from restante.mailbox.office import SETTLING, Lifetime, Office
+from restante.mailbox.store.sqlite import SqliteStore
+from worlds import CountingDice, FakeClock, Inbox, sql_rows, sql_usage
+
+
+class Desk:
+    """An office that is open, and what one can do there."""
+
+    def __init__(self, office: Office, clock: FakeClock) -> None:
+        self.office = office
+        self.clock = clock
+
+    async def say(self, connection: Connection, *texts: str) -> None:
+        for text in texts:
+            self.office.receive(connection, text)
+        await self.office.idle.wait()
+
+    async def enter(self, side: str, *texts: str) -> tuple[Connection, Inbox]:
+        inbox = Inbox()
+        connection = Connection(inbox)
+        self.office.desk.meet(connection)
+        await self.say(connection, json.dumps({"type": "bind", "appid": "x", "side": side}), *texts)
+        return connection, inbox
+
+    async def lose(self, connection: Connection) -> None:
+        self.office.lose(connection)
+        await self.office.idle.wait()
+
+    async def sweep(self) -> None:
+        self.office.sweep()
+        await self.office.idle.wait()
+
+
+@asynccontextmanager
+async def opened(
+    data: Path, clock: FakeClock, lifetime: Lifetime | None = None, *, crash: bool = False
+) -> AsyncIterator[Desk]:
+    store = SqliteStore.open(data)
+    office = await Office.open(store, clock, CountingDice(), Policy(), lifetime or Lifetime())
+    running = asyncio.create_task(office.run())
+    yield Desk(office, clock)
+    if crash:
+        running.cancel()
+    else:
+        office.stop()
+        await running
+    await store.close()
+
+
+OPEN = '{"type": "open", "mailbox": "m"}'
+ADD = '{"type": "add", "phase": "p", "body": "00"}'
+
+
+async def test_right_after_a_start_nothing_is_pruned_and_nobody_is_gone(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock) as desk:
+        await desk.enter("a", OPEN, ADD)
+        await desk.enter("b", OPEN)
+        clock.now += 700
+    clock.now += 5000  # downtime does not exist in service time
+    async with opened(tmp_path, clock) as desk:
+        await desk.sweep()
+        assert sql_rows(tmp_path)["mailboxes"] == "1"
+        # b may be on its way back: nobody takes its place
+        third, inbox = await desk.enter("c", OPEN)
+        assert inbox.frames[-1]["error"] == "crowded"
+        await desk.lose(third)
+        # d was here, said nothing and left, in this run: that is gone
+        clock.now += SETTLING
+        _, inbox = await desk.enter("d", OPEN)
+        assert [frame["type"] for frame in inbox.frames] == ["ack", "ack", "message"]
+
+
+async def test_who_left_in_this_run_is_gone_even_right_after_a_start(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock) as desk:
+        await desk.enter("a", OPEN, ADD)
+        second, _ = await desk.enter("b", OPEN)
+        await desk.lose(second)
+        _, inbox = await desk.enter("c", OPEN)
+        assert inbox.frames[-1]["type"] == "message"
+
+
+async def test_crash_loops_still_age(tmp_path: Path) -> None:
+    """Each run is a minute long, and too short to prune in; service time adds up all the same."""
+    clock = FakeClock()
+    async with opened(tmp_path, clock) as desk:
+        await desk.enter("a", OPEN, ADD)
+    for _ in range(20):
+        async with opened(tmp_path, clock, crash=True) as desk:
+            clock.now += 60
+            await desk.sweep()
+    assert sql_rows(tmp_path)["mailboxes"] == "1"
+    async with opened(tmp_path, clock) as desk:
+        clock.now += SETTLING
+        await desk.enter("b")  # any command: it is noticed that everybody had time to come back
+        await desk.sweep()
+    assert sql_rows(tmp_path)["mailboxes"] == "0"
+    assert [record["result"] for record in sql_usage(tmp_path)["mailbox"]] == ["pruney"]
+
+
+async def test_a_clock_set_back_and_forward_prunes_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock) as desk:
+        clock.now += SETTLING
+        first, inbox = await desk.enter("a", OPEN)
+        for phase, skew in (("1", 0.0), ("2", -86400.0), ("3", 86400.0)):
+            clock.skew = skew
+            await desk.say(first, json.dumps({"type": "add", "phase": phase, "body": ""}))
+        await desk.lose(first)
+        await desk.sweep()
+        _, inbox = await desk.enter("b", OPEN)
+        assert [frame["phase"] for frame in inbox.frames if frame["type"] == "message"] == ["1", "2", "3"]
+        clock.skew = -86400.0
+        await desk.enter("a", '{"type": "close", "mailbox": "m"}')
+        await desk.enter("b", '{"type": "close", "mailbox": "m", "mood": "happy"}')
+        assert [record["total"] for record in sql_usage(tmp_path)["mailbox"]] == ["0"]
+
+
+async def test_a_touch_outlives_a_crash_once_it_was_saved(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock, crash=True) as desk:
+        first, _ = await desk.enter("a", OPEN)
+        clock.now += 600
+        await desk.lose(first)
+        desk.office.save()
+        await desk.office.idle.wait()
+    async with opened(tmp_path, clock) as desk:
+        clock.now += 600
+        await desk.enter("b")
+        await desk.sweep()
+        assert sql_rows(tmp_path)["mailboxes"] == "1"
+        clock.now += 61
+        await desk.sweep()
+        assert sql_rows(tmp_path)["mailboxes"] == "0"
+
+
+@pytest.mark.parametrize("count", [10, 600])
+async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Path, count: int) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock, Lifetime(keep_usage=3600.0)) as desk:
+        for number in range(count):
+            connection, _ = await desk.enter(
+                "a", json.dumps({"type": "open", "mailbox": f"m{number}"}), '{"type": "close"}'
+            )
+            await desk.lose(connection)
+        clock.now += 3000
+        await desk.enter("b", '{"type": "open", "mailbox": "late"}', '{"type": "close"}')
+        await desk.sweep()
+        assert len(sql_usage(tmp_path)["mailbox"]) == count + 1
+        clock.now += 601
+        await desk.sweep()
+        usage = sql_usage(tmp_path)
+        assert [len(usage["mailbox"]), len(usage["client"])] == [1, 1]

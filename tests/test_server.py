@@ -1,0 +1,294 @@
+"""The WebSocket shell: frames, HTTP, keep-alive, drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
+from restante.errors import Misuse
+from restante.mailbox.model import Policy
+from restante.mailbox.office import Lifetime, Office
+from restante.mailbox.server import DROP_AFTER, MAX_MESSAGE, PING_EVERY, Manners, Server, your_address
+from restante.mailbox.store.sqlite import SqliteStore
+from worlds import CountingDice, FakeClock
+
+PING_COMMAND = b'{"type": "ping", "ping": "\xc3\xa9", "id": "1"}'
+
+
+class House:
+    def __init__(self, server: Server, port: int, running: asyncio.Task[None]) -> None:
+        self.server = server
+        self.port = port
+        self.running = running
+
+    async def enter(self) -> RawSocket:
+        """Connect, and take the welcome."""
+        socket = await RawSocket.dial(self.port)
+        assert socket.status == "HTTP/1.1 101 Switching Protocols"
+        assert (await socket.hear())["type"] == "welcome"
+        return socket
+
+
+@asynccontextmanager
+async def open_house(data: Path, **manners: Any) -> AsyncIterator[House]:
+    store = SqliteStore.open(data)
+    clock = FakeClock()
+    office = await Office.open(store, clock, CountingDice(), Policy(), Lifetime())
+    server = Server(office, clock, Manners(**manners))
+    addresses = await server.listen("127.0.0.1", 0)
+    running = asyncio.create_task(office.run())
+    yield House(server, addresses[0][1], running)
+    if not running.done():
+        await server.drain(running)
+    await store.close()
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with open_house(tmp_path) as house:
+        yield house
+
+
+async def test_the_welcome_comes_first_and_tells_the_client_its_own_address(house: House) -> None:
+    socket = await RawSocket.dial(house.port)
+    welcome = await socket.hear()
+    own = socket.writer.get_extra_info("sockname")
+    assert welcome == {
+        "type": "welcome",
+        "welcome": {"your-address": {"ipv4": "127.0.0.1", "port": own[1]}},
+        "server_tx": 1e9,
+    }
+    await socket.hang_up()
+
+
+async def test_the_welcome_has_what_the_operator_says(tmp_path: Path) -> None:
+    async with open_house(tmp_path, motd="hi", current_cli_version="9.9", error="closed today") as house:
+        socket = await RawSocket.dial(house.port)
+        welcome = (await socket.hear())["welcome"]
+        assert (welcome["motd"], welcome["current_cli_version"], welcome["error"]) == ("hi", "9.9", "closed today")
+        socket.say(type="ping", ping=1)  # served all the same
+        assert (await socket.hear())["type"] == "ack"
+        assert (await socket.hear())["pong"] == 1
+        await socket.hang_up()
+
+
+@pytest.mark.parametrize(
+    ("peer", "told"),
+    [
+        (("192.0.2.1", 5), {"ipv4": "192.0.2.1", "port": 5}),
+        (("::ffff:192.0.2.1", 5, 0, 0), {"ipv4": "192.0.2.1", "port": 5}),
+        (("2001:db8::1", 5, 0, 0), {"ipv6": "2001:db8::1", "port": 5}),
+        (("fe80::1%eth0", 5, 0, 2), {"ipv6": "fe80::1", "port": 5}),
+    ],
+)
+def test_your_address_is_plain(peer: tuple[Any, ...], told: dict[str, Any]) -> None:
+    assert your_address(peer) == told
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [frame(TEXT, PING_COMMAND)],
+        [frame(BINARY, PING_COMMAND)],
+        [frame(TEXT, PING_COMMAND[:9], fin=False), frame(CONTINUATION, PING_COMMAND[9:])],
+        [frame(BINARY, b"", fin=False), frame(CONTINUATION, PING_COMMAND, fin=False), frame(CONTINUATION)],
+        # cut inside the two bytes of the é
+        [frame(TEXT, PING_COMMAND[:27], fin=False), frame(CONTINUATION, PING_COMMAND[27:])],
+        [frame(TEXT, PING_COMMAND[:9], fin=False), frame(PING, b"now?"), frame(CONTINUATION, PING_COMMAND[9:])],
+    ],
+    ids=["text", "binary", "fragments", "empty fragments", "inside a letter", "around a ping"],
+)
+@pytest.mark.parametrize("bite", [None, 1], ids=["whole", "byte by byte"])
+async def test_a_message_may_come_in_any_frames(house: House, pieces: list[bytes], bite: int | None) -> None:
+    socket = await house.enter()
+    stream = b"".join(pieces)
+    for start in range(0, len(stream), bite or len(stream)):
+        socket.write(stream[start : start + (bite or len(stream))])
+        await socket.writer.drain()
+        await asyncio.sleep(0)
+    if len(pieces) == 3 and pieces[1][0] & 0x0F == PING:
+        assert await socket.read() == (PONG, b"now?")
+    assert (await socket.hear())["type"] == "ack"
+    assert (await socket.hear())["pong"] == "é"
+    await socket.hang_up()
+
+
+async def test_several_messages_in_one_write_are_answered_in_order(house: House) -> None:
+    socket = await house.enter()
+    socket.write(*(frame(TEXT, b'{"type": "ping", "ping": %d}' % number) for number in range(100)))
+    for number in range(100):
+        assert (await socket.hear())["type"] == "ack"
+        assert (await socket.hear())["pong"] == number
+    await socket.hang_up()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "code"),
+    [
+        ([frame(TEXT, b"{}", reserved=4)], 1002),
+        ([frame(CONTINUATION, b"{}")], 1002),
+        ([frame(TEXT, b"{", fin=False), frame(TEXT, b"}")], 1002),
+        ([frame(TEXT, b'{"type": "\xff"}')], 1007),
+        ([frame(BINARY, b'{"type": "\xff"}')], 1007),
+        ([frame(TEXT, b"hello")], 1007),
+        ([frame(TEXT, b"[]")], 1003),
+        ([frame(TEXT, b"")], 1007),
+        ([frame(TEXT, b" " * MAX_MESSAGE, fin=False), frame(CONTINUATION, b" ")], 1009),
+    ],
+    ids=[
+        "reserved bit",
+        "continues nothing",
+        "inside another",
+        "not UTF-8",
+        "not UTF-8, binary",
+        "not JSON",
+        "no object",
+        "empty",
+        "too big",
+    ],
+)
+async def test_what_is_no_message_gets_an_error_and_is_closed(house: House, pieces: list[bytes], code: int) -> None:
+    socket = await house.enter()
+    socket.say(type="ping", ping="before")
+    socket.write(*pieces)
+    socket.say(type="ping", ping="after")
+    assert (await socket.hear())["type"] == "ack"
+    assert (await socket.hear())["pong"] == "before"
+    error = await socket.hear()
+    assert (error["type"], error["orig"]) == ("error", None)
+    assert await socket.closed() == code
+    socket.write(frame(8, code.to_bytes(2, "big")))
+    assert await socket.ended()
+    await socket.hang_up()
+
+
+@pytest.mark.parametrize(
+    ("piece", "code"),
+    [(frame(3, b"{}"), 1002), (frame(TEXT, b"{}", mask=False), 1002), (frame(PING, b"x", fin=False), 1002)],
+    ids=["bad opcode", "unmasked", "fragmented ping"],
+)
+async def test_what_is_no_frame_is_closed(house: House, piece: bytes, code: int) -> None:
+    socket = await house.enter()
+    socket.write(piece)
+    assert await socket.closed() == code
+    assert await socket.ended()
+    await socket.hang_up()
+
+
+async def test_one_frame_that_is_too_big_is_closed_before_it_is_read(house: House) -> None:
+    socket = await house.enter()
+    socket.write(frame(TEXT, b" " * (MAX_MESSAGE + 1))[:14])
+    assert await socket.closed() == 1009
+    await socket.hang_up()
+
+
+async def test_a_close_is_answered_with_a_close(house: House) -> None:
+    for payload, code in ((b"\x03\xe8", 1000), (b"\x03\xe9bye", 1001), (b"", 1000)):
+        socket = await house.enter()
+        socket.write(frame(8, payload))
+        assert await socket.closed() == code
+        assert await socket.ended()
+        await socket.hang_up()
+
+
+async def test_binary_frames_are_sent_where_the_operator_wants_them(tmp_path: Path) -> None:
+    async with open_house(tmp_path, binary=True) as house:
+        socket = await RawSocket.dial(house.port)
+        assert (await socket.read())[0] == BINARY
+        socket.say(type="ping", ping=1)
+        assert [(await socket.read())[0] for _ in range(2)] == [BINARY, BINARY]
+        await socket.hang_up()
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/x", "/v1?x=1"])
+async def test_all_the_paths_that_the_reference_takes_are_taken(house: House, path: str) -> None:
+    socket = await RawSocket.dial(house.port, path)
+    assert (await socket.hear())["type"] == "welcome"
+    await socket.hang_up()
+
+
+async def _get(port: int, request: str) -> tuple[str, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.encode())
+    answer = (await asyncio.wait_for(reader.read(), 5)).decode()
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = answer.partition("\r\n\r\n")
+    return head.partition("\r\n")[0], body
+
+
+async def test_http(house: House) -> None:
+    host = "Host: x\r\n\r\n"
+    assert await _get(house.port, f"GET / HTTP/1.1\r\n{host}") == ("HTTP/1.1 200 OK", "Wormhole Relay\n")
+    assert (await _get(house.port, f"GET /else HTTP/1.1\r\n{host}"))[0] == "HTTP/1.1 404 Not Found"
+    for bad in (f"GET /v1 HTTP/1.1\r\n{host}", f"POST / HTTP/1.1\r\n{host}", "nonsense\r\n\r\n"):
+        assert (await _get(house.port, bad))[0] == "HTTP/1.1 400 Bad Request", bad
+    upgrade = await RawSocket.dial(house.port, "/")
+    assert upgrade.status == "HTTP/1.1 200 OK"  # and no upgrade, as the reference
+    await upgrade.hang_up()
+
+
+async def test_a_silent_connection_is_pinged_every_minute_and_dropped_after_ten(house: House) -> None:
+    silent, alive = await house.enter(), await house.enter()
+    pings = 0
+    for second in range(1, DROP_AFTER + PING_EVERY + 1):
+        house.server.tick()
+        if second % PING_EVERY == 0:
+            assert await alive.read() == (PING, b"")
+            alive.write(frame(PONG))
+            alive.say(type="ping", ping=second)  # its answer shows that the pong was read
+            await alive.hear()
+            await alive.hear()
+            if second <= DROP_AFTER:
+                assert await silent.read() == (PING, b"")
+                pings += 1
+    assert pings == DROP_AFTER // PING_EVERY
+    assert await silent.ended()
+    assert len(house.server.sockets()) == 1
+    await silent.hang_up()
+    await alive.hang_up()
+
+
+async def test_drain_answers_what_was_read_and_says_goodbye(house: House) -> None:
+    socket = await house.enter()
+    socket.say(type="bind", appid="x", side="a")
+    socket.say(type="allocate")
+    assert (await socket.hear())["type"] == "ack"
+    await house.server.drain(house.running)
+    assert (await socket.hear())["type"] == "ack"
+    assert (await socket.hear())["type"] == "allocated"
+    assert await socket.closed() == 1001
+    with pytest.raises(ConnectionRefusedError):
+        await RawSocket.dial(house.port)
+    await socket.hang_up()
+
+
+async def test_a_port_in_use_is_said_in_one_sentence(house: House) -> None:
+    with pytest.raises(Misuse, match=rf"cannot listen on 127.0.0.1:{house.port}: .*in use.* \(--listen\)"):
+        await house.server.listen("127.0.0.1", house.port)
+
+
+async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    first, second = await house.enter(), await house.enter()
+    monkeypatch.setattr("restante.mailbox.desk.decide", broken)
+    first.say(type="ping", ping=1)
+    assert (await first.hear())["type"] == "ack"
+    assert (await first.hear())["error"] == "internal error"
+    assert await first.closed() == 1011
+    monkeypatch.undo()
+    second.say(type="ping", ping=1)
+    assert (await second.hear())["type"] == "ack"
+    assert (await second.hear())["type"] == "pong"
+    await first.hang_up()
+    await second.hang_up()
