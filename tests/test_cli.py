@@ -124,6 +124,14 @@ def test_serve_tells_where_it_listens_is_healthy_and_drains_on_sigterm(tmp_path:
         assert [json.loads(line)["event"] for line in rest.splitlines()] == ["draining", "stopped"]
 
 
+def test_a_server_whose_log_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
+    with serving(tmp_path, "--admin", "off") as (process, _):
+        assert process.stderr is not None
+        process.stderr.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+
+
 def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with serving(tmp_path, "--admin", "off"):
         second = run("serve", "--data", str(tmp_path), "--admin", "off", "--listen", "127.0.0.1:0")

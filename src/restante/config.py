@@ -110,5 +110,6 @@ def address(text: str, flag: str) -> tuple[str | None, int]:
 
 def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
     """Say why nothing can listen there, and which flag names another place."""
-    known = error.errno is not None and error.errno > 0  # look-ups that fail have numbers of their own
-    return Misuse(f"cannot listen on {host or '*'}:{port}: {os.strerror(error.errno) if known else error} ({flag})")
+    # Look-ups that fail have (negative) numbers of their own.
+    words = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+    return Misuse(f"cannot listen on {host or '*'}:{port}: {words} ({flag})")

@@ -74,8 +74,8 @@ async def _until_told(server: Server, office: Office, store: Store, settings: Se
     def stop(name: str) -> None:
         if told.is_set():
             raise SystemExit(1)
-        log.info("draining", signal=name)
         told.set()
+        log.info("draining", signal=name)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)

@@ -1,0 +1,203 @@
+"""Documentation runs: the commands it shows are executed, and what it lists is complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from conversation import read_scripts
+from restante.config import Serve
+from restante.mailbox import messages, session
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+
+
+def blocks(document: Path) -> list[str]:
+    """Give the commands of a document: its fenced blocks of sh, line by line."""
+    found = re.findall(r"^```sh\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+    return [line for block in found for line in block.splitlines()]
+
+
+def port_answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Shell:
+    """Runs a document's commands in a folder, on a port that is free instead of 4000."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.environment = {
+            **os.environ,
+            # uv, if the suite was started with the project's own
+            "PATH": f"{BIN}:{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ['PATH']}",
+            "RESTANTE_LISTEN": f"127.0.0.1:{self.port}",
+            "RESTANTE_ADMIN": "off",
+        }
+
+    def here(self, command: str) -> str:
+        return command.replace("127.0.0.1:4000", f"127.0.0.1:{self.port}")
+
+    def run(self, command: str) -> str:
+        result = subprocess.run(
+            ["sh", "-c", self.here(command)],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
+        return result.stdout
+
+    @contextmanager
+    def running(self, command: str) -> Iterator[subprocess.Popen[str]]:
+        """Run a command that does not end, and end it."""
+        with subprocess.Popen(
+            ["sh", "-c", f"exec {self.here(command)}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.send_signal(signal.SIGTERM)
+
+    def wait_for_port(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not port_answers(self.port):
+            assert time.monotonic() < deadline, "the server does not listen"
+            time.sleep(0.05)  # the kernel tells nobody when another process begins to listen
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the project, as a fresh clone has them."""
+    folder = tmp_path_factory.mktemp("clone")
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def test_the_transfer_of_the_readme(clone: Path) -> None:
+    serve, send, receive = blocks(clone / "README.md")
+    shell = Shell(clone)
+    with shell.running(serve):
+        shell.wait_for_port(120)  # it sets itself up first
+        with shell.running(send) as sender:
+            assert sender.stdout is not None
+            code = next(found[1] for line in sender.stdout if (found := re.search(r"code is: (\S+)", line)))
+            assert "7-your-code" in receive
+            assert shell.run(receive.replace("7-your-code", code)) == "held until called for\n"
+
+
+def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
+    commands = blocks(ROOT / "docs" / "operations.md")
+    shell = Shell(tmp_path)
+    serve = commands.pop(0)
+    assert serve.startswith("restante serve ")
+    with shell.running(serve):
+        shell.wait_for_port(20)
+        for command in commands:
+            if command.startswith("sqlite3 ") and shutil.which("sqlite3") is None:
+                _as_python(command, tmp_path)
+            else:
+                shell.run(command)
+    assert (tmp_path / "post-copy.sqlite").exists()
+
+
+def _as_python(command: str, folder: Path) -> None:
+    """Do what the sqlite3 shell would, where it is not installed."""
+    import sqlite3
+
+    found = re.fullmatch(r'sqlite3 (\S+) "(.*)"', command)
+    assert found
+    database = sqlite3.connect(folder / found[1])
+    if found[2].startswith(".backup "):
+        copy = sqlite3.connect(folder / found[2].removeprefix(".backup "))
+        database.backup(copy)
+        copy.close()
+    else:
+        database.execute(found[2]).fetchall()
+    database.close()
+
+
+def test_the_operations_guide_has_every_flag_and_its_default() -> None:
+    guide = (ROOT / "docs" / "operations.md").read_text()
+    for name in Serve.__struct_fields__:
+        row = next(line for line in guide.splitlines() if line.startswith(f"| `--{name.replace('_', '-')}` |"))
+        assert row.split("|")[2].strip().strip("`") == _default_shown(name), row
+
+
+def _default_shown(name: str) -> str:
+    default = getattr(Serve(), name)
+    if name == "keep_usage":
+        return "for ever"
+    if default is None or default is False:
+        return ""
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def test_the_protocol_notes_list_every_difference_that_the_tests_know() -> None:
+    notes = (ROOT / "docs" / "protocol-mailbox.md").read_text()
+    rows = [
+        line for line in notes.splitlines() if line.startswith("| ") and not line.startswith(("| here", "| close"))
+    ]
+    wanted = {f"| {s.title} | {s.reference_differs} |" for s in read_scripts() if s.reference_differs}
+    assert {row for row in rows if not re.match(r"\| \d{4} \|", row)} == wanted
+
+
+def test_the_protocol_notes_have_every_error() -> None:
+    notes = (ROOT / "docs" / "protocol-mailbox.md").read_text()
+    said = {words for checks in session.CHECKS.values() for _, words in checks if words}
+    for kind in ("bind", "claim", "open", "add", "ping"):
+        missing = messages.Malformed(kind, {}).missing
+        assert missing
+        said.add(missing)
+    for words in said | {"crowded", "reclaimed"}:
+        assert f"`{words}`" in notes, words
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "bench").glob("*.md"),
+    ]:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+            assert target.startswith("http") or (document.parent / target).exists(), f"{document}: {target}"
