@@ -77,11 +77,11 @@ class Desk:
         message = self._read(connection, text)
         if message is None:
             return
-        command = session.step(connection.session, message)
-        if isinstance(command, str):
-            self._say(connection, messages.Error(command, Raw(text)))
-            return
         try:
+            command = session.step(connection.session, message)
+            if isinstance(command, str):
+                self._say(connection, messages.Error(command, Raw(text)))
+                return
             decision = decide(self.state, command, now, self.dice, self.policy)
         except Exception as fault:  # noqa: BLE001 - our bug must not become everybody's
             self.faults.append(fault)

@@ -144,6 +144,7 @@ class Office:
                 log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
                 await self._undo(batch)
             self._speak()
+            await self._store.tend()
 
     def _take(self, batch: list[Entry]) -> None:
         desk = self.desk

@@ -18,7 +18,6 @@ from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
 from restante.mailbox.server import Manners, Server, SystemClock, SystemDice
 from restante.mailbox.store import Store, open_store
-from restante.ops import admin
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -58,6 +57,8 @@ async def _serve(settings: Serve) -> None:
     server = Server(office, clock, manners)
     async with contextlib.AsyncExitStack() as stack:
         if settings.admin != "off":
+            from restante.ops import admin  # aiohttp takes a third of the start
+
             runner = await admin.start(*address(settings.admin, "--admin"))
             stack.push_async_callback(runner.cleanup)
         addresses = await server.listen(host, port)

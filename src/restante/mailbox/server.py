@@ -94,6 +94,8 @@ class Manners(msgspec.Struct, frozen=True):
 
 def your_address(peer: tuple[Any, ...]) -> dict[str, Any]:
     """Tell a client how it looks from here: hole-punching needs it (server_websocket.py:145, 0.8.0)."""
+    if ":" not in peer[0]:
+        return {"ipv4": peer[0], "port": peer[1]}
     address = ipaddress.ip_address(peer[0].partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped

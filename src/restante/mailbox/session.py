@@ -117,8 +117,8 @@ def _named(key: str, track: Callable[[Session], str | None], words: str) -> _Che
 
 
 # The words of these two are in the Malformed message itself.
-_COMPLETE: Final[_Check] = (lambda _, message: getattr(message, "missing", None) is None, None)
-_TYPED: Final[_Check] = (lambda _, message: getattr(message, "mistyped", None) is None, None)
+_COMPLETE: Final[_Check] = (lambda _, message: message.missing is None, None)
+_TYPED: Final[_Check] = (lambda _, message: message.mistyped is None, None)
 _BOUND: Final[_Check] = (lambda session, _: session.app_id is not None, "must bind first")
 
 _NAMEPLATE: Final = "nameplate"
@@ -154,15 +154,25 @@ CHECKS: Final[dict[str | None, tuple[_Check, ...]]] = {
     None: ((lambda *_: False, "missing 'type'"),),
 }
 
-_KIND: Final = {getattr(messages, name.capitalize()): name for name in CHECKS if name}
+_CHECKS_OF: Final = {
+    getattr(messages, kind.capitalize()): tuple(check for check in checks if check not in {_COMPLETE, _TYPED})
+    for kind, checks in CHECKS.items()
+    if kind
+}
+"""The checks of a well-formed message: it is complete, and its values are what they should be."""
 
 
 def step(session: Session, message: Received | Malformed) -> Command | str:
     """Tell whether this may be said now: the command it amounts to, or the error's words."""
-    kind = message.kind if isinstance(message, Malformed) else _KIND[type(message)]
-    for holds, words in CHECKS[kind]:
+    if isinstance(message, Malformed):
+        for holds, words in CHECKS[message.kind]:
+            if not holds(session, message):
+                return words or message.missing or message.mistyped or ""
+        # No value is wrong, and yet it was not read: a key is there twice, and the first value was of a wrong type.
+        return message.missing or message.mistyped or f"{message.kind}: keys must not be repeated"
+    for holds, words in _CHECKS_OF[type(message)]:
         if not holds(session, message):
-            return words or message.missing or message.mistyped  # type: ignore[union-attr, return-value]
+            return words or ""
     return _COMMANDS[type(message)](session, message)
 
 
@@ -175,7 +185,10 @@ def _mailbox_of(session: Session, m: messages.Close) -> str:
 
 
 def _client_version(m: messages.Bind) -> object:
-    return None if m.client_version is UNSET else msgspec.json.decode(m.client_version)
+    try:
+        return None if m.client_version is UNSET else msgspec.json.decode(m.client_version)
+    except (ValueError, RecursionError):  # a number of many thousand digits, say: no version, and no harm
+        return None
 
 
 _COMMANDS: Final[dict[type, Callable[[Session, Any], Command]]] = {

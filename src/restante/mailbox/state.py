@@ -116,8 +116,8 @@ class State:
         if app.idle():
             del self.apps[app.app_id]
 
-    def _mailbox_made(self, change: model.MailboxMade) -> None:
-        mailbox = change.mailbox
+    def put_mailbox(self, mailbox: Mailbox) -> None:
+        """Take in a mailbox; also one that was read from the store."""
         self._make_app(mailbox.app_id).mailboxes[mailbox.mailbox_id] = mailbox
         self.next_key = max(self.next_key, mailbox.key + 1)
 
@@ -150,8 +150,8 @@ class State:
         self.unsaved[change.mailbox.key] = change.mailbox
         self.next_sequence = change.message.sequence + 1
 
-    def _nameplate_made(self, change: model.NameplateMade) -> None:
-        nameplate = change.nameplate
+    def put_nameplate(self, nameplate: Nameplate) -> None:
+        """Take in a nameplate, after its mailbox; also one that was read from the store."""
         app = self._make_app(nameplate.app_id)
         app.nameplates[nameplate.name] = nameplate
         app.mailboxes[nameplate.mailbox_id].nameplate = nameplate.name
@@ -218,7 +218,7 @@ def _unmark(app: App, nameplate: Nameplate, row: model.NameplateSide) -> None:
 
 
 _FOLDS: dict[type, Callable[[State, Any], None]] = {
-    model.MailboxMade: State._mailbox_made,
+    model.MailboxMade: lambda state, change: state.put_mailbox(change.mailbox),
     model.MailboxGone: State._mailbox_gone,
     model.MailboxCrowded: State._mailbox_crowded,
     model.MailboxSideSet: State._mailbox_side_set,
@@ -226,7 +226,7 @@ _FOLDS: dict[type, Callable[[State, Any], None]] = {
     model.MailboxTouched: State._mailbox_touched,
     model.MailboxSaved: State._mailbox_saved,
     model.MessageAdded: State._message_added,
-    model.NameplateMade: State._nameplate_made,
+    model.NameplateMade: lambda state, change: state.put_nameplate(change.nameplate),
     model.NameplateGone: State._nameplate_gone,
     model.NameplateCrowded: State._nameplate_crowded,
     model.NameplateSideSet: State._nameplate_side_set,

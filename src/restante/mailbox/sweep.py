@@ -30,7 +30,9 @@ def sweep(desk: Desk, clock: Callable[[], Now], prune_after: float, rebooted: fl
     """
     state = desk.state
     weight, pruned = 0, 0
-    for mailbox in list(state.mailboxes()):
+    waiting = list(state.mailboxes())
+    while waiting:
+        mailbox = waiting.pop()  # and let go of it, now: 50,000 at once would take the loop 9 ms
         if state.app(mailbox.app_id).mailboxes.get(mailbox.mailbox_id) is not mailbox:
             continue  # it ended while we were looking elsewhere
         now = clock()

@@ -30,6 +30,9 @@ class Store(Protocol):
         Raises StoreBusy if nothing was written, StoreError if nobody can tell.
         """
 
+    async def tend(self) -> None:
+        """Do what can wait until everything is said."""
+
     async def forget_usage(self, before: float, most: int) -> int:
         """Drop usage records older than a wall time, at most so many of each kind; tell how many went."""
 

@@ -31,7 +31,7 @@ def _load(database: sqlite3.Connection) -> State:
     for key, app_id, mailbox_id, for_nameplate, crowded, touched, sides in database.execute(
         "SELECT key, app_id, mailbox_id, for_nameplate, crowded, touched, sides FROM mailboxes"
     ):
-        boxes[key] = model.Mailbox(
+        boxes[key] = box = model.Mailbox(
             key,
             app_id,
             mailbox_id,
@@ -40,12 +40,12 @@ def _load(database: sqlite3.Connection) -> State:
             sides=_mailbox_sides(sides),
             crowded=bool(crowded),
         )
-        state.fold(model.MailboxMade(boxes[key]))
+        state.put_mailbox(box)
     for key, app_id, name, mailbox_id, crowded, sides in database.execute(
         "SELECT key, app_id, name, mailbox_id, crowded, sides FROM nameplates"
     ):
-        seats = _nameplate_sides(sides)
-        state.fold(model.NameplateMade(model.Nameplate(key, app_id, name, mailbox_id, seats, crowded=bool(crowded))))
+        members = _nameplate_sides(sides)
+        state.put_nameplate(model.Nameplate(key, app_id, name, mailbox_id, members, crowded=bool(crowded)))
     for key, sequence, side, phase, body, msg_id, server_rx in database.execute(
         "SELECT mailbox, sequence, side, phase, body, msg_id, server_rx FROM messages ORDER BY mailbox, sequence"
     ):

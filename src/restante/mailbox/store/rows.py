@@ -36,6 +36,18 @@ class Rows:
         for change in changes:
             _NOTES[type(change)](self, change)
 
+    @property
+    def count(self) -> int:
+        """How many rows are put or dropped, about; a large message counts as its pages."""
+        return (
+            len(self._mailboxes)
+            + len(self._nameplates)
+            + len(self._gone_mailboxes) * 2
+            + len(self._gone_nameplates)
+            + sum(1 + len(row[4]) // 4096 for rows in self._messages.values() for row in rows)
+            + sum(map(len, self._usage.values()))
+        )
+
     def statements(self) -> Iterator[tuple[str, Parameters]]:
         """Give each statement that has work to do, with its parameters."""
         if self._mailboxes:

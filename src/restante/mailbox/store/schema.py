@@ -73,6 +73,7 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
     if mode != "wal" and path != ":memory:":
         raise StoreError(f"{path} is on a file system without WAL (shared memory): use a local disk")
     database.execute("PRAGMA synchronous = FULL")
+    database.execute("PRAGMA wal_autocheckpoint = 0")  # the engine does it, when everything is said
     for number, script in enumerate(scripts[version:], version + 1):
         database.executescript(
             f"BEGIN IMMEDIATE; {script}; PRAGMA application_id = {APPLICATION_ID};"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,17 @@ from restante.mailbox.store.schema import FILE, connect, lock
 
 BUSY_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file. Longer, and clients time out."""
+
+FEW: Final = 8
+"""Rows in a batch that is committed on the loop where the disk is fast: one or two commands'. A hand-over to the
+thread and back costs more than a flush that takes 0.1 ms, and a batch this small has nobody waiting behind it."""
+
+QUICK: Final = 0.0005
+"""Seconds of a fast flush. A slow disk is waited for in the thread, and the loop goes on reading."""
+
+CHECKPOINT: Final = 1000
+"""Rows after which the log is moved into the database: about SQLite's own 1000 pages (wal_autocheckpoint), but
+after the batch is answered, and never on the loop."""
 
 _USAGE_TIMES: Final = (
     ("usage_nameplates", "started"),
@@ -40,7 +52,13 @@ class SqliteStore:
         self._held = held
         # Statements run on the loop, COMMIT in this one thread; never both at once.
         self._committer = ThreadPoolExecutor(1, "commit")
+        self._flush = QUICK
+        """Seconds that the last commit took; the first is made in the thread, who knows the disk."""
+        self._unchecked = 0
+        """Rows written since the last checkpoint."""
         self.service: float = self._one("SELECT seconds FROM service")
+        self._saved = float("-inf")
+        """Service time of the last commit that saved it."""
 
     @classmethod
     def open(cls, data: Path) -> SqliteStore:
@@ -70,10 +88,18 @@ class SqliteStore:
             await self._begin()
             for statement, parameters in rows.statements():
                 self.database.executemany(statement, parameters)
-            self.database.execute("UPDATE service SET seconds = ?, saved = ?", (now.service, now.wall))
+            if not 0.0 <= now.service - self._saved < 1.0:  # a page less to flush, most of the time
+                self.database.execute("UPDATE service SET seconds = ?, saved = ?", (now.service, now.wall))
+                self._saved = now.service
         except sqlite3.Error as error:
             raise self._roll_back(error) from error
-        await asyncio.get_running_loop().run_in_executor(self._committer, self._commit)
+        self._unchecked += rows.count
+        await self._commit(alone=rows.count <= FEW)
+
+    async def tend(self) -> None:
+        if self._unchecked >= CHECKPOINT:
+            self._unchecked = 0
+            await self._in_thread(self._checkpoint)
 
     async def _begin(self) -> None:
         """Take the write lock; wait for it, if somebody has it, but not on the loop."""
@@ -82,7 +108,7 @@ class SqliteStore:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
-            await asyncio.get_running_loop().run_in_executor(self._committer, self._wait_and_begin)
+            await self._in_thread(self._wait_and_begin)
 
     async def forget_usage(self, before: float, most: int) -> int:
         await self._begin()
@@ -96,7 +122,8 @@ class SqliteStore:
             )
         except sqlite3.Error as error:
             raise self._roll_back(error) from error
-        await asyncio.get_running_loop().run_in_executor(self._committer, self._commit)
+        self._unchecked += gone
+        await self._commit(alone=False)
         return gone
 
     def _wait_and_begin(self) -> None:
@@ -116,12 +143,28 @@ class SqliteStore:
         kind = StoreBusy if isinstance(cause, sqlite3.OperationalError) else StoreError
         return kind(f"the database refused: {cause}")
 
-    def _commit(self) -> None:
+    async def _commit(self, *, alone: bool) -> None:
+        """Commit: in the thread, or on the loop where little was written and the disk is fast."""
+        if alone and self._flush < QUICK:
+            self._timed_commit()
+        else:
+            await self._in_thread(self._timed_commit)
+
+    def _timed_commit(self) -> None:
+        begun = time.perf_counter()
         try:
             self.database.execute("COMMIT")
         except sqlite3.Error as error:
             # Part of it may be on disk: whoever retries may answer what never happened (fsyncgate).
             raise StoreError(f"commit failed: {error}") from error
+        self._flush = time.perf_counter() - begun
+
+    def _checkpoint(self) -> None:
+        # Readers elsewhere may hold it up; then the log grows, and the next one does more.
+        self.database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._committer, work)
 
     async def close(self) -> None:
         self._committer.shutdown(wait=True)

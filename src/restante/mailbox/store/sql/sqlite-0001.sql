@@ -4,8 +4,9 @@
 -- One row, always.
 CREATE TABLE service (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
-    seconds REAL NOT NULL,          -- how long the service has run, all told; idleness is counted in this
-    saved   REAL NOT NULL,          -- wall time of the last commit
+    seconds REAL NOT NULL,          -- how long the service has run, all told; idleness is counted in this. Saved
+                                    -- with a commit, but not twice a second
+    saved   REAL NOT NULL,          -- wall time at which that was
     pruned  REAL                    -- wall time at which the last prune ended
 ) STRICT;
 INSERT INTO service VALUES (1, 0.0, 0.0, NULL);
