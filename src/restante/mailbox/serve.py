@@ -33,6 +33,7 @@ def serve(settings: Serve) -> None:
 
 
 async def _serve(settings: Serve) -> None:
+    told = _listen_for_signals()
     host, port = address(settings.listen, "--listen")
     store = open_store(Path(settings.data))
     clock = SystemClock()
@@ -64,11 +65,12 @@ async def _serve(settings: Serve) -> None:
         addresses = await server.listen(host, port)
         for each in addresses:
             log.info("listening", url=f"ws://{_shown(each)}/v1", version=__version__, data=settings.data)
-        await _until_told(server, office, store, settings)
+        await _until(told, server, office, store, settings)
     log.info("stopped")
 
 
-async def _until_told(server: Server, office: Office, store: Store, settings: Serve) -> None:
+def _listen_for_signals() -> asyncio.Event:
+    """Give the event that SIGTERM and SIGINT set; the second one ends the process."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
 
@@ -80,14 +82,20 @@ async def _until_told(server: Server, office: Office, store: Store, settings: Se
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
+    return told
+
+
+async def _until(told: asyncio.Event, server: Server, office: Office, store: Store, settings: Serve) -> None:
+    """Serve until told, then drain. Raises StoreError when a commit failed."""
     running = asyncio.create_task(office.run())
     ticking = asyncio.create_task(_tick(server, office, settings.prune_every))
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait((running, ticking, waiting), return_when=asyncio.FIRST_COMPLETED)
+    for task in (running, ticking):
+        if task.done():
+            task.result()  # neither ends by itself but by an error
     ticking.cancel()
     waiting.cancel()
-    if running.done():
-        running.result()  # it does not end by itself but by StoreError
     await server.drain(running)
     await store.close()
 
