@@ -7,9 +7,11 @@ bits, UTF-8, and the order and total size of fragments.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import ipaddress
 import secrets
 import struct
+import termios
 import time
 from base64 import b32encode
 from typing import Any, Final
@@ -117,7 +119,7 @@ class Silence:
 class Socket(WSListener):
     """The socket's end of a connection."""
 
-    __slots__ = ("_connection", "_fragments", "_server", "_size", "_transport", "bucket", "heard")
+    __slots__ = ("_connection", "_fragments", "_server", "_size", "_transport", "bucket", "deaf", "heard")
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -127,6 +129,8 @@ class Socket(WSListener):
         self._size = 0
         self.heard = self.bucket = server.second
         """The second in which it was heard last, and the one of its pings."""
+        self.deaf = False
+        """Nothing more is taken in but a close."""
 
     # ── picows calls these ───────────────────────────────────────────────────────────────────────
 
@@ -141,6 +145,8 @@ class Socket(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.heard = self._server.second
         kind = frame.msg_type
+        if self.deaf and kind != WSMsgType.CLOSE:
+            return
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._receive(PeerError(1002, "reserved bits without an extension"))
         elif kind == WSMsgType.TEXT or kind == WSMsgType.BINARY:  # noqa: PLR1714 - one lookup less
@@ -218,15 +224,17 @@ class Socket(WSListener):
         if self._transport is not None:
             self._transport.disconnect(graceful=False)
 
-    def pause(self) -> None:
-        if self._transport is not None:
-            self._transport.underlying_transport.pause_reading()
-
     def unsent(self) -> int:
-        """Give the bytes that have not reached the kernel yet."""
+        """Give the bytes that the client's kernel has not acknowledged, ours and our kernel's."""
         if self._transport is None:
             return 0
-        return self._transport.underlying_transport.get_write_buffer_size()
+        under = self._transport.underlying_transport
+        try:
+            queued = fcntl.ioctl(under.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))  # man 7 tcp
+        except OSError:  # it is gone already
+            return 0
+        waiting: int = struct.unpack("i", queued)[0]
+        return under.get_write_buffer_size() + waiting
 
 
 def _header(first: int, size: int) -> bytes:
@@ -298,7 +306,7 @@ class Server:
         if self._listener is not None:
             self._listener.close()
         for each in self.sockets():
-            each.pause()
+            each.deaf = True  # and not paused: what lies unread when a socket is closed resets the connection
         self.office.stop()
         await office
         for each in self.sockets():
