@@ -74,18 +74,18 @@ class Desk:
 
     def take(self, connection: Connection, text: str, now: Now) -> None:
         """Take one frame's text; `now` is when it came."""
-        message = self._read(connection, text)
-        if message is None:
-            return
         try:
+            message = self._read(connection, text)
+            if message is None:
+                return
             command = session.step(connection.session, message)
             if isinstance(command, str):
                 self._say(connection, messages.Error(command, Raw(text)))
                 return
             decision = decide(self.state, command, now, self.dice, self.policy)
-        except Exception as fault:  # noqa: BLE001 - our bug must not become everybody's
+        except Exception as fault:  # noqa: BLE001 - our bug must not become everybody's; nothing was changed yet
             self.faults.append(fault)
-            self._say(connection, messages.Error(OUR_FAULT, Raw(text)))
+            self._say(connection, messages.Error(OUR_FAULT, messages.NULL))
             connection.verdict = PeerError(1011, OUR_FAULT)
             return
         self._settle(decision.changes)

@@ -156,8 +156,11 @@ def parse(text: str) -> Received | Malformed:
         raise PeerError(1007, f"not JSON: {error}") from None
     if "type" not in fields:
         return Malformed(None, fields)
-    kind = _decode_any(fields["type"])
-    return Malformed(kind if isinstance(kind, str) and kind in _KINDS else "", fields)
+    try:
+        kind = _decode_any(fields["type"], type=str)
+    except msgspec.ValidationError:
+        kind = ""
+    return Malformed(kind if kind in _KINDS else "", fields)
 
 
 # ── server to client ─────────────────────────────────────────────────────────────────────────────
