@@ -37,6 +37,7 @@ async def _serve(settings: Serve) -> None:
     host, port = address(settings.listen, "--listen")
     store = open_store(Path(settings.data))
     clock = SystemClock()
+    gc.disable()  # while all that is live is made, there is nothing to collect
     office = await Office.open(
         store,
         clock,
@@ -49,6 +50,7 @@ async def _serve(settings: Serve) -> None:
     )
     # What was loaded lives long; the collector need not look at it again.
     gc.freeze()
+    gc.enable()
     manners = Manners(
         motd=settings.motd,
         current_cli_version=settings.advertise_version,

@@ -27,13 +27,15 @@ def load(database: sqlite3.Connection) -> State:
 
 def _load(database: sqlite3.Connection) -> State:
     state = State()
+    names: dict[str, str] = {}
+    """One string for each app, not one for each row."""
     boxes: dict[int, model.Mailbox] = {}
     for key, app_id, mailbox_id, for_nameplate, crowded, touched, sides in database.execute(
         "SELECT key, app_id, mailbox_id, for_nameplate, crowded, touched, sides FROM mailboxes"
     ):
         boxes[key] = box = model.Mailbox(
             key,
-            app_id,
+            names.setdefault(app_id, app_id),
             mailbox_id,
             for_nameplate=bool(for_nameplate),
             touched=touched,
@@ -45,7 +47,7 @@ def _load(database: sqlite3.Connection) -> State:
         "SELECT key, app_id, name, mailbox_id, crowded, sides FROM nameplates"
     ):
         members = _nameplate_sides(sides)
-        state.put_nameplate(model.Nameplate(key, app_id, name, mailbox_id, members, crowded=bool(crowded)))
+        state.put_nameplate(model.Nameplate(key, names[app_id], name, mailbox_id, members, crowded=bool(crowded)))
     for key, sequence, side, phase, body, msg_id, server_rx in database.execute(
         "SELECT mailbox, sequence, side, phase, body, msg_id, server_rx FROM messages ORDER BY mailbox, sequence"
     ):
