@@ -19,7 +19,7 @@ def load(database: sqlite3.Connection) -> State:
     """Read all that is live. Raises StoreError where a row has lost its mailbox or cannot be read."""
     try:
         return _load(database)
-    except (sqlite3.DatabaseError, msgspec.MsgspecError, KeyError) as error:
+    except (sqlite3.DatabaseError, msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
         raise StoreError(
             f"the database is damaged ({type(error).__name__}: {error}); restore a backup of the data directory"
         ) from error

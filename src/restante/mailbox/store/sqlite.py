@@ -111,8 +111,8 @@ class SqliteStore:
             await self._in_thread(self._wait_and_begin)
 
     async def forget_usage(self, before: float, most: int) -> int:
-        await self._begin()
         try:
+            await self._begin()
             gone = sum(
                 self.database.execute(
                     f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {column} < ? LIMIT ?)",  # noqa: S608
