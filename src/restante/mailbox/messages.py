@@ -99,7 +99,7 @@ class Malformed:
 
     `kind` is the message type, "" for one we do not know, None where the key is missing. `missing` and
     `mistyped` are the words for the first required key that is absent and the first value of a wrong type.
-    `nameplate` and `mailbox` are UNSET or MISTYPED, for the checks that compare them.
+    `nameplate` and `mailbox` are strings, UNSET or MISTYPED, for the checks that compare them.
     """
 
     __slots__ = ("id", "kind", "mailbox", "missing", "mistyped", "nameplate")
@@ -107,8 +107,8 @@ class Malformed:
     def __init__(self, kind: str | None, fields: dict[str, Raw]) -> None:
         self.kind = kind
         self.id = fields.get("id", NULL)
-        self.nameplate = MISTYPED if "nameplate" in fields else UNSET
-        self.mailbox = MISTYPED if "mailbox" in fields else UNSET
+        self.nameplate = _name(fields, "nameplate")
+        self.mailbox = _name(fields, "mailbox")
         self.missing: str | None = None
         self.mistyped: str | None = None
         for field in msgspec.structs.fields(_KINDS[kind]) if kind else ():
@@ -133,6 +133,12 @@ def _fits(raw: Raw, wanted: Any) -> bool:
     except msgspec.ValidationError:
         return False
     return True
+
+
+def _name(fields: dict[str, Raw], key: str) -> str | UnsetType | _Mistyped:
+    if key not in fields:
+        return UNSET
+    return _decode_any(fields[key], type=str) if _fits(fields[key], str) else MISTYPED
 
 
 def parse(text: str) -> Received | Malformed:
