@@ -150,6 +150,8 @@ class Desk:
         self._tell(connection, messages.encode(reply))
 
     def _tell(self, connection: Connection, body: bytes) -> None:
+        if connection.verdict is not None:
+            return  # the error was the last word
         if not connection.outbox:
             self.told.append(connection)
         connection.outbox.append(body)
