@@ -16,12 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from restante.errors import StoreBusy, StoreError
 from restante.mailbox.model import Change, Now
 from restante.mailbox.state import State
 from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
 from restante.mailbox.store.schema import FILE, connect, lock
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 BUSY_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file. Longer, and clients time out."""
@@ -159,16 +163,21 @@ class SqliteStore:
             raise StoreError(f"commit failed: {error}") from error
         self._flush = time.perf_counter() - begun
 
-    def _checkpoint(self) -> None:
-        # Readers elsewhere may hold it up; then the log grows, and the next one does more.
-        self.database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    def _checkpoint(self, mode: str = "PASSIVE") -> None:
+        """Move the log into the database, as far as readers elsewhere allow; what is left waits for the next time."""
+        try:
+            self.database.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        except sqlite3.Error as error:
+            log.warning(
+                "the database's log could not be moved into it; nothing is lost, but it grows", error=str(error)
+            )
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._committer, work)
 
     async def close(self) -> None:
         self._committer.shutdown(wait=True)
-        self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._checkpoint("TRUNCATE")
         self.database.close()
         if self._held is not None:
             os.close(self._held)
