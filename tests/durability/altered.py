@@ -1,0 +1,101 @@
+"""The server with one thing altered. Most break the promise "commit, then speak", to show that the tests notice.
+
+python -m durability.altered HOW ARGS...    is    restante ARGS...    with this altered
+"""
+
+import asyncio
+import math
+import sqlite3
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any, Final
+from unittest.mock import patch
+
+from restante.cli import main
+from restante.mailbox import serve
+from restante.mailbox.model import Change, Now
+from restante.mailbox.office import Office
+from restante.mailbox.store import sqlite
+
+
+class SpeaksFirst(Office):
+    """Speaks, then commits."""
+
+    async def _commit(self) -> None:
+        changes = self.desk.changes
+        self._speak()
+        self.desk.changes = changes
+        await super()._commit()
+
+
+class SpeaksMeanwhile(Office):
+    """Forgets to wait for the commit before it speaks."""
+
+    async def _commit(self) -> None:
+        committing = asyncio.create_task(super()._commit())
+        await asyncio.sleep(0)
+        self._speak()
+        await committing
+
+
+class CommitsLate(sqlite.SqliteStore):
+    """Keeps back the last batches, as a write-behind cache would. Killed, it has always answered what is lost."""
+
+    _kept: tuple[tuple[Sequence[Change], Now], ...] = ()
+
+    async def apply(self, changes: Sequence[Change], now: Now) -> None:
+        batches = (*self._kept, (changes, now))
+        self._kept = batches[-2:]
+        for batch in batches[:-2]:
+            await super().apply(*batch)
+
+
+class HangsAtCommit(sqlite3.Connection):
+    """Its disk does not answer."""
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            threading.Event().wait()
+        return super().execute(sql, parameters)
+
+
+class NeverFlushes(sqlite3.Connection):
+    """Asks for no flushes where we ask for them (sqlite.org/pragma.html#pragma_synchronous)."""
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        return super().execute(sql.replace("synchronous = FULL", "synchronous = OFF"), parameters)
+
+
+def connecting(kind: type[sqlite3.Connection]) -> AbstractContextManager[object]:
+    """Make every connection one of this kind."""
+    return patch("sqlite3.connect", partial(sqlite3.connect, factory=kind))
+
+
+def quick(seconds: float) -> AbstractContextManager[object]:
+    """Set what a fast flush is: only after one is a small batch committed on the loop, not in the thread."""
+    return patch.object(sqlite, "QUICK", seconds)
+
+
+def speaking(office: type[Office]) -> AbstractContextManager[object]:
+    return patch.object(serve, "Office", office)
+
+
+WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
+    # These keep the promise: all commits are in the thread, or all small ones on the loop.
+    "slow-disk": (quick(0.0),),
+    "fast-disk": (quick(math.inf),),
+    "speaks-first": (speaking(SpeaksFirst),),
+    "speaks-meanwhile": (speaking(SpeaksMeanwhile), quick(0.0)),
+    "commits-late": (patch.object(sqlite, "SqliteStore", CommitsLate),),
+    "hangs-at-commit": (connecting(HangsAtCommit),),
+    "never-flushes": (connecting(NeverFlushes),),
+}
+
+if __name__ == "__main__":
+    with ExitStack() as stack:
+        for change in WAYS[sys.argv.pop(1)]:
+            stack.enter_context(change)
+        main()

@@ -1,0 +1,19 @@
+"""No wait in this folder is by the clock: each waits for something to happen, and fails after BOUND seconds."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+BOUND: Final = 30.0
+"""Far more than anything here takes, for a busy machine."""
+
+
+@asynccontextmanager
+async def bounded(what: str) -> AsyncIterator[None]:
+    """Fail, naming what was waited for, when the block has not ended within BOUND seconds."""
+    try:
+        async with asyncio.timeout(BOUND):
+            yield
+    except TimeoutError:
+        raise AssertionError(f"not within {BOUND:g} s: {what}") from None

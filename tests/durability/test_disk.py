@@ -1,0 +1,95 @@
+"""A commit means disk: no answer leaves the machine before what it says is flushed.
+
+The server runs under a tracer, which sees every write to the log, every flush and every send in the kernel's order.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from durability.audit import EARLY, UNKEPT, UNNAMED, UNWRITTEN, Report, audit
+from durability.clients import Client, Clients
+from durability.processes import altered, serving, traced
+from durability.tracer import read_notes
+
+PAIRS: Final = 10
+BURSTS: Final = 4
+
+
+def tokens() -> Iterator[str]:
+    """Give bodies that can be told apart in the pages of a database."""
+    return (f"token-{number}-" for number in itertools.count())
+
+
+async def one_by_one(clients: Clients, url: str, bodies: Iterator[str]) -> None:
+    """Have a session in which every command waits for the answer to the one before: each has a commit of its own."""
+    a = await clients.bind(url, "light", "a")
+    b = await clients.bind(url, "light", "b")
+    nameplate = (await a.ask("allocate"))["nameplate"]
+    for client in (a, b):
+        claimed = await client.ask("claim", nameplate=nameplate)
+        await client.ask("open", mailbox=claimed["mailbox"])
+    for client in (a, b, a, b):
+        await client.ask("add", phase="pake", body=next(bodies))
+    for client in (a, b):
+        await client.ask("release")
+    for client in (a, b):
+        await client.ask("close", mood="happy")
+
+
+async def all_at_once(clients: Clients, url: str, bodies: Iterator[str]) -> None:
+    """Have many sessions whose commands do not wait, with clients that connect in between."""
+
+    async def talk(mailbox: str, side: str) -> None:
+        client = await clients.opened(url, "heavy", side, mailbox)
+        for _ in range(BURSTS):
+            added = [await client.say("add", phase="0", body=next(bodies)) for _ in range(5)]
+            newcomer = await clients.connect(url)
+            await newcomer.say("ping", ping=1)
+            await client.answers(added[-1])
+        await client.ask("close", mood="happy")
+
+    async with asyncio.TaskGroup() as talks:
+        for number in range(PAIRS):
+            for side in ("a", "b"):
+                talks.create_task(talk(f"mailbox-{number}", side))
+
+
+async def audited(folder: Path, program: tuple[str, ...]) -> tuple[Report, list[Client]]:
+    """Run the load on a traced server; gives what the audit finds, and the clients with all they were told."""
+    notes = folder / "notes"
+    bodies = tokens()
+    async with serving(folder / "data", traced(notes, program)) as server, Clients() as clients:
+        await one_by_one(clients, server.url, bodies)
+        await all_at_once(clients, server.url, bodies)
+        for client in clients.all:
+            await client.fence()
+        await server.stop()
+        told = clients.all
+    return audit(read_notes(notes)), told
+
+
+@pytest.mark.parametrize("disk", ["slow-disk", "fast-disk"])
+async def test_no_answer_leaves_before_its_commit_is_on_disk(tmp_path: Path, disk: str) -> None:
+    report, told = await audited(tmp_path, altered(disk))
+    assert report.broken == []
+    # The audit has looked at all there was: each client's frames left on one of the sockets it followed.
+    assert sorted(client.texts for client in told) == sorted(report.conversations)
+    assert sum(map(len, report.conversations)) > 1000
+
+
+@pytest.mark.parametrize(
+    ("how", "rules"),
+    [
+        pytest.param("never-flushes", {EARLY, UNKEPT, UNWRITTEN, UNNAMED}, id="never-flushes"),
+        pytest.param("speaks-first", {UNKEPT, UNWRITTEN}, id="speaks-first"),
+        pytest.param("speaks-meanwhile", {UNKEPT, UNWRITTEN}, id="speaks-meanwhile"),
+    ],
+)
+async def test_a_server_that_does_not_keep_this_is_caught(tmp_path: Path, how: str, rules: set[str]) -> None:
+    report, _ = await audited(tmp_path, altered(how))
+    assert report.rules >= rules

@@ -1,0 +1,236 @@
+"""A commit that has not ended answers nobody; one that failed never will; one that could not begin is said so."""
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from durability.altered import SpeaksFirst
+from durability.bounds import bounded
+from durability.clients import Clients
+from durability.inside import Inside, inside, kinds, news
+from durability.processes import database
+from restante.errors import StoreError
+from restante.mailbox.office import REFUSED, Lifetime, Office
+from restante.mailbox.store import sqlite
+from restante.mailbox.store.load import load
+from stores.picture import picture
+
+APP = "app"
+
+
+@contextmanager
+def other_program(data: Path) -> Iterator[sqlite3.Connection]:
+    """Have the database open beside the server."""
+    with closing(sqlite3.connect(database(data), isolation_level=None)) as other:
+        yield other
+
+
+# ── held ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def told_while_held(data: Path, office_type: type[Office]) -> list[list[str]]:
+    """Add a message whose commit is held; gives what the sender, the subscriber and a third client are told."""
+    async with inside(data, office_type) as here, Clients() as clients:
+        sender = await clients.opened(here.url, APP, "a", "m")
+        subscriber = await clients.opened(here.url, APP, "b", "m")
+        third = await clients.bind(here.url, APP, "c")
+        await here.office.idle.wait()  # all that was said before is committed
+        await news(sender, subscriber, third)
+        here.gate.shut()
+        await sender.say("add", phase="1", body="held")
+        await here.gate.reached()
+        await third.say("list")
+        await third.say("ping", ping=1)
+        return [kinds(frames) for frames in await news(sender, subscriber, third)]
+
+
+async def test_a_held_commit_answers_nobody(tmp_path: Path) -> None:
+    assert await told_while_held(tmp_path, Office) == [[], [], []]
+
+
+async def test_a_server_that_speaks_first_is_caught(tmp_path: Path) -> None:
+    assert await told_while_held(tmp_path, SpeaksFirst) == [["ack", "message"], ["message"], []]
+
+
+async def test_all_comes_in_order_when_the_commit_ends(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, Clients() as clients:
+        sender = await clients.opened(here.url, APP, "a", "m")
+        subscriber = await clients.opened(here.url, APP, "b", "m")
+        third = await clients.bind(here.url, APP, "c")
+        await here.office.idle.wait()  # all that was said before is committed
+        await news(sender, subscriber, third)
+        here.gate.shut()
+        await sender.say("add", phase="1", body="held")
+        await here.gate.reached()
+        await sender.say("add", phase="2", body="behind it")
+        await subscriber.say("ping", ping=1)
+        await third.say("allocate")
+        await third.say("list")
+        newcomer = await clients.connect(here.url)  # it is greeted: the loop turns
+        await newcomer.say("bind", appid=APP, side="d")
+        everybody = (sender, subscriber, third, newcomer)
+        assert list(map(kinds, await news(*everybody))) == [[], [], [], ["welcome"]]
+
+        here.gate.let_one_through()
+        await here.gate.reached()
+        # The first batch is told. The second is held, with what was read from it: the new nameplate in the list.
+        assert list(map(kinds, await news(*everybody))) == [["ack", "message"], ["message"], [], []]
+
+        here.gate.open()
+        for client in everybody:
+            await client.answers(client.said[-1])
+        added, seen, listed, bound = await news(*everybody)
+        assert kinds(added) == ["ack", "message"]
+        assert kinds(seen) == ["message", "ack", "pong"]
+        assert kinds(listed) == ["ack", "allocated", "ack", "nameplates"]
+        assert listed[3]["nameplates"] == [{"id": listed[1]["nameplate"]}]
+        assert kinds(bound) == ["ack"]
+        assert [frame["body"] for frame in subscriber.heard] == ["held", "behind it"]
+
+
+# ── failed ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_failed_commit_is_the_end_and_nobody_is_told(tmp_path: Path) -> None:
+    def refuse_commit(action: int, name: str | None, *_: str | None) -> int:
+        commits = action == sqlite3.SQLITE_TRANSACTION and name == "COMMIT"
+        return sqlite3.SQLITE_DENY if commits else sqlite3.SQLITE_OK
+
+    async with inside(tmp_path) as here, Clients() as clients:
+        sender = await clients.opened(here.url, APP, "a", "m")
+        subscriber = await clients.opened(here.url, APP, "b", "m")
+        await news(sender, subscriber)
+        here.store.database.set_authorizer(refuse_commit)
+        await sender.say("add", phase="1", body="lost")
+        async with bounded("the end of the office"):
+            with pytest.raises(StoreError, match="commit failed"):
+                await here.running
+        await subscriber.say("ping", ping="is anybody there?")
+        assert await news(sender, subscriber) == [[], []]
+    with other_program(tmp_path) as other:
+        assert other.execute("SELECT count(*) FROM messages").fetchone() == (0,)
+
+
+async def test_a_checkpoint_that_fails_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def refuse_checkpoint(action: int, name: str | None, *_: str | None) -> int:
+        if action != sqlite3.SQLITE_PRAGMA or name != "wal_checkpoint":
+            return sqlite3.SQLITE_OK
+        loop.call_soon_threadsafe(tried.set)
+        return sqlite3.SQLITE_DENY
+
+    monkeypatch.setattr(sqlite, "CHECKPOINT", 1)
+    async with inside(tmp_path) as here, Clients() as clients:
+        sender = await clients.opened(here.url, APP, "a", "m")
+        here.store.database.set_authorizer(refuse_checkpoint)
+        await sender.ask("add", phase="1", body="in the log")
+        async with bounded("a checkpoint"):
+            await tried.wait()
+        await news(sender)
+        # To go on is right, for the log is good; to stop because the disk is bad is, too, if it is said so.
+        assert not here.running.done() or isinstance(here.running.exception(), StoreError)
+
+
+# ── refused ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def assert_as_stored(here: Inside, other: sqlite3.Connection) -> None:
+    """What the server believes is what the database holds."""
+    assert picture(here.office.desk.state, touches=False) == picture(load(other), touches=False)
+
+
+async def test_a_busy_database_is_said_and_nothing_has_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.01)
+    async with inside(tmp_path) as here, Clients() as clients:
+        sender = await clients.opened(here.url, APP, "a", "m")
+        subscriber = await clients.opened(here.url, APP, "b", "m")
+        third = await clients.bind(here.url, APP, "c")
+        newcomer = await clients.connect(here.url)
+        await news(sender, subscriber, third, newcomer)
+        with other_program(tmp_path) as other:
+            other.execute("BEGIN IMMEDIATE")
+            refused = [
+                await sender.say("add", phase="1", body="refused"),
+                await third.say("allocate"),
+                await newcomer.say("bind", appid=APP, side="d"),
+            ]
+            for client, command in zip((sender, third, newcomer), refused, strict=True):
+                error = await client.refused(command)
+                assert (error["error"], error["orig"]) == (REFUSED, command.fields)
+            told = await news(sender, subscriber, third, newcomer)
+            assert list(map(kinds, told)) == [["ack", "error"], [], ["ack", "error"], ["ack", "error"]]
+            assert_as_stored(here, other)
+            other.execute("ROLLBACK")
+            # The connections live on, where they were before.
+            await sender.ask("add", phase="1", body="stored")
+            await third.ask("allocate")
+            await newcomer.ask("bind", appid=APP, side="d")
+            await news(subscriber)
+            assert [frame["body"] for frame in subscriber.heard] == ["stored"]
+            assert_as_stored(here, other)
+
+
+async def test_a_database_that_is_busy_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, Clients() as clients:
+        sender = await clients.opened(here.url, APP, "a", "m")
+        subscriber = await clients.opened(here.url, APP, "b", "m")
+        await news(sender, subscriber)
+        with other_program(tmp_path) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await sender.say("add", phase="1", body="patient")
+            async with bounded("it waits"):
+                await here.gate.waits_for_the_lock.wait()
+            # The loop turns meanwhile: it answers pings and greets a newcomer.
+            newcomer = await clients.connect(here.url)
+            assert list(map(kinds, await news(sender, subscriber, newcomer))) == [[], [], ["welcome"]]
+            other.execute("ROLLBACK")
+        await sender.answers(sender.said[-1])
+        assert list(map(kinds, await news(sender, subscriber))) == [["ack", "message"], ["message"]]
+
+
+async def test_a_full_database_is_said_and_nothing_has_happened(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, Clients() as clients:
+        sender = await clients.opened(here.url, APP, "a", "m")
+        subscriber = await clients.opened(here.url, APP, "b", "m")
+        pages = here.store.database.execute("PRAGMA page_count").fetchone()[0]
+        here.store.database.execute(f"PRAGMA max_page_count = {pages + 1}")
+        error = await sender.refused(await sender.say("add", phase="1", body="x" * 100_000))
+        assert error["error"] == REFUSED
+        with other_program(tmp_path) as other:
+            assert_as_stored(here, other)
+        await sender.ask("add", phase="1", body="small")
+        await news(subscriber)
+        assert [frame["body"] for frame in subscriber.heard] == ["small"]
+
+
+async def test_a_database_that_is_busy_when_old_usage_is_dropped_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.01)
+    async with inside(tmp_path, lifetime=Lifetime(keep_usage=1.0)) as here, Clients() as clients:
+        sender = await clients.opened(here.url, APP, "a", "m")
+        with other_program(tmp_path) as other:
+            swept = here.store.apply
+
+            async def apply_and_block(*batch: Any) -> None:
+                """Let the sweep's own batch through: what comes next is the dropping."""
+                await swept(*batch)
+                other.execute("BEGIN IMMEDIATE")
+
+            monkeypatch.setattr(here.store, "apply", apply_and_block)
+            here.office.sweep()
+            async with bounded("it waits"):
+                await here.gate.waits_for_the_lock.wait()
+            monkeypatch.undo()
+            await sender.ask("ping", ping="still there?")
+            other.execute("ROLLBACK")
+            await sender.ask("add", phase="1", body="still there")

@@ -1,0 +1,62 @@
+"""What SQLite itself says about the database that we have open, and whose files we take."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from durability.processes import database
+from restante.errors import StoreError
+from restante.mailbox.store.schema import APPLICATION_ID, connect, migrations
+from restante.mailbox.store.sqlite import SqliteStore
+
+
+async def test_a_commit_is_flushed_to_the_log(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path)
+
+    def asked(pragma: str) -> object:
+        return store.database.execute(f"PRAGMA {pragma}").fetchone()[0]
+
+    assert asked("journal_mode") == "wal"
+    assert asked("synchronous") == 2  # FULL: sqlite.org/pragma.html#pragma_synchronous
+    assert asked("application_id") == APPLICATION_ID
+    assert asked("user_version") == len(migrations())
+    await store.close()
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    with closing(connect(str(database(tmp_path)))) as db:
+        db.execute(f"PRAGMA user_version = {len(migrations()) + 1}")
+    with pytest.raises(StoreError, match="use the newer restante"):
+        SqliteStore.open(tmp_path)
+
+
+def test_a_first_start_that_was_cut_short_is_no_obstacle(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(database(tmp_path))) as db:
+        db.execute("PRAGMA journal_mode = WAL")  # what comes first; the schema is one transaction after it
+    with closing(SqliteStore.open(tmp_path).database) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (len(migrations()),)
+
+
+def foreign_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE cats (name TEXT)")
+        db.execute("INSERT INTO cats VALUES ('Mia')")
+        db.commit()
+
+
+def no_database(path: Path) -> None:
+    path.write_bytes(b"Dear diary, " * 100)
+
+
+@pytest.mark.parametrize("make", [foreign_database, no_database])
+def test_what_is_not_ours_is_refused_and_left_as_it_is(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = database(tmp_path)
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="is not a database"):
+        SqliteStore.open(tmp_path)
+    assert path.read_bytes() == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["lock", path.name]

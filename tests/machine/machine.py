@@ -1,0 +1,456 @@
+"""Everything that clients, clocks, disks and operators may do, in any order, to the server and to the model.
+
+After each step every connection must have been told what the model says, and the rows and the usage records must be
+the model's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from machine.model import Now, Peer, Server
+from machine.worlds import Clock, Dice, Options, Wire, World
+
+APPS = ("x", "y")
+SIDES = ("a", "b", "c", "")
+
+# Who sits at which slot, unless it binds itself otherwise: two connections of one side, three sides of one app, and a
+# side of the same name in another app. Few, so that they meet.
+SEATS = (("x", "a"), ("x", "a"), ("x", "b"), ("x", "b"), ("x", "c"), ("y", "a"))
+
+NAMEPLATES = ("1", "2", "007", "9" * 40)
+MAILBOXES = ("m1", "m2", "", "é\u2028")
+MOODS = ("happy", "lonely", "scary", "errory", "unwelcome", None)
+
+slots = st.integers(0, len(SEATS) - 1)
+picks = st.integers(0, 99)
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+)
+
+# What a hurried or hostile client may say. `…` stands for a name that would be good.
+BLUNDERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"id": 7},
+    {"type": None},
+    {"type": 5},
+    {"type": ["ping"]},
+    {"type": {"ping": 1}},
+    {"type": "welcome"},
+    {"type": "submit-permissions", "method": "none"},
+    {"type": "ping"},
+    {"type": "bind"},
+    {"type": "bind", "appid": "x"},
+    {"type": "bind", "side": "a"},
+    {"type": "bind", "appid": 5, "side": "a"},
+    {"type": "bind", "appid": "x", "side": None},
+    {"type": "claim"},
+    *({"type": "claim", "nameplate": bad} for bad in ("", "-1", " 1", "1\n", "٣", "1" * 41, "four", 4, None, ["4"])),
+    {"type": "release", "nameplate": 4},
+    {"type": "release", "nameplate": None},
+    {"type": "open"},
+    {"type": "open", "mailbox": 5},
+    {"type": "open", "mailbox": None},
+    {"type": "add"},
+    {"type": "add", "phase": "p"},
+    {"type": "add", "body": "00"},
+    {"type": "close", "mailbox": 5},
+    {"type": "close", "mailbox": None},
+    {"type": "close", "mood": 5},
+    {"type": "close", "mailbox": "m1", "mood": ["happy"]},
+    {"type": "close", "mailbox": "m2", "mood": {}},
+)
+NOT_MESSAGES = ("", "hello", "{", '{"type": "ping", "ping": }', "[]", "5", "null", '"ping"')
+
+
+VERSIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"client_version": ["python", "0.24.0"]},
+    {"client_version": ["one"]},
+    {"client_version": [5, None, 7]},
+    {"client_version": "xyz"},
+    {"client_version": None},
+)
+
+
+def _choose(pick: int, likely: Sequence[str], others: Sequence[str]) -> str:
+    """Pick one, twice as often among the likely."""
+    names = [*likely, *likely, *others]
+    return names[pick % len(names)]
+
+
+MOST = 300
+"""Entries gathered: one batch, for the office too, which takes 500 at most."""
+
+
+class Entry(NamedTuple):
+    """What happened on a connection; a text of None: it was lost."""
+
+    peer: Peer
+    text: str | None
+    now: Now
+
+
+class Conversation(RuleBasedStateMachine):
+    """One server, one model."""
+
+    kind: ClassVar[type[World]]
+
+    @initialize(
+        options=st.builds(
+            Options,
+            blur=st.sampled_from((0, 0, 60, 3600)),
+            lists=st.sampled_from((True, True, False)),
+            prune_after=st.sampled_from((660.0, 660.0, 30.0)),
+            binary=st.booleans(),
+        ),
+        seed=st.integers(0, 2**32),
+        stubborn=st.sampled_from((False, False, True)),
+    )
+    def begin(self, options: Options, seed: int, stubborn: bool) -> None:
+        self.clock = Clock()
+        dice = Dice(seed, stubborn=stubborn)
+        self.world = self.kind(options, self.clock, dice)
+        self.model = Server(blur=options.blur, lists=options.lists, prune_after=options.prune_after, drawn=dice.ids)
+        self.model.rebooted = self.clock.wall_time
+        if self.world.durable:
+            self.model.start(self.world.now())
+        self.seated: list[tuple[Peer, Wire] | None] = [None] * len(SEATS)
+        self.wires: dict[Peer, Wire] = {}
+        """Of all that are here, and of those lost in the batch at hand."""
+        self.entries: list[Entry] = []
+        self.last: tuple[int, str] | None = None
+        """The command that was carried out just now, and by whom: it may be sent again."""
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            try:
+                self._flush()
+            finally:
+                self.world.close()
+
+    # ── what a rule is made of ───────────────────────────────────────────────────────────────────
+
+    def _connect(self, slot: int) -> None:
+        if self.seated[slot] is None:
+            peer, wire = Peer(), self.world.connect()
+            self.seated[slot] = peer, wire
+            self.wires[peer] = wire
+            self.model.meet(peer)
+
+    def _arrive(self, slot: int) -> None:
+        """Have somebody at this slot who has tried to bind at least."""
+        if self.seated[slot] is None:
+            self._connect(slot)
+            app, side = SEATS[slot]
+            self._say(slot, json.dumps({"type": "bind", "appid": app, "side": side}))
+
+    def _sit(self, slot: int, *, bound: bool) -> None:
+        if bound:
+            self._arrive(slot)
+        else:
+            self._connect(slot)
+
+    def _names(self, slot: int) -> list[str]:
+        """Nameplates of the app of whoever sits here."""
+        return sorted(name for app, name in self.model.nameplates if app == SEATS[slot][0])
+
+    def _listening(self, slot: int) -> int:
+        """Somebody who has a mailbox open, if there is anybody."""
+        slots = [each for each, seated in enumerate(self.seated) if seated is not None and seated[0].listening]
+        return slots[slot % len(slots)] if slots else slot
+
+    def _say(self, slot: int, text: str) -> None:
+        seated = self.seated[slot]
+        assert seated is not None
+        peer, wire = seated
+        self.entries.append(Entry(peer, text, self.world.now()))
+        self.world.say(wire, text)
+        self._flush_unless_gathering()
+
+    def _command(self, slot: int, kind: str, message_id: Any = None, **keys: Any) -> None:
+        self._arrive(slot)
+        message = {"type": kind, **keys}
+        if message_id is not None:
+            message["id"] = message_id
+        text = json.dumps(message, ensure_ascii=len(self.entries) % 2 == 0)
+        self._say(slot, text)
+        self.last = slot, text
+
+    def _lose(self, slot: int) -> None:
+        seated = self.seated[slot]
+        if seated is None:
+            return
+        if not self.world.answers_the_lost and '"allocate"' in "".join(entry.text or "" for entry in self.entries):
+            self._flush()  # or nobody could tell what was allocated
+        peer, wire = seated
+        self.seated[slot] = None
+        self.entries.append(Entry(peer, None, self.world.now()))
+        self.world.lose(wire)
+        self._flush_unless_gathering()
+
+    def _flush_unless_gathering(self) -> None:
+        if not self.world.gathers or len(self.entries) > MOST:
+            self._flush()
+
+    def _flush(self, *, refused: bool = False) -> None:
+        """Have the server take what was said, tell the model, and compare."""
+        entries, self.entries = self.entries, []
+        self.last = None
+        if self.world.flush(refused=refused):
+            for peer, text, now in entries:
+                self.model.settle(now)
+                if text is None:
+                    self.model.lose(peer, now)
+                else:
+                    self.model.say(peer, text, now, self._allocated_name)
+        else:
+            self.model.refuse(
+                [entry.peer for entry in entries if entry.text is None],
+                [(entry.peer, entry.text) for entry in entries if entry.text is not None],
+                self.world.touched(),
+            )
+        self._compare()
+
+    def _allocated_name(self, peer: Peer) -> str:
+        """Read which nameplate the server chose: the next thing that the connection was told."""
+        frame = self.wires[peer].frames[len(peer.heard)]
+        assert frame["type"] == "allocated", frame
+        name: str = frame["nameplate"]
+        return name
+
+    def _compare(self) -> None:
+        assert not self.model.drawn, "a mailbox id was drawn for nothing"
+        for peer, wire in self.wires.items():
+            told = [{key: value for key, value in frame.items() if key != "server_tx"} for frame in wire.frames]
+            if peer.lost and not self.world.answers_the_lost:
+                assert told == []
+            else:
+                assert told == peer.heard
+                assert wire.verdict == peer.verdict
+            assert all(frame["server_tx"] == self.clock.wall_time for frame in wire.frames)
+            wire.frames.clear()
+            peer.heard.clear()
+        for peer in [peer for peer in self.wires if peer.lost]:
+            del self.wires[peer]
+        if self.world.hanging_up_loses:
+            for slot, seated in enumerate(self.seated):
+                if seated is not None and seated[0].deaf:
+                    self.seated[slot] = None
+                    del self.wires[seated[0]]
+                    self.model.lose(seated[0], self.world.now())
+        assert self.world.live() == self.model.live()
+        assert self.world.usage().in_any_order() == self.model.usage.in_any_order()
+        assert self.world.touched() == self.model.touched()
+        self.world.check()
+
+    # ── what clients do ──────────────────────────────────────────────────────────────────────────
+
+    @rule(slot=slots)
+    def allocate(self, slot: int) -> None:
+        self._command(slot, "allocate")
+
+    @rule(slot=slots, pick=picks)
+    def claim(self, slot: int, pick: int) -> None:
+        """A nameplate that somebody has, or a new one."""
+        self._command(slot, "claim", nameplate=_choose(pick, self._names(slot), NAMEPLATES))
+
+    @rule(slot=slots)
+    def open(self, slot: int) -> None:
+        """The mailbox of the nameplate that this side has claimed."""
+        for nameplate in self.model.nameplates.values():
+            for member in nameplate.members:
+                if (nameplate.app, member.side) == SEATS[slot] and not member.allocated:
+                    self._command(slot, "open", mailbox=nameplate.mailbox.name)
+                    return
+
+    @rule(slot=slots, phase=anything, body=anything, message_id=anything)
+    def add(self, slot: int, phase: Any, body: Any, message_id: Any) -> None:
+        self._command(self._listening(slot), "add", message_id, phase=phase, body=body)
+
+    @rule(slot=slots)
+    def release(self, slot: int) -> None:
+        self._command(slot, "release")
+
+    @rule(slot=slots, mood=st.sampled_from(MOODS))
+    def close(self, slot: int, mood: str | None) -> None:
+        self._command(self._listening(slot), "close", **({} if mood is None else {"mood": mood}))
+
+    @rule(slot=slots)
+    def lose(self, slot: int) -> None:
+        self._lose(slot)
+
+    @rule(first=slots, second=slots, pick=picks, talks=st.booleans())
+    def rendezvous(self, first: int, second: int, pick: int, talks: bool) -> None:
+        """One side claims a nameplate and opens its mailbox, another comes to it; they may talk."""
+        for slot in (first, second):
+            if self.seated[slot] is not None and pick % 2:
+                self._lose(slot)
+            name = _choose(pick, self._names(slot), NAMEPLATES)
+            self._command(slot, "claim", nameplate=name)
+            self._flush()
+            nameplate = self.model.nameplates.get((SEATS[slot][0], name))
+            if nameplate is not None:
+                self._command(slot, "open", mailbox=nameplate.mailbox.name)
+                if talks:
+                    self._command(slot, "add", phase="pake", body="00")
+
+    @rule(pick=picks, moods=st.tuples(st.sampled_from(MOODS), st.sampled_from(MOODS)))
+    def part(self, pick: int, moods: tuple[str | None, ...]) -> None:
+        """Everybody who has a certain mailbox open closes it."""
+        self._flush()
+        mailboxes = list(self.model.mailboxes.values())
+        for slot, seated in enumerate(self.seated):
+            if seated is not None and mailboxes and seated[0].listening is mailboxes[pick % len(mailboxes)]:
+                self._command(slot, "close", mood=moods[slot % 2])
+
+    @rule(stays=slots, long=st.booleans())
+    def leave(self, stays: int, long: bool) -> None:
+        """All but one are gone, for a moment, or for so long that the server gives them up."""
+        for slot in range(len(SEATS)):
+            if slot != stays:
+                self._lose(slot)
+        if long:
+            self.wait(1000.0)
+            self.sweep(refused=False)
+
+    @rule(slot=slots, most=st.sampled_from((6, 8, 9)))
+    def take_the_digits(self, slot: int, most: int) -> None:
+        """Somebody claims nearly all one-digit nameplates by hand, a connection for each."""
+        for number in range(1, most + 1):
+            self._lose(slot)
+            self._command(slot, "claim", nameplate=str(number))
+
+    # ── what clients might do ────────────────────────────────────────────────────────────────────
+
+    @rule(slot=slots, app=st.sampled_from(APPS), side=st.sampled_from(SIDES), more=st.sampled_from(VERSIONS))
+    def bind(self, slot: int, app: str, side: str, more: dict[str, Any]) -> None:
+        self._connect(slot)
+        self._say(slot, json.dumps({"type": "bind", "appid": app, "side": side, **more}))
+
+    @rule(
+        slot=slots,
+        pick=picks,
+        kind=st.sampled_from(("list", "release", "open", "close", "close")),
+        mood=st.sampled_from(MOODS),
+    )
+    def name(self, slot: int, pick: int, kind: str, mood: str | None) -> None:
+        """Say what names its object, whatever this connection has said before."""
+        app, side = SEATS[slot]
+        if kind == "list":
+            self._command(slot, kind, "l")
+        elif kind == "release":
+            self._command(slot, kind, nameplate=_choose(pick, self._names(slot), NAMEPLATES))
+        else:
+            mailboxes = [mailbox for mailbox in self.model.mailboxes.values() if mailbox.app == app]
+            mine = [mailbox for mailbox in mailboxes if side in [member.side for member in mailbox.members]]
+            likely = sorted(mailbox.name for mailbox in mailboxes + mine + mine)
+            more = {"mood": mood} if kind == "close" else {}
+            self._command(slot, kind, mailbox=_choose(pick, likely, MAILBOXES), **more)
+
+    @rule(slot=slots, ping=anything, message_id=anything, bound=st.booleans())
+    def ping(self, slot: int, ping: Any, message_id: Any, bound: bool) -> None:
+        self._sit(slot, bound=bound)
+        self._say(slot, json.dumps({"type": "ping", "ping": ping, "id": message_id}))
+
+    @rule(slot=slots, blunder=st.sampled_from(BLUNDERS), bound=st.sampled_from((True, True, False)))
+    def blunder(self, slot: int, blunder: dict[str, Any], bound: bool) -> None:
+        self._sit(slot, bound=bound)
+        self._say(slot, json.dumps(blunder))
+
+    @rule(slot=slots, text=st.sampled_from(NOT_MESSAGES))
+    def say_what_is_no_message(self, slot: int, text: str) -> None:
+        self._arrive(slot)
+        self._say(slot, text)
+
+    @precondition(lambda self: self.last is not None)
+    @rule(restarted=st.booleans())
+    def lose_the_answer(self, restarted: bool) -> None:
+        """The client comes back and says it again. That leaves the same rows, and the same usage but for the bind,
+        unless it adds a message (design §3.3).
+        """
+        assert self.last is not None
+        slot, text = self.last
+        seated = self.seated[slot]
+        self._flush()
+        if seated is None or seated[0].deaf or seated[0].refused or json.loads(text)["type"] == "add":
+            return
+        before = self.model.live(), self.model.usage.nameplates[:], self.model.usage.mailboxes[:]
+        self._lose(slot)
+        if restarted and self.world.durable:
+            self.restart(crash=True)
+        self.bind(slot, seated[0].app or "", seated[0].side, {})
+        self._say(slot, text)
+        self._flush()
+        assert before == (self.model.live(), self.model.usage.nameplates, self.model.usage.mailboxes)
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(seconds=st.sampled_from((0.25, 1.0, 29.75, 60.0, 120.0, 300.0, 660.0, 660.25, 1000.0)))
+    def wait(self, seconds: float) -> None:
+        if self.model.settling(self.world.now()):
+            self._flush()  # a batch is taken at one moment: who is gone must not change within it
+        self.clock.wall_time += seconds
+        self.clock.uptime += seconds
+
+    @rule(seconds=st.sampled_from((-86400.0, -3600.0, -0.5, 0.5, 3600.0)))
+    def set_the_wall_clock(self, seconds: float) -> None:
+        self.clock.wall_time += seconds
+
+    # ── the operator's side ──────────────────────────────────────────────────────────────────────
+
+    @precondition(lambda self: self.entries)
+    @rule()
+    def flush(self) -> None:
+        self._flush()
+
+    @rule(refused=st.sampled_from((False, False, False, True)))
+    def sweep(self, refused: bool) -> None:
+        self._flush()
+        if refused and (not self.world.durable or self.model.settling(self.world.now())):
+            return
+        if self.world.sweep(refused=refused):
+            self.model.settle(self.world.now())
+            self.model.sweep(self.world.now())
+        else:
+            self.model.refuse([], [], self.world.touched())
+        self._compare()
+
+    @rule()
+    def save(self) -> None:
+        """As every minute."""
+        self._flush()
+        self.world.save()
+        self.model.save()
+        self._compare()
+
+    @precondition(lambda self: self.world.durable)
+    @rule(crash=st.booleans())
+    def restart(self, crash: bool) -> None:
+        self._flush()
+        if not crash:
+            self.model.save()
+        self._restart(crash=crash)
+
+    def _restart(self, *, crash: bool) -> None:
+        served = self.world.now().service
+        self.world.restart(crash=crash)
+        now = self.world.now()
+        assert now.service <= served
+        self.model.remember(self.world.touched())
+        self.model.start(now)
+        self.seated = [None] * len(SEATS)
+        self.wires.clear()
+        self._compare()
+
+    @precondition(lambda self: self.world.durable and self.entries and not self.model.settling(self.world.now()))
+    @rule()
+    def refuse(self) -> None:
+        """The disk takes nothing of this batch, if it asks anything of it."""
+        self._flush(refused=True)

@@ -1,0 +1,562 @@
+"""The mailbox server as its clients and its operator see it: the spec's nouns in dicts and lists, nothing clever.
+
+It shares no code with the server. Commands and replies are those of spec 000, the words of errors and the order of
+checks those of the reference server (server_websocket.py:200-330, 0.8.0); where both leave a choice, or where we
+part from the reference, the comment names the decision (design §3).
+
+Chance is not predicted. The server says what it drew, and the model says whether it may be so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from machine import records
+
+Frame = dict[str, Any]
+Rows = dict[tuple[str, str], Any]
+
+REFUSED = "the server could not store this, try again"
+
+
+class Now(NamedTuple):
+    """Wall clock, and seconds of service."""
+
+    wall: float
+    service: float
+
+
+class Beginning:
+    """Equals every text that begins so: what follows is a library's own words."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and other.startswith(self._text)
+
+    def __hash__(self) -> int:
+        raise TypeError
+
+    def __repr__(self) -> str:
+        return f"{self._text}…"
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a fault
+    """The words of an error."""
+
+
+@dataclass(eq=False)
+class Peer:
+    """A connection, and what it has said."""
+
+    app: str | None = None
+    side: str = ""
+    allocated: bool = False
+    claimed: str | None = None
+    released: bool = False
+    opened: str | None = None
+    listening: Mailbox | None = None
+    closed: bool = False
+    deaf: bool = False
+    """It was told that it is being hung up on: nothing more is taken from it."""
+    lost: bool = False
+    refused: bool = False
+    """Its last command was answered with an error."""
+    heard: list[Frame] = field(default_factory=list)
+    """All that it must have been sent so far, without `server_tx`."""
+    verdict: tuple[int, str | Beginning] | None = None
+
+
+@dataclass
+class Member:
+    """A side's place in a nameplate or a mailbox."""
+
+    side: str
+    added: float
+    holds: bool = True
+    """Claims the nameplate, or has the mailbox open."""
+    allocated: bool = False
+    told: Peer | None = None
+    """Which connection was told of the allocation."""
+    mood: str | None = None
+
+
+@dataclass(eq=False)
+class Mailbox:
+    app: str
+    name: str
+    for_nameplate: bool
+    touched: float
+    saved: float
+    """An earlier touch that a crash must not lose; later ones it may."""
+    members: list[Member]
+    messages: list[Frame] = field(default_factory=list)
+    crowded: bool = False
+
+
+@dataclass(eq=False)
+class Nameplate:
+    app: str
+    name: str
+    mailbox: Mailbox
+    members: list[Member]
+    crowded: bool = False
+
+
+class Server:
+    """Everything there is. `prune_after` and the rest are the operator's options."""
+
+    def __init__(self, *, blur: int, lists: bool, prune_after: float, drawn: deque[str]) -> None:
+        self.blur = blur
+        self.lists = lists
+        self.prune_after = prune_after
+        self.drawn = drawn
+        """Mailbox ids that the server's dice have given and that we have not seen used yet."""
+        self.peers: list[Peer] = []
+        self.nameplates: dict[tuple[str, str], Nameplate] = {}
+        self.mailboxes: dict[tuple[str, str], Mailbox] = {}
+        self.usage = records.Usage()
+        self.rebooted = 0.0
+        self._settles_at: float | None = None
+        """Service time until which sides that were here before a start may be on their way back."""
+        self._returned: set[tuple[str, str]] = set()
+        self._allocated_name: Callable[[Peer], str] = lambda _: ""
+
+    # ── the process ──────────────────────────────────────────────────────────────────────────────
+
+    def start(self, now: Now) -> None:
+        """Come up, with what is stored and with nobody here."""
+        self.peers = []
+        for nameplate in self.nameplates.values():
+            for member in nameplate.members:
+                member.told = None
+        self.rebooted = now.wall
+        self._settles_at = now.service + min(120.0, self.prune_after)
+        self._returned = set()
+
+    def settling(self, now: Now) -> bool:
+        """Tell whether it is too early to give anybody's place away, or to prune (design §3.7)."""
+        return self._settles_at is not None and now.service < self._settles_at
+
+    def save(self) -> None:
+        """Write down when mailboxes were touched."""
+        for mailbox in self.mailboxes.values():
+            mailbox.saved = mailbox.touched
+
+    def remember(self, touched: dict[tuple[str, str], float]) -> None:
+        """Go on with the touches that the server has after it read its store anew: it may have lost late ones."""
+        assert touched.keys() == self.mailboxes.keys()
+        for key, mailbox in self.mailboxes.items():
+            # The last second of service may be lost with a restart, so that a touch may be earlier than one before.
+            first, last = sorted((mailbox.saved, mailbox.touched))
+            assert first <= touched[key] <= last, (key, mailbox, touched[key])
+            mailbox.touched = mailbox.saved = touched[key]
+
+    def sweep(self, now: Now) -> None:
+        """Prune what nobody listens to and nobody used for a while."""
+        for mailbox in list(self.mailboxes.values()):
+            if self._listeners(mailbox):
+                mailbox.touched = now.service
+            elif now.service - mailbox.touched > self.prune_after and not self.settling(now):
+                self._end(mailbox, now, pruned=True)
+        self.save()
+        self.usage.current = {
+            "rebooted": self.rebooted,
+            "updated": now.wall,
+            "blur_time": self.blur or None,
+            "connections_websocket": sum(peer.listening is not None for peer in self.peers),
+        }
+        if not self.settling(now):
+            self.usage.pruned = now.wall
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────
+
+    def meet(self, peer: Peer) -> None:
+        self.peers.append(peer)
+
+    def lose(self, peer: Peer, now: Now | None) -> None:
+        """A connection is gone. `now` is None where the store refused to take note of when."""
+        if peer.listening is not None and now is not None:
+            peer.listening.touched = now.service
+        peer.listening = None
+        peer.lost = True
+        self.peers.remove(peer)
+
+    def say(self, peer: Peer, text: str, now: Now, allocated_name: Callable[[Peer], str]) -> None:
+        """Take what a connection says. `allocated_name` gives the server's choice, should it have one to make."""
+        self._allocated_name = allocated_name
+        message = self._read(peer, text)
+        if message is None:
+            return
+        peer.refused = False
+        try:
+            reply = self._carry_out(peer, message, now)
+        except Refusal as refusal:
+            peer.refused = True
+            self._tell(peer, {"type": "error", "error": str(refusal), "orig": message})
+            return
+        if reply is not None:  # a direct response repeats the id and says when the command came (spec 000, the Hint)
+            self._tell(peer, {**reply, "id": message.get("id"), "server_rx": now.wall})
+
+    def _carry_out(self, peer: Peer, message: Frame, now: Now) -> Frame | None:
+        """Do what a command says, and give the direct response to it."""
+        if "type" not in message:
+            raise Refusal("missing 'type'")
+        kind = message["type"]
+        if kind == "ping":
+            self._need(message, "ping")
+            return {"type": "pong", "pong": message["ping"]}
+        if kind == "bind":
+            self._bind(peer, message, now)
+            return None
+        if peer.app is None:
+            raise Refusal("must bind first")
+        if not isinstance(kind, str) or kind not in _RULES:
+            raise Refusal("unknown type")
+        return _RULES[kind](self, peer, message, now)
+
+    def refuse(self, lost: list[Peer], said: list[tuple[Peer, str]], touched: dict[tuple[str, str], float]) -> None:
+        """The store would have none of this batch: every command of it is answered with an error. Connections that
+        were lost in it stay lost.
+        """
+        for peer in lost:
+            self.lose(peer, None)
+        for peer, text in said:
+            message = self._read(peer, text)
+            if message is not None:
+                self._tell(peer, {"type": "error", "error": REFUSED, "orig": message})
+        self.drawn.clear()
+        self.remember(touched)
+
+    def _read(self, peer: Peer, text: str) -> Frame | None:
+        """Acknowledge a message; None where there is none, or nothing is to come of it."""
+        if peer.deaf or peer.lost:
+            return None
+        try:
+            message = json.loads(text)
+        except ValueError:
+            self._hang_up(peer, 1007, Beginning("not JSON: "))
+            return None
+        if not isinstance(message, dict):
+            self._hang_up(peer, 1003, "not a JSON object")
+            return None
+        if "type" in message:  # else no ack (the reference: server_websocket.py:205)
+            self._tell(peer, {"type": "ack", "id": message.get("id")})
+        return message
+
+    def _hang_up(self, peer: Peer, code: int, words: str | Beginning) -> None:
+        self._tell(peer, {"type": "error", "error": words, "orig": None})
+        peer.deaf = True
+        peer.verdict = code, words
+
+    def _tell(self, peer: Peer, frame: Frame) -> None:
+        if not peer.deaf:
+            peer.heard.append(frame)
+
+    # ── one rule per command ─────────────────────────────────────────────────────────────────────
+
+    def _need(self, message: Frame, *keys: str) -> None:
+        for key in keys:
+            if key not in message:
+                raise Refusal(f"{message['type']} requires '{key}'")
+
+    def _need_text(self, message: Frame, *keys: str) -> None:
+        for key in keys:
+            if key in message and not isinstance(message[key], str):
+                raise Refusal(f"{message['type']}: '{key}' must be a string")
+
+    def _bind(self, peer: Peer, message: Frame, now: Now) -> None:
+        if peer.app is not None:
+            raise Refusal("already bound")
+        self._need(message, "appid", "side")
+        self._need_text(message, "appid", "side")
+        peer.app, peer.side = message["appid"], message["side"]
+        self._returned.add((peer.app, peer.side))
+        self.usage.client_versions.append(
+            records.client_version(peer.app, peer.side, now.wall, message.get("client_version"), self.blur)
+        )
+
+    def _list(self, peer: Peer, _message: Frame, _now: Now) -> Frame:
+        names = sorted(name for app, name in self.nameplates if app == peer.app)
+        return {"type": "nameplates", "nameplates": [{"id": name} for name in names if self.lists]}
+
+    def _allocate(self, peer: Peer, _message: Frame, now: Now) -> Frame:
+        assert peer.app is not None
+        if peer.allocated:
+            raise Refusal("you already allocated one, don't be greedy")
+        peer.allocated = True
+        for nameplate in self.nameplates.values():
+            mine = _place(nameplate.members, peer.side) if nameplate.app == peer.app else None
+            # Told to a connection that is gone: the answer may be lost, here it is again (design §3.4).
+            if mine is not None and mine.allocated and (mine.told is None or mine.told.lost):
+                mine.told = peer
+                nameplate.mailbox.touched = now.service
+                return {"type": "allocated", "nameplate": nameplate.name}
+        name = self._allocated_name(peer)
+        assert name in self.shortest_free(peer.app), f"{name} is no shortest free nameplate"
+        self._make(peer, name, Member(peer.side, now.wall, allocated=True, told=peer), now)
+        return {"type": "allocated", "nameplate": name}
+
+    def shortest_free(self, app: str) -> list[str]:
+        length = 1
+        while True:
+            free = [str(number) for number in range(10 ** (length - 1), 10**length)]
+            free = [name for name in free if (app, name) not in self.nameplates]
+            if free:
+                return free
+            length += 1
+
+    def _make(self, peer: Peer, name: str, member: Member, now: Now) -> Mailbox:
+        """Make a nameplate and the mailbox that it points to; the side is in both."""
+        assert peer.app is not None
+        mailbox_id = self.drawn.popleft()
+        while (peer.app, mailbox_id) in self.mailboxes:  # taken: the server draws again
+            mailbox_id = self.drawn.popleft()
+        mailbox = self._make_mailbox(peer, mailbox_id, now, for_nameplate=True)
+        self.nameplates[peer.app, name] = Nameplate(peer.app, name, mailbox, [member])
+        return mailbox
+
+    def _make_mailbox(self, peer: Peer, name: str, now: Now, *, for_nameplate: bool) -> Mailbox:
+        assert peer.app is not None
+        member = Member(peer.side, now.wall)
+        mailbox = Mailbox(peer.app, name, for_nameplate, now.service, now.service, [member])
+        self.mailboxes[peer.app, name] = mailbox
+        return mailbox
+
+    def _claim(self, peer: Peer, message: Frame, now: Now) -> Frame:
+        assert peer.app is not None
+        self._need(message, "nameplate")
+        if peer.claimed is not None:
+            raise Refusal("only one claim per connection")
+        name = message["nameplate"]
+        if not (isinstance(name, str) and re.fullmatch(r"[0-9]{1,40}", name)):
+            raise Refusal("claim: 'nameplate' must be a string of 1 to 40 digits")
+        peer.claimed = name
+        nameplate = self.nameplates.get((peer.app, name))
+        if nameplate is None:
+            mailbox = self._make(peer, name, Member(peer.side, now.wall), now)
+            return {"type": "claimed", "mailbox": mailbox.name}
+        mailbox = nameplate.mailbox
+        mine = _place(nameplate.members, peer.side)
+        if mine is not None and not mine.holds:
+            raise Refusal("reclaimed")
+        # Nobody is turned out of one of them for the sake of a side that the other turns away.
+        room = self._room(nameplate.members, mailbox, peer), self._room(mailbox.members, mailbox, peer)
+        if not all(room):
+            nameplate.crowded |= not room[0]
+            mailbox.crowded |= not room[1]
+            raise Refusal("crowded")
+        self._sit(nameplate.members, mailbox, peer, now).allocated = False
+        self._sit(mailbox.members, mailbox, peer, now)
+        mailbox.touched = now.service
+        return {"type": "claimed", "mailbox": mailbox.name}
+
+    def _release(self, peer: Peer, message: Frame, now: Now) -> Frame:
+        if peer.released:
+            raise Refusal("only one release per connection")
+        if "nameplate" in message:
+            if peer.claimed is not None and message["nameplate"] != peer.claimed:
+                raise Refusal("release and claim must use same nameplate")
+        elif peer.claimed is None:
+            raise Refusal("release without nameplate must follow claim")
+        self._need_text(message, "nameplate")
+        peer.released = True
+        nameplate = self.nameplates.get((peer.app or "", message.get("nameplate", peer.claimed or "")))
+        mine = _place(nameplate.members, peer.side) if nameplate is not None else None
+        if nameplate is not None and mine is not None and mine.holds:
+            mine.holds = mine.allocated = False
+            if not any(member.holds for member in nameplate.members):
+                self._end_nameplate(nameplate, now)
+        return {"type": "released"}
+
+    def _open(self, peer: Peer, message: Frame, now: Now) -> None:
+        assert peer.app is not None
+        if peer.listening is not None:
+            raise Refusal("only one open per connection")
+        self._need(message, "mailbox")
+        self._need_text(message, "mailbox")
+        peer.opened = message["mailbox"]
+        mailbox = self.mailboxes.get((peer.app, message["mailbox"]))
+        if mailbox is None:
+            mailbox = self._make_mailbox(peer, message["mailbox"], now, for_nameplate=False)
+        elif not self._room(mailbox.members, mailbox, peer):
+            mailbox.crowded = True
+            raise Refusal("crowded")
+        mine = self._sit(mailbox.members, mailbox, peer, now)
+        if not mine.holds:  # open after close (design §3.3)
+            mine.holds, mine.mood = True, None
+        mailbox.touched = now.service
+        peer.listening = mailbox
+        for stored in mailbox.messages:
+            self._tell(peer, stored)
+
+    def _add(self, peer: Peer, message: Frame, now: Now) -> None:
+        mailbox = peer.listening
+        if mailbox is None:
+            raise Refusal("must open mailbox before adding")
+        for key in ("phase", "body"):
+            if key not in message:
+                raise Refusal(f"missing '{key}'")
+        stored = {"type": "message", "side": peer.side, "phase": message["phase"], "body": message["body"]}
+        stored |= {"id": message.get("id"), "server_rx": now.wall}
+        mailbox.messages.append(stored)
+        mailbox.touched = now.service
+        for listener in self._listeners(mailbox):
+            self._tell(listener, stored)
+
+    def _close(self, peer: Peer, message: Frame, now: Now) -> Frame:
+        if peer.closed:
+            raise Refusal("only one close per connection")
+        if "mailbox" in message:
+            if peer.opened is not None and message["mailbox"] != peer.opened:
+                raise Refusal("open and close must use same mailbox")
+        elif peer.opened is None:
+            raise Refusal("close without mailbox must follow open")
+        self._need_text(message, "mailbox")
+        mood = message.get("mood")
+        if mood is not None:
+            self._need_text(message, "mood")
+        peer.closed = True
+        peer.listening = None
+        mailbox = self.mailboxes.get((peer.app or "", message.get("mailbox", peer.opened or "")))
+        mine = _place(mailbox.members, peer.side) if mailbox is not None else None
+        if mailbox is not None and mine is not None:
+            mine.holds, mine.mood = False, mood
+            if not any(member.holds for member in mailbox.members):
+                self._end(mailbox, now, pruned=False)
+        return {"type": "closed"}
+
+    # ── members ──────────────────────────────────────────────────────────────────────────────────
+
+    def _room(self, members: list[Member], mailbox: Mailbox, peer: Peer) -> bool:
+        """Tell whether the side may sit here: two may, and whoever left without a word gives up the place."""
+        seated = [member.side for member in members]
+        return peer.side in seated or len(seated) < 2 or self._silent(members, mailbox) is not None
+
+    def _sit(self, members: list[Member], mailbox: Mailbox, peer: Peer, now: Now) -> Member:
+        """Give the side its place, which must be there for it."""
+        mine = _place(members, peer.side)
+        if mine is None:
+            if len(members) == 2:
+                silent = self._silent(members, mailbox)
+                assert silent is not None
+                members.remove(silent)
+            mine = Member(peer.side, now.wall)
+            members.append(mine)
+        return mine
+
+    def _silent(self, members: list[Member], mailbox: Mailbox) -> Member | None:
+        """Name who gave up the place: no connection is left, no message was added (design §3.2). Who came last goes
+        first: the receiver stopped by Ctrl-C, rather than the sender that waits for its successor.
+        """
+        spoke = {message["side"] for message in mailbox.messages}
+        for member in reversed(members):
+            if member.side not in spoke and self._gone(mailbox.app, member.side):
+                return member
+        return None
+
+    def _gone(self, app: str, side: str) -> bool:
+        if any((peer.app, peer.side) == (app, side) for peer in self.peers):
+            return False
+        return self._settles_at is None or (app, side) in self._returned
+
+    def settle(self, now: Now) -> None:
+        """Whoever has not come back by now is gone."""
+        if not self.settling(now):
+            self._settles_at = None
+
+    def _listeners(self, mailbox: Mailbox) -> list[Peer]:
+        return [peer for peer in self.peers if peer.listening is mailbox]
+
+    # ── ends ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _end(self, mailbox: Mailbox, now: Now, *, pruned: bool) -> None:
+        """The nameplate that points there ends too; whoever listens is detached, and is not told (design §3.3)."""
+        for nameplate in list(self.nameplates.values()):
+            if nameplate.mailbox is mailbox:
+                self._end_nameplate(nameplate, now, pruned=pruned)
+        for peer in self._listeners(mailbox):
+            peer.listening = None
+        del self.mailboxes[mailbox.app, mailbox.name]
+        self.usage.mailboxes.append(
+            records.mailbox(
+                mailbox.app,
+                [(member.added, member.mood) for member in mailbox.members],
+                now.wall,
+                for_nameplate=mailbox.for_nameplate,
+                pruned=pruned,
+                crowded=mailbox.crowded,
+                blur=self.blur,
+            )
+        )
+
+    def _end_nameplate(self, nameplate: Nameplate, now: Now, *, pruned: bool = False) -> None:
+        del self.nameplates[nameplate.app, nameplate.name]
+        self.usage.nameplates.append(
+            records.nameplate(
+                nameplate.app,
+                [member.added for member in nameplate.members],
+                now.wall,
+                pruned=pruned,
+                crowded=nameplate.crowded,
+                blur=self.blur,
+            )
+        )
+
+    # ── rows, as the operator sees them ──────────────────────────────────────────────────────────
+
+    def live(self) -> dict[str, Rows]:
+        return {
+            "nameplates": {
+                key: {
+                    "mailbox_id": nameplate.mailbox.name,
+                    "crowded": nameplate.crowded,
+                    "sides": [
+                        {
+                            "side": member.side,
+                            "added": member.added,
+                            "claimed": member.holds,
+                            "allocated": member.allocated,
+                        }
+                        for member in nameplate.members
+                    ],
+                }
+                for key, nameplate in self.nameplates.items()
+            },
+            "mailboxes": {
+                key: {
+                    "for_nameplate": mailbox.for_nameplate,
+                    "crowded": mailbox.crowded,
+                    "sides": [
+                        {"side": member.side, "added": member.added, "opened": member.holds, "mood": member.mood}
+                        for member in mailbox.members
+                    ],
+                    "messages": mailbox.messages[:],
+                }
+                for key, mailbox in self.mailboxes.items()
+            },
+        }
+
+    def touched(self) -> dict[tuple[str, str], float]:
+        return {key: mailbox.touched for key, mailbox in self.mailboxes.items()}
+
+
+def _place(members: list[Member], side: str) -> Member | None:
+    return next((member for member in members if member.side == side), None)
+
+
+_RULES: dict[str, Callable[[Server, Peer, Frame, Now], Frame | None]] = {
+    "list": Server._list,
+    "allocate": Server._allocate,
+    "claim": Server._claim,
+    "release": Server._release,
+    "open": Server._open,
+    "add": Server._add,
+    "close": Server._close,
+}

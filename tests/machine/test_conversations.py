@@ -1,0 +1,47 @@
+"""The server does what the plain model does, wherever it is. EFFORT=N looks N times as hard (effort.py)."""
+
+from hypothesis.stateful import run_state_machine_as_test
+
+from machine.effort import effort
+from machine.machine import Conversation
+from machine.worlds import BatchWorld, CoreWorld, OfficeWorld, SocketWorld, StoreWorld
+
+
+class Core(Conversation):
+    kind = CoreWorld
+
+
+class Stored(Conversation):
+    kind = StoreWorld
+
+
+class Batched(Conversation):
+    kind = BatchWorld
+
+
+class Office(Conversation):
+    kind = OfficeWorld
+
+
+class Socket(Conversation):
+    kind = SocketWorld
+
+
+def test_the_core_does_what_the_model_does() -> None:
+    run_state_machine_as_test(Core, settings=effort(100))
+
+
+def test_the_store_keeps_what_the_model_keeps() -> None:
+    run_state_machine_as_test(Stored, settings=effort(60))
+
+
+def test_a_batch_means_what_its_commands_mean_one_after_the_other() -> None:
+    run_state_machine_as_test(Batched, settings=effort(60))
+
+
+def test_the_office_batches_without_anybody_noticing() -> None:
+    run_state_machine_as_test(Office, settings=effort(60))
+
+
+def test_real_clients_see_what_the_model_says() -> None:
+    run_state_machine_as_test(Socket, settings=effort(12, steps=30))

@@ -1,0 +1,362 @@
+"""What is read is what was sent: nothing else comes out of `parse`, whatever goes in.
+
+Python's own JSON is the oracle. EFFORT=N looks N times as hard (effort.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from machine.effort import effort
+from restante.errors import PeerError
+from restante.mailbox import messages, session
+from restante.mailbox.messages import Malformed
+from restante.mailbox.session import Session
+
+# ── what may come in ─────────────────────────────────────────────────────────────────────────────
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "bind": ("appid", "side"),
+    "list": (),
+    "allocate": (),
+    "claim": ("nameplate",),
+    "release": (),
+    "open": ("mailbox",),
+    "add": ("phase", "body"),
+    "close": (),
+    "ping": ("ping",),
+}
+"""The keys that each message must have (spec 000 "All Message Types")."""
+
+MAY_HAVE = {"bind": ("client_version",), "release": ("nameplate",), "close": ("mailbox", "mood")}
+
+RAW = ("id", "phase", "body", "ping", "client_version")
+"""Values that are ours only to hand on."""
+
+BOUND = Session(app_id="x", side="a")
+BUSY = Session("x", "a", "4", "4", mailbox_id="m", subscribed=1)
+DONE = Session("x", "a", "4", "4", released=True, mailbox_id="m", closed=True)
+
+text_values = st.text(max_size=8)
+nameplates = st.from_regex(r"\A[0-9]{1,40}\Z", fullmatch=True).filter(str.isascii)
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text_values,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text_values, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def good_messages(draw: st.DrawFn) -> dict[str, Any]:
+    """A message that must be understood."""
+    kind = draw(st.sampled_from(sorted(KEYS)))
+    message: dict[str, Any] = {"type": kind}
+    for key in (*KEYS[kind], *(each for each in MAY_HAVE.get(kind, ()) if draw(st.booleans()))):
+        if key in RAW:
+            message[key] = draw(any_json)
+        else:
+            message[key] = draw(nameplates if (kind, key) == ("claim", "nameplate") else text_values)
+    if draw(st.booleans()):
+        message["id"] = draw(any_json)
+    return message
+
+
+def spelled(value: Any) -> st.SearchStrategy[str]:
+    """Write the same JSON in different ways."""
+    return st.builds(
+        lambda indent, ascii_only, before, after: (
+            before + json.dumps(value, indent=indent, ensure_ascii=ascii_only) + after
+        ),
+        indent=st.sampled_from((None, 0, 3, "\t")),
+        ascii_only=st.booleans(),
+        before=st.text(" \t\r\n", max_size=2),
+        after=st.text(" \t\r\n", max_size=2),
+    )
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> str:
+    """A message that was good before a slice of it was doubled, lost or overwritten."""
+    text = draw(spelled(draw(good_messages())))
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(text)))
+        end = draw(st.integers(start, min(len(text), start + 12)))
+        middle = draw(
+            st.sampled_from(("", text[start:end] * 2, ",", '"', "{", "}", "[", ":", "1e999", "null", "\\u00"))
+        )
+        text = text[:start] + middle + text[end:]
+    return text
+
+
+@st.composite
+def repeating(draw: st.DrawFn) -> str:
+    """An object in which keys come more than once, with values of all sorts."""
+    message = draw(good_messages())
+    odd = st.tuples(st.sampled_from(("type", "id", *message)), any_json | st.sampled_from(sorted(KEYS)))
+    pairs = draw(st.permutations([*message.items(), *draw(st.lists(odd, min_size=1, max_size=3))]))
+    return "{" + ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in pairs) + "}"
+
+
+# ── whatever comes in ────────────────────────────────────────────────────────────────────────────
+
+
+def not_json(word: str) -> None:
+    raise ValueError(word)
+
+
+def meaning(text: str) -> Any:
+    """Read with Python's JSON, without its extras. Raises ValueError."""
+    return json.loads(text, parse_constant=not_json)
+
+
+@given(st.one_of(st.text(), damaged(), repeating(), any_json.flatmap(spelled), good_messages().flatmap(spelled)))
+@example('{"type": 1e999}')
+@example('{"type": "claim", "nameplate": 5, "nameplate": "4"}')
+@example('{"type": "ping", "ping": 1, "type": "list"}')
+@example('{"type": "bind", "appid": "x", "side": "a", "client_version": [1e999]}')
+@example('{"type": "ping", "ping": 1e999, "id": -1e999}')
+@example('{"type": "ping", "ping": "\ufeff\u2028\x7f"}')
+@example('{"type": "ping", "ping": NaN}')
+@example("\ufeff{}")
+@example("")
+@effort(600)
+def test_whatever_comes_in_is_a_message_or_a_peer_s_error(text: str) -> None:
+    try:
+        wanted = meaning(text)
+    except ValueError:
+        with pytest.raises(PeerError, match=r"\Anot (JSON: |a JSON object\Z)") as refusal:
+            messages.parse(text)
+        begins_as_an_object = text.lstrip(" \t\r\n").startswith("{")
+        assert refusal.value.code == 1007 or (refusal.value.code == 1003 and not begins_as_an_object)
+        return
+    if not isinstance(wanted, dict):
+        with pytest.raises(PeerError, match=r"\Anot a JSON object\Z") as refusal:
+            messages.parse(text)
+        assert refusal.value.code == 1003
+        return
+    if re.search(r"\\u[dD][89a-fA-F]", text):  # half a surrogate pair is no text, and a whole one may be torn
+        return
+    message = messages.parse(text)
+    assert json.loads(bytes(message.id)) == wanted.get("id")
+    for said in (session.FRESH, BOUND, BUSY, DONE):  # what may be said now is told in words, too
+        assert isinstance(session.step(said, message), session.Command | str)
+
+
+def test_whatever_is_nested_is_a_message_or_a_peer_s_error() -> None:
+    """At every depth around the one where Python's stack ends: it must not end between reading and understanding."""
+    limit = sys.getrecursionlimit()
+    outcomes: set[int | str] = set()
+    for depth in (*range(1, limit, 100), *range(limit - 150, limit + 20), 100 * limit):
+        value = "[" * depth + "]" * depth
+        for text in (
+            value,
+            f'{{"type": {value}}}',
+            f'{{"type": "claim", "nameplate": {value}}}',
+            f'{{"type": "add", "phase": {value}, "body": {value}}}',
+            f'{{"type": "bind", "appid": "x", "side": "a", "client_version": {value}}}',
+        ):
+            try:
+                message = messages.parse(text)
+            except PeerError as error:
+                outcomes.add(error.code)
+            else:
+                outcomes.add("message")
+                for said in (session.FRESH, BOUND, BUSY):
+                    session.step(said, message)
+    assert outcomes == {1003, 1007, "message"}
+
+
+def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_not() -> None:
+    with pytest.raises(PeerError, match="not JSON"):
+        messages.parse('{"type": "ping", "ping": "\\ud83d"}')
+    message = messages.parse('{"type": "open", "mailbox": "\\ud83d\\ude00"}')
+    assert isinstance(message, messages.Open)
+    assert message.mailbox == "😀"
+
+
+# ── good messages ────────────────────────────────────────────────────────────────────────────────
+
+
+def understood(message: Any) -> dict[str, Any]:
+    """Give what was read as plain values."""
+    assert not isinstance(message, Malformed), (message.kind, message.missing, message.mistyped)
+    fields: dict[str, Any] = {"type": type(message).__name__.lower()}
+    for name, value in msgspec.structs.asdict(message).items():
+        fields[name] = json.loads(bytes(value)) if isinstance(value, Raw) else value
+    return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+
+
+@given(st.data(), good_messages(), st.dictionaries(text_values | st.sampled_from(("mood", "body", "ping")), any_json))
+@effort(300)
+def test_a_message_means_the_same_however_it_is_written(
+    data: st.DataObject, message: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    """Unknown keys are ignored, order and white space mean nothing (spec 000, and JSON)."""
+    kind = message["type"]
+    known = {"type", "id", *KEYS[kind], *MAY_HAVE.get(kind, ())}
+    pairs = [*message.items(), *((key, value) for key, value in extra.items() if key not in known)]
+    text = data.draw(spelled(dict(data.draw(st.permutations(pairs)))))
+    wanted = {"id": None, **({"mood": None} if kind == "close" else {}), **message}
+    assert understood(messages.parse(text)) == wanted
+
+
+# ── as it was sent ───────────────────────────────────────────────────────────────────────────────
+
+SPACE = st.sampled_from(("", "", " ", "\n\t"))
+NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,4})?", fullmatch=True)
+LETTERS = st.sampled_from(
+    ("a", "é", "😀", "\u2028", "\x7f", "\\n", "\\/", "/", "\\u0041", "\\u00e9", "\\ud83d\\ude00")
+)
+STRINGS = st.lists(LETTERS, max_size=6).map(lambda letters: '"' + "".join(letters) + '"')
+
+
+def verbatim() -> st.SearchStrategy[str]:
+    """JSON as some client might spell it: no two ways to write a value are the same here."""
+
+    def around(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        lists = st.builds(
+            lambda items, s: f"[{s}" + f"{s},".join(items) + f"{s}]", st.lists(inner, max_size=3), SPACE
+        )
+        pairs = st.builds(lambda key, s, value: f"{key}{s}:{s}{value}", STRINGS, SPACE, inner)
+        objects = st.builds(lambda items, s: "{" + s + f"{s},".join(items) + "}", st.lists(pairs, max_size=3), SPACE)
+        return lists | objects
+
+    return st.recursive(NUMBERS | STRINGS | st.sampled_from(("null", "true", "false")), around, max_leaves=6)
+
+
+@given(verbatim(), verbatim(), verbatim(), st.floats(0, 1e10), st.floats(0, 1e10))
+@example("123456789012345678901234567890", "12.50", '"\\u00e9\\ud83d\\ude00"', 0.1, 1.0)
+@example("-0", "1E+400", "{ }", 1.7e9, 1.7e9 + 1e-6)
+@effort(300)
+def test_what_is_handed_on_is_the_very_json_that_was_sent(
+    message_id: str, phase: str, body: str, server_rx: float, server_tx: float
+) -> None:
+    add = messages.parse(f'{{"body": {body}, "type": "add", "id" : {message_id} , "phase":{phase}}}')
+    assert isinstance(add, messages.Add)
+    assert (bytes(add.id), bytes(add.phase), bytes(add.body)) == tuple(
+        part.encode() for part in (message_id, phase, body)
+    )
+    ping = messages.parse(f'{{"type":"ping","ping":{body}}}')
+    assert isinstance(ping, messages.Ping)
+    end = messages.stamp(server_tx)
+    delivery = messages.encode(messages.Delivery("side", add.phase, add.body, server_rx, add.id)) + end
+    pong = messages.encode(messages.Pong(add.id, server_rx, ping.ping)) + end
+    ack = messages.encode(messages.Ack(add.id)) + end
+    for frame, parts in (
+        (delivery, {"phase": phase, "body": body, "id": message_id}),
+        (pong, {"pong": body, "id": message_id}),
+        (ack, {"id": message_id}),
+    ):
+        fields = msgspec.json.decode(frame, type=dict[str, Raw])
+        assert {name: bytes(fields[name]).decode() for name in parts} == parts
+        assert abs(json.loads(bytes(fields["server_tx"])) - server_tx) <= 0.5e-6 + server_tx * 2e-16
+    assert json.loads(delivery)["server_rx"] == json.loads(pong)["server_rx"] == server_rx
+
+
+@given(good_messages().flatmap(spelled), st.text())
+@effort(100)
+def test_an_error_holds_the_whole_message_as_it_was_sent(text: str, words: str) -> None:
+    frame = messages.encode(messages.Error(words, Raw(text))) + messages.stamp(0)
+    fields = msgspec.json.decode(frame, type=dict[str, Raw])
+    assert bytes(fields["orig"]).decode() == text.strip(" \t\r\n")
+    assert json.loads(bytes(fields["error"])) == words
+
+
+# ── messages that lack something ─────────────────────────────────────────────────────────────────
+
+# The reference's words (server_websocket.py:203-303, 0.8.0), in the order in which it looks.
+MISSING = [
+    ({"type": "ping"}, "ping requires 'ping'"),
+    ({"type": "bind"}, "bind requires 'appid'"),
+    ({"type": "bind", "side": "a"}, "bind requires 'appid'"),
+    ({"type": "bind", "appid": "x"}, "bind requires 'side'"),
+    ({"type": "claim"}, "claim requires 'nameplate'"),
+    ({"type": "open"}, "open requires 'mailbox'"),
+    ({"type": "add"}, "missing 'phase'"),
+    ({"type": "add", "body": "00"}, "missing 'phase'"),
+    ({"type": "add", "phase": "p"}, "missing 'body'"),
+]
+
+
+@pytest.mark.parametrize(("message", "words"), MISSING, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_missing_key_is_named_in_the_reference_s_words(message: dict[str, Any], words: str) -> None:
+    said = session.FRESH if message["type"] in ("ping", "bind") else BOUND
+    if message["type"] == "add":
+        said = Session(app_id="x", side="a", mailbox_id="m", subscribed=1)
+    extras: list[dict[str, Any]] = [{}, {"id": 5}, {"id": None, "unknown": []}]
+    for extra in extras:
+        malformed = messages.parse(json.dumps(message | extra))
+        assert isinstance(malformed, Malformed)
+        assert (malformed.kind, malformed.missing) == (message["type"], words)
+        assert json.loads(bytes(malformed.id)) == extra.get("id")
+        assert session.step(said, malformed) == words
+
+
+# Where the reference drops the connection, or fails later, there are words of ours.
+MISTYPED = [
+    ("bind", "appid", "bind: 'appid' must be a string"),
+    ("bind", "side", "bind: 'side' must be a string"),
+    ("claim", "nameplate", "claim: 'nameplate' must be a string of 1 to 40 digits"),
+    ("release", "nameplate", "release: 'nameplate' must be a string"),
+    ("open", "mailbox", "open: 'mailbox' must be a string"),
+    ("close", "mailbox", "close: 'mailbox' must be a string"),
+    ("close", "mood", "close: 'mood' must be a string"),
+]
+GOOD: dict[str, dict[str, str]] = {
+    "bind": {"appid": "x", "side": "a"},
+    "claim": {"nameplate": "4"},
+    "release": {"nameplate": "4"},
+    "open": {"mailbox": "m"},
+    "close": {"mailbox": "m", "mood": "happy"},
+}
+
+
+@pytest.mark.parametrize(("kind", "key", "words"), MISTYPED)
+@pytest.mark.parametrize("bad", [5, 1.5, True, None, [], {}, ["4"]], ids=repr)
+def test_a_value_of_a_wrong_type_is_named(kind: str, key: str, words: str, bad: Any) -> None:
+    message = messages.parse(json.dumps({"type": kind, **GOOD[kind], key: bad}))
+    said = session.FRESH if kind == "bind" else BOUND
+    if (key, bad) == ("mood", None):  # not to say is to be happy (spec 000 "Mailboxes")
+        assert isinstance(message, messages.Close)
+        return
+    assert isinstance(message, Malformed)
+    assert (message.kind, message.missing, message.mistyped) == (kind, None, words)
+    assert session.step(said, message) == words
+
+
+@pytest.mark.parametrize("bad", [5, ["happy"], {}], ids=repr)
+def test_a_mood_of_a_wrong_type_is_named_also_where_the_mailbox_is_compared(bad: Any) -> None:
+    message = messages.parse(json.dumps({"type": "close", "mailbox": "m", "mood": bad}))
+    assert session.step(BUSY, message) == "close: 'mood' must be a string"
+    message = messages.parse(json.dumps({"type": "close", "mailbox": "other", "mood": bad}))
+    assert session.step(BUSY, message) == "open and close must use same mailbox"
+
+
+@given(st.text() | st.from_regex(r"[0-9]{0,45}", fullmatch=True))
+@example("1\n")
+@example("\u0663")
+@example("9" * 40)
+@example("9" * 41)
+@effort(200)
+def test_a_nameplate_is_one_to_forty_ascii_digits(name: str) -> None:
+    message = messages.parse(json.dumps({"type": "claim", "nameplate": name}))
+    assert isinstance(message, messages.Claim) == (1 <= len(name) <= 40 and set(name) <= set("0123456789"))
+
+
+@given(any_json.filter(lambda kind: kind not in [*KEYS]))
+@effort(100)
+def test_a_type_that_nobody_knows_is_told_so(kind: Any) -> None:
+    extras: list[dict[str, Any]] = [{}, {"nameplate": 5, "mailbox": None, "appid": []}]
+    for extra in extras:
+        message = messages.parse(json.dumps({"type": kind, **extra}))
+        assert session.step(session.FRESH, message) == "must bind first"
+        assert session.step(BOUND, message) == "unknown type"

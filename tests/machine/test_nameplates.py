@@ -1,0 +1,180 @@
+"""An allocated nameplate is free, is of the shortest length that has a free one, and may be any of these.
+
+EFFORT=N looks N times as hard (effort.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machine.effort import effort
+from restante.mailbox import session
+from restante.mailbox.model import Decision, Now, Policy
+from restante.mailbox.rules import decide
+from restante.mailbox.state import State
+
+NOW = Now(1_700_000_000.0, 10.0)
+DIGITS = "123456789"
+
+
+class Dice:
+    """Shows what it is told to: a function of the draw's number and its bound."""
+
+    def __init__(self, show: Callable[[int, int], int]) -> None:
+        self._show = show
+        self._draws = itertools.count()
+        self._ids = itertools.count()
+
+    def below(self, bound: int) -> int:
+        shown = self._show(next(self._draws), bound)
+        assert 0 <= shown < bound
+        return shown
+
+    def mailbox_id(self) -> str:
+        return f"box{next(self._ids)}"
+
+
+def show(number: int) -> Callable[[int, int], int]:
+    """Dice that insist."""
+    return lambda _draw, _bound: number
+
+
+def show_then(first: int, later: int) -> Callable[[int, int], int]:
+    return lambda draw, _bound: later if draw else first
+
+
+def show_and_choose(guess: int, choice: int) -> Callable[[int, int], int]:
+    """Bounds tell the draws apart: 9 is a guess at a digit, anything less a choice among those that are free."""
+    return lambda _draw, bound: guess if bound == 9 else choice
+
+
+def ask(state: State, command: session.Command, dice: Dice | None = None) -> Decision:
+    return decide(state, command, NOW, dice or Dice(show(0)), Policy())
+
+
+def taken(names: Iterable[str]) -> State:
+    """Give a state in which these were claimed by hand."""
+    state, dice = State(), Dice(show(0))
+    for name in names:
+        for change in ask(state, session.Claim("x", "by hand", name), dice).changes:
+            state.fold(change)
+    return state
+
+
+def allocated(state: State, dice: Callable[[int, int], int]) -> str:
+    """Ask for a nameplate with these dice; nothing is altered."""
+    return ask(state, session.Allocate("x", "me"), Dice(dice)).name
+
+
+def shortest_free(names: Iterable[str]) -> list[str]:
+    """What the words say, by trying."""
+    names = set(names)
+    length = 1
+    while True:
+        free = [
+            name
+            for number in range(10 ** (length - 1), 10**length)
+            if len(name := str(number)) == length and name not in names
+        ]
+        if free:
+            return free
+        length += 1
+
+
+def test_each_free_digit_comes_up_for_one_number_of_the_dice() -> None:
+    """So each is as likely as any other. All 512 ways to have digits taken."""
+    for size in range(10):
+        for names in itertools.combinations(DIGITS, size):
+            free = shortest_free(names)
+            state = taken(names)
+            if size == 9:
+                assert {allocated(state, show(number)) for number in range(90)} == set(free)
+                continue
+            # Whatever is taken is drawn for once more, and then the first free one comes up.
+            fallback = DIGITS.index(free[0])
+            chosen = Counter(allocated(state, show_then(number, fallback)) for number in range(9))
+            assert chosen == Counter(free) + Counter({free[0]: size})
+
+
+def test_dice_that_insist_on_a_taken_number_end_with_any_of_the_free_ones() -> None:
+    for size in range(1, 9):
+        for names in itertools.combinations(DIGITS, size):
+            free = shortest_free(names)
+            state = taken(names)
+            stuck = DIGITS.index(names[0])
+            chosen = [allocated(state, show_and_choose(stuck, choice)) for choice in range(len(free))]
+            assert sorted(chosen) == free
+
+
+lengths_full = st.integers(0, 2)
+odd_names = st.lists(
+    st.sampled_from(("0", "00", "000", "007", "07", "010", "9" * 40, "1" * 40, "0" * 40, "10000", "99999"))
+    | st.from_regex(r"[0-9]{1,6}", fullmatch=True).filter(str.isascii),
+    max_size=12,
+)
+
+
+@st.composite
+def fill_levels(draw: st.DrawFn) -> list[str]:
+    """All names of the shorter lengths, some share of the next, and whatever people make up."""
+    full = draw(lengths_full)
+    names = [str(number) for number in range(1, 10**full)]
+    span = [str(number) for number in range(10**full, 10 ** (full + 1))]
+    level = draw(st.sampled_from((0, 1, len(span) // 2, len(span) * 9 // 10, len(span) - 1, len(span))))
+    random.Random(draw(st.integers(0, 2**32))).shuffle(span)
+    return [*names, *span[:level], *draw(odd_names)]
+
+
+@given(fill_levels(), st.integers(0, 2**32), st.booleans())
+@effort(100)
+def test_at_every_fill_level_it_is_free_and_shortest(names: list[str], seed: int, insists: bool) -> None:
+    state, free = taken(names), set(shortest_free(names))
+    dice = random.Random(seed)
+
+    def insist(_draw: int, bound: int) -> int:
+        return seed % bound
+
+    def roll(_draw: int, bound: int) -> int:
+        return dice.randrange(bound)
+
+    for _ in range(5):
+        assert allocated(state, insist if insists else roll) in free
+
+
+@given(st.data(), fill_levels())
+@effort(60)
+def test_names_that_came_and_went_leave_no_trace(data: st.DataObject, names: list[str]) -> None:
+    state = taken(names)
+    gone = data.draw(st.sets(st.sampled_from(sorted(set(names))), max_size=8)) if names else set()
+    for name in gone:
+        for change in ask(state, session.Release("x", "by hand", name)).changes:
+            state.fold(change)
+    left = set(names) - gone
+    free = shortest_free(left)
+    assert allocated(state, lambda _draw, bound: bound - 1) in free
+    assert allocated(state, show(0)) in free
+
+
+def test_what_is_allocated_is_taken() -> None:
+    """A hundred in a row: the nine of one digit, the ninety of two, one of three."""
+    state, dice = State(), Dice(lambda draw, bound: draw * 7919 % bound)
+    names = []
+    for number in range(100):
+        decision = ask(state, session.Allocate("x", f"side {number}"), dice)
+        names.append(decision.name)
+        for change in decision.changes:
+            state.fold(change)
+    assert sorted(names[:9]) == sorted(DIGITS)
+    assert sorted(names[9:99]) == [str(number) for number in range(10, 100)]
+    assert len(names[99]) == 3
+
+
+def test_apps_do_not_share_nameplates() -> None:
+    state = taken(DIGITS)
+    assert ask(state, session.Allocate("another app", "me")).name in DIGITS

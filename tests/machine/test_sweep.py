@@ -1,0 +1,164 @@
+"""A sweep goes on while clients do what they do: between two slices anything may come, go, or be made anew.
+
+The machine sweeps in one go; here a slice is one mailbox, and each slice and each command is committed by itself.
+EFFORT=N looks N times as hard (effort.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from machine.effort import effort
+from machine.worlds import Wire
+from restante.mailbox import sweep
+from restante.mailbox.desk import Desk
+from restante.mailbox.model import Now, Policy
+from restante.mailbox.store.schema import connect
+from restante.mailbox.store.sqlite import SqliteStore
+from stores.ledger import Dice
+from stores.picture import picture
+
+PRUNE_AFTER = 600.0
+BOXES = 6
+
+
+class Town:
+    """A desk over a store, and one mailbox for each of a few clients, who have it open or have left."""
+
+    def __init__(self, store: SqliteStore, desk: Desk) -> None:
+        self.store = store
+        self.desk = desk
+        self.service = 0.0
+        self.wires: dict[int, Wire] = {}
+        self.used: set[int] = set()
+        """Keys of the mailboxes that clients touched, since this was last cleared."""
+        self.ended: set[int] = set()
+        """Of those that they ended."""
+
+    def now(self) -> Now:
+        return Now(1_700_000_000.0 + self.service, self.service)
+
+    def say(self, box: int, kind: str, **keys: Any) -> None:
+        if box not in self.wires:
+            wire = self.wires[box] = Wire()
+            self.desk.meet(wire.connection)
+            self.say(box, "bind", appid="x", side=f"side{box}")
+        self.desk.take(self.wires[box].connection, json.dumps({"type": kind, **keys}), self.now())
+
+    def touches(self) -> dict[int, float]:
+        return {mailbox.key: mailbox.touched for mailbox in self.desk.state.mailboxes()}
+
+    def deserted(self) -> set[int]:
+        """Keys of the mailboxes that a sweep must take."""
+        touches = self.touches()
+        return {key for key in touches if self.service - touches[key] > PRUNE_AFTER} - set(self.desk.subscribers)
+
+    def do(self, box: int, deed: str) -> None:
+        self.service += 0.125  # so that a touch can be told from the one before
+        before = self.touches()
+        self._do(box, deed)
+        after = self.touches()
+        self.used |= {key for key in after if after[key] != before.get(key)}
+        self.ended |= set(before) - set(after)
+
+    def _do(self, box: int, deed: str) -> None:
+        if deed == "open":
+            self.say(box, "open", mailbox=f"m{box}")
+        elif deed == "add":
+            self.say(box, "add", phase="p", body="00")
+        elif deed == "close":
+            self.say(box, "close", mailbox=f"m{box}", mood="happy")
+        elif deed == "claim":
+            self.say(box, "claim", nameplate=str(box))
+        elif deed == "release":
+            self.say(box, "release", nameplate=str(box))
+        elif box in self.wires:
+            self.desk.lose(self.wires.pop(box).connection, self.now())
+
+    async def commit(self) -> None:
+        assert self.desk.faults == []
+        if self.desk.changes:
+            await self.store.apply(self.desk.changes, self.now())
+        for connection in self.desk.turn():
+            connection.outbox = []
+        found, state = await self.store.view(), self.desk.state
+        assert picture(found, touches=False) == picture(state, touches=False)
+        for mailbox in found.mailboxes():
+            live = state.app(mailbox.app_id).mailboxes[mailbox.mailbox_id]
+            assert mailbox.touched == live.touched or mailbox.key in state.unsaved
+
+
+deeds = st.tuples(
+    st.integers(0, BOXES - 1), st.sampled_from(("open", "open", "add", "close", "close", "claim", "release", "lose"))
+)
+
+
+@pytest.fixture(autouse=True)
+def slices_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "SLICE", 1)
+
+
+async def sweep_a_town(
+    before: list[tuple[int, str]], late: list[tuple[int, str]], meanwhile: list[list[Any]]
+) -> None:
+    store = SqliteStore(connect(":memory:"))
+    try:
+        town = Town(store, Desk(await store.view(), Dice(), Policy()))
+        desk, state = town.desk, town.desk.state
+        for deed in before:
+            town.do(*deed)
+            await town.commit()
+        town.service += PRUNE_AFTER + 1.0
+        for deed in late:
+            town.do(*deed)
+            await town.commit()
+        deserted = town.deserted()
+        pruned: set[int] = set()
+        town.used.clear()
+        town.ended.clear()
+
+        slices = iter(meanwhile)
+        known = set(town.touches())
+        for _ in sweep.sweep(desk, town.now, PRUNE_AFTER, 0.0):
+            await town.commit()
+            pruned |= known - set(town.touches())
+            for deed in next(slices, []):
+                town.do(*deed)
+                await town.commit()
+            known = set(town.touches())
+            town.service += 0.25
+        await town.commit()
+        pruned |= known - set(town.touches())
+
+        assert pruned <= deserted, "somebody was there, or had been lately"
+        assert deserted - pruned <= town.used | town.ended, "nobody used it, and it is still there"
+        assert not set(town.touches()) & pruned
+        assert store.database.execute("SELECT count(*) FROM usage_mailboxes WHERE result = 'pruney'").fetchone() == (
+            len(pruned),
+        )
+        assert store.database.execute("SELECT connections_websocket FROM usage_current").fetchone() == (
+            sum(map(len, desk.subscribers.values())),
+        )
+        assert set(state.unsaved) <= town.used
+        for key in desk.subscribers:
+            assert town.touches()[key] >= PRUNE_AFTER
+    finally:
+        await store.close()
+
+
+@given(
+    st.lists(deeds, max_size=20),
+    st.lists(deeds, max_size=6),
+    st.lists(st.lists(deeds, max_size=3), max_size=12) | st.just([]),
+)
+@effort(150)
+def test_a_sweep_takes_the_idle_and_nobody_else(
+    before: list[tuple[int, str]], late: list[tuple[int, str]], meanwhile: list[list[Any]]
+) -> None:
+    asyncio.run(sweep_a_town(before, late, meanwhile))

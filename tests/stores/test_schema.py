@@ -1,0 +1,246 @@
+"""The SQLite schema: how it grows, what it refuses, and what is said when it is damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from restante.errors import StoreBusy, StoreError
+from restante.mailbox.state import State
+from restante.mailbox.store import open_store
+from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
+from restante.mailbox.store.sqlite import SqliteStore
+from stores.engines import SqliteInMemory
+from stores.ledger import Ledger
+from stores.picture import picture
+
+FROZEN = Path(__file__).parent / "frozen"
+
+
+def thaw(version: int, path: str | Path = ":memory:") -> sqlite3.Connection:
+    """Make a database as the program of that schema left it."""
+    database = sqlite3.connect(path, isolation_level=None)
+    database.executescript((FROZEN / f"sqlite-{version:04}.sql").read_text())
+    return database
+
+
+def schema(database: sqlite3.Connection) -> dict[str, Any]:
+    """Give tables, columns and indexes; comments and white space are no part of a schema."""
+    names = database.execute("SELECT type, name, tbl_name FROM sqlite_schema ORDER BY type, name").fetchall()
+    tables = [name for kind, name, _ in names if kind == "table"]
+    return {
+        "names": names,
+        "columns": {table: database.execute(f"PRAGMA table_xinfo({table})").fetchall() for table in tables},
+        "options": sorted(row[1:6] for row in database.execute("PRAGMA table_list") if row[1] in tables),
+        "indexes": {
+            name: database.execute(f"PRAGMA index_xinfo({name})").fetchall()
+            for kind, name, _ in names
+            if kind == "index"
+        },
+    }
+
+
+def version(database: sqlite3.Connection) -> tuple[int, int]:
+    return (
+        database.execute("PRAGMA application_id").fetchone()[0],
+        database.execute("PRAGMA user_version").fetchone()[0],
+    )
+
+
+# ── migrations ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_migrations_are_numbered_from_one_and_each_schema_is_frozen_here() -> None:
+    import restante.mailbox.store
+
+    folder = Path(restante.mailbox.store.__file__).parent / "sql"
+    wanted = [f"sqlite-{number:04}.sql" for number in range(1, len(migrations()) + 1)]
+    assert sorted(file.name for file in folder.glob("sqlite-*.sql")) == wanted
+    assert sorted(file.name for file in FROZEN.iterdir()) == wanted
+    assert migrations() == [(folder / name).read_text() for name in wanted]
+
+
+def test_an_empty_database_becomes_the_current_version(tmp_path: Path) -> None:
+    with closing(connect(str(tmp_path / "new"))) as database:
+        assert version(database) == (APPLICATION_ID, len(migrations()))
+        assert database.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        assert database.execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
+        assert database.execute("SELECT * FROM service").fetchall() == [(1, 0.0, 0.0, None)]
+        before = schema(database)
+    with closing(connect(str(tmp_path / "new"))) as database:  # and stays so
+        assert schema(database) == before
+
+
+@pytest.mark.parametrize("old", range(1, len(migrations()) + 1))
+def test_every_old_database_ends_with_the_schema_of_a_new_one(old: int, tmp_path: Path) -> None:
+    thaw(old, tmp_path / "old").close()
+    with closing(connect(str(tmp_path / "old"))) as upgraded, closing(connect(":memory:")) as new:
+        assert schema(upgraded) == schema(new)
+        assert version(upgraded) == version(new)
+
+
+async def test_a_database_of_version_1_opens_with_all_rows(tmp_path: Path) -> None:
+    """As in frozen/sqlite-0001.sql, told once more by hand."""
+    thaw(1, tmp_path / FILE).close()
+    store = open_store(tmp_path)
+    try:
+        state = await store.view()
+        assert store.service == 78.25
+        assert isinstance(store, SqliteStore)
+        usage = {
+            table: store.database.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+            for table in ("usage_nameplates", "usage_mailboxes", "usage_client_versions", "usage_current")
+        }
+        ledger = Ledger(state, service=store.service)
+        ledger.bind("c")
+        ledger.close("a", "half", "scary")  # ends it: b has closed it already
+        await ledger.commit(store)
+        [given] = store.database.execute("SELECT id FROM usage_mailboxes ORDER BY id DESC LIMIT 1").fetchone()
+        assert given == 10  # 7, 8 and 9 were given before, and forgotten
+        left = picture(await store.view())
+    finally:
+        await store.close()
+
+    a, b = {"side": "a", "added": 1700000001.5}, {"side": "b", "added": 1700000003.75}
+    shown = msgspec.to_builtins(left)
+    assert set(shown) == {"x", "y"}
+    assert shown["x"]["nameplates"]["4"] == {
+        "key": 4,
+        "app_id": "x",
+        "name": "4",
+        "mailbox_id": "box2",
+        "sides": [
+            {**a, "claimed": False, "allocated": False},
+            {**b, "claimed": True, "allocated": False},
+        ],
+        "crowded": True,
+    }
+    assert shown["x"]["allocated"] == {"a": ["1"]}
+    assert shown["x"]["taken"] == {1: 2}
+    assert set(left["x"]["mailboxes"]) == {"box1", "box2", "m'é"}
+    box = left["x"]["mailboxes"]["box2"]
+    assert msgspec.to_builtins(box["sides"]) == [
+        {**a, "opened": True, "mood": None},
+        {**b, "opened": True, "mood": None},
+    ]
+    assert (box["for_nameplate"], box["crowded"], box["touched"], box["nameplate"]) == (True, True, 13.25, "4")
+    first, second = (message.wire for message in box["messages"])
+    assert first == b'{"type":"message","side":"a","phase":"pake","body":"61","server_rx":1700000003.75,"id":"id1"'
+    assert b'"phase":{"n": 123456789012345678901234567890},"body":12.50,' in second
+    [message] = left["x"]["mailboxes"]["m'é"]["messages"]
+    assert '"body":"\\u00e9 é"'.encode() in message.wire
+    assert set(shown["y"]["mailboxes"]) == {"box3"}
+    assert usage == {
+        "usage_nameplates": [(1, "", "y", 1700000068.75, None, 0.0, "lonely")],
+        "usage_mailboxes": [
+            (1, "", "y", 0, 1700000008.75, None, 60.0, "lonely"),
+            (6, "usage.sqlite", "x", 1, 1600000000.0, 12.5, 100.25, "happy"),
+        ],
+        "usage_client_versions": [
+            (1, "", "x", "a", 1700000000.5, "python", "0.24.0"),
+            (2, "", "x", "b", 1700000000.5, "python", "0.24.0"),
+            (3, "", "y", "gone", 1700000000.5, "python", "0.24.0"),
+        ],
+        "usage_current": [(1, 1699999000.0, 1700000068.0, 60.0, 2)],
+    }
+
+
+# ── what is not ours ─────────────────────────────────────────────────────────────────────────────
+
+
+def assert_refused(path: Path, match: str) -> None:
+    """It is one sentence, and the file is left as it is."""
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=match) as refusal:
+        connect(str(path))
+    assert not isinstance(refusal.value, StoreBusy)
+    assert "\n" not in str(refusal.value)
+    assert str(path) in str(refusal.value)
+    assert path.read_bytes() == before
+
+
+def test_a_newer_database_is_refused(tmp_path: Path) -> None:
+    with closing(thaw(1, tmp_path / "newer")) as database:
+        database.execute("PRAGMA user_version = 1000")
+    assert_refused(tmp_path / "newer", "use the newer restante")
+
+
+def test_somebody_else_s_database_is_refused(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "other")) as database:
+        database.execute("CREATE TABLE mailboxes (id)")
+    assert_refused(tmp_path / "other", "not a database of this mailbox server")
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("Dear Sir or Madam,\n" * 500)
+    assert_refused(tmp_path / "text", "cannot open")
+
+
+async def test_a_data_directory_has_one_process(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with pytest.raises(StoreError, match="another process is using"):
+        open_store(tmp_path)
+    await store.close()
+    await open_store(tmp_path).close()
+
+
+def test_a_closed_store_is_one_file(tmp_path: Path) -> None:
+    """So that whoever copies it has all of it."""
+
+    async def use() -> None:
+        store = open_store(tmp_path)
+        ledger = Ledger(await store.view())
+        ledger.bind("a")
+        await ledger.commit(store)
+        await store.close()
+
+    asyncio.run(use())
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["lock", FILE]
+
+
+# ── damage ───────────────────────────────────────────────────────────────────────────────────────
+
+DAMAGE = {
+    "a message of no mailbox": "UPDATE messages SET mailbox = 1000 WHERE sequence = 1",
+    "a mailbox that is lost": "DELETE FROM mailboxes WHERE mailbox_id = 'box2'",
+    "a nameplate of no mailbox": "UPDATE nameplates SET mailbox_id = 'nowhere' WHERE name = '4'",
+    "a nameplate of another app": "UPDATE nameplates SET app_id = 'y' WHERE name = '4'",
+    "a nameplate without a name": "UPDATE nameplates SET name = '' WHERE name = '4'",
+    "sides that are no JSON": "UPDATE mailboxes SET sides = '[{\"side\"' WHERE mailbox_id = 'box2'",
+    "sides of a wrong shape": "UPDATE mailboxes SET sides = '[{\"side\": 5}]' WHERE mailbox_id = 'box2'",
+    "sides that are no list": "UPDATE mailboxes SET sides = '{}' WHERE mailbox_id = 'box2'",
+    "a nameplate's sides that are no JSON": "UPDATE nameplates SET sides = '' WHERE name = '4'",
+    "a nameplate's sides of a wrong shape": "UPDATE nameplates SET sides = '[null]' WHERE name = '4'",
+    "text that is no text": "UPDATE mailboxes SET app_id = CAST(x'ff' AS TEXT) WHERE mailbox_id = 'box2'",
+    "a table that is lost": "DROP TABLE nameplates",
+}
+
+
+@pytest.fixture
+async def thawed() -> AsyncIterator[SqliteStore]:
+    engine = SqliteInMemory()
+    with closing(thaw(1)) as database:
+        database.backup(engine.store.database)
+    yield engine.store
+    await engine.close()
+
+
+async def test_the_frozen_database_is_not_damaged(thawed: SqliteStore) -> None:
+    assert isinstance(await thawed.view(), State)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_damage_is_told_in_one_sentence(thawed: SqliteStore, damage: str) -> None:
+    thawed.database.execute(DAMAGE[damage])
+    with pytest.raises(
+        StoreError, match=r"\Athe database is damaged \([^\n]+\); restore a backup[^\n]*\Z"
+    ) as refusal:
+        await thawed.view()
+    assert not isinstance(refusal.value, StoreBusy)
