@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -16,6 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 
 from restante import __version__
 from restante.config import Serve
@@ -198,6 +200,25 @@ def test_status_counts_what_is_live(tmp_path: Path) -> None:
         "last prune    0 s ago",
         "service time  25 h",
     ]
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_fault_is_logged_by_its_type_and_place_alone(form: str, capfd: pytest.CaptureFixture[str]) -> None:
+    from restante.ops import logs
+
+    secret = "mailbox-of-somebody"
+    mailboxes: dict[str, int] = {}
+    try:
+        mailboxes[secret] += 1
+    except KeyError as fault:
+        try:
+            logs.start(form)
+            structlog.get_logger().error("a command failed", fault=logs.where(fault))
+        finally:
+            structlog.reset_defaults()
+    said = capfd.readouterr().err
+    assert secret not in said
+    assert re.search(r"KeyError < test_cli\.py:\d+", said)
 
 
 def test_logs_hold_no_addresses_names_or_bodies(tmp_path: Path) -> None:

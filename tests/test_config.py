@@ -65,6 +65,15 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path:
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [{"listen": "bogus"}, {"admin": "xx"}, {"data": ""}, {"keep_usage": float("inf")}, {"keep_usage": float("nan")}],
+)
+def test_what_serve_would_refuse_is_refused_when_settled(flags: dict[str, Any]) -> None:
+    with pytest.raises(Misuse, match="--" + next(iter(flags)).replace("_", "-")):
+        settle(flags, {}, None)
+
+
 def test_a_bad_variable_and_a_bad_flag_are_named() -> None:
     with pytest.raises(Misuse, match="RESTANTE_PRUNE_AFTER: "):
         settle({}, {"RESTANTE_PRUNE_AFTER": "soon"}, None)

@@ -12,7 +12,7 @@ ROOT = Path(restante.__file__).parent
 LAYERS: list[set[str]] = [
     # words
     {"restante", "restante.errors", "restante.records"},
-    {"restante.config"},
+    {"restante.config", "restante.ops", "restante.ops.logs"},
     {"restante.mailbox", "restante.mailbox.messages"},
     {"restante.mailbox.model"},
     # cores
@@ -26,7 +26,7 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.store"},
     # shells
     {"restante.mailbox.office"},
-    {"restante.mailbox.server", "restante.ops", "restante.ops.logs", "restante.ops.admin"},
+    {"restante.mailbox.server", "restante.ops.admin"},
     {"restante.mailbox.serve"},
     {"restante.cli"},
     {"restante.__main__"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 from restante.errors import Misuse
+from restante.mailbox.desk import Connection
 from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
 from restante.mailbox.server import DROP_AFTER, MAX_MESSAGE, PING_EVERY, Manners, Server, your_address
@@ -185,6 +187,54 @@ async def test_one_frame_that_is_too_big_is_closed_before_it_is_read(house: Hous
     socket = await house.enter()
     socket.write(frame(TEXT, b" " * (MAX_MESSAGE + 1))[:14])
     assert await socket.closed() == 1009
+    await socket.hang_up()
+
+
+async def test_fragments_without_end_are_not_kept(house: House) -> None:
+    socket = await house.enter()
+    socket.write(frame(TEXT, b" " * MAX_MESSAGE, fin=False), frame(CONTINUATION, b" ", fin=False))
+    assert (await socket.hear())["orig"] is None
+    (kept,) = house.server.sockets()
+    assert await socket.closed() == 1009
+    socket.write(*(frame(CONTINUATION, b" " * 65536, fin=False) for _ in range(20)), frame(8, b"\x03\xf1"))
+    assert await socket.ended()
+    assert kept._fragments is None
+    await socket.hang_up()
+
+
+async def test_a_connection_that_is_lost_leaves_nothing_to_collect(house: House) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(each, Connection) for each in gc.get_objects())
+        for _ in range(5):
+            socket = await house.enter()
+            socket.say(type="bind", appid="x", side="a")
+            await socket.hear()
+            await socket.hang_up()
+        other = await house.enter()
+        other.say(type="ping", ping=1)  # its answer comes after the office has taken note of the others
+        await other.hear()
+        await other.hear()
+        await house.server.office.idle.wait()
+        assert sum(isinstance(each, Connection) for each in gc.get_objects()) == before + 1
+        await other.hang_up()
+    finally:
+        gc.enable()
+
+
+async def test_a_callback_that_fails_is_logged_and_closes_its_connection(
+    house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    socket = await house.enter()
+    monkeypatch.setattr("restante.mailbox.server.Socket._decode", broken)
+    socket.say(type="ping", ping=1)
+    assert await socket.closed() == 1011
+    out = capsys.readouterr()
+    assert "ZeroDivisionError < " in out.out + out.err
     await socket.hang_up()
 
 

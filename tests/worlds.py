@@ -131,11 +131,12 @@ class CoreWorld:
         if self.held:
             return
         await self._keep(self.desk.changes)
+        inboxes = dict(self.lines.values())  # also of those that are lost by now: what was said first is compared
         for connection in self.desk.turn():
             bodies, connection.outbox = connection.outbox, []
-            connection.line.send(bodies, messages.stamp(self.clock.wall()))
+            inboxes[connection].send(bodies, messages.stamp(self.clock.wall()))
             if connection.verdict is not None:
-                connection.line.hang_up(connection.verdict.code, connection.verdict.words)
+                inboxes[connection].hang_up(connection.verdict.code, connection.verdict.words)
 
     async def _keep(self, changes: list[model.Change]) -> None:
         for change in changes:

@@ -93,6 +93,7 @@ def serve_command(settings: Serve, _sources: list[Source]) -> None:
     from restante.ops import logs
 
     logs.start(settings.log_format)
+    os.umask(0o077)  # what is in the data directory is nobody else's business
     serve(settings)
 
 

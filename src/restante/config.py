@@ -21,7 +21,7 @@ from restante.errors import Misuse
 class Serve(msgspec.Struct, frozen=True, kw_only=True):
     """`restante serve`: table [serve] of the file, RESTANTE_<NAME> in the environment, --<name> as a flag."""
 
-    data: str = "restante-data"
+    data: Annotated[str, Meta(min_length=1)] = "restante-data"
     listen: str = "127.0.0.1:4000"
     admin: str = "127.0.0.1:4010"
     motd: str | None = None
@@ -30,7 +30,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     no_list: bool = False
     frames: Literal["text", "binary"] = "text"
     blur_usage: Annotated[int, Meta(ge=0)] = 0
-    keep_usage: Annotated[float, Meta(gt=0)] | None = None
+    keep_usage: Annotated[float, Meta(gt=0, le=36525)] | None = None
     prune_every: Annotated[float, Meta(ge=1)] = 300.0
     prune_after: Annotated[float, Meta(ge=1)] = 660.0
     log_format: Literal["auto", "console", "json"] = "auto"
@@ -73,7 +73,11 @@ def settle(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path 
             flag = "--" + name.replace("_", "-")
             value, source = _convert(flags[name], field.type, flag), flag
         sources.append(Source(name, value, source))
-    return Serve(**{each.name: each.value for each in sources}), sources
+    settings = Serve(**{each.name: each.value for each in sources})
+    address(settings.listen, "--listen")
+    if settings.admin != "off":
+        address(settings.admin, "--admin")
+    return settings, sources
 
 
 def read_file(path: Path) -> dict[str, Any]:

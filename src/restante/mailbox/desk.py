@@ -34,13 +34,26 @@ class Line(Protocol):
         """Close the WebSocket after all that was sent."""
 
 
+class _Nowhere:
+    """The line of a connection that is lost; to let go of the real one leaves no cycle for the collector."""
+
+    def send(self, bodies: list[bytes], stamp: bytes) -> None:
+        pass
+
+    def hang_up(self, code: int, reason: str) -> None:
+        pass
+
+
+NOWHERE: Final = _Nowhere()
+
+
 class Connection:
     """The desk's end of a connection."""
 
     __slots__ = ("line", "lost", "outbox", "session", "verdict")
 
     def __init__(self, line: Line) -> None:
-        self.line = line
+        self.line: Line = line
         self.session: Session = FRESH
         self.outbox: list[bytes] = []
         """Encoded replies, lacking their stamp."""
@@ -104,6 +117,7 @@ class Desk:
         """Take note that a connection is gone."""
         self.connections.discard(connection)
         connection.lost = True
+        connection.line = NOWHERE
         said = connection.session
         if said.app_id is None:
             return
@@ -218,6 +232,7 @@ class Desk:
         for connection, said in self._before.items():
             connection.session = said
         self.turn()
+        state.next_key = max(state.next_key, self.state.next_key)  # no key is given twice
         self.state = state
         self.subscribers = {}
         for connection in self.connections:

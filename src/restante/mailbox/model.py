@@ -89,6 +89,14 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
     """A third side was turned away."""
     nameplate: str | None = None
     """The nameplate that points here, while it lives."""
+    spoke: list[str] = []
+    """Sides that have added a message, members or not."""
+
+    def keep(self, message: Stored) -> None:
+        """Take in a message, as the last one."""
+        self.messages.append(message)
+        if message.side not in self.spoke:
+            self.spoke.append(message.side)
 
 
 class Nameplate(msgspec.Struct, eq=False, gc=False):

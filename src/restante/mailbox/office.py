@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 import msgspec
-import structlog
 
 from restante.errors import PeerError, StoreBusy
 from restante.mailbox import messages
@@ -20,6 +19,7 @@ from restante.mailbox.desk import Connection, Desk
 from restante.mailbox.model import Dice, Now, Policy
 from restante.mailbox.store import Store
 from restante.mailbox.sweep import save, sweep
+from restante.ops.logs import log, where
 
 BATCH: Final = 500
 """Commands in a batch at most: at some 15 µs each, the loop is back at its sockets within 10 ms."""
@@ -36,8 +36,6 @@ REFUSED: Final = "the server could not store this, try again"
 
 Entry = tuple[Connection, str | PeerError | None, Now]
 """Who said what, and when; None: the connection is lost."""
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 class Lifetime(msgspec.Struct, frozen=True):
@@ -137,14 +135,14 @@ class Office:
             batch, self._queue = self._queue[:BATCH], self._queue[BATCH:]
             self._take(batch)
             for fault in self.desk.faults:
-                log.error("a command failed; its connection is closed", exc_info=fault)
+                log.error("a command failed; its connection is closed", fault=where(fault))
             try:
                 await self._commit()
             except StoreBusy as busy:
                 log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
                 await self._undo(batch)
             self._speak()
-            await self._store.tend()
+            await self._tend()
 
     def _take(self, batch: list[Entry]) -> None:
         desk = self.desk
@@ -165,12 +163,19 @@ class Office:
     async def _commit(self) -> None:
         if self.desk.changes:
             await self._store.apply(self.desk.changes, self.now())
-        elif self._forgetting:
-            keep = self._lifetime.keep_usage or 0.0
-            if not await self._store.forget_usage(self.now().wall - keep, FORGET):
-                self._forgetting = False
         elif self._chores is not None:
             await asyncio.sleep(0)  # a slice that changed nothing must not keep the loop from its sockets
+
+    async def _tend(self) -> None:
+        """Do what can wait until everything is said."""
+        if self._forgetting and self._chores is None:
+            before = self.now().wall - (self._lifetime.keep_usage or 0.0)
+            try:
+                self._forgetting = await self._store.forget_usage(before, FORGET) > 0
+            except StoreBusy as busy:  # the next sweep will
+                log.warning("old usage records were not dropped", error=str(busy))
+                self._forgetting = False
+        await self._store.tend()
 
     async def _undo(self, batch: list[Entry]) -> None:
         settling = self.desk.state.settling

@@ -235,8 +235,7 @@ def _leavers(
     if len(rows) < MEMBERS or any(row.side == side for row in rows):
         return []
     for row in reversed(rows):
-        spoke = any(message.side == row.side for message in mailbox.messages)
-        if not spoke and view.gone(mailbox.app_id, row.side):
+        if row.side not in mailbox.spoke and view.gone(mailbox.app_id, row.side):
             return [row.side]
     return None
 

@@ -10,7 +10,6 @@ import signal
 from pathlib import Path
 from typing import Final
 
-import structlog
 import uvloop
 
 from restante import __version__
@@ -19,8 +18,7 @@ from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
 from restante.mailbox.server import Manners, Server, SystemClock, SystemDice
 from restante.mailbox.store import Store, open_store
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
+from restante.ops.logs import log, watch
 
 SAVE_EVERY: Final = 60
 """Seconds between saves of when mailboxes were touched: a crash makes them seem idle for this much longer."""
@@ -34,6 +32,7 @@ def serve(settings: Serve) -> None:
 
 
 async def _serve(settings: Serve) -> None:
+    watch(asyncio.get_running_loop())
     told = _listen_for_signals()
     host, port = address(settings.listen, "--listen")
     store = open_store(Path(settings.data))

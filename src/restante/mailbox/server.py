@@ -11,6 +11,7 @@ import fcntl
 import ipaddress
 import secrets
 import struct
+import sys
 import termios
 import time
 from base64 import b32encode
@@ -34,6 +35,7 @@ from restante.errors import PeerError
 from restante.mailbox import messages
 from restante.mailbox.desk import Connection
 from restante.mailbox.office import Clock, Office
+from restante.ops.logs import log, where
 
 MAX_MESSAGE: Final = 10 * 1024 * 1024
 """Bytes in a message, fragments together. The reference has no limit; the largest messages of shipped clients
@@ -105,7 +107,10 @@ def your_address(peer: tuple[Any, ...]) -> dict[str, Any]:
 
 
 class Silence:
-    """Stands in for picows' logger, which would write addresses and make one logger per connection."""
+    """Stands in for picows' logger, which would write addresses and make one logger per connection.
+
+    What it keeps is that a callback of ours raised: picows catches that, and closes the connection.
+    """
 
     def isEnabledFor(self, _level: int) -> bool:  # noqa: N802 - logging's name
         return False
@@ -113,7 +118,10 @@ class Silence:
     def _drop(self, *_args: object, **_kwargs: object) -> None:
         pass
 
-    debug = info = warning = error = exception = log = _drop
+    def exception(self, *_args: object) -> None:
+        log.error("a callback failed; its connection is closed", fault=where(sys.exception()))
+
+    debug = info = warning = error = log = _drop
 
 
 class Socket(WSListener):
@@ -168,6 +176,7 @@ class Socket(WSListener):
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = None
+        self._fragments = None
         self._server.buckets[self.bucket % PING_EVERY].discard(self)
         self._server.office.lose(self._connection)
 
@@ -190,6 +199,8 @@ class Socket(WSListener):
             self._receive(PeerError(1007, "not UTF-8"))
 
     def _receive(self, said: str | PeerError) -> None:
+        if isinstance(said, PeerError):
+            self._fragments, self.deaf = None, True
         self._server.office.receive(self._connection, said)
 
     # ── the desk's line to the client ────────────────────────────────────────────────────────────
@@ -211,7 +222,7 @@ class Socket(WSListener):
         transport = self._transport
         if transport is None or transport.is_close_frame_sent:
             return
-        transport.send_close(WSCloseCode(code), reason.encode()[:MAX_REASON])
+        transport.send_close(WSCloseCode(code), reason.encode()[:MAX_REASON].decode(errors="ignore").encode())
         # The client answers with its own close, and then we disconnect. To close the socket at once would be to
         # reset the connection where it is still sending, and to lose what it has not read yet.
         asyncio.get_running_loop().call_later(CLOSING, transport.disconnect, False)

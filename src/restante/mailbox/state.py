@@ -145,7 +145,7 @@ class State:
         self.unsaved.pop(change.mailbox.key, None)
 
     def _message_added(self, change: model.MessageAdded) -> None:
-        change.mailbox.messages.append(change.message)
+        change.mailbox.keep(change.message)
         change.mailbox.touched = change.touched
         self.unsaved[change.mailbox.key] = change.mailbox
         self.next_sequence = change.message.sequence + 1

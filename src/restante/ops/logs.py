@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import sys
-from typing import TextIO, cast
+import traceback
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -17,12 +20,32 @@ class _Output:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
+
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+def where(fault: BaseException | None) -> str:
+    """Tell an exception's type and the places it came through, and nothing of its text: that may hold a secret."""
+    if fault is None:
+        return "unknown"
+    frames = traceback.extract_tb(fault.__traceback__)
+    return " < ".join([type(fault).__name__, *(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))])
+
+
+def watch(loop: asyncio.AbstractEventLoop) -> None:
+    """Log what goes wrong in the loop's callbacks, where nobody else would see it."""
+
+    def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        log.error("something failed in the background", fault=where(context.get("exception")))
+
+    loop.set_exception_handler(report)
 
 
 def start(form: str) -> None:
@@ -32,7 +55,6 @@ def start(form: str) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if console else [structlog.processors.format_exc_info]),
             structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

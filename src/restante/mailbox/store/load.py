@@ -52,6 +52,6 @@ def _load(database: sqlite3.Connection) -> State:
         "SELECT mailbox, sequence, side, phase, body, msg_id, server_rx FROM messages ORDER BY mailbox, sequence"
     ):
         frame = messages.Delivery(side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
-        boxes[key].messages.append(model.Stored(sequence, side, messages.encode(frame)))
+        boxes[key].keep(model.Stored(sequence, side, messages.encode(frame)))
         state.next_sequence = max(state.next_sequence, sequence + 1)
     return state

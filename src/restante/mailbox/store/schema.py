@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -28,23 +29,31 @@ def migrations() -> list[str]:
 def lock(data: Path) -> int:
     """Take a data directory for this process, making it if need be; the lock goes with the descriptor."""
     try:
-        data.mkdir(parents=True, exist_ok=True)
-        held = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)  # sides and mailbox ids are nobody else's business
+        held = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(held)
-        raise StoreError(
-            f"another process is using the data directory {data}: stop it, or name another with --data"
-        ) from None
+    for patience in (0.2, 0.2, 0.2, None):  # `restante status` has it for an instant
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if patience is None:
+                os.close(held)
+                raise StoreError(
+                    f"another process is using the data directory {data}: stop it, or name another with --data"
+                ) from None
+            time.sleep(patience)
+        else:
+            break
     return held
 
 
 def connect(path: str) -> sqlite3.Connection:
     """Open the database of a data directory, bringing its schema up to date. `:memory:` is for tests."""
-    database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot open {path}: {error}") from error
     try:
         _prepare(database, path)
     except sqlite3.DatabaseError as error:

@@ -16,16 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from restante.errors import StoreBusy, StoreError
 from restante.mailbox.model import Change, Now
 from restante.mailbox.state import State
 from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
 from restante.mailbox.store.schema import FILE, connect, lock
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
+from restante.ops.logs import log
 
 BUSY_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file. Longer, and clients time out."""
@@ -38,8 +35,11 @@ QUICK: Final = 0.0005
 """Seconds of a fast flush. A slow disk is waited for in the thread, and the loop goes on reading."""
 
 CHECKPOINT: Final = 1000
-"""Rows after which the log is moved into the database: about SQLite's own 1000 pages (wal_autocheckpoint), but
-after the batch is answered, and never on the loop."""
+"""Rows after which the log is moved into the database: some 4 to 16 MiB of it. After the batch is answered, and
+never on the loop; the next batch waits for it."""
+
+_PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
+"""Errors that an operator may clear away while the server runs. Any other means a bug, or a damaged disk."""
 
 _USAGE_TIMES: Final = (
     ("usage_nameplates", "started"),
@@ -144,8 +144,8 @@ class SqliteStore:
                 self.database.execute("ROLLBACK")
         except sqlite3.Error as error:
             return StoreError(f"cannot roll back ({error}) after: {cause}")
-        kind = StoreBusy if isinstance(cause, sqlite3.OperationalError) else StoreError
-        return kind(f"the database refused: {cause}")
+        code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the primary one
+        return (StoreBusy if code in _PASSING else StoreError)(f"the database refused: {cause}")
 
     async def _commit(self, *, alone: bool) -> None:
         """Commit: in the thread, or on the loop where little was written and the disk is fast."""

@@ -55,9 +55,13 @@ def read(data: Path) -> Status:
     if not path.exists():
         raise Misuse(f"there is no mailbox server's data in {data} (--data names another directory)")
     try:
-        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+        running = _running(data)
+        # Nobody writes and there is no log: then SQLite need make no files beside it, where it may not.
+        still = not running and not path.with_name(f"{FILE}-wal").exists()
+        mode = "immutable=1" if still else "mode=ro"
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=5)
         try:
-            return _read(database, path, running=_running(data))
+            return _read(database, path, running=running)
         finally:
             database.close()
     except sqlite3.DatabaseError as error:
