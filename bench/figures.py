@@ -1,4 +1,4 @@
-"""What is measured, what it should be, and the table that says so. Targets: docs/design.md §5."""
+"""What is measured, what it should be, and the table that says so. Targets: docs/design.md, "Speed"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session of docs/design.md §5: two clients, 20 commands with `list`, 8 messages stored, 16 delivered.
+"""The session: two clients, 20 commands with `list`, 8 messages stored, 16 delivered.
 
 A's tenth and B's tenth commands stand at the same places, so one table serves both. Everything that comes
 back is checked against it; anything else is a failure of the session.

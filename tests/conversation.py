@@ -2,6 +2,7 @@
 
     # the first line is a sentence: what this conversation shows
     # reference differs: why 0.8.0 does not pass this script (absent where it does)
+    # reference fails at: the line that shows it
     option no_list                         the server is started with it (no_list, blur=N, motd=TEXT …)
     given a, b bound to app x              two connections, each its own side, named like it
     a, b connect                           their welcomes are taken for granted; `a connects and looks` keeps it
@@ -29,6 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+END = "the end"
+
 SCRIPTS = Path(__file__).parent / "scripts" / "mailbox"
 
 Frame = dict[str, Any]
@@ -39,6 +42,7 @@ class Script:
     name: str
     title: str
     reference_differs: str | None
+    reference_fails_at: str | None
     options: dict[str, str]
     lines: list[tuple[int, str]]
 
@@ -48,11 +52,13 @@ def read_scripts() -> list[Script]:
 
 
 def read_script(path: Path) -> Script:
-    script = Script(path.stem, "", None, {}, [])
+    script = Script(path.stem, "", None, None, {}, [])
     for number, raw in enumerate(path.read_text().splitlines(), 1):
         line = raw.strip()
         if line.startswith("# reference differs:"):
             script.reference_differs = line.partition(":")[2].strip()
+        elif line.startswith("# reference fails at:"):
+            script.reference_fails_at = line.partition(":")[2].strip()
         elif line.startswith("#"):
             script.title = script.title or line[1:].strip()
         elif line.startswith("option "):
@@ -89,7 +95,11 @@ class World(Protocol):
 
 
 class Mismatch(AssertionError):  # noqa: N818 - what it is
-    pass
+    """What came is not what the script says, at this line of it."""
+
+    def __init__(self, script: Script, number: int, line: str, why: object) -> None:
+        super().__init__(f"{script.name}.txt:{number}: {line}\n    {why}")
+        self.line = line
 
 
 @dataclass
@@ -109,7 +119,7 @@ class Replay:
                 await self._listen()
                 await self._check(line)
             except AssertionError as error:
-                raise Mismatch(f"{self.script.name}.txt:{number}: {line}\n    {error}") from error
+                raise Mismatch(self.script, number, line, error) from error
         await self._nothing_left()
 
     async def as_batches(self) -> None:
@@ -131,7 +141,7 @@ class Replay:
                 try:
                     await self._check(line)
                 except AssertionError as error:
-                    raise Mismatch(f"{self.script.name}.txt:{number} (as a batch): {line}\n    {error}") from error
+                    raise Mismatch(self.script, number, line, f"as a batch: {error}") from error
         await self._nothing_left()
 
     async def _listen(self) -> None:
@@ -212,11 +222,13 @@ class Replay:
 
     async def _nothing_left(self) -> None:
         left = {name: frames for name, frames in self.heard.items() if frames}
-        assert not left, f"{self.script.name}.txt: more came than the script names: {left}"
+        if left:
+            raise Mismatch(self.script, 0, END, f"more came than the script names: {left}")
         usage = await self.world.usage()
         for kind in ("nameplate", "mailbox"):
             more = usage[kind][self.seen_usage[kind] :]
-            assert not more, f"{self.script.name}.txt: more usage records of {kind} than the script names: {more}"
+            if more:
+                raise Mismatch(self.script, 0, END, f"more usage records of {kind} than the script names: {more}")
 
     def _message(self, text: str) -> Frame:
         kind, _, rest = text.partition(" ")

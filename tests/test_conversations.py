@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from conversation import Replay, Script, read_scripts
+from conversation import Mismatch, Replay, Script, read_scripts
 from reference_world import ReferencePeer, ReferenceWorld
 from worlds import CoreWorld, LiveWorld, StoreWorld
 
@@ -74,7 +74,8 @@ async def test_against_the_reference_server(
         if script.reference_differs is None:
             await replay.one_by_one()
         else:
-            with pytest.raises(AssertionError):
+            with pytest.raises(Mismatch) as mismatch:
                 await replay.one_by_one()
+            assert mismatch.value.line == script.reference_fails_at
     finally:
         await world.stop()

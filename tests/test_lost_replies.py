@@ -1,6 +1,6 @@
 """A command whose reply was lost is said again, and it is as if nothing had happened.
 
-A whole session of two sides is cut after each of its commands: the connections are lost, the server is killed and
+A whole session of two sides is cut after each of its commands: the connections are lost, the server ends and is
 started again, both sides come back as the real client does (reference client, _nameplate.py:165, _mailbox.py:195),
 the last command is said again, and the session goes on to its end.
 """
@@ -42,7 +42,7 @@ AFTER_CLOSE_ONLY = [step for step in SESSION if step[1]["type"] != "release"]
 
 
 class CrashWorld(StoreWorld):
-    """A store that can be killed: what was not committed is gone, nothing is saved on the way out."""
+    """A server that ends without a word: nothing is saved on the way out. (tests/durability kills real ones.)"""
 
     async def crash(self) -> None:
         self.lines = {}

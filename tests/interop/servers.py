@@ -134,7 +134,7 @@ class Restante(Server):
         ]
 
     def usage(self) -> Usage:
-        # Commit, then speak (design §1): what a client was told is in the file, without a wait.
+        # Commit, then speak (docs/design.md): what a client was told is in the file, without a wait.
         return Usage(
             _column(self._path, "SELECT result FROM usage_nameplates ORDER BY id"),
             _column(self._path, "SELECT result FROM usage_mailboxes ORDER BY id"),

@@ -1,7 +1,7 @@
 """A receiver stopped by Ctrl-C says nothing to the server; whoever comes next is a third side, like a stranger.
 
 The reference server answers a third side with `crowded`, and from then on the first two as well, whenever they
-claim, open or close again (mailbox server issues 19, 20 and 80). Ours: design §3.2.
+claim, open or close again (mailbox server issues 19, 20 and 80). Ours: docs/decisions/silent-sides.md.
 """
 
 import pytest

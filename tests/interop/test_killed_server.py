@@ -31,7 +31,7 @@ def moments(*moments: tuple[Order, Moment]) -> pytest.MarkDecorator:
 
 
 @moments(
-    # The sender asks for a nameplate once more and must be given the same one (design §3.4): the usage shows one.
+    # The sender asks for a nameplate once more and must be given the same one: the usage shows one.
     (BEFORE, to_client(SENDER, "allocated")),
     (AFTER, to_client(SENDER, "allocated")),
     (BEFORE, to_client(SENDER, "claimed")),

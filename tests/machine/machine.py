@@ -301,23 +301,44 @@ class Conversation(RuleBasedStateMachine):
                 if talks:
                     self._command(slot, "add", phase="pake", body="00")
 
-    @rule(pick=picks, moods=st.tuples(st.sampled_from(MOODS), st.sampled_from(MOODS)))
-    def part(self, pick: int, moods: tuple[str | None, ...]) -> None:
-        """Everybody who has a certain mailbox open closes it."""
+    @rule(pick=picks, moods=st.tuples(st.sampled_from(MOODS), st.sampled_from(MOODS)), last=st.booleans())
+    def part(self, pick: int, moods: tuple[str | None, ...], last: bool) -> None:
+        """Everybody who has a certain mailbox open closes it; or the last of them adds something."""
         self._flush()
         mailboxes = list(self.model.mailboxes.values())
-        for slot, seated in enumerate(self.seated):
-            if seated is not None and mailboxes and seated[0].listening is mailboxes[pick % len(mailboxes)]:
+        listening = [
+            slot
+            for slot, seated in enumerate(self.seated)
+            if seated is not None and mailboxes and seated[0].listening is mailboxes[pick % len(mailboxes)]
+        ]
+        for slot in listening:
+            if last and slot == listening[-1]:
+                self._command(slot, "add", phase="late", body="00")
+            else:
                 self._command(slot, "close", mood=moods[slot % 2])
 
-    @rule(stays=slots, long=st.booleans())
-    def leave(self, stays: int, long: bool) -> None:
-        """All but one are gone, for a moment, or for so long that the server gives them up."""
+    @rule(first=st.sampled_from((0, 2)), lost=st.booleans(), refused=st.booleans())
+    def allocate_twice(self, first: int, lost: bool, refused: bool) -> None:
+        """Two connections of one side allocate; the first may be lost in between, or the disk may refuse a batch."""
+        for slot in (first, first + 1):
+            self._lose(slot)
+        self._command(first, "allocate")
+        self._flush()
+        if lost:
+            self._lose(first)
+        if refused and self.world.gathers and not self.model.settling(self.world.now()):
+            self._command(4, "open", mailbox="m2")
+            self._flush(refused=True)
+        self._command(first + 1, "allocate")
+
+    @rule(stays=slots, longer=st.sampled_from((None, 0.0, 0.25, 300.0)))
+    def leave(self, stays: int, longer: float | None) -> None:
+        """All but one are gone, for a moment, or for just as long as the server waits for them, or longer."""
         for slot in range(len(SEATS)):
             if slot != stays:
                 self._lose(slot)
-        if long:
-            self.wait(1000.0)
+        if longer is not None:
+            self.wait(self.model.prune_after + longer)
             self.sweep(refused=False)
 
     @rule(slot=slots, most=st.sampled_from((6, 8, 9)))
@@ -373,7 +394,7 @@ class Conversation(RuleBasedStateMachine):
     @rule(restarted=st.booleans())
     def lose_the_answer(self, restarted: bool) -> None:
         """The client comes back and says it again. That leaves the same rows, and the same usage but for the bind,
-        unless it adds a message (design §3.3).
+        unless it adds a message.
         """
         assert self.last is not None
         slot, text = self.last

@@ -2,7 +2,7 @@
 
 It shares no code with the server. Commands and replies are those of spec 000, the words of errors and the order of
 checks those of the reference server (server_websocket.py:200-330, 0.8.0); where both leave a choice, or where we
-part from the reference, the comment names the decision (design §3).
+part from the reference, the comment names the decision.
 
 Chance is not predicted. The server says what it drew, and the model says whether it may be so.
 """
@@ -141,7 +141,7 @@ class Server:
         self._returned = set()
 
     def settling(self, now: Now) -> bool:
-        """Tell whether it is too early to give anybody's place away, or to prune (design §3.7)."""
+        """Tell whether it is too early to give anybody's place away, or to prune (docs/design.md)."""
         return self._settles_at is not None and now.service < self._settles_at
 
     def save(self) -> None:
@@ -293,7 +293,7 @@ class Server:
         peer.allocated = True
         for nameplate in self.nameplates.values():
             mine = _place(nameplate.members, peer.side) if nameplate.app == peer.app else None
-            # Told to a connection that is gone: the answer may be lost, here it is again (design §3.4).
+            # Told to a connection that is gone: the answer may be lost, here it is again.
             if mine is not None and mine.allocated and (mine.told is None or mine.told.lost):
                 mine.told = peer
                 nameplate.mailbox.touched = now.service
@@ -389,7 +389,7 @@ class Server:
             mailbox.crowded = True
             raise Refusal("crowded")
         mine = self._sit(mailbox.members, mailbox, peer, now)
-        if not mine.holds:  # open after close (design §3.3)
+        if not mine.holds:  # open after close
             mine.holds, mine.mood = True, None
         mailbox.touched = now.service
         peer.listening = mailbox
@@ -452,7 +452,7 @@ class Server:
         return mine
 
     def _silent(self, members: list[Member], mailbox: Mailbox) -> Member | None:
-        """Name who gave up the place: no connection is left, no message was added (design §3.2). Who came last goes
+        """Name who gave up the place: no connection is left, no message was added. Who came last goes
         first: the receiver stopped by Ctrl-C, rather than the sender that waits for its successor.
         """
         spoke = {message["side"] for message in mailbox.messages}
@@ -477,7 +477,7 @@ class Server:
     # ── ends ─────────────────────────────────────────────────────────────────────────────────────
 
     def _end(self, mailbox: Mailbox, now: Now, *, pruned: bool) -> None:
-        """The nameplate that points there ends too; whoever listens is detached, and is not told (design §3.3)."""
+        """The nameplate that points there ends too; whoever listens is detached, and is not told."""
         for nameplate in list(self.nameplates.values()):
             if nameplate.mailbox is mailbox:
                 self._end_nameplate(nameplate, now, pruned=pruned)

@@ -1,6 +1,6 @@
 """Usage records by the formulas of the reference server (server.py:353 and :430, 0.8.0), written plainly.
 
-We differ in two points (design §3.2, §3.7): a mark says that somebody was turned away, since there is no third row to
+We differ in two points: a mark says that somebody was turned away, since there is no third row to
 count, and no duration is negative when the clock was set back.
 """
 

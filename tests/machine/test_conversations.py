@@ -28,15 +28,15 @@ class Socket(Conversation):
 
 
 def test_the_core_does_what_the_model_does() -> None:
-    run_state_machine_as_test(Core, settings=effort(100))
+    run_state_machine_as_test(Core, settings=effort(150))
 
 
 def test_the_store_keeps_what_the_model_keeps() -> None:
-    run_state_machine_as_test(Stored, settings=effort(60))
+    run_state_machine_as_test(Stored, settings=effort(50))
 
 
 def test_a_batch_means_what_its_commands_mean_one_after_the_other() -> None:
-    run_state_machine_as_test(Batched, settings=effort(60))
+    run_state_machine_as_test(Batched, settings=effort(100))
 
 
 def test_the_office_batches_without_anybody_noticing() -> None:

@@ -186,6 +186,7 @@ class CoreWorld(World):
     def __init__(self, options: Options, clock: Clock, dice: Dice) -> None:
         super().__init__(options, clock, dice)
         self._said: list[tuple[Connection, str | None, Now]] = []
+        self._wires: dict[Connection, Wire] = {}
         self._served_before = 0.0
         self._started = clock.uptime
         self._rebooted = clock.wall_time
@@ -204,6 +205,7 @@ class CoreWorld(World):
 
     def connect(self) -> Wire:
         wire = Wire()
+        self._wires[wire.connection] = wire
         self._desk.meet(wire.connection)
         return wire
 
@@ -229,9 +231,10 @@ class CoreWorld(World):
                     self._desk.refuse(connection, text, REFUSED)
         for connection in self._desk.turn():
             bodies, connection.outbox = connection.outbox, []
-            connection.line.send(bodies, stamp(self.clock.wall_time))
+            wire = self._wires[connection]  # its line leads nowhere when it is lost; here is what it would have said
+            wire.send(bodies, stamp(self.clock.wall_time))
             if connection.verdict is not None:
-                connection.line.hang_up(connection.verdict.code, connection.verdict.words)
+                wire.hang_up(connection.verdict.code, connection.verdict.words)
         return stored
 
     def _settle(self, now: Now) -> None:

@@ -1,7 +1,7 @@
 """The office: batch, commit, then speak.
 
-What arrives while a commit is in flight gathers into the next batch; a batch is one transaction; nothing that
-was decided in it is said to anybody before it is durable. There is no timer: under light load a batch is one
+While one batch is being committed, the next one gathers. Each is one transaction, and nothing that was decided
+in it is said to anybody before it is durable. There is no timer: under light load a batch is one
 command, under heavy load it is whatever came during one disk flush.
 """
 

@@ -1,7 +1,7 @@
 """The WebSocket shell: frames in, frames out, keep-alive, drain.
 
-picows checks opcodes, masking, control frames and the size of one frame (RFC 6455 section 5); ours are the reserved
-bits, UTF-8, and the order and total size of fragments.
+RFC 6455 section 5 is picows' business as far as single frames go: opcodes, masks, sizes, control frames. What it
+leaves to us is reserved bits, text that is not UTF-8, and fragments: their order and what they add up to.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 -- The mailbox server's database, schema 1. All of it is read into memory at start; while the server runs it
--- reads nothing from here, so there is no index but the keys. Wall times are seconds since 1970.
+-- reads nothing from here, so what is live has no index but the keys. Wall times are seconds since 1970.
+-- REFERENCES tells the reader; foreign_keys is off, since a batch's statements are not in the order it would want.
 
 -- One row, always.
 CREATE TABLE service (
