@@ -45,12 +45,15 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 @pytest.mark.asyncio(loop_scope="module")
 @every_script
 async def test_over_a_live_socket(script: Script, tmp_path: Path, http: aiohttp.ClientSession) -> None:
-    world = LiveWorld(script.options, tmp_path, http)
-    await world.start()
-    try:
-        await Replay(script, world).one_by_one()
-    finally:
-        await world.stop()
+    variables: dict[str, object] = {}
+    for batches in (False, True):
+        world = LiveWorld(script.options, tmp_path / str(batches), http)
+        await world.start()
+        try:
+            replay = Replay(script, world, variables)
+            await (replay.as_batches() if batches else replay.one_by_one())
+        finally:
+            await world.stop()
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

@@ -80,6 +80,8 @@ class Inbox:
 class CoreWorld:
     """The desk and the state, with nothing below them."""
 
+    tells_the_lost = True
+
     def __init__(self, options: dict[str, str]) -> None:
         self.policy = policy_of(options)
         self.clock = FakeClock()
@@ -212,6 +214,8 @@ class Client:
 class LiveWorld:
     """The whole server on a port of its own, spoken to over real sockets."""
 
+    tells_the_lost = False
+
     def __init__(self, options: dict[str, str], data: Path, http: aiohttp.ClientSession) -> None:
         self.options = options
         self.data = data
@@ -219,6 +223,8 @@ class LiveWorld:
         self.clock = FakeClock()
         self.dice = CountingDice()
         self.clients: dict[str, Client] = {}
+        self.held: int | None = None
+        """How many commands wait while the office is closed; None: it is open."""
 
     async def start(self) -> None:
         lifetime = Lifetime(prune_after=PRUNE_AFTER)
@@ -243,7 +249,13 @@ class LiveWorld:
 
     async def send(self, name: str, text: str) -> None:
         await self.clients[name].socket.send_str(text)
-        await self._fence(name)
+        if self.held is None:
+            await self._fence(name)
+        else:
+            self.held += 1
+            async with asyncio.timeout(10):
+                while len(self.office._queue) < self.held:  # noqa: ASYNC110 - it is a list, and nobody else asks
+                    await asyncio.sleep(0)
 
     async def drop(self, name: str) -> None:
         await self.clients[name].socket.close()
@@ -302,9 +314,15 @@ class LiveWorld:
         await self.start()
 
     async def hold(self) -> None:
-        raise NotImplementedError
+        """Close the office: what is received waits, and is one batch when it opens."""
+        await self.office.idle.wait()
+        self.running.cancel()
+        await asyncio.wait((self.running,))
+        self.held = 0
 
-    release = hold
+    async def release(self) -> None:
+        self.held = None
+        self.running = asyncio.create_task(self.office.run())
 
     async def rows(self) -> dict[str, str]:
         return sql_rows(self.data)
