@@ -371,8 +371,10 @@ class StoreWorld(CoreWorld):
         check_store(self._store, self.run(self._store.view()), self._desk.state, self.now())
 
     def close(self) -> None:
-        self.run(self._store.close())
-        super().close()
+        try:
+            self.run(self._store.close())
+        finally:
+            super().close()
 
 
 class BatchWorld(StoreWorld):
@@ -471,8 +473,10 @@ class OfficeWorld(World):
         check_store(self._store, self.run(self._store.view()), self.desk.state, self.now())
 
     def close(self) -> None:
-        self.run(self._end())
-        super().close()
+        try:
+            self.run(self._end())
+        finally:
+            super().close()
 
     async def _end(self) -> None:
         await self._stop()
