@@ -13,8 +13,9 @@ from typing import Any, ClassVar, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from machine.givens import Clock, Dice, Options, Wire
 from machine.model import Now, Peer, Server
-from machine.worlds import Clock, Dice, Options, Wire, World
+from machine.worlds import World
 
 APPS = ("x", "y")
 SIDES = ("a", "b", "c", "")
@@ -340,6 +341,34 @@ class Conversation(RuleBasedStateMachine):
         if longer is not None:
             self.wait(self.model.prune_after + longer)
             self.sweep(refused=False)
+
+    @rule(pick=picks, speaks=st.sets(st.sampled_from((0, 2))), left=st.sets(st.sampled_from((0, 2)), min_size=1))
+    def succeed(self, pick: int, speaks: set[int], left: set[int]) -> None:
+        """Two sides meet, one or both leave, with or without a word, and a third comes."""
+        name = _choose(pick, self._names(0), NAMEPLATES)
+        for slot in (0, 1, 2, 3, 4):
+            self._lose(slot)
+        for slot in (0, 2):
+            self._command(slot, "claim", nameplate=name)
+            self._flush()
+            nameplate = self.model.nameplates.get(("x", name))
+            if nameplate is not None and slot in speaks:
+                self._command(slot, "open", mailbox=nameplate.mailbox.name)
+                self._command(slot, "add", phase="pake", body="00")
+        for slot in sorted(left):
+            self._lose(slot)
+        self._command(4, "claim", nameplate=name)
+
+    @rule(first=st.sampled_from((0, 2)), pick=picks)
+    def listen_twice(self, first: int, pick: int) -> None:
+        """Two connections of one side have a mailbox open; one closes it, for both, and the other goes on."""
+        mailboxes = sorted(mailbox for app, mailbox in self.model.mailboxes if app == "x")
+        for slot in (first, first + 1):
+            self._lose(slot)
+        for slot in (first, first + 1):
+            self._command(slot, "open", mailbox=_choose(pick, mailboxes, MAILBOXES))
+        self._command(first, "close")
+        self._command(first + 1, "add", phase="late", body="00")
 
     @rule(slot=slots, most=st.sampled_from((6, 8, 9)))
     def take_the_digits(self, slot: int, most: int) -> None:

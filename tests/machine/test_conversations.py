@@ -4,7 +4,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from machine.effort import effort
 from machine.machine import Conversation
-from machine.worlds import BatchWorld, CoreWorld, OfficeWorld, SocketWorld, StoreWorld
+from machine.shells import OfficeWorld, SocketWorld
+from machine.worlds import BatchWorld, CoreWorld, StoreWorld
 
 
 class Core(Conversation):

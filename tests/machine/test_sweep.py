@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from machine.effort import effort
-from machine.worlds import Wire
+from machine.givens import Wire
 from restante.mailbox import sweep
 from restante.mailbox.desk import Desk
 from restante.mailbox.model import Now, Policy

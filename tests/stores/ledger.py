@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Self
 
 from restante.mailbox import session
 from restante.mailbox.model import Change, Decision, Mailbox, MailboxTouched, Now, Policy
@@ -37,6 +38,10 @@ class Ledger:
         self.service = service
         self.changes: list[Change] = []
         self._dice = Dice()
+
+    @classmethod
+    async def begin(cls, store: Store) -> Self:
+        return cls(await store.view(), service=store.service)
 
     @property
     def now(self) -> Now:

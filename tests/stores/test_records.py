@@ -1,0 +1,137 @@
+"""What outlives the live rows in every engine: usage records, and how long the service has run."""
+
+from __future__ import annotations
+
+import asyncio
+
+from restante.mailbox import model
+from restante.mailbox.office import Lifetime, Office
+from restante.records import CurrentUsage, MailboxUsage, NameplateUsage
+from stores.engines import LIVE, USAGE, Engine
+from stores.ledger import Dice, Ledger
+from stores.picture import assert_shown
+
+# ── usage records ────────────────────────────────────────────────────────────────────────────────
+
+
+def ids(engine: Engine, table: str) -> list[int]:
+    return [row[0] for row in engine.rows(f"SELECT id FROM {table} ORDER BY id")]
+
+
+async def test_usage_rows_hold_the_records_and_are_ours(engine: Engine) -> None:
+    nameplate = NameplateUsage("é", 1.5, None, 2.5, "lonely")
+    mailbox = MailboxUsage("x", True, 1.5, 0.25, 2.5, "happy")
+    await engine.store.apply([nameplate, mailbox, nameplate], model.Now(1.0, 1.0))
+    times = "started, waiting_time, total_time, result"
+    assert engine.rows(f"SELECT id, origin, app_id, {times} FROM usage_nameplates ORDER BY id") == [
+        (1, "", "é", 1.5, None, 2.5, "lonely"),
+        (2, "", "é", 1.5, None, 2.5, "lonely"),
+    ]
+    assert engine.rows(f"SELECT id, origin, app_id, for_nameplate, {times} FROM usage_mailboxes") == [
+        (1, "", "x", 1, 1.5, 0.25, 2.5, "happy")
+    ]
+
+
+async def test_an_id_of_a_usage_row_is_never_given_again(engine: Engine) -> None:
+    """Not after it was forgotten, not after all were, not after a restart in between."""
+
+    async def use(wall: float) -> None:
+        ledger = Ledger(await engine.store.view(), wall)
+        ledger.bind("a")
+        ledger.open("a", "m")
+        ledger.claim("a", "4")
+        ledger.release("a", "4")
+        ledger.close("a", "m")
+        ledger.close("a", "box1")
+        await ledger.commit(engine.store)
+
+    given: dict[str, set[int]] = {table: set() for table in USAGE}
+    for turn in range(4):
+        await use(1000.0 * turn)
+        for table in USAGE:
+            new = set(ids(engine, table))
+            assert new
+            assert min(new) > max(given[table], default=0)
+            given[table] |= new
+        assert await engine.store.forget_usage(1e12, 100) == 4
+        assert engine.count(*USAGE) == {}
+        if turn % 2:
+            await engine.restart()
+        else:
+            await engine.crash()
+
+
+async def test_forgetting_takes_what_is_old_and_no_more_than_it_may(engine: Engine) -> None:
+    records = [
+        record
+        for started in (10.0, 50.0, 20.0, 40.0, 30.0)
+        for record in (
+            NameplateUsage("x", started, None, 1000.0, "lonely"),
+            MailboxUsage("x", False, started, None, 1000.0, "lonely"),
+        )
+    ]
+    await engine.store.apply([*records, CurrentUsage(0.0, 0.0, None, 0)], model.Now(60.0, 1.0))
+    ledger = await Ledger.begin(engine.store)
+    ledger.wall = 25.0
+    ledger.bind("a")
+    ledger.open("a", "m")
+    await ledger.commit(engine.store)
+
+    assert await engine.store.forget_usage(10.0, 10) == 0  # as old as that is not older
+    assert await engine.store.forget_usage(40.0, 2) == 2 + 2 + 1
+    assert engine.count(*USAGE) == {"usage_nameplates": 3, "usage_mailboxes": 3}
+    assert await engine.store.forget_usage(40.0, 2) == 1 + 1
+    assert await engine.store.forget_usage(40.0, 2) == 0
+    for table in ("usage_nameplates", "usage_mailboxes"):
+        assert engine.rows(f"SELECT started FROM {table} ORDER BY started") == [(40.0,), (50.0,)]
+    assert engine.count("usage_current", *LIVE) == {"usage_current": 1, "mailboxes": 1}
+    await assert_shown(engine.store, ledger)
+
+
+# ── service time ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_service_time_is_saved_with_a_commit(engine: Engine) -> None:
+    """A second of it may be lost, never more, and none is invented."""
+    service = 0.0
+    for step in (1.5, 0.25, 0.5, 0.0, 100.0, 0.75, 0.5, 0.75, 10.0):
+        service += step
+        await engine.store.apply([model.Pruned(0.0)], model.Now(5.0 + service, service))
+        [(seconds, saved)] = engine.rows("SELECT seconds, saved FROM service")
+        assert service - 1.0 < seconds <= service
+        assert saved == 5.0 + seconds
+        if step >= 10.0:
+            await engine.restart()
+            assert engine.store.service == service
+
+
+class Clock:
+    def __init__(self, wall: float, uptime: float) -> None:
+        self.wall_time = wall
+        self.uptime = uptime
+
+    def wall(self) -> float:
+        return self.wall_time
+
+    def monotonic(self) -> float:
+        return self.uptime
+
+
+async def test_service_time_goes_up_over_restarts_whatever_the_clocks_do(engine: Engine) -> None:
+    """The machine boots and counts from 0, somebody sets the wall clock back, the server crashes or ends in order."""
+    served = [0.0]
+    for wall, uptime in ((1e9, 5000.0), (2e9, 0.0), (5e8, 10.0), (1e9, 0.0)):
+        clock = Clock(wall, uptime)
+        office = await Office.open(engine.store, clock, Dice(), model.Policy(), Lifetime())
+        assert office.now() == model.Now(wall, served[-1])
+        running = asyncio.create_task(office.run())
+        clock.uptime += 100.0
+        clock.wall_time -= 50.0
+        office.sweep()
+        await asyncio.wait_for(office.idle.wait(), 30)
+        office.stop()
+        await running
+        served.append(engine.rows("SELECT seconds FROM service")[0][0])
+        await (engine.crash() if len(served) % 2 else engine.restart())
+        assert engine.store.service == served[-1]
+    assert served == [0.0, 100.0, 200.0, 300.0, 400.0]
