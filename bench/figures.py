@@ -54,6 +54,8 @@ FIGURES: dict[str, Figure] = {
     "restart_empty": Figure("  start with none, s"),
     "prune_stall": Figure("longest stall, {n} pruned, ms", target=_own(10, 5)),
     "prune_floor": Figure("  longest stall, nothing to prune, ms"),
+    "flood_p99": Figure("add to delivery while another floods, p99, ms", target=_own(100, 10)),
+    "flood_p50": Figure("  the same, p50, ms"),
     "cpu_per_session": Figure("  server CPU a session, ms"),
     "saturated_delivery_p50": Figure("  add to delivery, saturated, p50, ms"),
     "light_cpu_per_session": Figure("  server CPU a session, light load, ms"),

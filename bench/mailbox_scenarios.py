@@ -16,6 +16,7 @@ import msgspec
 import words
 from figures import OPERATIONS, Results
 from mailbox_caller import Caller
+from mailbox_flood import delivery_under_flood
 from mailbox_load import Load, Window, percentile
 from mailbox_prefill import fill_reference, filled_restante
 from mailbox_stall import prune_stall
@@ -201,10 +202,15 @@ async def _probe(server: Server, times: dict[str, list[float]]) -> None:
     caller.end()
 
 
+def _without_pace(kind: Kind) -> tuple[str, ...]:
+    """Give the flags with which one client may ask as much as it likes."""
+    return ("--limit", "commands=0", "--limit", "bytes=0") if kind == "restante" else ()
+
+
 async def list_(run: Run) -> None:
     """Ask again and again for a long list nobody changes."""
     for kind in run.kinds:
-        server = await run.bench.start(kind, await run.filled(kind))
+        server = await run.bench.start(kind, await run.filled(kind), *_without_pace(kind))
         caller = Caller(server.port)
         await caller.greet()
         await caller.bind()
@@ -257,13 +263,31 @@ async def prune(run: Run) -> None:
     """Ours alone: the reference's expiry is not an option of it, and its prune is O(n²) in one call."""
     if "restante" not in run.kinds:
         return
-    flags = ("--prune-every", str(run.prune_every), "--prune-after", str(run.prune_after))
+    flags = (
+        *("--prune-every", str(run.prune_every), "--prune-after", str(run.prune_after)),
+        *_without_pace("restante"),
+    )
     for _ in range(min(run.rounds, PRUNE_ROUNDS)):
         server = await run.bench.start("restante", await run.filled("restante"), *flags)
         floor, stall = await prune_stall(server.port, run.prune_after, run.prune_every)
         await server.stop()
         run.results.add("prune_floor", "restante", floor * 1e3)
         run.results.add("prune_stall", "restante", stall * 1e3)
+
+
+async def flood(run: Run) -> None:
+    """One client adds as fast as it can; another pair must not notice."""
+    for nth in range(run.rounds):
+        for kind in run.order(nth):
+            server = await run.bench.start(kind, run.bench.folder())
+            try:
+                seconds = await delivery_under_flood(server.port, run.seconds)
+            except TimeoutError:
+                run.results.failures.append(f"{kind}: under a flood, messages did not come within 30 s")
+            else:
+                run.results.add("flood_p50", kind, percentile(seconds, 0.5) * 1e3)
+                run.results.add("flood_p99", kind, percentile(seconds, 0.99) * 1e3)
+            await server.stop()
 
 
 SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
@@ -275,4 +299,5 @@ SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "list": list_,
     "restart": restart,
     "prune": prune,
+    "flood": flood,
 }

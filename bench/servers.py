@@ -131,6 +131,7 @@ class Bench:
             folder.mkdir()
         else:
             shutil.copytree(like, folder)
+            os.sync()  # a server's own files are on disk; else its first flush would be that of the copy
         return folder
 
     def spawn(self, kind: Kind, data: Path, *flags: str, fsync_us: int | None = None) -> Server:
