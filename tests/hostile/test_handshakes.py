@@ -1,0 +1,170 @@
+"""Broken HTTP, slow handshakes, and connections that come and then do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import pytest
+
+from hostile.siege import Siege
+from raw_socket import PING, PONG, TEXT, RawSocket, frame, handshake
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+OPTIONS: Final = ("--limit", "handshake=1", "--limit", "bind=1")
+"""Short, for the test's sake. The pair shakes hands and binds at once."""
+
+CROWD: Final = 1000
+
+BAD, NOT_FOUND, OK = "400 Bad Request", "404 Not Found", "200 OK"
+NOTHING: Final = ""
+"""The connection ends without a word."""
+
+
+def with_headers(*lines: str) -> bytes:
+    """Give a good request with these lines too many."""
+    return handshake().replace(b"\r\n\r\n", "".join(f"\r\n{line}" for line in lines).encode() + b"\r\n\r\n")
+
+
+REQUESTS: Final[dict[str, tuple[bytes, str]]] = {
+    "nothing but an end": (b"\r\n\r\n", BAD),
+    "a word": (b"hello\r\n\r\n", BAD),
+    "zeros": (bytes(500) + b"\r\n\r\n", BAD),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)) + b"\r\n\r\n", BAD),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", BAD),
+    "HTTP/1.0": (handshake().replace(b"HTTP/1.1", b"HTTP/1.0"), BAD),
+    "HTTP/1.11": (handshake().replace(b"HTTP/1.1", b"HTTP/1.11"), BAD),
+    "no path": (handshake().replace(b" /v1 ", b"  "), BAD),
+    "a space in the path": (handshake("/v1 /v1"), BAD),
+    "another path": (handshake("/v2"), NOT_FOUND),
+    "a path above": (handshake("/v1x/../v1"), NOT_FOUND),
+    "a whole address": (handshake("http://127.0.0.1/v1"), NOT_FOUND),
+    "a path of 10,000 letters": (handshake("/" + "x" * 10_000), NOT_FOUND),
+    "the greeting, a hundred times": (b"GET / HTTP/1.1\r\n\r\n" * 100, OK),
+    "POST": (handshake().replace(b"GET", b"POST"), BAD),
+    "get": (handshake().replace(b"GET", b"get"), BAD),
+    "no upgrade": (handshake(Upgrade=""), BAD),
+    "another upgrade": (handshake(Upgrade="h2c"), BAD),
+    "no connection": (handshake(Connection=""), BAD),
+    "another connection": (handshake(Connection="keep-alive"), BAD),
+    "no version": (handshake(Sec_WebSocket_Version=""), BAD),
+    "another version": (handshake(Sec_WebSocket_Version="12"), BAD),
+    "no key": (handshake(Sec_WebSocket_Key=""), BAD),
+    "a key of 15 bytes": (handshake(Sec_WebSocket_Key="AAAAAAAAAAAAAAAAAAAA"), BAD),
+    "a key of no base64": (handshake(Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25j*Q=="), BAD),
+    "a key that is not ASCII": (handshake(Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jé=="), BAD),
+    "a header without a colon": (with_headers("hello"), BAD),
+    "a header without a name": (with_headers(": x"), BAD),
+    "a space before the colon": (with_headers("X : x"), BAD),
+    "a folded header": (with_headers("X: x", " y"), BAD),
+    "a NUL in a header": (with_headers("X: \0"), BAD),
+    "a line feed in a header": (with_headers("X: \nY: y"), BAD),
+    "1,000 headers": (with_headers(*(f"X{i}: x" for i in range(1000))), BAD),
+    "a body": (with_headers("Content-Length: 5"), BAD),
+    "two lengths": (with_headers("Content-Length: 0", "Content-Length: 0"), BAD),
+    "a length of no number": (with_headers("Content-Length: x"), BAD),
+    "chunks": (with_headers("Transfer-Encoding: chunked"), BAD),
+    "a header of 20 KB": (with_headers("X: " + "x" * 20_000), NOTHING),
+    "20 KB without an end": (b"GET /v1 HTTP/1.1\r\nX: " + b"x" * 20_000, NOTHING),
+    "a megabyte without an end": (b"GET /" + b"x" * (1 << 20), NOTHING),
+}
+
+SLOW: Final[dict[str, bytes]] = {
+    "nothing at all": b"",
+    "a letter": b"G",
+    "all but the end": handshake()[:-1],
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)),
+    "bare line feeds": handshake().replace(b"\r\n", b"\n"),
+}
+
+
+async def status(siege: Siege, request: bytes) -> str:
+    """Send this; gives the status that it gets, and reads to the end."""
+    caller = await siege.connect()
+    caller.write(request)
+    head = (await caller.rest()).partition(b"\r\n")[0].decode()
+    assert head.startswith("HTTP/1.1 ") or not head, head
+    return head.removeprefix("HTTP/1.1 ")
+
+
+async def test_broken_http_is_answered_and_closed(siege: Siege) -> None:
+    async with siege.beside_the_pair("broken HTTP"):
+        got = await asyncio.gather(*(status(siege, request) for request, _ in REQUESTS.values()))
+        assert dict(zip(REQUESTS, got, strict=True)) == {name: due for name, (_, due) in REQUESTS.items()}
+
+
+async def test_what_comes_with_the_handshake_is_heard_after_it(siege: Siege) -> None:
+    async with siege.beside_the_pair("frames in the handshake"):
+        caller = await siege.connect()
+        caller.write(handshake() + frame(PING, b"1") + frame(TEXT, b'{"type": "ping", "ping": 2}'))
+        await caller.reader.readuntil(b"\r\n\r\n")
+        assert (await caller.hear())["type"] == "welcome"
+        heard = [await caller.read() for _ in range(3)]
+        assert (PONG, b"1") in heard
+        assert len([None for _, payload in heard if b'"pong":2' in payload]) == 1
+
+
+async def test_a_handshake_that_takes_too_long_is_cut_off(siege: Siege) -> None:
+    async with siege.beside_the_pair("a hundred slow handshakes"):
+        assert set(await asyncio.gather(*(status(siege, each) for each in 20 * list(SLOW.values())))) == {NOTHING}
+
+
+async def test_a_handshake_letter_by_letter_is_cut_off_all_the_same(siege: Siege) -> None:
+    async with siege.beside_the_pair("a handshake letter by letter") as pair:
+        caller = await siege.connect()
+        ending = asyncio.create_task(caller.rest())
+        for letter in handshake(X="x" * 10_000):
+            caller.write(bytes((letter,)))
+            await pair.plays(1)
+            if ending.done():
+                break
+        assert await ending == b""
+
+
+# ── those who come and do nothing ────────────────────────────────────────────────────────────────
+
+
+async def test_a_thousand_that_never_bind_are_seen_off(siege: Siege) -> None:
+    async with siege.beside_the_pair("1,000 that never bind"):
+        before = siege.resident_mib()
+        crowd = await asyncio.gather(*(siege.enter() for _ in range(CROWD)))
+        await siege.fence()
+        assert siege.resident_mib() - before < 20  # 14 KiB each; the bench has the exact figure
+        for each in crowd[: CROWD // 2]:
+            each.say(type="ping", ping="still here")  # is no bind
+        fates = await asyncio.gather(*(each.last_words() for each in crowd))
+        for told, code in fates:
+            assert (told[-1]["error"], told[-1]["orig"], code) == ("must bind first", None, 1008)
+        assert {len(told) for told, _ in fates} == {1, 3}
+
+
+async def say_no_more(caller: RawSocket) -> None:
+    """Close our half. The server has nobody to talk with, and closes the other one."""
+    caller.writer.write_eof()
+    assert isinstance(await caller.rest(), bytes)
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["a reset", "half a close"])
+async def test_who_goes_without_a_word_is_gone(siege: Siege, *, half: bool) -> None:
+    async with siege.beside_the_pair("hundreds that vanish"):
+        crowd = []
+        for number in range(100):
+            fresh, inside, bound, subscribed = await asyncio.gather(
+                siege.enter(), siege.enter(), siege.bind(f"gone-{number}"), siege.bind(f"gone-{number}")
+            )
+            inside.write(frame(TEXT, b'{"type": "pi', fin=False), frame(TEXT, PING.to_bytes() * 100)[:50])
+            subscribed.say(type="open", mailbox=f"gone-{number // 2}")
+            assert (await subscribed.hear())["type"] == "ack"
+            crowd += [fresh, inside, bound, subscribed]
+        if half:
+            await asyncio.gather(*(say_no_more(each) for each in crowd))
+        for each in crowd:
+            each.cut()
+        for number in range(50):  # both sides of each mailbox are gone: there is room for others
+            newcomer = await siege.bind("new")
+            newcomer.say(type="open", mailbox=f"gone-{number}")
+            assert (await newcomer.hear())["type"] == "ack"
+            newcomer.say(type="close", mood="happy")
+            assert [(await newcomer.hear())["type"] for _ in range(2)] == ["ack", "closed"]
+            newcomer.cut()

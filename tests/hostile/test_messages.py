@@ -1,0 +1,212 @@
+"""Any JSON in any field of any command: an object is answered, and what is none ends its connection."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durability.clients import REPLIES
+from hostile.siege import Siege
+from machine.effort import effort
+from raw_socket import BINARY, CLOSE, TEXT, RawSocket, frame
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "bind": ("appid", "side", "client_version"),
+    "list": (),
+    "allocate": (),
+    "claim": ("nameplate",),
+    "release": ("nameplate",),
+    "open": ("mailbox",),
+    "add": ("phase", "body"),
+    "close": ("mailbox", "mood"),
+    "ping": ("ping",),
+}
+
+GOOD: Final[dict[str, str]] = {
+    "appid": '"fuzz"',
+    "side": '"s"',
+    "client_version": '["python", "1"]',
+    "nameplate": '"4"',
+    "mailbox": '"m"',
+    "phase": '"p"',
+    "body": '"00"',
+    "mood": '"happy"',
+    "ping": "1",
+    "id": '"1"',
+}
+
+VALUES: Final = (
+    *("null", "true", "false", "0", "-0", "-1", "1.5", "1e400", "-1E-400", "1" * 5000, "0." + "3" * 5000),
+    *('""', '" "', '"\\u0000"', '"é"', '"😀"', '"\\ud83d\\ude00"', '"' + "x" * 5000 + '"', '"4\\n"', '"٤"'),
+    *("[]", "[[]]", "[" * 500 + "]" * 500, '["python"]', "[null, null]", "[1, 2, 3]"),
+    *("{}", '{"type": "ping"}', '{"a": ' * 300 + "1" + "}" * 300, '{"": {"": ""}}'),
+)
+"""What stands where something else should; JSON text."""
+
+FIRST: Final = ("", "bind", "open")
+"""How far a connection is when it is said: the last thing that it said rightly."""
+
+
+def command(**fields: str) -> str:
+    """Give a JSON object from texts of JSON values."""
+    return "{" + ", ".join(f"{json.dumps(key)}: {value}" for key, value in fields.items()) + "}"
+
+
+def wrong(kind: str) -> Iterator[str]:
+    """Give the command with every value in each of its fields, one at a time, and without it."""
+    good = {"id": GOOD["id"], "type": json.dumps(kind), **{field: GOOD[field] for field in FIELDS[kind]}}
+    for field, right in good.items():
+        yield command(**{key: value for key, value in good.items() if key != field})
+        for value in VALUES:
+            yield command(**{**good, field: value})
+            yield command(**{**good, field: value})[:-1] + f", {json.dumps(field)}: {right}}}"
+
+
+def read(text: str) -> Any:
+    """Read JSON as RFC 8259 has it, numbers as they are written. Raises ValueError for what is none."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    return json.loads(text, parse_constant=refuse, parse_int=str, parse_float=str)
+
+
+async def answered(socket: RawSocket, texts: list[str]) -> None:
+    """Say these texts, all of them JSON objects, at once: each must be answered as is due, in order, and no more.
+
+    First comes the ack with the very id, null where there is none; then an error with the very text, or the direct
+    response with the very id. What has no type gets its error alone. Messages may come in between.
+    """
+    fence = b'{"type": "ping", "ping": "fence"}'
+    socket.write(*(frame(TEXT, text.encode()) for text in texts), frame(TEXT, fence))
+    told = deque([await heard(socket)])
+    while told[-1][0].get("pong") != "fence":
+        told.append(await heard(socket))
+    for text in texts:
+        said = read(text)
+        if "type" in said:
+            ack, _ = told.popleft()
+            assert (ack["type"], ack["id"]) == ("ack", said.get("id")), text
+        kind = said.get("type")
+        if b'"orig":' + text.encode() + b',"server_tx"' in told[0][1]:
+            error, _ = told.popleft()
+            assert (error["type"], error["error"] in {"", "internal error"}) == ("error", False), text
+        elif isinstance(kind, str) and kind in REPLIES:
+            reply, _ = told.popleft()
+            assert (reply["type"], reply["id"]) == (REPLIES[kind], said.get("id")), text
+        else:
+            assert kind in {"bind", "open", "add"}, text
+    assert [each["type"] for each, _ in told] == ["ack", "pong"]
+
+
+async def heard(socket: RawSocket) -> tuple[dict[str, Any], bytes]:
+    """Read the next frame that is no message; gives also how it stood there."""
+    while True:
+        opcode, payload = await socket.read()
+        assert opcode in {TEXT, BINARY}, (opcode, payload)
+        told = read(payload.decode())
+        if told["type"] != "message":
+            return told, payload
+
+
+async def how_far(siege: Siege, first: str) -> RawSocket:
+    socket = await siege.enter()
+    if first:
+        await answered(socket, [command(type='"bind"', appid='"fuzz"', side='"s"')])
+    if first == "open":
+        await answered(socket, [command(type='"open"', mailbox='"m"')])
+    return socket
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+@pytest.mark.parametrize("first", FIRST, ids=["fresh", "bound", "open"])
+async def test_any_value_in_any_field_is_answered(siege: Siege, kind: str, first: str) -> None:
+    texts = list(wrong(kind))
+    async with siege.beside_the_pair("wrong types", 1):
+        for start in range(0, len(texts), 30):
+            socket = await how_far(siege, first)
+            await answered(socket, texts[start : start + 30])
+            await socket.leave()
+
+
+# ── whatever hypothesis thinks of ────────────────────────────────────────────────────────────────
+
+LETTERS: Final = st.text(st.characters(codec="utf-8"), max_size=20)
+
+JSON: Final = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | LETTERS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(LETTERS, inner, max_size=4),
+    max_leaves=8,
+)
+
+WRITTEN: Final = st.builds(json.dumps, JSON, ensure_ascii=st.booleans())
+
+
+@st.composite
+def commands(draw: st.DrawFn) -> str:
+    """Give a command with some values right, some wrong, some missing, some too many."""
+    kind = draw(st.sampled_from(sorted(FIELDS)))
+    fields = {"type": draw(st.just(json.dumps(kind)) | WRITTEN)}
+    for field in draw(st.permutations(("id", *FIELDS[kind]))):
+        if draw(st.integers(0, 9)):
+            fields[field] = draw(st.just(GOOD[field]) | st.sampled_from(VALUES) | WRITTEN)
+    for key in draw(st.lists(LETTERS.filter(lambda key: key not in {"id", "type"}), max_size=2)):
+        fields.setdefault(key, draw(WRITTEN))
+    return command(**dict(draw(st.permutations(list(fields.items())))))
+
+
+@given(texts=st.lists(commands(), max_size=20), first=st.sampled_from(FIRST))
+@effort(100)
+async def test_any_object_is_answered(siege: Siege, texts: list[str], first: str) -> None:
+    socket = await how_far(siege, first)
+    await answered(socket, texts)
+    await socket.leave()
+
+
+NEARLY: Final = (
+    *(command(type=json.dumps(kind), **{field: GOOD[field] for field in FIELDS[kind]}) for kind in FIELDS),
+    *('{"type": "ping", "ping": [1e5, "\\ud83d\\ude00", {"a": null}]}', "{}", "[]", '"x"', "1", "null", "  {} "),
+)
+
+EDITS: Final = st.lists(
+    st.tuples(st.integers(0, 80), st.integers(0, 2), st.binary(max_size=3) | st.sampled_from(list(b'{}[]":,\\0-e'))),
+    max_size=4,
+)
+
+
+@given(whole=st.sampled_from(NEARLY), edits=EDITS, opcode=st.sampled_from((TEXT, BINARY)))
+@effort(300)
+async def test_what_is_nearly_json_is_answered_or_ends_its_connection(
+    siege: Siege, whole: str, edits: list[tuple[int, int, bytes | int]], opcode: int
+) -> None:
+    payload = whole.encode()
+    for place, removed, put in edits:
+        payload = payload[:place] + (put if isinstance(put, bytes) else bytes((put,))) + payload[place + removed :]
+    socket = await siege.enter()
+    socket.write(frame(opcode, payload))
+    try:
+        value = read(payload.decode())
+        json.dumps(value, ensure_ascii=False).encode()  # no half pairs of surrogates
+    except ValueError:
+        value, codes = None, {1007} if payload.lstrip().startswith(b"{") else {1003, 1007}
+    else:
+        codes = {1003}
+    if isinstance(value, dict):
+        heard = await socket.hear()
+        assert heard["type"] == ("ack" if "type" in value else "error")
+        await socket.leave()
+    else:
+        error = await socket.hear()
+        assert (error["type"], error["orig"]) == ("error", None)
+        assert await socket.closed() in codes
+        socket.write(frame(CLOSE, b"\x03\xe8"))
+        assert await socket.ended()
+        await socket.hang_up()

@@ -1,0 +1,232 @@
+"""Who floods is slowed, and nobody else notices; nothing is lost, and all is done in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from msgspec.structs import replace
+
+from restante.mailbox.desk import Connection
+from restante.mailbox.limits import UNLIMITED, Limits, Pace
+from restante.mailbox.model import Policy
+from restante.mailbox.office import REFUSED, Lifetime, Office
+from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.turns import BACKLOG, BATCH, SHARE, WEIGHT
+from worlds import CountingDice, FakeClock, Inbox
+
+SLOW = replace(UNLIMITED, commands=100.0, commands_at_once=10)
+
+
+class Peer(Inbox):
+    """A client, and its connection."""
+
+    order: ClassVar[list[Peer]] = []
+
+    def __init__(self, office: Office, *, hurried: bool = True) -> None:
+        super().__init__()
+        self.office = office
+        self.connection = Connection(self)
+        self.connection.turn.pace = Pace() if hurried else None
+        self.said = 0
+        office.desk.meet(self.connection)
+
+    def send(self, bodies: list[bytes], stamp: bytes) -> None:
+        super().send(bodies, stamp)
+        Peer.order += [self] * len(bodies)
+
+    def ping(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.say(type="ping", ping=self.said)
+            self.said += 1
+
+    def say(self, **message: object) -> None:
+        self.office.receive(self.connection, json.dumps(message))
+
+    @property
+    def pongs(self) -> list[int]:
+        return [frame["pong"] for frame in self.frames if frame["type"] == "pong"]
+
+
+@asynccontextmanager
+async def opened(data: Path, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[Office, FakeClock]]:
+    Peer.order = []
+    clock, store = FakeClock(), SqliteStore.open(data)
+    office = await Office.open(store, clock, CountingDice(), Policy(limits=limits), Lifetime())
+    running = asyncio.create_task(office.run())
+    yield office, clock
+    office.stop()
+    await running
+    await store.close()
+
+
+async def time_goes_by(office: Office, clock: FakeClock) -> None:
+    """Let the clock go on until everything is done."""
+    async with asyncio.timeout(20):
+        while not office.idle.is_set():
+            clock.now += 1.0
+            await asyncio.sleep(0.002)  # an alarm of the office is never longer than what is owed
+
+
+async def some_turns() -> None:
+    """Let the office do all that it will do without the clock: some of it waits for the disk."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+
+
+async def test_who_says_much_at_once_makes_others_wait_for_two_batches_at_most(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (office, _):
+        floods, quiet = [Peer(office) for _ in range(20)], Peer(office)
+        for flood in floods:
+            flood.ping(1000)
+        quiet.ping()
+        await office.idle.wait()
+        before = Peer.order.index(quiet)
+        assert before <= 2 * (2 * BATCH + SHARE * len(floods)), "each ping is answered by an ack and a pong"
+        assert [flood.pongs for flood in floods] == [list(range(1000))] * len(floods)
+
+
+async def test_large_messages_make_a_batch_long_before_many_do(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (office, _):
+        floods, quiet = [Peer(office) for _ in range(20)], Peer(office)
+        for flood in floods:
+            for _ in range(8):
+                flood.say(type="ping", ping="0" * (WEIGHT // 4))
+        quiet.ping()
+        assert len(office.turns.gather(0.0, UNLIMITED)) == 4
+
+
+async def test_a_connection_is_left_unread_while_much_of_it_waits(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (office, _):
+        flood = Peer(office)
+        flood.ping(BACKLOG - 1)
+        assert not flood.paused
+        flood.ping(1)
+        assert flood.paused
+        flood.ping(1000)  # what was read before that
+        await office.idle.wait()
+        assert not flood.paused
+        assert flood.pongs == list(range(BACKLOG + 1000))
+
+
+async def test_commands_beyond_the_limit_wait_and_are_answered_in_time(tmp_path: Path) -> None:
+    async with opened(tmp_path, SLOW) as (office, clock):
+        hasty, calm = Peer(office), Peer(office)
+        hasty.ping(100)
+        await some_turns()
+        assert hasty.pongs == list(range(11))
+        assert hasty.paused
+        calm.ping()
+        await some_turns()
+        assert calm.pongs == [0]
+        clock.now += 0.1
+        calm.ping()
+        await some_turns()
+        assert hasty.pongs == list(range(21))
+        await time_goes_by(office, clock)
+        assert hasty.pongs == list(range(100))
+        assert not hasty.paused
+
+
+async def test_what_a_command_makes_others_be_sent_is_charged_to_who_said_it(tmp_path: Path) -> None:
+    limits = replace(UNLIMITED, bytes=1000.0, bytes_at_once=20_000)
+    async with opened(tmp_path, limits) as (office, _):
+        peers = [Peer(office) for _ in range(10)]
+        for peer in peers:
+            peer.say(type="bind", appid="x", side="a")
+            peer.say(type="open", mailbox="m")
+        await office.idle.wait()
+        peers[0].say(type="add", phase="p", body="0" * 2000)  # 20 kB to ten connections
+        peers[0].ping()
+        peers[1].ping()
+        await some_turns()
+        assert (peers[0].pongs, peers[1].pongs) == ([], [0])
+
+
+async def test_a_list_and_a_replay_cost_what_they_cost(tmp_path: Path) -> None:
+    limits = replace(UNLIMITED, bytes=1000.0, bytes_at_once=2000)
+    async with opened(tmp_path, limits) as (office, _):
+        maker = Peer(office, hurried=False)
+        maker.say(type="bind", appid="x", side="a")
+        maker.say(type="open", mailbox="m")
+        maker.say(type="add", phase="p", body="0" * 3000)
+        for number in range(200):
+            owner = Peer(office, hurried=False)
+            owner.say(type="bind", appid="x", side=f"s{number}")
+            owner.say(type="claim", nameplate=str(number))
+        await office.idle.wait()
+        for costly in ({"type": "list"}, {"type": "open", "mailbox": "m"}):
+            asking = Peer(office)
+            asking.say(type="bind", appid="x", side="a")
+            asking.say(**costly)
+            asking.ping()
+            await some_turns()
+            assert len(asking.frames) >= 3
+            assert asking.pongs == [], costly
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_whatever_waits_and_goes_back_is_done_in_order(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    async with opened(tmp_path, SLOW) as (office, clock):
+        peers = [Peer(office, hurried=dice.random() < 0.7) for _ in range(30)]
+        for _ in range(60):
+            for peer in dice.sample(peers, 10):
+                peer.ping(dice.randrange(80))
+            for _ in range(dice.randrange(6)):
+                await asyncio.sleep(0)
+            clock.now += dice.random()
+        await time_goes_by(office, clock)
+        for peer in peers:
+            assert peer.pongs == list(range(peer.said))
+            assert not peer.paused
+
+
+async def test_what_was_said_before_a_connection_was_lost_is_done_without_delay(tmp_path: Path) -> None:
+    async with opened(tmp_path, SLOW) as (office, _):
+        hasty = Peer(office)
+        hasty.say(type="bind", appid="x", side="a")
+        hasty.say(type="open", mailbox="m")
+        for _ in range(50):
+            hasty.say(type="add", phase="p", body="")
+        await some_turns()
+        office.lose(hasty.connection)
+        await office.idle.wait()
+        (mailbox,) = office.desk.state.mailboxes()
+        assert len(mailbox.messages) == 50
+        assert office.desk.connections == set()
+
+
+async def test_a_drain_waits_for_nobody_s_pace(tmp_path: Path) -> None:
+    async with opened(tmp_path, SLOW) as (office, _):
+        hasty = Peer(office)
+        hasty.ping(1000)
+        await some_turns()
+        assert len(hasty.pongs) < 1000
+    assert hasty.pongs == list(range(1000))
+
+
+async def test_a_batch_that_is_refused_refuses_nothing_that_was_not_in_it(tmp_path: Path) -> None:
+    async with opened(tmp_path, SLOW) as (office, clock):
+        hasty = Peer(office)
+        store = office._store
+        assert isinstance(store, SqliteStore)
+        store.database.execute("PRAGMA query_only = 1")
+        hasty.say(type="bind", appid="x", side="a")
+        for _ in range(30):
+            hasty.say(type="open", mailbox="m")
+        await some_turns()
+        refused = [frame["error"] for frame in hasty.frames if frame["type"] == "error"]
+        assert set(refused) == {REFUSED}
+        assert len(refused) == 11
+        store.database.execute("PRAGMA query_only = 0")
+        await time_goes_by(office, clock)
+        errors = [frame["error"] for frame in hasty.frames if frame["type"] == "error"]
+        assert errors[11:] == ["must bind first"] * 20
