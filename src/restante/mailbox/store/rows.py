@@ -24,7 +24,9 @@ _json: Final = msgspec.json.Encoder().encode
 class Rows:
     """What one batch writes."""
 
-    def __init__(self, changes: Sequence[Change]) -> None:
+    def __init__(self, changes: Sequence[Change], origin: str = "") -> None:
+        self._origin = origin
+        """Of the usage records: '' for our own, else the name of the file they come from."""
         self._mailboxes: dict[int, model.Mailbox] = {}
         self._nameplates: dict[int, model.Nameplate] = {}
         self._messages: dict[int, Parameters] = {}
@@ -131,8 +133,11 @@ class Rows:
         if key not in self._made:
             self._gone_nameplates.append((key,))
 
-    def _record(self, record: NameplateUsage | MailboxUsage | ClientVersion | CurrentUsage) -> None:
-        self._usage.setdefault(_RECORDS[type(record)], []).append(astuple(record))
+    def _record(self, record: NameplateUsage | MailboxUsage | ClientVersion) -> None:
+        self._usage.setdefault(_RECORDS[type(record)], []).append((self._origin, *astuple(record)))
+
+    def _current(self, record: CurrentUsage) -> None:
+        self._usage["INSERT OR REPLACE INTO usage_current VALUES (1, ?, ?, ?, ?)"] = [astuple(record)]
 
     def _pruned(self, change: model.Pruned) -> None:
         self._usage["UPDATE service SET pruned = ?"] = [(change.wall,)]
@@ -142,7 +147,7 @@ class Rows:
 
 
 def _insert(table: str, record: type[msgspec.Struct]) -> str:
-    fields = record.__struct_fields__
+    fields = ("origin", *record.__struct_fields__)
     return f"INSERT INTO {table} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"  # noqa: S608
 
 
@@ -150,7 +155,6 @@ _RECORDS: Final = {
     NameplateUsage: _insert("usage_nameplates", NameplateUsage),
     MailboxUsage: _insert("usage_mailboxes", MailboxUsage),
     ClientVersion: _insert("usage_client_versions", ClientVersion),
-    CurrentUsage: "INSERT OR REPLACE INTO usage_current VALUES (1, ?, ?, ?, ?)",
 }
 
 _NOTES: Final[dict[type, Callable[[Rows, Any], None]]] = {
@@ -171,5 +175,5 @@ _NOTES: Final[dict[type, Callable[[Rows, Any], None]]] = {
     NameplateUsage: Rows._record,
     MailboxUsage: Rows._record,
     ClientVersion: Rows._record,
-    CurrentUsage: Rows._record,
+    CurrentUsage: Rows._current,
 }

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import sqlite3
 import time
 from pathlib import Path
 
 import msgspec
 
-from restante.errors import Misuse, StoreError
-from restante.mailbox.store.schema import APPLICATION_ID, FILE, LOCK, migrations
+from restante.mailbox.store.beside import reading, running
 
 
 class Status(msgspec.Struct):
@@ -51,33 +47,12 @@ FROM service
 
 def read(data: Path) -> Status:
     """Read the status of a data directory. Raises Misuse where there is none, StoreError where it is not ours."""
-    path = data / FILE
-    if not path.exists():
-        raise Misuse(f"there is no mailbox server's data in {data} (--data names another directory)")
-    try:
-        running = _running(data)
-        # Nobody writes and there is no log: then SQLite need make no files beside it, where it may not.
-        still = not running and not path.with_name(f"{FILE}-wal").exists()
-        mode = "immutable=1" if still else "mode=ro"
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=5)
-        try:
-            return _read(database, path, running=running)
-        finally:
-            database.close()
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"cannot read {path}: {error}") from error
-
-
-def _read(database: sqlite3.Connection, path: Path, *, running: bool) -> Status:
-    if database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise StoreError(f"{path} is not a database of this mailbox server")
-    if database.execute("PRAGMA user_version").fetchone()[0] > len(migrations()):
-        raise StoreError(f"{path} is newer than this program: use the newer restante")
-    apps, nameplates, mailboxes, messages, sides, oldest, saved, pruned, seconds = database.execute(
-        _COUNTS
-    ).fetchone()
+    busy = running(data)
+    with reading(data) as database:
+        counts = database.execute(_COUNTS).fetchone()
+    apps, nameplates, mailboxes, messages, sides, oldest, saved, pruned, seconds = counts
     return Status(
-        running=running,
+        running=busy,
         saved=saved or None,
         age=max(0.0, time.time() - saved) if saved else None,
         applications=apps,
@@ -89,22 +64,6 @@ def _read(database: sqlite3.Connection, path: Path, *, running: bool) -> Status:
         last_prune=pruned,
         service_seconds=seconds,
     )
-
-
-def _running(data: Path) -> bool:
-    """Tell whether somebody holds the lock; ours, if we get it, is gone with the descriptor."""
-    try:
-        held = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(held)
 
 
 def render(status: Status) -> str:

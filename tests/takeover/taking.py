@@ -1,0 +1,64 @@
+"""Importing and looking at what came of it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from restante.errors import Misuse, RestanteError, StoreError
+from restante.mailbox.state import State
+from restante.mailbox.store.load import load
+from restante.mailbox.store.schema import FILE, connect
+from restante.mailbox.takeover.importing import take_over
+from restante.mailbox.takeover.report import Report
+
+
+def taking(data: Path, channel: Path | None = None, usage: Path | None = None, *, merge: bool = False) -> Report:
+    return take_over(data, channel, usage, merge=merge)
+
+
+def refused(
+    data: Path, channel: Path | None = None, usage: Path | None = None, *, merge: bool = False, misuse: bool = False
+) -> str:
+    """Import, and be refused: with one sentence, with nothing changed. Gives the sentence."""
+    before = content(data)
+    with pytest.raises(RestanteError) as refusal:
+        take_over(data, channel, usage, merge=merge)
+    assert type(refusal.value) is (Misuse if misuse else StoreError)
+    assert content(data) == before
+    assert not data.exists() or {file.name for file in data.iterdir()} <= {"lock", FILE}
+    said = str(refusal.value)
+    assert "\n" not in said
+    return said
+
+
+def content(data: Path) -> list[str]:
+    """Everything in a data directory, as SQL; nothing where nothing was ever written."""
+    if not (data / FILE).exists():
+        return []
+    with closing(connect(str(data / FILE))) as database:
+        dump = list(_dump(database))
+    return [] if dump == EMPTY else dump
+
+
+def _dump(database: sqlite3.Connection) -> Iterator[str]:
+    yield from database.iterdump()
+
+
+with closing(connect(":memory:")) as _empty:
+    EMPTY = list(_dump(_empty))
+
+
+def state(data: Path) -> State:
+    with closing(connect(str(data / FILE))) as database:
+        return load(database)
+
+
+def rows(data: Path, query: str) -> list[tuple[Any, ...]]:
+    with closing(connect(str(data / FILE))) as database:
+        return database.execute(query).fetchall()

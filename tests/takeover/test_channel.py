@@ -1,0 +1,355 @@
+"""What is live on the reference server is live on ours."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from wormhole_mailbox_server.server import CrowdedError
+
+from restante.mailbox.store import open_store
+from stores.ledger import Ledger
+from stores.picture import picture
+from takeover.sources import CHANNEL_V2, Their, alter, select
+from takeover.taking import rows, state, taking
+
+
+def member(side: str, added: float, **more: Any) -> dict[str, Any]:
+    return {"side": side, "added": added, **more}
+
+
+def wires(data: Path, mailbox: str, app: str = "x") -> list[dict[str, Any]]:
+    """The messages that we send to somebody who opens the mailbox."""
+    stored = state(data).app(app).mailboxes[mailbox].messages
+    return [msgspec.json.decode(message.wire + b"}") for message in stored]
+
+
+# ── a transfer under way ─────────────────────────────────────────────────────────────────────────
+
+
+def begin(their: Their) -> str:
+    """The sender waits with its pake, the receiver has claimed the code."""
+    mailbox = their.claim("a", "4", 1000.5)
+    their.open("a", mailbox, 1001.0)
+    their.add("a", mailbox, "pake", "aa", 1002.25, "id1")
+    assert their.claim("b", "4", 1010.75) == mailbox
+    return mailbox
+
+
+def test_a_transfer_under_way_is_taken_over_whole(their: Their, data: Path) -> None:
+    mailbox = begin(their)
+    their.release("a", "4", 1011.5)
+    report = taking(data, their.relay)
+    assert report.imported == {
+        "mailboxes": 1,
+        "mailbox_sides": 2,
+        "nameplates": 1,
+        "nameplate_sides": 2,
+        "messages": 1,
+    }
+    assert report.skipped == {}
+    app = picture(state(data))["x"]
+    assert msgspec.to_builtins(app["mailboxes"]) == {
+        mailbox: {
+            "key": 1,
+            "app_id": "x",
+            "mailbox_id": mailbox,
+            "for_nameplate": True,
+            "touched": 0.0,
+            "sides": [
+                member("a", 1000.5, opened=True, mood=None),
+                member("b", 1010.75, opened=True, mood=None),
+            ],
+            "messages": msgspec.to_builtins(app["mailboxes"][mailbox]["messages"]),
+            "crowded": False,
+            "nameplate": "4",
+            "spoke": ["a"],
+            "size": len(app["mailboxes"][mailbox]["messages"][0].wire),
+        }
+    }
+    assert msgspec.to_builtins(app["nameplates"]["4"]) == {
+        "key": 2,
+        "app_id": "x",
+        "name": "4",
+        "mailbox_id": mailbox,
+        "sides": [
+            member("a", 1000.5, claimed=False, allocated=False),
+            member("b", 1010.75, claimed=True, allocated=False),
+        ],
+        "crowded": False,
+    }
+    assert app["allocated"] == {}
+    assert app["taken"] == {1: 1}
+    assert wires(data, mailbox) == [
+        {"type": "message", "side": "a", "phase": "pake", "body": "aa", "server_rx": 1002.25, "id": "id1"}
+    ]
+
+
+async def test_it_ends_with_us_as_it_would_have_there(their: Their, data: Path) -> None:
+    mailbox = begin(their)
+    taking(data, their.relay)
+    store = open_store(data)
+    try:
+        ledger = Ledger(await store.view(), wall=1100.75)
+        ledger.open("b", mailbox)
+        ledger.add("b", mailbox, b'"bb"', b'"pake"')
+        assert [message.sequence for message in ledger.mailbox(mailbox).messages] == [1, 2]
+        for side in ("a", "b"):
+            ledger.release(side, "4")
+        for side in ("a", "b"):
+            ledger.close(side, mailbox)
+        await ledger.commit(store)
+    finally:
+        await store.close()
+    times = "started, waiting_time, total_time, result"
+    assert rows(data, f"SELECT origin, app_id, {times} FROM usage_nameplates") == [
+        ("", "x", 1000.5, 10.25, 100.25, "happy")
+    ]
+    assert rows(data, f"SELECT origin, app_id, for_nameplate, {times} FROM usage_mailboxes") == [
+        ("", "x", 1, 1000.5, 10.25, 100.25, "happy")
+    ]
+    assert not state(data).apps
+
+
+def test_moods_and_closed_sides_are_carried_over(their: Their, data: Path) -> None:
+    for side in ("a", "b"):
+        their.open(side, "m", 1000)
+    their.close("b", "m", "scary", 1001)
+    taking(data, their.relay)
+    assert msgspec.to_builtins(state(data).app("x").mailboxes["m"].sides) == [
+        member("a", 1000.0, opened=True, mood=None),
+        member("b", 1000.0, opened=False, mood="scary"),
+    ]
+
+
+def test_a_mailbox_that_somebody_opened_is_not_for_a_nameplate(their: Their, data: Path) -> None:
+    their.open("a", "m", 1000)
+    taking(data, their.relay)
+    assert state(data).app("x").mailboxes["m"].for_nameplate is False
+
+
+def test_apps_are_kept_apart(their: Their, data: Path) -> None:
+    for app in ("", "x", "é"):
+        their.claim("a", "4", 1000, app)
+    taking(data, their.relay)
+    assert {app_id: list(app.nameplates) for app_id, app in state(data).apps.items()} == {
+        "": ["4"],
+        "x": ["4"],
+        "é": ["4"],
+    }
+
+
+async def test_a_mailbox_has_its_full_life_before_it_however_old_it_is(their: Their, data: Path) -> None:
+    store = open_store(data)
+    ledger = Ledger(await store.view())
+    ledger.pass_(5000.0)
+    ledger.bind("gone")
+    await ledger.commit(store)
+    await store.forget_usage(1e12, 10)
+    await store.close()
+    their.open("a", "m", 1000)
+    taking(data, their.relay)
+    assert state(data).app("x").mailboxes["m"].touched == 5000.0
+
+
+@pytest.mark.parametrize("how", CHANNEL_V2)
+def test_channel_v2_is_read_as_v1_is(their: Their, data: Path, tmp_path: Path, how: str) -> None:
+    begin(their)
+    taking(data, their.relay)
+    alter(their.relay, *CHANNEL_V2[how])
+    assert taking(tmp_path / "other", their.relay).skipped == {}
+    assert picture(state(tmp_path / "other")) == picture(state(data))
+
+
+# ── third sides ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_third_and_later_sides_become_the_crowded_mark(their: Their, data: Path) -> None:
+    mailbox = begin(their)
+    for side in ("c", "d"):
+        with pytest.raises(CrowdedError):
+            their.claim(side, "4", 1020)
+    report = taking(data, their.relay)
+    app = state(data).app("x")
+    for place in (app.mailboxes[mailbox], app.nameplates["4"]):
+        assert place.crowded is True
+        assert [row.side for row in place.sides] == ["a", "b"]
+    assert report.skipped == {"mailbox_sides_beyond_two": 2, "nameplate_sides_beyond_two": 2}
+
+
+def test_the_first_two_are_who_came_first_and_then_who_stands_first(their: Their, data: Path) -> None:
+    for side, when in (("c", 1003), ("b", 1001), ("d", 1001), ("a", 1000)):
+        try:
+            their.claim(side, "4", when)
+        except CrowdedError:
+            assert side in "da"
+    taking(data, their.relay)
+    assert [row.side for row in state(data).app("x").nameplates["4"].sides] == ["a", "b"]
+
+
+def test_only_the_place_that_was_crowded_is_marked(their: Their, data: Path) -> None:
+    mailbox = begin(their)
+    with pytest.raises(CrowdedError):
+        their.open("c", mailbox, 1020)
+    taking(data, their.relay)
+    app = state(data).app("x")
+    assert (app.mailboxes[mailbox].crowded, app.nameplates["4"].crowded) == (True, False)
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_messages_come_in_the_order_in_which_the_reference_replays_them(their: Their, data: Path) -> None:
+    for number, when in enumerate((1005.0, 1001.5, 1003.0, 1001.5, 1001.5)):
+        their.add("a", "m", str(number), "", when)
+    taking(data, their.relay)
+    ours = [wire["phase"] for wire in wires(data, "m")]
+    assert ours == ["1", "3", "4", "2", "0"]
+    assert ours == [message.phase for message in their.replay("m")]
+
+
+def test_messages_hold_what_the_reference_would_replay(their: Their, data: Path) -> None:
+    strange = ['é\n"\0', "", 12, 2.5, None, True, "null", '{"a": 1}']
+    for number, value in enumerate(strange):
+        their.add("a", "m", value, value, 1000 + number, value)
+    taking(data, their.relay)
+    replayed = [
+        {"side": m.side, "phase": m.phase, "body": m.body, "server_rx": m.server_rx, "id": m.msg_id}
+        for m in their.replay("m")
+    ]
+    assert [{**wire, "type": "message"} for wire in wires(data, "m")] == [
+        {**message, "type": "message"} for message in replayed
+    ]
+    assert [message["body"] for message in replayed] == [
+        *('é\n"\0', "", "12", "2.5", None, "1", "null", '{"a": 1}'),
+    ]
+
+
+def test_a_number_that_stands_in_a_text_column_stays_a_number(their: Their, data: Path) -> None:
+    """SQLite makes it text when it is written; but where it is one, the reference replays one."""
+    their.add("a", "m", "p", "b", 1000)
+    alter(
+        their.relay,
+        "ALTER TABLE messages RENAME TO old",
+        "CREATE TABLE messages (app_id, mailbox_id, side, phase, body, server_rx, msg_id)",
+        "INSERT INTO messages SELECT app_id, mailbox_id, side, 7, 2.5, server_rx, msg_id FROM old",
+        "DROP TABLE old",
+    )
+    taking(data, their.relay)
+    assert [(wire["phase"], wire["body"], wire["id"]) for wire in wires(data, "m")] == [(7, 2.5, None)]
+
+
+# ── what is left out ─────────────────────────────────────────────────────────────────────────────
+
+LEFT_OUT = {
+    "messages_without_mailbox": [
+        "DELETE FROM mailboxes WHERE id = 'm'",
+        "DELETE FROM mailbox_sides WHERE mailbox_id = 'm'",
+    ],
+    "mailbox_sides_without_mailbox": ["INSERT INTO mailbox_sides VALUES ('gone', 1, 'a', 1000, NULL)"],
+    "mailboxes_without_sides": ["INSERT INTO mailboxes VALUES ('x', 'bare', 1000, 0)"],
+    "mailbox_sides_repeated": ["INSERT INTO mailbox_sides VALUES ('m', 0, 'a', 2000, NULL)"],
+    "nameplate_sides_without_nameplate": ["INSERT INTO nameplate_sides VALUES (99, 1, 'a', 1000)"],
+    "nameplates_without_mailbox": ["INSERT INTO nameplates VALUES (9, 'x', '9', 'gone', NULL)"],
+    "nameplates_that_nobody_can_claim": ["UPDATE nameplates SET name = '4' || char(10)"],
+    "nameplates_repeated": [
+        "INSERT INTO nameplates SELECT 9, app_id, name, mailbox_id, NULL FROM nameplates",
+        "INSERT INTO nameplate_sides VALUES (9, 1, 'a', 1000)",
+    ],
+    "mailboxes_unusable": ["INSERT INTO mailboxes VALUES (NULL, 'n', 1000, 0)"],
+    "mailbox_sides_unusable": ["INSERT INTO mailbox_sides VALUES ('m', 1, NULL, 1000, NULL)"],
+    "nameplates_unusable": ["INSERT INTO nameplates VALUES (9, 'x', x'ff00', 'm', NULL)"],
+    "nameplate_sides_unusable": ["INSERT INTO nameplate_sides VALUES ('one', 1, 'a', 1000)"],
+    "messages_unusable": [
+        "INSERT INTO messages VALUES ('x', 'm', 'a', 'p', x'00', 1000, NULL)",
+        "INSERT INTO messages VALUES ('x', 'm', 'a', 'p', '', 'noon', NULL)",
+        "INSERT INTO messages VALUES ('x', 'm', CAST(x'ff' AS TEXT), 'p', '', 1000, NULL)",
+        "INSERT INTO messages VALUES ('x', 'm', 'a', 'p', '', 9e999, NULL)",
+    ],
+}
+"""What makes each: the reference leaves some of these rows itself, the others stand for damage."""
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_rows_that_belong_nowhere_are_left_out_and_counted(their: Their, data: Path, kind: str) -> None:
+    their.claim("a", "4", 1000)
+    their.add("a", "m", "p", "b", 1001)
+    alter(their.relay, *LEFT_OUT[kind])
+    report = taking(data, their.relay)
+    wanted = sum(statement.startswith("INSERT INTO messages") for statement in LEFT_OUT[kind]) or 1
+    assert report.skipped[kind] == wanted
+    tables = ("mailboxes", "mailbox_sides", "nameplates", "nameplate_sides", "messages")
+    assert set(report.imported) == set(tables)
+    for table in tables:  # every row was either taken or counted
+        skipped = sum(number for name, number in report.skipped.items() if name.startswith(f"{table}_"))
+        [(all_told,)] = select(their.relay, f"SELECT count(*) FROM {table}")
+        assert report.imported[table] + skipped == all_told, table
+    assert state(data).app("x").mailboxes
+
+
+def test_rows_of_another_app_belong_nowhere(their: Their, data: Path) -> None:
+    """The reference shows them to nobody either: it asks for app and mailbox."""
+    their.claim("a", "4", 1000)
+    their.add("a", "m", "p", "b", 1001)
+    alter(their.relay, "UPDATE messages SET app_id = 'y'", "UPDATE nameplates SET app_id = 'y'")
+    assert taking(data, their.relay).skipped == {
+        "messages_without_mailbox": 1,
+        "nameplates_without_mailbox": 1,
+        "nameplate_sides_without_nameplate": 1,
+    }
+    assert set(state(data).apps) == {"x"}
+
+
+def test_a_name_that_nobody_can_claim_leaves_its_mailbox_to_those_who_are_in(their: Their, data: Path) -> None:
+    mailbox = their.claim("a", "٣", 1000)
+    taking(data, their.relay)
+    app = state(data).app("x")
+    assert (list(app.mailboxes), list(app.nameplates)) == ([mailbox], [])
+
+
+async def test_a_code_still_leads_to_its_mailbox_when_a_close_elsewhere_took_its_side_away(
+    their: Their, data: Path
+) -> None:
+    mailbox = their.claim("a", "4", 1000)
+    their.open("a", "m", 1001)
+    their.close("a", "m", "happy", 1002)
+    assert select(their.relay, "SELECT * FROM nameplate_sides") == []
+    taking(data, their.relay)
+    store = open_store(data)
+    try:
+        ledger = Ledger(await store.view())
+        assert ledger.claim("b", "4") == mailbox
+        ledger.close("a", mailbox)
+        ledger.close("b", mailbox)
+        await ledger.commit(store)
+        assert not (await store.view()).apps
+    finally:
+        await store.close()
+
+
+def test_what_the_reference_leaves_when_the_last_close_fails_is_no_obstacle(their: Their, data: Path) -> None:
+    """Both still hold the nameplate: then it fails, having committed the half of it."""
+    mailbox = begin(their)
+    their.close("a", mailbox, "happy", 1020)
+    with pytest.raises(sqlite3.IntegrityError):
+        their.close("b", mailbox, "happy", 1021)
+    their.open("a", "another", 1022)  # which commits
+    taking(data, their.relay)
+    app = state(data).app("x")
+    assert [row.opened for row in app.mailboxes[mailbox].sides] == [False, False]
+    assert [row.side for row in app.nameplates["4"].sides] == ["a"]
+
+
+def test_an_odd_flag_or_mood_costs_nobody_a_place(their: Their, data: Path) -> None:
+    their.open("a", "m", 1000)
+    with closing(sqlite3.connect(their.relay)) as database, database:
+        database.execute("UPDATE mailbox_sides SET opened = NULL, mood = x'00'")
+        database.execute("UPDATE mailboxes SET for_nameplate = NULL, updated = 'never'")
+    taking(data, their.relay)
+    mailbox = state(data).app("x").mailboxes["m"]
+    assert msgspec.to_builtins(mailbox.sides) == [member("a", 1000.0, opened=False, mood=None)]
+    assert mailbox.for_nameplate is False

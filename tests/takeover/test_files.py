@@ -1,0 +1,232 @@
+"""Whatever file is named: it is read in a copy and never touched, and what cannot be read is told in one sentence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from restante.mailbox.store.schema import connect
+from takeover.sources import CHANNEL_V2, Their, alter, usage_v1
+from takeover.taking import refused, rows, state, taking
+
+# ── the source stays as it is ────────────────────────────────────────────────────────────────────
+
+
+def prints(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
+    """Everything that a change of a file would show in, of all files of a folder."""
+    stats = {file: file.stat() for file in folder.iterdir()}
+    return {
+        file.name: (file.read_bytes(), stat.st_mtime_ns, stat.st_ino, stat.st_mode) for file, stat in stats.items()
+    }
+
+
+def cut_off(how: str, relay: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "takeover.cut_off", how, str(relay)],
+        cwd=Path(__file__).parent.parent,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_the_source_is_not_touched(their: Their, data: Path) -> None:
+    their.add("a", "m", "p", "b", 1000)
+    their.bind("a", 1000)
+    their.stop()
+    before = prints(their.relay.parent)
+    taking(data, their.relay, their.usage)
+    refused(data, their.relay, their.usage)
+    assert prints(their.relay.parent) == before
+
+
+def test_a_source_that_we_may_only_read_is_enough(their: Their, data: Path) -> None:
+    their.add("a", "m", "p", "b", 1000)
+    their.stop()
+    their.relay.chmod(0o400)
+    their.relay.parent.chmod(0o500)
+    try:
+        assert taking(data, their.relay).imported["messages"] == 1
+    finally:
+        their.relay.parent.chmod(0o700)
+
+
+def test_a_transaction_that_was_cut_off_is_taken_back_in_the_copy(their: Their, data: Path) -> None:
+    their.add("a", "m", "whole", "b", 1000)
+    their.stop()
+    whole = their.relay.read_bytes()
+    cut_off("journal", their.relay)
+    assert their.relay.read_bytes()[: len(whole)] != whole  # some of it is in the file
+    assert their.relay.with_name("relay.sqlite-journal").stat().st_size > 0
+    before = prints(their.relay.parent)
+    taking(data, their.relay)
+    assert rows(data, "SELECT phase FROM messages") == [('"whole"',)]
+    assert prints(their.relay.parent) == before
+
+
+def test_what_is_only_in_the_wal_is_taken_over(their: Their, data: Path) -> None:
+    their.add("a", "m", "p", "b", 1000)
+    their.stop()
+    cut_off("wal", their.relay)
+    assert their.relay.with_name("relay.sqlite-wal").stat().st_size > 0
+    before = prints(their.relay.parent)
+    taking(data, their.relay)
+    assert set(state(data).app("x").mailboxes) == {"m", "late"}
+    assert prints(their.relay.parent) == before
+
+
+def test_a_source_that_changes_while_it_is_copied_is_refused(
+    their: Their, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copyfile
+
+    def copy_meanwhile(*names: Any) -> None:
+        copy(*names)
+        their.open("a", "m", 1000)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_meanwhile)
+    said = refused(data, their.relay)
+    assert said == f"--channel {their.relay} was being written: stop the server that uses it, then try again"
+
+
+def test_the_copies_are_nobody_else_s_business_and_do_not_stay(
+    their: Their, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    copy = shutil.copyfile
+
+    def look(here: str, there: str) -> None:
+        copy(here, there)
+        seen.append((Path(there).parent.stat().st_mode & 0o777, Path(there).stat().st_dev == data.stat().st_dev))
+
+    monkeypatch.setattr(shutil, "copyfile", look)
+    taking(data, their.relay, their.usage)
+    assert seen == [(0o700, True)] * 2
+    assert sorted(file.name for file in data.iterdir()) == ["lock", "restante.sqlite"]
+
+
+def test_any_name_will_do(their: Their, data: Path) -> None:
+    their.bind("a", 1000)
+    their.stop()
+    odd = their.usage.rename(their.usage.with_name(os.fsdecode(b"%?#\xff'\n.db")))
+    taking(data, usage=odd)
+    assert rows(data, "SELECT origin FROM usage_client_versions") == [("%?#\ufffd'\n.db",)]
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────
+
+
+def write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def truncated(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executescript("CREATE TABLE filler (x); INSERT INTO filler VALUES (zeroblob(60000))")
+    write(path, path.read_bytes()[:-8192])
+
+
+def scribbled(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    with closing(sqlite3.connect(path)) as database:
+        size = database.execute("PRAGMA page_size").fetchone()[0]
+        page = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'messages_idx'").fetchone()[0]
+    content[(page - 1) * size : page * size] = bytes([0x5A]) * size
+    write(path, bytes(content))
+
+
+def ours(path: Path) -> None:
+    path.unlink()
+    connect(str(path)).close()
+
+
+def another(path: Path) -> None:
+    path.unlink()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE mailboxes (app_id, id, for_nameplate)")
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "zero bytes": (lambda path: write(path, b""), "is empty: name the file that the reference server has written"),
+    "text": (
+        lambda path: write(path, b"Dear Sir or Madam,\n" * 500),
+        "is no SQLite database, or damaged (file is not a database)",
+    ),
+    "a header alone": (lambda path: write(path, path.read_bytes()[:100]), "damaged"),
+    "truncated": (truncated, "damaged (database disk image is malformed)"),
+    "scribbled": (scribbled, "is damaged ("),
+    "ours": (ours, "is not a channel database of the reference server"),
+    "another program's": (another, "is not a channel database of the reference server"),
+    "a column is missing": (
+        lambda path: alter(path, "ALTER TABLE messages RENAME COLUMN msg_id TO message_id"),
+        "is not a channel database of the reference server",
+    ),
+    "a view instead of a table": (
+        lambda path: alter(path, "ALTER TABLE messages RENAME TO m", "CREATE VIEW messages AS SELECT * FROM m"),
+        "is not a channel database of the reference server",
+    ),
+    "too new": (
+        lambda path: alter(path, "UPDATE version SET version = 3"),
+        "has version 3, this program knows 1 and 2: use a newer restante",
+    ),
+    "no version": (
+        lambda path: alter(path, "DELETE FROM version"),
+        "is not a channel database of the reference server",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_whole_channel_database_is_refused(their: Their, data: Path, what: str) -> None:
+    their.add("a", "m", "p", "b", 1000)
+    their.stop()
+    spoil, words = REFUSED[what]
+    spoil(their.relay)
+    before = prints(their.relay.parent)
+    said = refused(data, their.relay)
+    assert said.startswith(f"--channel {their.relay} ")
+    assert words in said
+    refused(data, their.relay, their.usage)  # nor is the other file taken then
+    assert prints(their.relay.parent) == before
+
+
+def test_a_usage_database_is_no_channel_database_nor_the_other_way_round(their: Their, data: Path) -> None:
+    their.stop()
+    said = refused(data, their.usage)
+    assert said == f"--channel {their.usage} is a usage database: name it with --usage"
+    said = refused(data, usage=their.relay)
+    assert said == f"--usage {their.relay} is a channel database: name it with --channel"
+    alter(their.relay, *CHANNEL_V2["fresh"])
+    assert "is a channel database" in refused(data, usage=their.relay)
+    usage_v1(their.relay.with_name("v1"))
+    assert "is a usage database" in refused(data, their.relay.with_name("v1"))
+
+
+def test_a_usage_database_lacks_client_versions_only_if_it_is_old(their: Their, data: Path) -> None:
+    alter(their.usage, "DROP TABLE client_versions")
+    assert refused(data, usage=their.usage).endswith("has version 2, but no table client_versions")
+
+
+@pytest.mark.parametrize("flag", ["channel", "usage"])
+def test_a_file_that_cannot_be_opened_is_misuse(tmp_path: Path, data: Path, flag: str) -> None:
+    for path, words in ((tmp_path / "gone", "No such file or directory"), (tmp_path, "Is a directory")):
+        given = {flag: path}
+        assert refused(data, given.get("channel"), given.get("usage"), misuse=True) == (
+            f"--{flag}: cannot read {path}: {words}"
+        )
+    assert not data.exists()
+
+
+def test_no_file_at_all_is_misuse(data: Path) -> None:
+    assert refused(data, misuse=True) == "name what is to be imported: --channel FILE, --usage FILE or both"
+    assert not data.exists()

@@ -1,0 +1,287 @@
+"""Everything is imported, once, or nothing is."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from restante.errors import StoreError
+from restante.mailbox.store import open_store
+from restante.mailbox.store.schema import connect
+from restante.mailbox.takeover import importing
+from stores.ledger import Ledger
+from stores.picture import picture
+from takeover.sources import CHANNEL_V2, Their, alter
+from takeover.taking import content, refused, rows, state, taking
+
+TABLES = ("mailboxes", "nameplates", "messages", "usage_nameplates", "usage_mailboxes", "usage_client_versions")
+
+
+def play(their: Their) -> str:
+    """Something of every kind."""
+    their.bind("a", 1000)
+    mailbox = their.claim("a", "4", 1000)
+    their.add("a", mailbox, "pake", "aa", 1001)
+    their.claim("a", "5", 1002)
+    their.release("a", "5", 1003)
+    their.open("b", "m", 1003)
+    their.close("b", "m", "happy", 1004)
+    return mailbox
+
+
+def counts(data: Path) -> list[int]:
+    return [rows(data, f"SELECT count(*) FROM {table}")[0][0] for table in (*TABLES, "imports")]
+
+
+ALL = [2, 1, 1, 1, 1, 1, 2]
+
+
+async def work(data: Path) -> None:
+    """Our own server has had visitors: one mailbox lives, one has ended."""
+    store = open_store(data)
+    ledger = Ledger(await store.view())
+    ledger.bind("ours")
+    ledger.claim("ours", "7")
+    ledger.add("ours", "box1", b'"our body"')
+    ledger.open("ours", "ours")
+    ledger.close("ours", "ours")
+    await ledger.commit(store)
+    await store.close()
+
+
+# ── twice ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_same_file_is_not_imported_twice(their: Their, data: Path) -> None:
+    play(their)
+    taking(data, their.relay, their.usage)
+    assert counts(data) == ALL
+    for merge in (False, True):
+        said = refused(data, their.relay, merge=merge)
+        assert said.startswith(f"--channel {their.relay} was imported already (20")
+        assert said.endswith(" UTC, as relay.sqlite); nothing was changed")
+        assert "was imported already" in refused(data, usage=their.usage, merge=merge)
+
+
+def test_not_even_under_another_name_vacuumed_touched_or_upgraded(their: Their, data: Path) -> None:
+    play(their)
+    taking(data, their.relay, their.usage)
+    other = their.relay.with_name("other.sqlite")
+    their.relay.rename(other)
+    alter(other, *CHANNEL_V2["upgraded"], "UPDATE mailboxes SET updated = 5000")
+    with_vacuum = sqlite3.connect(other)
+    with_vacuum.execute("VACUUM")
+    with_vacuum.close()
+    assert "was imported already" in refused(data, other, merge=True)
+
+
+async def test_nor_after_all_of_it_has_ended(their: Their, data: Path) -> None:
+    mailbox = play(their)
+    taking(data, their.relay)
+    store = open_store(data)
+    ledger = Ledger(await store.view())
+    for each in [*ledger.state.mailboxes()]:
+        ledger.close("a", each.mailbox_id)
+    await ledger.commit(store)
+    await store.close()
+    assert mailbox not in state(data).app("x").mailboxes
+    assert "was imported already" in refused(data, their.relay, merge=True)
+
+
+def test_one_file_that_was_imported_keeps_the_other_out(their: Their, data: Path) -> None:
+    play(their)
+    taking(data, their.relay)
+    refused(data, their.relay, their.usage, merge=True)
+    assert taking(data, usage=their.usage, merge=True).imported["usage_mailboxes"] == 1
+
+
+def test_what_has_grown_since_is_another_file(their: Their, data: Path) -> None:
+    play(their)
+    taking(data, usage=their.usage)
+    their.bind("b", 2000)
+    assert taking(data, usage=their.usage, merge=True).imported["usage_client_versions"] == 2
+
+
+def test_files_in_which_nothing_is_may_come_as_often_as_they_like(their: Their, data: Path) -> None:
+    for _ in range(2):
+        report = taking(data, their.relay, their.usage)
+        assert not any(report.imported.values())
+    assert counts(data) == [0] * 7
+
+
+def test_each_import_is_written_down(their: Their, data: Path) -> None:
+    play(their)
+    taking(data, their.relay, their.usage)
+    found = rows(data, "SELECT kind, name, length(digest), at = (SELECT saved FROM service) FROM imports ORDER BY 1")
+    assert found == [("channel", "relay.sqlite", 64, 1), ("usage", "usage.sqlite", 64, 1)]
+
+
+# ── into what is there ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_target_that_is_not_empty_needs_merge(their: Their, data: Path, table: str) -> None:
+    values = {
+        "mailboxes": "(9, 'y', 'm', 0, 0, 0.0, '[]')",
+        "nameplates": "(9, 'y', '9', 'm', 0, '[]')",
+        "messages": "(9, 9, 'a', '\"p\"', '\"\"', 'null', 1.0)",
+        "usage_nameplates": "(9, '', 'y', 1.0, 1.0, 1.0, 'happy')",
+        "usage_mailboxes": "(9, '', 'y', 1, 1.0, 1.0, 1.0, 'happy')",
+        "usage_client_versions": "(9, '', 'y', 'a', 1.0, NULL, NULL, NULL)",
+    }
+    rows(data_made(data), f"INSERT INTO {table} VALUES {values[table]}")
+    play(their)
+    said = refused(data, their.relay, their.usage)
+    assert said == f"{data} is not empty: name a new directory with --data, or add to this one with --merge"
+
+
+def data_made(data: Path) -> Path:
+    data.mkdir()
+    return data
+
+
+async def test_a_server_that_nobody_has_visited_leaves_its_directory_empty(their: Their, data: Path) -> None:
+    store = open_store(data)
+    ledger = Ledger(await store.view())
+    ledger.pass_(1000)
+    await ledger.commit(store)
+    await store.close()
+    play(their)
+    taking(data, their.relay, their.usage)
+    assert counts(data) == ALL
+
+
+async def test_a_merge_keeps_both(their: Their, data: Path) -> None:
+    await work(data)
+    before = picture(state(data))["x"]
+    mailbox = play(their)
+    their.claim("a", "7", 1000, "y")  # the same name in another app is another
+    taking(data, their.relay, their.usage, merge=True)
+    after = picture(state(data))
+    for kind in ("mailboxes", "nameplates"):
+        for name, row in before[kind].items():
+            assert after["x"][kind][name] == row
+    assert set(after["x"]["nameplates"]) == {"4", "7"}
+    assert after["x"]["nameplates"]["4"]["mailbox_id"] == mailbox
+    assert set(after["y"]["nameplates"]) == {"7"}
+    assert rows(data, "SELECT sequence, side FROM messages ORDER BY 1") == [(1, "ours"), (2, "a")]
+    keys = rows(data, "SELECT key FROM mailboxes UNION ALL SELECT key FROM nameplates")
+    assert len(keys) == len(set(keys)) == sum(counts(data)[:2])
+    assert rows(data, "SELECT origin FROM usage_mailboxes ORDER BY id") == [("",), ("usage.sqlite",)]
+
+
+async def test_a_merge_refuses_what_is_in_use_here(their: Their, data: Path) -> None:
+    await work(data)
+    their.claim("a", "7", 1000)
+    their.open("a", "box1", 1000)
+    said = refused(data, their.relay, their.usage, merge=True)
+    assert said.startswith(
+        f"--channel {their.relay} cannot be merged, 1 of its mailboxes and 1 of its nameplates are in use here too:"
+    )
+
+
+# ── the lock ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_running_server_is_not_imported_into(their: Their, data: Path) -> None:
+    play(their)
+    store = open_store(data)
+    try:
+        with pytest.raises(StoreError, match="another process is using the data directory"):
+            taking(data, their.relay, merge=True)
+    finally:
+        await store.close()
+    assert content(data) == []
+
+
+def test_no_server_starts_while_an_import_runs(their: Their, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start_one(path: str) -> sqlite3.Connection:
+        with pytest.raises(StoreError, match="another process is using the data directory"):
+            open_store(data)
+        return connect(path)
+
+    monkeypatch.setattr(importing, "connect", start_one)
+    play(their)
+    assert taking(data, their.relay).imported["messages"] == 1
+
+
+# ── all or nothing ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO imports",
+        "INSERT OR REPLACE INTO mailboxes",
+        "INSERT OR REPLACE INTO nameplates",
+        "INSERT INTO messages",
+        "INSERT INTO usage_nameplates",
+        "INSERT INTO usage_client_versions",
+        "UPDATE service",
+        "COMMIT",
+        "the end",
+    ],
+)
+def test_an_import_that_is_killed_is_whole_or_was_not(their: Their, data: Path, statement: str) -> None:
+    """SIGKILL before this statement; `the end` is when all is said and done."""
+    play(their)
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "takeover.killed_at", statement),
+            *("import", "--data", str(data), "--channel", str(their.relay), "--usage", str(their.usage)),
+        ],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    if statement == "the end":
+        assert counts(data) == ALL
+        assert "was imported already" in refused(data, their.relay, their.usage)
+    else:
+        assert content(data) == []
+        taking(data, their.relay, their.usage)  # what was left behind is in nobody's way
+        assert counts(data) == ALL
+    assert sorted(file.name for file in data.iterdir()) == ["lock", "restante.sqlite"]
+
+
+class Refuses(sqlite3.Connection):
+    """Its disk is full."""
+
+    at = ""
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        if sql.startswith(self.at):
+            raise sqlite3.OperationalError("database or disk is full")
+        return super().execute(sql, parameters)
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE service", r"\Anothing was imported into [^\n]*: database or disk is full\Z"),
+        ("COMMIT", r"\Athe commit failed \(database or disk is full\): import once more; [^\n]*\Z"),
+    ],
+)
+def test_a_full_disk_is_told_and_nothing_is_imported(
+    their: Their, data: Path, monkeypatch: pytest.MonkeyPatch, statement: str, words: str
+) -> None:
+    play(their)
+
+    def connect_refusing(path: str) -> sqlite3.Connection:
+        monkeypatch.setattr(Refuses, "at", statement)
+        return sqlite3.connect(path, isolation_level=None, factory=Refuses)
+
+    state(data_made(data))
+    monkeypatch.setattr(importing, "connect", connect_refusing)
+    with pytest.raises(StoreError, match=words):
+        taking(data, their.relay, their.usage)
+    assert content(data) == []

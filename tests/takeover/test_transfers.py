@@ -1,0 +1,110 @@
+"""A transfer that was begun on the reference server ends on ours: real clients, and one port that changes hands.
+
+As in interop/: the clients come back by themselves, and say again what they have no answer to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from interop.bounds import bounded
+from interop.proxy import AFTER, BEFORE, to_client
+from interop.scene import RECEIVER, SENDER, Scene, assert_text_arrives
+from interop.servers import Reference, Restante
+
+TEXT = "begun there, ended here"
+FILE = random.Random(3).randbytes(300_000)
+
+
+@pytest.fixture(scope="module")
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bytecode")
+
+
+@pytest.fixture
+async def scene(tmp_path: Path, bytecode: Path) -> AsyncIterator[Scene]:
+    """The reference server, with real clients."""
+    async with Scene(tmp_path, Reference(tmp_path / "reference", bytecode)) as scene:
+        yield scene
+
+
+@asynccontextmanager
+async def taken_over(scene: Scene) -> AsyncIterator[None]:
+    """The reference server is gone: import what it left, and start ours in its place."""
+    folder = scene.server.folder
+    ours = Restante(folder.with_name("restante"), scene.server.bytecode)
+    ours.port = scene.server.port
+    importing = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "restante", "import", "--data", str(ours.folder / "data")),
+        *("--channel", str(folder / "relay.sqlite"), "--usage", str(folder / "usage.sqlite")),
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    async with bounded("the import ends"):
+        said = await importing.communicate()
+    assert importing.returncode == 0, said
+    scene.server = ours
+    try:
+        await ours.start()
+        yield
+    except BaseException:
+        await ours.end()
+        raise
+
+
+async def test_a_code_that_the_reference_gave_is_good_with_us(scene: Scene) -> None:
+    sender = await scene.send_text(TEXT)
+    code = await sender.code()
+    await scene.proxy.passed(to_client(SENDER, "message", phase="pake", author=SENDER))
+    await scene.server.stop()
+    async with taken_over(scene):
+        receiver = await scene.receive(code)
+        await assert_text_arrives(sender, receiver, TEXT)
+        assert scene.proxy.connections_of(SENDER) >= 2
+        assert scene.proxy.connections_of(RECEIVER) == 1
+        scene.assert_one_happy_session()
+
+
+MOMENTS = {
+    "the code is printed": (AFTER, to_client(SENDER, "allocated")),
+    "both have said pake, and one knows": (BEFORE, to_client(SENDER, "message", phase="pake", author=RECEIVER)),
+    "the nameplate is released": (BEFORE, to_client(RECEIVER, "released")),
+    "the text is on its way": (BEFORE, to_client(RECEIVER, "message", phase="0", author=SENDER)),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_the_reference_may_be_killed_in_the_middle(scene: Scene, moment: str) -> None:
+    order, where = MOMENTS[moment]
+    killed = scene.kill_at(where, order)
+    sender = await scene.send_text(TEXT)
+    # A client whose very first connection fails gives up: it comes when there is a server.
+    late = where.client == SENDER and where.type == "allocated"
+    receiver = None if late else await scene.receive(await sender.code())
+    await killed.reached()
+    await scene.server.end()
+    async with taken_over(scene):
+        await assert_text_arrives(sender, receiver or await scene.receive(await sender.code()), TEXT)
+        scene.assert_one_happy_session()
+
+
+async def test_a_file_is_offered_there_and_taken_here(scene: Scene) -> None:
+    killed = scene.kill_at(to_client(SENDER, "message", phase="version", author=RECEIVER), BEFORE)
+    sender = await scene.send_file("parcel.bin", FILE)
+    receiver = await scene.receive(await sender.code(), "--accept-file")
+    await killed.reached()
+    await scene.server.end()
+    async with taken_over(scene):
+        for client in (receiver, sender):
+            outcome = await client.leaves()
+            assert outcome.exit_code == 0, outcome
+        assert scene.received("parcel.bin") == FILE
+        scene.assert_one_happy_session()

@@ -1,0 +1,222 @@
+"""Usage records: theirs to ours, and all of ours to a file that their programs read."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wormhole_mailbox_server.database import create_or_upgrade_usage_db, create_usage_db
+
+from restante.errors import Misuse, StoreError
+from restante.mailbox.store import open_store
+from restante.mailbox.takeover.exporting import give_back
+from restante.mailbox.takeover.importing import SLICE
+from restante.records import CurrentUsage
+from stores.ledger import Ledger
+from stores.test_schema import schema
+from takeover.sources import Their, alter, select, usage_v1
+from takeover.taking import rows, taking
+
+TABLES = ("nameplates", "mailboxes", "client_versions")
+
+
+def play(their: Their) -> None:
+    """Sessions that end in every way there is."""
+    for when, side in enumerate(("a", "b", "c")):
+        their.bind(side, 1000.5 + when)
+    mailbox = their.claim("a", "4", 1000.5)
+    their.claim("b", "4", 1002.25)
+    their.release("a", "4", 1003)
+    their.release("b", "4", 1004)
+    their.close("a", mailbox, "happy", 1005)
+    their.close("b", mailbox, "happy", 1006.5)
+    for number, mood in enumerate(("lonely", "errory", "scary", None, "unwelcome")):
+        their.open("a", f"m{number}", 1010)
+        their.close("a", f"m{number}", mood, 1020)
+    their.claim("a", "5", 1030, "y")
+    their.prune(5000)
+
+
+def theirs(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    return {table: select(path, f"SELECT * FROM {table} ORDER BY rowid") for table in TABLES}
+
+
+@pytest.mark.parametrize("blur", [None, 60])
+def test_usage_records_are_taken_as_they_are(tmp_path: Path, data: Path, blur: int | None) -> None:
+    their = Their(tmp_path / "their", blur=blur)
+    play(their)
+    their.stop()
+    report = taking(data, usage=their.usage)
+    assert report.imported == {"usage_nameplates": 2, "usage_mailboxes": 7, "usage_client_versions": 3}
+    assert report.skipped == {}
+    for table in TABLES:
+        columns = ", ".join(name for (name,) in select(their.usage, f"SELECT name FROM pragma_table_info('{table}')"))
+        ours = rows(data, f"SELECT {columns} FROM usage_{table} ORDER BY id")
+        assert ours == select(their.usage, f"SELECT {columns} FROM {table} ORDER BY rowid")
+        assert ours
+        assert rows(data, f"SELECT DISTINCT origin FROM usage_{table}") == [("usage.sqlite",)]
+    assert rows(data, "SELECT DISTINCT address_id FROM usage_client_versions") == [(None,)]
+    assert rows(data, "SELECT * FROM usage_current") == []
+
+
+def test_usage_v1_has_no_client_versions(tmp_path: Path, data: Path) -> None:
+    usage_v1(tmp_path / "usage.sqlite")
+    report = taking(data, usage=tmp_path / "usage.sqlite")
+    assert report.imported == {"usage_nameplates": 1, "usage_mailboxes": 1, "usage_client_versions": 0}
+    times = "app_id, started, waiting_time, total_time, result"
+    assert rows(data, f"SELECT {times} FROM usage_nameplates") == [("x", 1.5e9, 2.5, 10.25, "happy")]
+    assert rows(data, f"SELECT {times}, for_nameplate FROM usage_mailboxes") == [
+        ("x", 1.5e9, None, 20.5, "lonely", 1)
+    ]
+
+
+def test_usage_v1_that_was_upgraded_is_the_same(tmp_path: Path, data: Path) -> None:
+    usage_v1(tmp_path / "usage.sqlite")
+    create_or_upgrade_usage_db(str(tmp_path / "usage.sqlite")).close()
+    taking(data, usage=tmp_path / "usage.sqlite")
+    assert rows(data, "SELECT app_id, result FROM usage_nameplates") == [("x", "happy")]
+
+
+UNUSABLE = {
+    "usage_nameplates_unusable": [
+        "INSERT INTO nameplates VALUES (NULL, 1, 1, 1, 'happy')",
+        "INSERT INTO nameplates VALUES ('x', NULL, 1, 1, 'happy')",
+        "INSERT INTO nameplates VALUES ('x', 'noon', 1, 1, 'happy')",
+        "INSERT INTO nameplates VALUES ('x', 1, 1, NULL, 'happy')",
+        "INSERT INTO nameplates VALUES ('x', 1, 1, 1, 'odd')",
+        "INSERT INTO nameplates VALUES ('x', 1, 1, 1, NULL)",
+        "INSERT INTO nameplates VALUES ('x', 9e999, 1, 1, 'happy')",
+    ],
+    "usage_mailboxes_unusable": [
+        "INSERT INTO mailboxes VALUES ('x', NULL, 1, 1, 1, 'happy')",
+        "INSERT INTO mailboxes VALUES ('x', 1, 1, 1, 1, 'quiet')",
+        "INSERT INTO mailboxes VALUES ('x', 1, 1, 1, x'00', 'happy')",
+    ],
+    "usage_client_versions_unusable": [
+        "INSERT INTO client_versions VALUES ('x', NULL, 1, 'python', '1')",
+        "INSERT INTO client_versions VALUES ('x', 'a', NULL, 'python', '1')",
+        "INSERT INTO client_versions VALUES ('x', 'a', 1, x'ff', '1')",
+        "INSERT INTO client_versions VALUES ('x', 'a', 1, CAST(x'ff' AS TEXT), '1')",
+    ],
+}
+
+
+def test_rows_that_are_no_records_are_left_out_and_counted(their: Their, data: Path) -> None:
+    play(their)
+    alter(their.usage, *(statement for statements in UNUSABLE.values() for statement in statements))
+    report = taking(data, usage=their.usage)
+    assert report.skipped == {kind: len(statements) for kind, statements in UNUSABLE.items()}
+    assert report.imported == {"usage_nameplates": 2, "usage_mailboxes": 7, "usage_client_versions": 3}
+
+
+def test_a_file_of_which_nothing_is_of_use_is_reported_and_no_error(their: Their, data: Path) -> None:
+    alter(their.usage, *UNUSABLE["usage_mailboxes_unusable"])
+    assert taking(data, usage=their.usage).skipped == {"usage_mailboxes_unusable": 3}
+
+
+def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path) -> None:
+    count = 2 * SLICE + 1
+    alter(
+        their.usage,
+        f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+        " INSERT INTO mailboxes SELECT 'x', 1, i, 1, 1, CASE i % 2 WHEN 0 THEN 'happy' ELSE 'odd' END FROM n",
+    )
+    report = taking(data, usage=their.usage)
+    assert (report.imported["usage_mailboxes"], report.skipped) == (SLICE, {"usage_mailboxes_unusable": SLICE + 1})
+    assert rows(data, "SELECT count(*), min(started), max(started) FROM usage_mailboxes") == [
+        (SLICE, 2.0, 2.0 * SLICE)
+    ]
+
+
+# ── export ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_imported_is_exported_as_it_was(their: Their, data: Path, tmp_path: Path) -> None:
+    play(their)
+    taking(data, usage=their.usage)
+    counts = give_back(data, tmp_path / "export.sqlite")
+    assert counts == {"nameplates": 2, "mailboxes": 7, "client_versions": 3}
+    assert theirs(tmp_path / "export.sqlite") == theirs(their.usage)
+    types = "SELECT typeof(started), typeof(total_time), typeof(for_nameplate) FROM mailboxes ORDER BY rowid"
+    assert select(tmp_path / "export.sqlite", types) == select(their.usage, types)
+
+
+def test_an_export_has_the_reference_s_schema(tmp_path: Path, data: Path, their: Their) -> None:
+    taking(data, usage=their.usage)
+    give_back(data, tmp_path / "export.sqlite")
+    create_usage_db(str(tmp_path / "wanted.sqlite")).close()
+    with (
+        closing(sqlite3.connect(tmp_path / "export.sqlite")) as found,
+        closing(sqlite3.connect(tmp_path / "wanted.sqlite")) as wanted,
+    ):
+        assert schema(found) == schema(wanted)
+        assert found.execute("SELECT * FROM version").fetchall() == [(2,)]
+
+
+async def test_our_own_records_are_read_by_the_reference_and_by_its_munin_plugins(tmp_path: Path, data: Path) -> None:
+    """Beside a running server, whose store is open here."""
+    store = open_store(data)
+    try:
+        ledger = Ledger(await store.view(), wall=1_700_000_000.5)
+        ledger.bind("a")
+        ledger.claim("a", "4")
+        ledger.pass_(2.0)
+        ledger.release("a", "4")
+        ledger.close("a", "box1", "errory")
+        ledger.note(CurrentUsage(1_699_999_000.0, 1_700_000_002.5, None, 3))
+        await ledger.commit(store)
+        give_back(data, tmp_path / "export.sqlite")
+    finally:
+        await store.close()
+    database = create_or_upgrade_usage_db(str(tmp_path / "export.sqlite"))
+    assert [dict(row) for row in database.execute("SELECT * FROM nameplates")] == [
+        {
+            "app_id": "x",
+            "started": 1_700_000_000.5,
+            "waiting_time": None,
+            "total_time": 2.0,
+            "result": "lonely",
+        }
+    ]
+    assert database.execute("SELECT implementation, version FROM client_versions").fetchone() == {
+        "implementation": "python",
+        "version": "0.24.0",
+    }
+    database.close()
+    # as misc/munin/wormhole_event_rate asks
+    assert select(tmp_path / "export.sqlite", "SELECT `updated`,`rebooted` FROM `current`") == [
+        (1_700_000_002.5, 1_699_999_000)
+    ]
+    count = "SELECT COUNT() FROM `mailboxes` WHERE `result` = '{}'"
+    assert select(tmp_path / "export.sqlite", count.format("errory")) == [(1,)]
+    assert select(tmp_path / "export.sqlite", count.format("happy")) == [(0,)]
+
+
+def test_an_export_overwrites_nothing(tmp_path: Path, data: Path, their: Their) -> None:
+    taking(data, usage=their.usage)
+    there = tmp_path / "export.sqlite"
+    there.write_text("something dear")
+    with pytest.raises(Misuse, match="exists already"):
+        give_back(data, there)
+    assert there.read_text() == "something dear"
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path, data: Path, their: Their) -> None:
+    taking(data, usage=their.usage)
+    with closing(sqlite3.connect(data / "restante.sqlite")) as database:
+        database.execute("DROP TABLE usage_client_versions")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(StoreError, match=r"\Acannot export to [^\n]*\Z"):
+        give_back(data, tmp_path / "out" / "export.sqlite")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_export_needs_a_data_directory_and_a_place(tmp_path: Path, data: Path, their: Their) -> None:
+    with pytest.raises(Misuse, match="there is no mailbox server's data"):
+        give_back(data, tmp_path / "export.sqlite")
+    taking(data, usage=their.usage)
+    with pytest.raises(Misuse, match="there is no directory"):
+        give_back(data, tmp_path / "nowhere" / "export.sqlite")
