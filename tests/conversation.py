@@ -3,7 +3,9 @@
     # the first line is a sentence: what this conversation shows
     # reference differs: why 0.8.0 does not pass this script (absent where it does)
     # reference fails at: the line that shows it
-    option no_list                         the server is started with it (no_list, blur=N, motd=TEXT …)
+    option no_list                         the server is started with it (no_list, blur=N, motd=TEXT, limit.NAME=N,
+                                           permission=MODE, bits=N, parting=SECONDS; address=IP is
+                                           where all clients come from)
     given a, b bound to app x              two connections, each its own side, named like it
     a, b connect                           their welcomes are taken for granted; `a connects and looks` keeps it
     a> claim nameplate=4 id=7              a says this; its ack is taken for granted and checked

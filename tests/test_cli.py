@@ -21,8 +21,9 @@ import structlog
 
 from restante import __version__
 from restante.config import Serve
+from restante.mailbox.limits import Limits
 from restante.mailbox.store import status
-from restante.mailbox.store.schema import connect
+from restante.mailbox.store.schema import connect, migrations
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +63,9 @@ def test_version() -> None:
 
 def test_help_names_every_flag_of_serve() -> None:
     shown = run("serve", "--help", COLUMNS="200").stdout
-    for name in (*Serve.__struct_fields__, "config"):
+    for name in (*Serve.__struct_fields__, "config", "limit"):
+        if name == "limits":
+            continue  # --limit NAME=NUMBER
         assert f"--{name.replace('_', '-')} " in shown, name
 
 
@@ -79,7 +82,8 @@ def test_config_show_tells_every_setting_and_its_source(tmp_path: Path) -> None:
     file.write_text('[serve]\nmotd = "hi"\n')
     shown = run("config", "show", "--config", str(file), "--prune-after", "60", RESTANTE_BLUR_USAGE="5").stdout
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in shown.splitlines()}
-    assert list(lines) == list(Serve.__struct_fields__)
+    limits = [f"limits.{name}" for name in Limits.__struct_fields__]
+    assert list(lines) == [*Serve.__struct_fields__[:-1], *limits]
     assert lines["motd"] == f'= "hi" # {file}'
     assert lines["prune_after"] == "= 60.0 # --prune-after"
     assert lines["blur_usage"] == "= 5 # RESTANTE_BLUR_USAGE"
@@ -153,7 +157,7 @@ def test_data_of_a_newer_schema_and_foreign_files_are_refused(tmp_path: Path) ->
         database.execute("CREATE TABLE cats (name TEXT)")
     (tmp_path / "garbage" / "restante.sqlite").write_bytes(b"not a database at all, but long enough to be one" * 99)
     for folder, words in {
-        "newer": "has schema 99, this program knows up to 1: use the newer restante",
+        "newer": f"has schema 99, this program knows up to {len(migrations())}: use the newer restante",
         "foreign": "is not a database of this mailbox server; it was left as it is",
         "garbage": "file is not a database",
     }.items():

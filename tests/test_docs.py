@@ -14,11 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
+import typer.main
+from wormhole_mailbox_server.database import create_channel_db, create_usage_db
 
 from conversation import read_scripts
+from restante.cli import app
 from restante.config import Serve
-from restante.mailbox import messages, session
+from restante.mailbox import books, door, messages, rules, session
+from restante.mailbox.limits import Limits
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -128,6 +133,8 @@ def test_the_transfer_of_the_readme(clone: Path) -> None:
 def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
     commands = blocks(ROOT / "docs" / "operations.md")
     shell = Shell(tmp_path)
+    create_channel_db(str(tmp_path / "relay.sqlite")).close()  # the reference server was here
+    create_usage_db(str(tmp_path / "usage.sqlite")).close()
     serve = commands.pop(0)
     assert serve.startswith("restante serve ")
     with shell.running(serve):
@@ -138,6 +145,8 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
             else:
                 shell.run(command)
     assert (tmp_path / "post-copy.sqlite").exists()
+    assert (tmp_path / "new-post" / "restante.sqlite").exists()
+    assert (tmp_path / "usage-copy.sqlite").exists()
 
 
 def _as_python(command: str, folder: Path) -> None:
@@ -158,27 +167,39 @@ def _as_python(command: str, folder: Path) -> None:
 
 def test_the_operations_guide_has_every_flag_and_its_default() -> None:
     guide = (ROOT / "docs" / "operations.md").read_text()
-    for name in Serve.__struct_fields__:
+    for name in Serve.__struct_fields__[:-1]:
         row = next(line for line in guide.splitlines() if line.startswith(f"| `--{name.replace('_', '-')}` |"))
         assert row.split("|")[2].strip().strip("`") == _default_shown(name), row
+
+
+def test_the_operations_guide_has_every_limit_and_its_default() -> None:
+    guide = (ROOT / "docs" / "operations.md").read_text()
+    for name, default in msgspec.structs.asdict(Limits()).items():
+        row = next(line for line in guide.splitlines() if line.startswith(f"| `{name}` |"))
+        assert row.split("|")[2].strip().replace(",", "") == f"{default:.0f}", row
+
+
+def test_the_operations_guide_has_every_flag_of_a_take_over() -> None:
+    guide = (ROOT / "docs" / "operations.md").read_text()
+    takes = typer.main.get_group(app).commands["import"]
+    for option in (name for each in takes.params for name in each.opts):
+        assert re.search(rf"^\| `{option}(?: [A-Z]+)?` \| [^|]+ \|$", guide, re.MULTILINE), option
 
 
 def _default_shown(name: str) -> str:
     default = getattr(Serve(), name)
     if name == "keep_usage":
         return "for ever"
-    if default is None or default is False:
+    if default is None or default is False or default == ():
         return ""
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def test_the_protocol_notes_list_every_difference_that_the_tests_know() -> None:
     notes = (ROOT / "docs" / "protocol-mailbox.md").read_text()
-    rows = [
-        line for line in notes.splitlines() if line.startswith("| ") and not line.startswith(("| here", "| close"))
-    ]
-    wanted = {f"| {s.title} | {s.reference_differs} |" for s in read_scripts() if s.reference_differs}
-    assert {row for row in rows if not re.match(r"\| \d{4} \|", row)} == wanted
+    table = notes.partition("## Where the reference differs")[2]
+    rows = {line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| here")}
+    assert rows == {f"| {s.title} | {s.reference_differs} |" for s in read_scripts() if s.reference_differs}
 
 
 def test_the_protocol_notes_have_every_error() -> None:
@@ -188,6 +209,15 @@ def test_the_protocol_notes_have_every_error() -> None:
         missing = messages.Malformed(kind, {}).missing
         assert missing
         said.add(missing)
+    said |= {
+        rules.FULL,
+        rules.MAILBOX_FULL,
+        books.TOO_MANY_NAMEPLATES,
+        books.TOO_MANY_CLAIMS,
+        books.TOO_MUCH,
+        door.FULL,
+        door.TOO_MANY,
+    }
     for words in said | {"crowded", "reclaimed"}:
         assert f"`{words}`" in notes, words
 

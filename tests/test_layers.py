@@ -12,29 +12,39 @@ ROOT = Path(restante.__file__).parent
 LAYERS: list[set[str]] = [
     # words
     {"restante", "restante.errors", "restante.records"},
+    {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
+    {"restante.mailbox.addresses"},
     {"restante.config", "restante.ops", "restante.ops.logs"},
-    {"restante.mailbox", "restante.mailbox.messages"},
-    {"restante.mailbox.model"},
+    {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
     {"restante.mailbox.state", "restante.mailbox.usage", "restante.mailbox.session"},
-    {"restante.mailbox.rules"},
-    {"restante.mailbox.desk"},
-    {"restante.mailbox.sweep"},
+    {"restante.mailbox.rules", "restante.mailbox.books"},
+    {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
+    {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     # engines
     {"restante.mailbox.store.load", "restante.mailbox.store.rows", "restante.mailbox.store.schema"},
+    {"restante.mailbox.store.beside", "restante.mailbox.takeover.source"},
     {"restante.mailbox.store.sqlite", "restante.mailbox.store.status"},
-    {"restante.mailbox.store"},
+    {"restante.mailbox.store", "restante.mailbox.takeover"},
     # shells
+    {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
     {"restante.mailbox.office"},
+    {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
     {"restante.mailbox.serve"},
     {"restante.cli"},
     {"restante.__main__"},
 ]
 
+PACKAGES = {"restante.mailbox", "restante.mailbox.store", "restante.mailbox.takeover", "restante.ops"}
+
 PURE = {
     "restante.mailbox." + name
-    for name in ("messages", "model", "state", "usage", "session", "rules", "desk", "sweep")
+    for name in (
+        *("messages", "model", "state", "usage", "session", "rules", "desk", "sweep"),
+        *("limits", "permission", "addresses", "books", "door", "turns"),
+        *("takeover.reference", "takeover.report", "takeover.translation"),
+    )
 }
 
 IMPURE = {
@@ -84,7 +94,7 @@ def test_every_module_has_its_layer() -> None:
 def test_arrows_point_down_only() -> None:
     for module, path in modules().items():
         for imported in imports(path) & set(modules()):
-            if imported in {module, "restante.mailbox", "restante.mailbox.store", "restante.ops"}:
+            if imported in {module, *PACKAGES}:
                 continue  # a package on the way to one of its modules
             down = layer(imported) < layer(module) or imported.rpartition(".")[0] == module
             assert down, f"{module} imports {imported}, which is not below it"

@@ -12,16 +12,18 @@ import pytest
 
 from restante.mailbox.desk import Connection
 from restante.mailbox.model import Policy
-from restante.mailbox.office import SETTLING, Lifetime, Office
+from restante.mailbox.office import REFUSED, SETTLING, Lifetime, Office
 from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.turns import BATCH
 from worlds import CountingDice, FakeClock, Inbox, sql_rows, sql_usage
 
 
 class Desk:
     """An office that is open, and what one can do there."""
 
-    def __init__(self, office: Office, clock: FakeClock) -> None:
+    def __init__(self, office: Office, store: SqliteStore, clock: FakeClock) -> None:
         self.office = office
+        self.store = store
         self.clock = clock
 
     async def say(self, connection: Connection, *texts: str) -> None:
@@ -40,6 +42,10 @@ class Desk:
         self.office.lose(connection)
         await self.office.idle.wait()
 
+    async def write_down(self) -> None:
+        self.office.write_down()
+        await self.office.idle.wait()
+
     async def sweep(self) -> None:
         self.office.sweep()
         await self.office.idle.wait()
@@ -52,7 +58,7 @@ async def opened(
     store = SqliteStore.open(data)
     office = await Office.open(store, clock, CountingDice(), Policy(), lifetime or Lifetime())
     running = asyncio.create_task(office.run())
-    yield Desk(office, clock)
+    yield Desk(office, store, clock)
     if crash:
         running.cancel()
     else:
@@ -147,6 +153,53 @@ async def test_a_touch_outlives_a_crash_once_it_was_saved(tmp_path: Path) -> Non
         clock.now += 61
         await desk.sweep()
         assert sql_rows(tmp_path)["mailboxes"] == "0"
+
+
+def binds(data: Path) -> int:
+    return len(sql_usage(data)["client"])
+
+
+async def test_the_record_of_a_bind_is_committed_with_whatever_is_stored_next(tmp_path: Path) -> None:
+    async with opened(tmp_path, FakeClock(), crash=True) as desk:
+        first, inbox = await desk.enter("a")
+        assert [frame["type"] for frame in inbox.frames] == ["ack"]
+        assert binds(tmp_path) == 0
+        await desk.say(first, '{"type": "ping", "ping": 1}')
+        assert binds(tmp_path) == 0
+        await desk.enter("b", OPEN)
+        assert binds(tmp_path) == 2
+
+
+async def test_the_record_of_a_bind_is_committed_within_a_second_or_when_the_server_stops(tmp_path: Path) -> None:
+    async with opened(tmp_path, FakeClock()) as desk:
+        await desk.enter("a")
+        await desk.write_down()
+        assert binds(tmp_path) == 1
+        await desk.write_down()
+        await desk.enter("b")
+        assert binds(tmp_path) == 1
+    assert binds(tmp_path) == 2
+
+
+async def test_records_of_binds_do_not_pile_up(tmp_path: Path) -> None:
+    async with opened(tmp_path, FakeClock(), crash=True) as desk:
+        for _ in range(BATCH):
+            await desk.enter("a")
+        assert binds(tmp_path) == BATCH
+
+
+async def test_records_of_binds_that_are_refused_wait_for_the_next_second(tmp_path: Path) -> None:
+    async with opened(tmp_path, FakeClock(), crash=True) as desk:
+        _, inbox = await desk.enter("a")
+        desk.store.database.execute("PRAGMA query_only = 1")
+        await desk.write_down()
+        _, told = await desk.enter("b", OPEN)  # both in one batch, and so both refused
+        assert [frame.get("error") for frame in told.frames if frame["type"] == "error"] == [REFUSED, REFUSED]
+        desk.store.database.execute("PRAGMA query_only = 0")
+        assert binds(tmp_path) == 0
+        await desk.write_down()
+        assert [record["side"] for record in sql_usage(tmp_path)["client"]] == ["a"]
+        assert [frame["type"] for frame in inbox.frames] == ["ack"]
 
 
 @pytest.mark.parametrize("count", [10, 600])

@@ -9,14 +9,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 from restante.errors import Misuse
+from restante.mailbox.addresses import who
 from restante.mailbox.desk import Connection
+from restante.mailbox.limits import MIB, UNLIMITED
 from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
-from restante.mailbox.server import DROP_AFTER, MAX_MESSAGE, PING_EVERY, Manners, Server, your_address
+from restante.mailbox.server import DROP_AFTER, OVERSIZE, PING_EVERY, Manners, Server
 from restante.mailbox.store.sqlite import SqliteStore
 from worlds import CountingDice, FakeClock
 
@@ -41,7 +45,8 @@ class House:
 async def open_house(data: Path, **manners: Any) -> AsyncIterator[House]:
     store = SqliteStore.open(data)
     clock = FakeClock()
-    office = await Office.open(store, clock, CountingDice(), Policy(), Lifetime())
+    policy = Policy(limits=replace(UNLIMITED, message_bytes=MIB))
+    office = await Office.open(store, clock, CountingDice(), policy, Lifetime())
     server = Server(office, clock, Manners(**manners))
     addresses = await server.listen("127.0.0.1", 0)
     running = asyncio.create_task(office.run())
@@ -90,7 +95,8 @@ async def test_the_welcome_has_what_the_operator_says(tmp_path: Path) -> None:
     ],
 )
 def test_your_address_is_plain(peer: tuple[Any, ...], told: dict[str, Any]) -> None:
-    assert your_address(peer) == told
+    welcome = msgspec.json.decode(Manners().welcome(who(peer, {}, ())) + b"}")["welcome"]
+    assert welcome == {"your-address": told}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +147,7 @@ async def test_several_messages_in_one_write_are_answered_in_order(house: House)
         ([frame(TEXT, b"hello")], 1007),
         ([frame(TEXT, b"[]")], 1003),
         ([frame(TEXT, b"")], 1007),
-        ([frame(TEXT, b" " * MAX_MESSAGE, fin=False), frame(CONTINUATION, b" ")], 1009),
+        ([frame(TEXT, b" " * MIB, fin=False), frame(CONTINUATION, b" ")], 1009),
     ],
     ids=[
         "reserved bit",
@@ -183,22 +189,67 @@ async def test_what_is_no_frame_is_closed(house: House, piece: bytes, code: int)
     await socket.hang_up()
 
 
-async def test_one_frame_that_is_too_big_is_closed_before_it_is_read(house: House) -> None:
+async def test_a_frame_that_is_too_big_is_refused_with_a_hint(house: House) -> None:
     socket = await house.enter()
-    socket.write(frame(TEXT, b" " * (MAX_MESSAGE + 1))[:14])
+    socket.write(frame(TEXT, b" " * (MIB + 1)))
+    refused = await socket.hear()
+    assert (refused["error"], refused["hint"]) == ("the message is too big", "a message has at most 1048576 bytes")
+    assert await socket.closed() == 1009
+    await socket.hang_up()
+
+
+async def test_a_frame_that_is_far_too_big_is_closed_before_it_is_read(house: House) -> None:
+    socket = await house.enter()
+    socket.write(frame(TEXT, b" " * (OVERSIZE * MIB + 1))[:14])
     assert await socket.closed() == 1009
     await socket.hang_up()
 
 
 async def test_fragments_without_end_are_not_kept(house: House) -> None:
     socket = await house.enter()
-    socket.write(frame(TEXT, b" " * MAX_MESSAGE, fin=False), frame(CONTINUATION, b" ", fin=False))
+    socket.write(frame(TEXT, b" " * MIB, fin=False), frame(CONTINUATION, b" ", fin=False))
     assert (await socket.hear())["orig"] is None
     (kept,) = house.server.sockets()
     assert await socket.closed() == 1009
     socket.write(*(frame(CONTINUATION, b" " * 65536, fin=False) for _ in range(20)), frame(8, b"\x03\xf1"))
     assert await socket.ended()
     assert kept._fragments is None
+    await socket.hang_up()
+
+
+async def test_empty_fragments_cost_nothing(house: House) -> None:
+    socket = await house.enter()
+    socket.write(frame(TEXT, b"{", fin=False), *(frame(CONTINUATION, fin=False) for _ in range(500)), frame(PING))
+    assert await socket.read() == (PONG, b"")
+    (kept,) = house.server.sockets()
+    assert kept._fragments is not None
+    assert bytes(kept._fragments) == b"{"
+    await socket.hang_up()
+
+
+async def test_what_a_connection_is_closed_for_leaves_nothing_to_collect(house: House) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(each) is Connection for each in gc.get_objects())
+        for text in (b"no JSON", b'{"no": JSON}', b"[]", b"\xff"):
+            socket = await house.enter()
+            socket.write(frame(TEXT, text))
+            assert (await socket.hear())["type"] == "error"
+            await socket.leave()
+        other = await house.enter()
+        other.say(type="ping", ping=1)  # its answer comes after the office has taken note of the others
+        await other.hear()
+        await other.hear()
+        assert sum(type(each) is Connection for each in gc.get_objects()) == before + 1
+        await other.hang_up()
+    finally:
+        gc.enable()
+
+
+async def test_the_connection_header_may_be_a_list(house: House) -> None:
+    socket = await RawSocket.dial(house.port, Connection="keep-alive, Upgrade")  # as Firefox says it
+    assert (await socket.hear())["type"] == "welcome"
     await socket.hang_up()
 
 

@@ -9,16 +9,22 @@ import sqlite3
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
+from msgspec.structs import replace
 
 from conversation import Frame
 from restante.mailbox import messages, model
+from restante.mailbox.addresses import networks
 from restante.mailbox.desk import Connection, Desk
+from restante.mailbox.door import Door, Terms
+from restante.mailbox.limits import UNLIMITED
 from restante.mailbox.model import Now, Policy
 from restante.mailbox.office import Lifetime, Office
+from restante.mailbox.permission import Mode
 from restante.mailbox.server import Manners, Server
+from restante.mailbox.session import Session
 from restante.mailbox.state import State
 from restante.mailbox.store.sqlite import SqliteStore
 from restante.mailbox.sweep import save, sweep
@@ -59,7 +65,25 @@ class CountingDice:
 
 
 def policy_of(options: dict[str, str]) -> Policy:
-    return Policy(blur=int(options.get("blur", 0)), list_nameplates="no_list" not in options)
+    limits = {name.removeprefix("limit."): int(value) for name, value in options.items() if name.startswith("limit.")}
+    return Policy(int(options.get("blur", 0)), "no_list" not in options, replace(UNLIMITED, **limits))
+
+
+def named_by_a_proxy(options: dict[str, str]) -> dict[str, str]:
+    """Give the headers with which a proxy says where the clients of a script come from."""
+    return {"X-Real-IP": options["address"], "X-Real-Port": "1"} if "address" in options else {}
+
+
+def door_of(options: dict[str, str]) -> Door:
+    """Give a door whose secrets are all alike, so that scripts can have stamps in them."""
+    terms = Terms(
+        mode=cast("Mode", options.get("permission", "none")),
+        bits=int(options.get("bits", 20)),
+        trusted=networks(["127.0.0.0/8"]),
+    )
+    door = Door(terms, lambda: bytes(32))
+    door.limits = policy_of(options).limits
+    return door
 
 
 class Inbox:
@@ -68,9 +92,16 @@ class Inbox:
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.code: int | None = None
+        self.paused = False
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         self.frames += [json.loads(body + stamp) for body in bodies]
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
 
     def hang_up(self, code: int, reason: str) -> None:
         assert reason
@@ -86,6 +117,8 @@ class CoreWorld:
         self.policy = policy_of(options)
         self.clock = FakeClock()
         self.desk = Desk(State(), CountingDice(), self.policy)
+        self.headers = named_by_a_proxy(options)
+        self.door = door_of(options)
         self.lines: dict[str, tuple[Connection, Inbox]] = {}
         self.records: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.held = False
@@ -97,8 +130,10 @@ class CoreWorld:
         inbox = Inbox()
         connection = Connection(inbox)
         self.lines[name] = connection, inbox
+        entrance = self.door.enter(("127.0.0.1", 1), self.headers, self.now(), len(self.desk.connections))
+        connection.account, connection.session = entrance.account, Session(entrance.demand)
         self.desk.meet(connection)
-        inbox.send([Manners().welcome(("127.0.0.1", 1))], messages.stamp(self.clock.wall()))
+        inbox.send([Manners().welcome(entrance.client, entrance.offer)], messages.stamp(self.clock.wall()))
 
     async def send(self, name: str, text: str) -> None:
         self.desk.take(self.lines[name][0], text, self.now())
@@ -231,7 +266,8 @@ class LiveWorld:
         self.store = SqliteStore.open(self.data)
         self.office = await Office.open(self.store, self.clock, self.dice, policy_of(self.options), lifetime)
         manners = Manners(motd=self.options.get("motd"), error=self.options.get("error"))
-        self.server = Server(self.office, self.clock, manners)
+        self.server = Server(self.office, self.clock, manners, door_of(self.options))
+        self.server.parting = float(self.options.get("parting", 0.05))
         addresses = await self.server.listen("127.0.0.1", 0)
         self.port = addresses[0][1]
         self.office.desk.state.settled()  # in scripts, who is gone is gone
@@ -244,7 +280,9 @@ class LiveWorld:
             await client.socket.close()
 
     async def connect(self, name: str) -> None:
-        socket = await self.http.ws_connect(f"ws://127.0.0.1:{self.port}/v1", max_msg_size=0)
+        socket = await self.http.ws_connect(
+            f"ws://127.0.0.1:{self.port}/v1", max_msg_size=0, headers=named_by_a_proxy(self.options)
+        )
         self.clients[name] = Client(socket, [])
 
     async def send(self, name: str, text: str) -> None:
@@ -254,7 +292,7 @@ class LiveWorld:
         else:
             self.held += 1
             async with asyncio.timeout(10):
-                while len(self.office._queue) < self.held:  # noqa: ASYNC110 - it is a list, and nobody else asks
+                while len(self.office.turns) < self.held:  # noqa: ASYNC110 - it is a list, and nobody else asks
                     await asyncio.sleep(0)
 
     async def drop(self, name: str) -> None:
@@ -299,7 +337,11 @@ class LiveWorld:
         return got
 
     async def cut(self, name: str) -> int | None:
-        return self.clients[name].socket.close_code
+        """Wait for the close: it may come a moment after the error."""
+        socket = self.clients[name].socket
+        if not socket.closed:
+            await socket.receive(timeout=10)
+        return socket.close_code
 
     async def advance(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -328,6 +370,8 @@ class LiveWorld:
         return sql_rows(self.data)
 
     async def usage(self) -> dict[str, list[dict[str, Any]]]:
+        self.office.write_down()
+        await self.office.idle.wait()
         return sql_usage(self.data)
 
 

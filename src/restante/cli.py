@@ -70,16 +70,35 @@ def _options(
     prune_after: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Idle mailboxes are pruned after this much service.")
     ] = None,
+    permission: Annotated[
+        str | None, typer.Option(metavar="none|hashcash|adaptive", help="Work to be shown before one is served.")
+    ] = None,
+    permission_bits: Annotated[int | None, typer.Option(metavar="BITS", help="How much; one doubles it.")] = None,
+    permission_load: Annotated[
+        float | None, typer.Option(metavar="RATE", help="adaptive: more connections a second, and all must work.")
+    ] = None,
+    trust_proxy: Annotated[
+        list[str] | None, typer.Option(metavar="NETWORK", help="Proxies that say who their clients are; repeatable.")
+    ] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="`restante config show` lists them; repeatable.")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write when each command came and was answered.")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(metavar="auto|console|json")] = None,
 ) -> None:
     """Declare the options of `serve` and `config show`; `_taking_options` hands them on."""
 
 
-def _taking_options(run: Callable[[Serve, list[Source]], None]) -> Callable[..., None]:
+Settle = Callable[[], tuple[Serve, list[Source]]]
+
+
+def _taking_options(run: Callable[[Settle], None]) -> Callable[..., None]:
     @functools.wraps(_options)
     def command(*, config: Path | None = None, **flags: Any) -> None:
-        settings, sources = settle(flags, os.environ, config)
-        run(settings, sources)
+        flags = {name: None if value == [] else value for name, value in flags.items()}
+        run(lambda: settle(flags, os.environ, config))
 
     command.__doc__ = run.__doc__
     return command
@@ -87,32 +106,68 @@ def _taking_options(run: Callable[[Serve, list[Source]], None]) -> Callable[...,
 
 @app.command("serve")
 @_taking_options
-def serve_command(settings: Serve, _sources: list[Source]) -> None:
+def serve_command(settled: Settle) -> None:
     """Run the mailbox server."""
     from restante.mailbox.serve import serve
     from restante.ops import logs
 
+    settings, _ = settled()
     logs.start(settings.log_format)
     os.umask(0o077)  # what is in the data directory is nobody else's business
-    serve(settings)
+    serve(settings, settled)
 
 
 @config_app.command("show")
 @_taking_options
-def config_show(_settings: Serve, sources: list[Source]) -> None:
+def config_show(settled: Settle) -> None:
     """Show the settings that `serve` would use, and where each comes from."""
-    for each in sources:
+    for each in settled()[1]:
         shown = "" if each.value is None else msgspec.json.encode(each.value).decode()
-        print(f"{each.name:<18} = {shown:<24} # {each.source}")
+        print(f"{each.name:<29} = {shown:<24} # {each.source}")
+
+
+Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", help="The data directory.")]
+Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+DATA = Path("restante-data")
 
 
 @app.command()
-def status(
-    data: Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA")] = Path("restante-data"),
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
-) -> None:
+def status(data: Data = DATA, json: Json = False) -> None:
     """Show what a mailbox server holds, read from its data directory; it may be running."""
     from restante.mailbox.store.status import read, render
 
     found = read(data)
     print(msgspec.json.encode(found).decode() if json else render(found))
+
+
+@app.command("import")
+def import_command(
+    channel: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The reference server's --channel-db: what is live.")
+    ] = None,
+    usage: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The reference server's --usage-db: usage records.")
+    ] = None,
+    merge: Annotated[bool, typer.Option("--merge", help="Into a directory that is not empty, too.")] = False,
+    data: Data = DATA,
+    json: Json = False,
+) -> None:
+    """Take over from the reference server; both servers must be stopped."""
+    from restante.mailbox.takeover.importing import take_over
+    from restante.mailbox.takeover.report import render
+
+    os.umask(0o077)  # as for `serve`
+    report = take_over(data, channel, usage, merge=merge)
+    print(msgspec.json.encode(report).decode() if json else render(msgspec.structs.asdict(report)))
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Is made; must not exist.")],
+    data: Data = DATA,
+) -> None:
+    """Write usage records as a usage database of the reference server; ours may be running."""
+    from restante.mailbox.takeover.exporting import give_back
+    from restante.mailbox.takeover.report import render
+
+    print(render({"exported": give_back(data, file)}))

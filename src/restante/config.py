@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from restante.errors import Misuse
+from restante.mailbox.addresses import networks
+from restante.mailbox.limits import Limits
+from restante.mailbox.permission import MOST_BITS, Mode
 
 
 class Serve(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +36,17 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     keep_usage: Annotated[float, Meta(gt=0, le=36525)] | None = None
     prune_every: Annotated[float, Meta(ge=1)] = 300.0
     prune_after: Annotated[float, Meta(ge=1)] = 660.0
+    permission: Mode = "none"
+    permission_bits: Annotated[int, Meta(ge=1, le=MOST_BITS)] = 20
+    permission_load: Annotated[float, Meta(gt=0, le=1e6)] = 200.0
+    trust_proxy: tuple[str, ...] = ()
+    trace: Annotated[str, Meta(min_length=1)] | None = None
     log_format: Literal["auto", "console", "json"] = "auto"
+    limits: Limits = Limits()
+
+
+RELOADED: Final = frozenset({"motd", "signal_error", "permission", "permission_bits", "permission_load", "limits"})
+"""What a running server takes from its file anew on SIGHUP."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -42,46 +55,93 @@ class Source(msgspec.Struct, frozen=True):
     name: str
     value: Any
     source: str
+    fixed: bool = False
+    """By a flag or the environment: the file has no say."""
+
+
+class _Option(NamedTuple):
+    """One value to be settled."""
+
+    name: str
+    type: Any
+    default: Any
+    table: str
+    variable: str
+    flag: str
 
 
 TABLE: Final = "serve"
+LIMITS: Final = "limits"
 PREFIX: Final = "RESTANTE_"
 
 
+def _options() -> list[_Option]:
+    found = []
+    for field in msgspec.structs.fields(Serve):
+        if field.name != LIMITS:
+            variable, flag = PREFIX + field.name.upper(), "--" + field.name.replace("_", "-")
+            found.append(_Option(field.name, field.type, field.default, TABLE, variable, flag))
+    for field in msgspec.structs.fields(Limits):
+        variable, flag = f"{PREFIX}LIMIT_{field.name.upper()}", f"--limit {field.name}"
+        found.append(_Option(field.name, field.type, field.default, LIMITS, variable, flag))
+    return found
+
+
 def settle(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> tuple[Serve, list[Source]]:
-    """Settle the options of `serve`; flags that were not given are None.
+    """Settle the options of `serve`; flags that were not given are None. `limit` is a list of NAME=NUMBER.
 
     Raises Misuse for an unknown key, a value of a wrong type and a file that cannot be read.
     """
     named = environment.get(f"{PREFIX}CONFIG")
     path = file or (Path(named) if named else None)
-    table = read_file(path) if path else {}
-    fields = {field.name: field for field in msgspec.structs.fields(Serve)}
-    for key in table:
-        if key not in fields:
-            raise Misuse(f"{path}: [{TABLE}] has no key '{key}'; there are: {', '.join(fields)}")
+    tables = read_file(path) if path else {}
+    given = {(TABLE, name): value for name, value in flags.items() if value is not None}
+    given |= {(LIMITS, name): value for name, value in _limits_given(flags.get("limit"))}
+    settled: dict[str, dict[str, Any]] = {TABLE: {}, LIMITS: {}}
     sources = []
-    for name, field in fields.items():
-        value, source = field.default, "default"
-        if name in table:
-            value = _convert(table[name], field.type, f"{path}: {name}", strict=True)
+    for option in _options():
+        value, source, fixed = option.default, "default", False
+        table = tables.get(option.table, {})
+        if option.name in table:
+            value = _convert(table[option.name], option.type, f"{path}: {option.name}", strict=True)
             source = str(path)
-        variable = PREFIX + name.upper()
-        if variable in environment:
-            value, source = _convert(environment[variable], field.type, variable), variable
-        if flags.get(name) is not None:
-            flag = "--" + name.replace("_", "-")
-            value, source = _convert(flags[name], field.type, flag), flag
-        sources.append(Source(name, value, source))
-    settings = Serve(**{each.name: each.value for each in sources})
-    address(settings.listen, "--listen")
-    if settings.admin != "off":
-        address(settings.admin, "--admin")
+        if option.variable in environment:
+            value, source, fixed = environment[option.variable], option.variable, True
+            if option.type is tuple[str, ...]:
+                value = [part.strip() for part in value.split(",") if part.strip()]
+            value = _convert(value, option.type, option.variable)
+        if (option.table, option.name) in given:
+            value = _convert(given[option.table, option.name], option.type, option.flag)
+            source, fixed = option.flag, True
+        settled[option.table][option.name] = value
+        shown = option.name if option.table == TABLE else f"{LIMITS}.{option.name}"
+        sources.append(Source(shown, value, source, fixed))
+    settings = Serve(**settled[TABLE], limits=Limits(**settled[LIMITS]))
+    _check(settings)
     return settings, sources
 
 
-def read_file(path: Path) -> dict[str, Any]:
-    """Read the [serve] table of a TOML file."""
+def _check(settings: Serve) -> None:
+    address(settings.listen, "--listen")
+    if settings.admin != "off":
+        address(settings.admin, "--admin")
+    try:
+        networks(settings.trust_proxy)
+    except ValueError as error:
+        raise Misuse(f"--trust-proxy: {error}; write a network like 127.0.0.0/8 or fd00::/8") from error
+
+
+def _limits_given(texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    """Read --limit NAME=NUMBER."""
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or name not in Limits.__struct_fields__:
+            raise Misuse(f"--limit {text}: write NAME=NUMBER; names are {', '.join(Limits.__struct_fields__)}")
+        yield name, value
+
+
+def read_file(path: Path) -> dict[str, dict[str, Any]]:
+    """Read the tables of a TOML file, [serve] and [serve.limits]; the latter as `limits`."""
     try:
         content = tomllib.loads(path.read_text())
     except OSError as error:
@@ -91,8 +151,17 @@ def read_file(path: Path) -> dict[str, Any]:
     for key, value in content.items():
         if key != TABLE or not isinstance(value, dict):
             raise Misuse(f"{path}: '{key}' is not known; the only table is [{TABLE}]")
-    table: dict[str, Any] = content.get(TABLE, {})
-    return table
+    table = dict(content.get(TABLE, {}))
+    limits = table.pop(LIMITS, {})
+    if not isinstance(limits, dict):
+        raise Misuse(f"{path}: '{LIMITS}' is a table, [{TABLE}.{LIMITS}]")
+    for keys, struct, shown in ((table, Serve, TABLE), (limits, Limits, f"{TABLE}.{LIMITS}")):
+        for key in keys:
+            if key not in struct.__struct_fields__:
+                raise Misuse(
+                    f"{path}: [{shown}] has no key '{key}'; there are: {', '.join(struct.__struct_fields__)}"
+                )
+    return {TABLE: table, LIMITS: limits}
 
 
 def _convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:

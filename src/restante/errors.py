@@ -17,13 +17,15 @@ class RestanteError(Exception):
 class PeerError(RestanteError):
     """A peer sent what cannot be taken.
 
-    `code` is the WebSocket close code to end the connection with (RFC 6455 section 7.4.1).
+    `code` is the WebSocket close code to end the connection with (RFC 6455 section 7.4.1); `words` are always the
+    same for the same thing, `hint` says what to do about it.
     """
 
-    def __init__(self, code: int, words: str) -> None:
+    def __init__(self, code: int, words: str, *, hint: str = "") -> None:
         super().__init__(words)
         self.code = code
         self.words = words
+        self.hint = hint
 
 
 class Misuse(RestanteError):  # noqa: N818 - the house's word for it (docs/design.md)

@@ -1,6 +1,7 @@
 """What the servers leave behind for their operators: the rows that reports are made of.
 
-Times are seconds since 1970 (UTC) as floats, durations are seconds and never negative.
+Times are seconds since 1970 (UTC) as floats, durations are seconds and never negative (but as they were, in records
+that another server wrote).
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class ClientVersion(msgspec.Struct, frozen=True, gc=False):
     """When the bind came; floored to a multiple of the blur."""
     implementation: str | None
     version: str | None
+    address_id: str | None = None
+    """What the client's address is called for this day (UTC), and no other; None where it was not known."""
 
 
 class CurrentUsage(msgspec.Struct, frozen=True, gc=False):

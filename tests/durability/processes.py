@@ -84,14 +84,16 @@ class Serving:
 
 
 @asynccontextmanager
-async def started(data: Path, program: tuple[str, ...] = RESTANTE) -> AsyncIterator[Serving]:
+async def started(
+    data: Path, program: tuple[str, ...] = RESTANTE, options: tuple[str, ...] = (), **variables: str
+) -> AsyncIterator[Serving]:
     """Start a server on a free port, and do not wait for it. No process stays behind."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RESTANTE_")}
     path = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), str(TESTS))))
     process = await asyncio.create_subprocess_exec(
         *(*program, "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--admin", "off"),
-        *("--log-format", "json"),
-        env={**environment, "PYTHONPATH": path},
+        *("--log-format", "json", *options),
+        env={**environment, "PYTHONPATH": path, **variables},
         stdin=DEVNULL,
         stdout=DEVNULL,
         stderr=PIPE,
@@ -106,9 +108,11 @@ async def started(data: Path, program: tuple[str, ...] = RESTANTE) -> AsyncItera
 
 
 @asynccontextmanager
-async def serving(data: Path, program: tuple[str, ...] = RESTANTE) -> AsyncIterator[Serving]:
+async def serving(
+    data: Path, program: tuple[str, ...] = RESTANTE, options: tuple[str, ...] = (), **variables: str
+) -> AsyncIterator[Serving]:
     """Start a server, and wait until it listens."""
-    async with started(data, program) as server:
+    async with started(data, program, options, **variables) as server:
         server.url = (await server.logged("listening"))["url"]
         yield server
 

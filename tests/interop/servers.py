@@ -125,12 +125,16 @@ class Server:
 class Restante(Server):
     """Ours."""
 
+    flags: tuple[str, ...] = ()
+    """What the operator wants beyond that."""
+
     @property
     def command(self) -> list[str]:
         listen = f"127.0.0.1:{self.port}"
         return [
             *(sys.executable, "-m", "restante", "serve"),
             *("--data", "data", "--listen", listen, "--admin", "off"),
+            *self.flags,
         ]
 
     def usage(self) -> Usage:

@@ -67,5 +67,11 @@ class Wire:
         if self.verdict is None:
             self.frames += [json.loads(body + stamp) for body in bodies]
 
+    def pause(self) -> None:
+        """Nobody floods here."""
+
+    def resume(self) -> None:
+        """Nobody was paused."""
+
     def hang_up(self, code: int, reason: str) -> None:
         self.verdict = code, reason

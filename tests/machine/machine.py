@@ -342,9 +342,17 @@ class Conversation(RuleBasedStateMachine):
             self.wait(self.model.prune_after + longer)
             self.sweep(refused=False)
 
-    @rule(pick=picks, speaks=st.sets(st.sampled_from((0, 2))), left=st.sets(st.sampled_from((0, 2)), min_size=1))
-    def succeed(self, pick: int, speaks: set[int], left: set[int]) -> None:
-        """Two sides meet, one or both leave, with or without a word, and a third comes."""
+    @rule(
+        pick=picks,
+        speaks=st.sets(st.sampled_from((0, 2))),
+        left=st.sets(st.sampled_from((0, 2))),
+        kind=st.sampled_from(("claim", "open")),
+        then=st.sampled_from((None, "close", "release", "claim")),
+    )
+    def succeed(self, pick: int, speaks: set[int], left: set[int], kind: str, then: str | None) -> None:
+        """Two sides meet, with or without a word; one or both may leave. A third comes, and is let in or turned away.
+        What it says next without a name is about what it asked for. Or the second side comes back.
+        """
         name = _choose(pick, self._names(0), NAMEPLATES)
         for slot in (0, 1, 2, 3, 4):
             self._lose(slot)
@@ -357,7 +365,33 @@ class Conversation(RuleBasedStateMachine):
                 self._command(slot, "add", phase="pake", body="00")
         for slot in sorted(left):
             self._lose(slot)
-        self._command(4, "claim", nameplate=name)
+        self._flush()
+        nameplate = self.model.nameplates.get(("x", name))
+        if kind == "open" and nameplate is not None:
+            self._command(4, "open", mailbox=nameplate.mailbox.name)
+        else:
+            self._command(4, "claim", nameplate=name)
+        if then == "claim":
+            self._lose(2)
+            self._command(2, "claim", nameplate=name)
+        elif then is not None:
+            self._command(4, then)
+
+    @rule(first=st.sampled_from((0, 2)), claims=st.booleans(), kind=st.sampled_from(("claim", "release")))
+    def take_what_was_allocated(self, first: int, claims: bool, kind: str) -> None:
+        """A nameplate is allocated, another side comes to it, and then its own side claims or releases it."""
+        self._lose(first)
+        self._command(first, "allocate")
+        self._flush()
+        seated = self.seated[first]
+        for name in self._names(first):
+            mine = [member for member in self.model.nameplates["x", name].members if member.allocated]
+            if seated is not None and seated[0].side in [member.side for member in mine]:
+                if claims:
+                    self._lose(4)
+                    self._command(4, "claim", nameplate=name)
+                self._command(first, kind, nameplate=name)
+                return
 
     @rule(first=st.sampled_from((0, 2)), pick=picks)
     def listen_twice(self, first: int, pick: int) -> None:

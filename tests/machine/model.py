@@ -212,6 +212,8 @@ class Server:
         if kind == "ping":
             self._need(message, "ping")
             return {"type": "pong", "pong": message["ping"]}
+        if kind in ("submit-permissions", "submit-permission"):  # nobody demands any here
+            return None
         if kind == "bind":
             self._bind(peer, message, now)
             return None

@@ -64,7 +64,12 @@ class OfficeWorld(World):
             self._waiting = False
             self.run(self._work(lambda: None))
         self._store.refuses = False
+        self._write_down()
         return not self._store.refused
+
+    def _write_down(self) -> None:
+        """A second goes by: what no answer rests on is on disk, too."""
+        self.run(self._work(self._office.write_down))
 
     async def _work(self, begin: Callable[[], None]) -> None:
         """Wait until the office has done everything there was to do."""
@@ -186,6 +191,7 @@ class SocketWorld(OfficeWorld):
         self._store.refuses, self._store.refused = refused, False
         self.run(self._hear())
         self._store.refuses = False
+        self._write_down()
         return not self._store.refused
 
     async def _hear(self) -> None:

@@ -43,8 +43,8 @@ RAW = ("id", "phase", "body", "ping", "client_version")
 """Values that are ours only to hand on."""
 
 BOUND = Session(app_id="x", side="a")
-BUSY = Session("x", "a", "4", "4", mailbox_id="m", subscribed=1)
-DONE = Session("x", "a", "4", "4", released=True, mailbox_id="m", closed=True)
+BUSY = Session(app_id="x", side="a", allocated="4", claimed="4", mailbox_id="m", subscribed=1)
+DONE = Session(app_id="x", side="a", allocated="4", claimed="4", released=True, mailbox_id="m", closed=True)
 
 text_values = st.text(max_size=8)
 nameplates = st.from_regex(r"\A[0-9]{1,40}\Z", fullmatch=True).filter(str.isascii)

@@ -57,6 +57,10 @@ class Engine(ABC):
         """Refuse whatever is to be written meanwhile."""
 
     @abstractmethod
+    def failing(self) -> contextlib.AbstractContextManager[None]:
+        """Fail at the first message, for good, when other rows of the batch are written already."""
+
+    @abstractmethod
     def full(self) -> contextlib.AbstractContextManager[None]:
         """Refuse whatever needs more room meanwhile."""
 
@@ -83,6 +87,16 @@ class Sqlite(Engine):
 
     def written(self) -> dict[str, int]:
         return dict(self.store.database.execute("SELECT name, count(*) FROM written GROUP BY name"))
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        self.store.database.execute(
+            "CREATE TEMP TRIGGER failing BEFORE INSERT ON main.messages BEGIN SELECT RAISE(ABORT, 'not this'); END"
+        )
+        try:
+            yield
+        finally:
+            self.store.database.execute("DROP TRIGGER failing")
 
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:

@@ -70,7 +70,7 @@ class Ledger:
     # ── the commands, with what tests do not care about filled in ────────────────────────────────
 
     def bind(self, side: str, app: str = APP) -> None:
-        self.do(session.Bind(app, side, ["python", "0.24.0"]))
+        self.do(session.Bind(app, side, ["python", "0.24.0"], None))
         self.state.arrive(app, side)
 
     def leave(self, side: str, app: str = APP) -> None:

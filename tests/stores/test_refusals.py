@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from restante.errors import StoreBusy
+from restante.errors import StoreBusy, StoreError
 from restante.mailbox.store import sqlite
 from stores.engines import LIVE, USAGE, Engine, SqliteInAFile
 from stores.ledger import Ledger
@@ -63,6 +63,25 @@ async def test_a_batch_that_finds_the_disk_full_leaves_nothing_behind(engine: En
     again.add("a", "m", b'"00"')
     await again.commit(engine.store)
     await assert_shown(engine.store, again)
+
+
+async def test_a_batch_that_fails_halfway_leaves_nothing_behind(engine: Engine) -> None:
+    """It is no use to try again: that is not StoreBusy."""
+    ledger = await Ledger.begin(engine.store)
+    ledger.open("a", "m")
+    await ledger.commit(engine.store)
+    before = picture(await engine.store.view())
+    ledger.bind("a")
+    ledger.open("b", "m")
+    ledger.claim("c", "4")
+    ledger.add("a", "m", b'"00"')
+    with engine.failing(), pytest.raises(StoreError, match="not this") as failure:
+        await ledger.commit(engine.store)
+    assert not isinstance(failure.value, StoreBusy)
+    assert picture(await engine.store.view()) == before
+    await engine.crash()
+    assert picture(await engine.store.view()) == before
+    assert engine.count(*USAGE) == {}
 
 
 async def test_forgetting_that_was_refused_forgets_nothing(engine: Engine) -> None:

@@ -10,18 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from restante.errors import PeerError
 from restante.mailbox import messages, model, session
+from restante.mailbox.addresses import Account
+from restante.mailbox.books import Books
+from restante.mailbox.limits import Pace
 from restante.mailbox.messages import Malformed, Received
 from restante.mailbox.model import Change, Decision, Dice, Mailbox, Now, Policy
-from restante.mailbox.rules import Prune, decide
-from restante.mailbox.session import FRESH, Command, Session
+from restante.mailbox.rules import MAILBOX_FULL, Prune, decide
+from restante.mailbox.session import DENIED, FRESH, Command, Session
 from restante.mailbox.state import State
 
 OUR_FAULT: Final = "internal error"
+PARTING: Final = frozenset({1008, 1013})
+"""Close codes before which a client that is not served may tidy up after itself."""
+
+LISTENERS: Final = 32
+"""Connections that have one mailbox open. It is for two; a side may have more that are dead and not noticed yet."""
 
 
 class Line(Protocol):
@@ -33,6 +41,12 @@ class Line(Protocol):
     def hang_up(self, code: int, reason: str) -> None:
         """Close the WebSocket after all that was sent."""
 
+    def pause(self) -> None:
+        """Read no more for now."""
+
+    def resume(self) -> None:
+        """Read again."""
+
 
 class _Nowhere:
     """The line of a connection that is lost; to let go of the real one leaves no cycle for the collector."""
@@ -43,18 +57,51 @@ class _Nowhere:
     def hang_up(self, code: int, reason: str) -> None:
         pass
 
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
 
 NOWHERE: Final = _Nowhere()
+
+
+class Turn:
+    """What a connection said and is not done yet; how fast it may go on. turns.py alone alters it."""
+
+    __slots__ = ("held", "pace", "parked", "paused", "queued", "returned", "waiting")
+
+    def __init__(self) -> None:
+        self.pace: Pace | None = None
+        """How fast it may go on; None: as fast as it likes."""
+        self.queued = 0
+        """How much of what it said is in the queue."""
+        self.waiting: list[Any] = []
+        """What it said beyond that."""
+        self.returned = 0
+        """How much of that was in the queue already, and had to leave it again."""
+        self.held = 0
+        """Characters in all that is queued or waits."""
+        self.parked = False
+        """It is in debt: nothing of what waits is done before its time."""
+        self.paused = False
+        """Its socket is left unread for now."""
 
 
 class Connection:
     """The desk's end of a connection."""
 
-    __slots__ = ("line", "lost", "outbox", "session", "verdict")
+    __slots__ = ("account", "line", "lost", "number", "outbox", "session", "turn", "verdict")
 
     def __init__(self, line: Line) -> None:
         self.line: Line = line
+        self.number = 0
+        """Counts connections, from 1."""
         self.session: Session = FRESH
+        self.account: Account | None = None
+        """What its address has used up; None: limits per address do not apply to it."""
+        self.turn = Turn()
         self.outbox: list[bytes] = []
         """Encoded replies, lacking their stamp."""
         self.verdict: PeerError | None = None
@@ -70,12 +117,19 @@ class Desk:
         self.dice = dice
         self.policy = policy
         self.connections: set[Connection] = set()
+        self.met = 0
+        """Connections so far."""
+        self.heard: Received | Malformed | None = None
+        """The last message, if it was one."""
         self.changes: list[Change] = []
         """What is to be made durable before anything is said. Touches are not worth it."""
         self.told: list[Connection] = []
         """Connections with something in their outbox, or a verdict."""
         self.subscribers: dict[int, list[Connection]] = {}
         """Who has a mailbox open, by its key."""
+        self.books = Books()
+        self.cost = 0
+        """Bytes that the last command made us send, to whomever."""
         self.faults: list[Exception] = []
         """What went wrong inside the rules in this batch; they are pure, so nothing else is touched."""
         self._before: dict[Connection, Session] = {}
@@ -83,19 +137,35 @@ class Desk:
     # ── what comes in ────────────────────────────────────────────────────────────────────────────
 
     def meet(self, connection: Connection) -> None:
+        self.met += 1
+        connection.number = self.met
         self.connections.add(connection)
 
     def take(self, connection: Connection, text: str, now: Now) -> None:
         """Take one frame's text; `now` is when it came."""
+        self.cost = len(text)
+        if connection.verdict is not None:
+            self._part(connection, text, now)
+            return
         try:
             message = self._read(connection, text)
             if message is None:
                 return
             command = session.step(connection.session, message)
+            if command == DENIED and connection.session.demand is not None:
+                self._deny(connection, message, text, now)
+                return
             if isinstance(command, str):
                 self._say(connection, messages.Error(command, Raw(text)))
                 return
+            overdrawn = self._overdrawn(connection.account, command, now)
+            if overdrawn is not None:
+                self._reject(connection, *overdrawn, text)
+                return
             decision = decide(self.state, command, now, self.dice, self.policy)
+            if decision.mailbox is not None and len(self.subscribers.get(decision.mailbox.key, ())) >= LISTENERS:
+                self._reject(connection, MAILBOX_FULL, f"{LISTENERS} connections have it open already", text)
+                return
         except Exception as fault:  # noqa: BLE001 - our bug must not become everybody's; nothing was changed yet
             self.faults.append(fault)
             self._say(connection, messages.Error(OUR_FAULT, messages.NULL))
@@ -104,14 +174,51 @@ class Desk:
         self._settle(decision.changes)
         self._move(connection, command, decision)
         if decision.error is not None:
-            self._say(connection, messages.Error(decision.error, Raw(text)))
+            self._reject(connection, decision.error, decision.hint, text)
             return
         reply = _ANSWERS[type(command)](self, command, decision, message.id, now.wall)
         if reply is not None:
             self._say(connection, reply)
 
+    def _deny(self, connection: Connection, message: Received | Malformed, text: str, now: Now) -> None:
+        """Answer what does not meet the connection's demand; it is closed."""
+        assert connection.session.demand is not None
+        self._reject(connection, DENIED, session.flaw(connection.session.demand, message) or "", text)
+        connection.verdict = PeerError(1008, DENIED)
+        if connection.account is not None:
+            connection.account.strain(now.service, 2.0)
+
+    def _reject(self, connection: Connection, words: str, hint: str, text: str) -> None:
+        """Answer what cannot be done; what is refused for want of permission or room has a hint, and is counted."""
+        self._say(connection, messages.Error(words, Raw(text), hint or UNSET))
+        if hint:
+            self.books.refuse(words, connection.session.address_id)
+
+    def _overdrawn(self, account: Account | None, command: Command, now: Now) -> tuple[str, str] | None:
+        if account is None:
+            return None
+        return self.books.overdrawn(self.state, account, command, now, self.policy.limits)
+
     def listing(self, app_id: str) -> Raw:
         return Raw(self.state.app(app_id).listing() if self.policy.list_nameplates else b"[]")
+
+    def _part(self, connection: Connection, text: str, now: Now) -> None:
+        """Answer what a client that is sent away may still be waiting for, and do nothing of it.
+
+        Told that it is not served, the Python client wants to release what it asked for in the same breath, and comes
+        back for ever until it is told that it has (mailbox reference client _terminator.py, 0.24.0).
+        """
+        if connection.lost or connection.verdict is None or connection.verdict.code not in PARTING:
+            return
+        try:
+            message = messages.parse(text)
+        except PeerError:
+            return
+        answer = _PARTING_WORDS.get(type(message))
+        if answer is not None:
+            if not connection.outbox:
+                self.told.append(connection)
+            connection.outbox += map(messages.encode, (messages.Ack(message.id), answer(message, now.wall)))
 
     def lose(self, connection: Connection, now: Now) -> None:
         """Take note that a connection is gone."""
@@ -142,17 +249,21 @@ class Desk:
     def refuse_frame(self, connection: Connection, error: PeerError) -> None:
         """Answer what is no message at all, and have the connection closed."""
         if connection.verdict is None:
-            self._say(connection, messages.Error(error.words, messages.NULL))
-            connection.verdict = error
+            self._say(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET))
+            # Not the error that was raised: its traceback holds the frame's text, and a ring back to the connection.
+            connection.verdict = PeerError(error.code, error.words)
+            if error.hint:
+                self.books.refuse(error.words, connection.session.address_id)
 
     # ── what comes of it ─────────────────────────────────────────────────────────────────────────
 
     def _read(self, connection: Connection, text: str) -> Received | Malformed | None:
         """Parse and acknowledge; None where there is nothing to do, or nothing more to be done."""
+        self.heard = None
         if connection.verdict is not None or connection.lost:
             return None
         try:
-            message = messages.parse(text)
+            message = self.heard = messages.parse(text)
         except PeerError as error:
             self.refuse_frame(connection, error)
             return None
@@ -169,6 +280,7 @@ class Desk:
         if not connection.outbox:
             self.told.append(connection)
         connection.outbox.append(body)
+        self.cost += len(body)
 
     def _settle(self, changes: list[Change]) -> None:
         """Fold changes in, and let those who are subscribed know."""
@@ -176,6 +288,7 @@ class Desk:
             self.state.fold(change)
             if type(change) is not model.MailboxTouched:
                 self.changes.append(change)
+            self.books.ended(change)
             if type(change) is model.MessageAdded:
                 for subscriber in self.subscribers.get(change.mailbox.key, ()):
                     self._tell(subscriber, change.message.wire)
@@ -199,8 +312,11 @@ class Desk:
             self._unsubscribe(connection, before.subscribed)
         if type(command) is session.Bind:
             self.state.arrive(command.app_id, command.side)
-        elif type(command) is session.Allocate:
+            return
+        if type(command) is session.Allocate:
             self.state.app(command.app_id).answered[decision.name] = connection
+        if connection.account is not None:
+            self.books.made(connection.account, command.app_id, decision)
 
     def _unsubscribe(self, connection: Connection, key: int) -> None:
         rest = self.subscribers.get(key)
@@ -235,6 +351,7 @@ class Desk:
         state.next_key = max(state.next_key, self.state.next_key)  # no key is given twice
         self.state = state
         self.subscribers = {}
+        self.books.compare(state)
         for connection in self.connections:
             said = connection.session
             if said.app_id is None:
@@ -254,8 +371,15 @@ class Desk:
         self._say(connection, messages.Error(words, Raw(text)))
 
 
+_PARTING_WORDS: Final[dict[type, Callable[[Any, float], messages.Reply]]] = {
+    messages.Release: lambda m, t: messages.Released(m.id, t),
+    messages.Close: lambda m, t: messages.Closed(m.id, t),
+    messages.Ping: lambda m, t: messages.Pong(m.id, t, m.ping),
+}
+
 _Answer = Callable[[Desk, Any, Decision, Raw, float], messages.Reply | None]
 _ANSWERS: Final[dict[type[Command], _Answer]] = {
+    session.Submit: lambda *_: None,
     session.Bind: lambda *_: None,
     session.List: lambda desk, c, _, i, t: messages.Nameplates(i, t, desk.listing(c.app_id)),
     session.Allocate: lambda _, __, d, i, t: messages.Allocated(i, t, d.name),

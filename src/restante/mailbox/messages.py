@@ -1,6 +1,7 @@
 """Every message of the mailbox protocol, both directions: the protocol page that compiles.
 
     client to server                                   server to client
+    submit-permissions        method, stamp?
     bind      appid, side, client_version?             welcome     welcome
     list                                               nameplates  nameplates: [{id}]
     allocate                                           allocated   nameplate
@@ -11,9 +12,10 @@
     close     mailbox?, mood?                          closed
     ping      ping                                     pong        pong
                                                        ack         id (first answer to whatever has a type)
-                                                       error       error, orig
+                                                       error       error, orig, hint?
 
-Source: spec 000 "All Message Types"; what shipped clients need beyond it stands in docs/protocol-mailbox.md.
+Source: spec 000 "All Message Types", spec 002 for permissions; what shipped clients need beyond it stands in
+docs/protocol-mailbox.md.
 `id`, `phase`, `body` and `ping` are kept as the very JSON text the client sent, and returned so.
 """
 
@@ -37,9 +39,25 @@ class Message(msgspec.Struct, tag_field="type", tag=str.lower, frozen=True, gc=F
     id: Raw = NULL
 
 
+LONGEST: Final = 500
+"""Characters of an app id, a side, a mailbox id, a mood: they are kept with every mailbox and every usage record. The
+longest that are known, app ids with a domain name, have some 50."""
+
+Name = Annotated[str, msgspec.Meta(max_length=LONGEST)]
+
+
+class Submit(Message, frozen=True, gc=False, kw_only=True, tag="submit-permissions"):
+    method: Raw | UnsetType = UNSET
+    stamp: Raw | UnsetType = UNSET
+
+
+class SubmitOne(Submit, frozen=True, gc=False, kw_only=True, tag="submit-permission"):
+    """The same: the specification has the plural, the client that does it (magic-wormhole.rs) the singular."""
+
+
 class Bind(Message, frozen=True, gc=False, kw_only=True):
-    appid: str
-    side: str
+    appid: Name
+    side: Name
     client_version: Raw | UnsetType = UNSET
 
 
@@ -61,7 +79,7 @@ class Release(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Open(Message, frozen=True, gc=False, kw_only=True):
-    mailbox: str
+    mailbox: Name
 
 
 class Add(Message, frozen=True, gc=False, kw_only=True):
@@ -70,17 +88,18 @@ class Add(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Close(Message, frozen=True, gc=False, kw_only=True):
-    mailbox: str | UnsetType = UNSET
-    mood: str | None = None
+    mailbox: Name | UnsetType = UNSET
+    mood: Name | None = None
 
 
 class Ping(Message, frozen=True, gc=False, kw_only=True):
     ping: Raw
 
 
-Received = Bind | List | Allocate | Claim | Release | Open | Add | Close | Ping
-_KINDS: Final[dict[str, type[Message]]] = {
-    kind.__name__.lower(): kind for kind in (Bind, List, Allocate, Claim, Release, Open, Add, Close, Ping)
+Received = Submit | SubmitOne | Bind | List | Allocate | Claim | Release | Open | Add | Close | Ping
+KINDS: Final[dict[str, type[Message]]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (Submit, SubmitOne, Bind, List, Allocate, Claim, Release, Open, Add, Close, Ping)
 }
 
 
@@ -111,15 +130,19 @@ class Malformed:
         self.mailbox = _name(fields, "mailbox")
         self.missing: str | None = None
         self.mistyped: str | None = None
-        for field in msgspec.structs.fields(_KINDS[kind]) if kind else ():
+        for field in msgspec.structs.fields(KINDS[kind]) if kind else ():
             if field.encode_name not in fields:
                 if field.required and self.missing is None:
                     # The reference's words (server_websocket.py:203-303, 0.8.0): "missing" for add alone.
                     form = "missing '{1}'" if kind == "add" else "{0} requires '{1}'"
                     self.missing = form.format(kind, field.encode_name)
             elif self.mistyped is None and not _fits(fields[field.encode_name], field.type):
-                wanted = "a string of 1 to 40 digits" if kind == "claim" else "a string"
+                wanted = "a string of 1 to 40 digits" if kind == "claim" else _wanted(fields[field.encode_name])
                 self.mistyped = f"{kind}: '{field.encode_name}' must be {wanted}"
+
+
+def _wanted(raw: Raw) -> str:
+    return f"a string of at most {LONGEST} characters" if _fits(raw, str) else "a string"
 
 
 _decode: Final = msgspec.json.Decoder(Received).decode
@@ -166,7 +189,7 @@ def parse(text: str) -> Received | Malformed:
         kind = _decode_any(fields["type"], type=str)
     except msgspec.ValidationError:
         kind = ""
-    return Malformed(kind if kind in _KINDS else "", fields)
+    return Malformed(kind if kind in KINDS else "", fields)
 
 
 # ── server to client ─────────────────────────────────────────────────────────────────────────────
@@ -228,6 +251,8 @@ class Delivery(Reply, tag="message", gc=False):
 class Error(Reply, gc=False):
     error: str
     orig: Raw
+    hint: str | UnsetType = UNSET
+    """What to do about it, for people. The words of `error` are for programs, and are always the same."""
 
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from restante.mailbox.limits import UNLIMITED, Limits
 from restante.records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 
 
@@ -39,6 +40,7 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
     blur: int = 0
     """Usage times are floored to a multiple of this many seconds; 0 keeps them."""
     list_nameplates: bool = True
+    limits: Limits = UNLIMITED
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────
@@ -91,10 +93,13 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
     """The nameplate that points here, while it lives."""
     spoke: list[str] = []
     """Sides that have added a message, members or not."""
+    size: int = 0
+    """Bytes of the messages, as they go over the wire."""
 
     def keep(self, message: Stored) -> None:
         """Take in a message, as the last one."""
         self.messages.append(message)
+        self.size += len(message.wire)
         if message.side not in self.spoke:
             self.spoke.append(message.side)
 
@@ -223,6 +228,8 @@ class Decision(msgspec.Struct, gc=False):
     changes: list[Change] = []
     error: str | None = None
     """The words of a refusal; a refusal may have changes too (the crowded mark)."""
+    hint: str = ""
+    """What its sender can do about it."""
     name: str = ""
     """What was allocated or claimed: a nameplate, or the id of a mailbox."""
     mailbox: Mailbox | None = None

@@ -8,6 +8,7 @@ command, under heavy load it is whatever came during one disk flush.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -16,13 +17,13 @@ import msgspec
 from restante.errors import PeerError, StoreBusy
 from restante.mailbox import messages
 from restante.mailbox.desk import Connection, Desk
-from restante.mailbox.model import Dice, Now, Policy
+from restante.mailbox.messages import Malformed, Received
+from restante.mailbox.model import Change, Dice, Now, Policy
 from restante.mailbox.store import Store
 from restante.mailbox.sweep import save, sweep
+from restante.mailbox.turns import BATCH, Entry, Turns
 from restante.ops.logs import log, where
-
-BATCH: Final = 500
-"""Commands in a batch at most: at some 15 µs each, the loop is back at its sockets within 10 ms."""
+from restante.records import ClientVersion
 
 SETTLING: Final = 120.0
 """Seconds after a start in which nothing is pruned and nobody's place is given away. The Python client's delay
@@ -31,11 +32,10 @@ between attempts grows to 61 s (mailbox reference client: min(1.5^n, 60) + U(0, 
 FORGET: Final = 500
 """Usage records of each kind dropped in one transaction."""
 
+LOUDEST: Final = 10
+"""Lines at a time about addresses: whoever attacks must not fill the disk with log."""
+
 REFUSED: Final = "the server could not store this, try again"
-
-
-Entry = tuple[Connection, str | PeerError | None, Now]
-"""Who said what, and when; None: the connection is lost."""
 
 
 class Lifetime(msgspec.Struct, frozen=True):
@@ -55,6 +55,16 @@ class Clock(Protocol):
     def monotonic(self) -> float: ...
 
 
+class Trace(Protocol):
+    """Takes note of when what was done (ops/trace.py)."""
+
+    def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
+        """Note a command of the batch at hand."""
+
+    def said(self, commit: float | None, server_tx: float) -> None:
+        """End the batch: it was durable, and answered."""
+
+
 class Office:
     """The queue, the batches, and what is to be said after each."""
 
@@ -66,10 +76,19 @@ class Office:
         self._started = clock.monotonic()
         self._served_before = store.service
         self._rebooted = clock.wall()
-        self._queue: list[Entry] = []
+        self.turns = Turns()
+        self._alarm: asyncio.TimerHandle | None = None
         self._chores: Iterator[None] | None = None
         self._forgetting = False
+        self._riders: list[Change] = []
+        """Records of binds, waiting for a commit to take them along: no answer rests on them, and none says more
+        than that somebody came. At most a second's worth (`write_down`)."""
+        self._due = False
+        """The riders have waited for long enough."""
         self._stopping = False
+        self._committed: float | None = None
+        """Wall time at which the batch at hand was durable; None: it changed nothing."""
+        self.trace: Trace | None = None
         self._wake = asyncio.Event()
         self.idle = asyncio.Event()
         """Set while everything that came in is done and said."""
@@ -87,15 +106,15 @@ class Office:
 
     # ── what comes in ────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, connection: Connection, said: str | PeerError) -> None:
+    def receive(self, connection: Connection, said: str | PeerError | None) -> None:
         """Take a frame's text, or what is wrong with it; it is answered when its batch is durable."""
-        self._queue.append((connection, said, self.now()))
+        self.turns.put((connection, said, self.now()))
         self._rouse()
 
     def lose(self, connection: Connection) -> None:
-        """Take note, in its turn, that a connection is gone."""
-        self._queue.append((connection, None, self.now()))
-        self._rouse()
+        """Take note, in its turn, that a connection is gone; what it said before that is done without delay."""
+        self.turns.free(connection)
+        self.receive(connection, None)
 
     def sweep(self) -> None:
         """Start a sweep, unless one is under way."""
@@ -110,11 +129,27 @@ class Office:
             self._chores = save(self.desk)
             self._rouse()
 
+    def refusals(self) -> None:
+        """Log what was refused since the last time, and to whom most often; to be called once a minute."""
+        books = self.desk.books
+        refused, books.refused = books.refused, Counter()
+        for (words, address_id), times in refused.most_common(LOUDEST):
+            log.warning("refused", words=words, times=times, address=address_id)
+        if len(refused) > LOUDEST:
+            log.warning("refused, to others", times=sum(refused.values()), addresses=len(refused))
+
+    def write_down(self) -> None:
+        """Commit what waits for a commit, if none came by; to be called once a second."""
+        self._due = bool(self._riders)
+        if self._due:
+            self._rouse()
+
     def stop(self) -> None:
         """Let `run` return once everything that was received is done and answered."""
-        self._stopping = True
+        self._stopping = self.turns.hurry = True
         self._forgetting = False
         self._chores = save(self.desk)
+        self._due = True
         self._rouse()
 
     def _rouse(self) -> None:
@@ -126,44 +161,85 @@ class Office:
     async def run(self) -> None:
         """Serve until `stop`. Raises StoreError when a commit failed: then nothing more may be said."""
         while True:
-            if not (self._queue or self._chores or self._forgetting):
+            gathered = self._gather()
+            if not (gathered or self._chores or self._forgetting or (self._due and self._riders)):
                 if self._stopping:
                     return
-                self.idle.set()
+                if self.turns.empty:
+                    self.idle.set()
                 self._wake.clear()
                 await self._wake.wait()
-            batch, self._queue = self._queue[:BATCH], self._queue[BATCH:]
-            self._take(batch)
+                gathered = self._gather()
+            batch = self._take(gathered)
             for fault in self.desk.faults:
                 log.error("a command failed; its connection is closed", fault=where(fault))
             try:
                 await self._commit()
             except StoreBusy as busy:
-                log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
-                await self._undo(batch)
+                self._due = False  # the next second will do
+                if self.desk.changes:
+                    log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
+                    await self._undo(batch)
+                else:
+                    log.warning("records of binds were not stored yet", error=str(busy))
             self._speak()
             await self._tend()
 
-    def _take(self, batch: list[Entry]) -> None:
-        desk = self.desk
+    def _gather(self) -> list[Entry]:
+        """Take the next batch; have us woken when somebody who is in debt may go on."""
+        now = self.now().service
+        gathered = self.turns.gather(now, self.desk.policy.limits)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        wait = self.turns.wait(now)
+        if wait is not None:
+            self._alarm = asyncio.get_running_loop().call_later(wait, self._rouse)
+        return gathered
+
+    def _take(self, gathered: list[Entry]) -> list[Entry]:
+        """Do what was said, and a slice of the chores; gives what was done. Who is in debt must wait."""
+        desk, batch = self.desk, []
         if desk.state.settling:
             since = self.now().service - self._served_before
             if since >= min(SETTLING, self._lifetime.prune_after):
                 desk.state.settled()
-        for connection, said, now in batch:
-            if isinstance(said, str):
-                desk.take(connection, said, now)
-            elif said is None:
-                desk.lose(connection, now)
-            else:
-                desk.refuse_frame(connection, said)
+        served = self.now().service
+        for entry in gathered:
+            if self.turns.begins(entry):
+                batch.append(entry)
+                self._do(*entry, served)
         if self._chores is not None and next(self._chores, self) is self:
             self._chores = None
+        return batch
+
+    def _do(self, connection: Connection, said: str | PeerError | None, now: Now, served: float) -> None:
+        desk, pace = self.desk, connection.turn.pace
+        if isinstance(said, str):
+            desk.take(connection, said, now)
+            if pace is not None:
+                pace.charge(served, desk.policy.limits, desk.cost)
+            if self.trace is not None:
+                self.trace.took(connection.number, desk.heard, now.wall)
+        elif said is None:
+            desk.lose(connection, now)
+        else:
+            desk.refuse_frame(connection, said)
 
     async def _commit(self) -> None:
-        if self.desk.changes:
-            await self._store.apply(self.desk.changes, self.now())
-        elif self._chores is not None:
+        changes = self._riders + self.desk.changes
+        if (
+            (self._due and changes)
+            or len(changes) >= BATCH
+            or any(type(change) is not ClientVersion for change in self.desk.changes)
+        ):
+            await self._store.apply(changes, self.now())
+            self._committed = self._clock.wall()
+            self._riders = []
+            self._due = self._stopping
+            return
+        self._riders = changes
+        if self._chores is not None:
             await asyncio.sleep(0)  # a slice that changed nothing must not keep the loop from its sockets
 
     async def _tend(self) -> None:
@@ -190,11 +266,16 @@ class Office:
                 self.desk.refuse_frame(connection, said)
 
     def _speak(self) -> None:
-        stamp = messages.stamp(self._clock.wall())
-        for connection in self.desk.turn():
+        wall = self._clock.wall()
+        stamp = messages.stamp(wall)
+        # The last first: who listens comes after who said it, and waits longer.
+        for connection in reversed(self.desk.turn()):
             bodies, connection.outbox = connection.outbox, []
             if connection.lost:
                 continue
             connection.line.send(bodies, stamp)
             if connection.verdict is not None:
                 connection.line.hang_up(connection.verdict.code, connection.verdict.words)
+        if self.trace is not None:
+            self.trace.said(self._committed, wall)
+        self._committed = None

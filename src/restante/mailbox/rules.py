@@ -46,24 +46,47 @@ def decide(view: State, command: session.Command | Prune, now: Now, dice: Dice, 
     return _RULES[type(command)](view, command, now, dice, policy)
 
 
-def _bind(_view: State, c: session.Bind, now: Now, _dice: Dice, policy: Policy) -> Decision:
-    return Decision([usage.client_version(c.app_id, c.side, now.wall, c.client_version, blur=policy.blur)])
+def _bind(view: State, c: session.Bind, now: Now, _dice: Dice, policy: Policy) -> Decision:
+    if not view.room:
+        return Decision()  # a record of who came is the first thing to go without
+    record = usage.client_version(
+        c.app_id, c.side, now.wall, c.client_version, blur=policy.blur, address_id=c.address_id
+    )
+    return Decision([record])
 
 
 def _nothing(*_: object) -> Decision:
-    """`list` and `ping` change nothing; the desk knows their answers."""
+    """`list`, `ping` and a permission change nothing; the desk knows their answers."""
     return Decision()
+
+
+# ── room ─────────────────────────────────────────────────────────────────────────────────────────
+
+FULL: Final = "the server is full"
+MAILBOX_FULL: Final = "the mailbox is full"
+
+
+def _no_room(view: State, policy: Policy) -> Decision | None:
+    """Refuse what would need room, where there is none. Whatever ends something goes on."""
+    if not view.room:
+        return Decision(error=FULL, hint="its disk has no room for more; try again later")
+    most = policy.limits.stored_bytes
+    if most and view.stored >= most:
+        return Decision(error=FULL, hint="it holds as much as it may; try again later")
+    return None
 
 
 # ── nameplates ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _allocate(view: State, c: session.Allocate, now: Now, dice: Dice, _policy: Policy) -> Decision:
+def _allocate(view: State, c: session.Allocate, now: Now, dice: Dice, policy: Policy) -> Decision:
     app = view.app(c.app_id)
     for name in app.allocated.get(c.side, ()):
         if name not in app.answered:  # the connection that was told is gone: the answer may be lost
             mailbox = app.mailboxes[app.nameplates[name].mailbox_id]
             return Decision([model.MailboxTouched(mailbox, now.service)], name=name)
+    if (full := _no_room(view, policy)) is not None:
+        return full
     name = _free_nameplate(app, dice)
     row = NameplateSide(c.side, now.wall, allocated=True)
     return Decision(list(_make_nameplate(view, app, c.app_id, name, row, now, dice)), name=name)
@@ -101,10 +124,12 @@ def _make_nameplate(
     return model.MailboxMade(mailbox), model.NameplateMade(nameplate)
 
 
-def _claim(view: State, c: session.Claim, now: Now, dice: Dice, _policy: Policy) -> Decision:
+def _claim(view: State, c: session.Claim, now: Now, dice: Dice, policy: Policy) -> Decision:
     app = view.app(c.app_id)
     nameplate = app.nameplates.get(c.nameplate)
     if nameplate is None:
+        if (full := _no_room(view, policy)) is not None:
+            return full
         row = NameplateSide(c.side, now.wall)
         made = _make_nameplate(view, app, c.app_id, c.nameplate, row, now, dice)
         return Decision(list(made), name=made[0].mailbox.mailbox_id)
@@ -148,10 +173,12 @@ def _release(view: State, c: session.Release, now: Now, _dice: Dice, policy: Pol
 # ── mailboxes ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _open(view: State, c: session.Open, now: Now, _dice: Dice, _policy: Policy) -> Decision:
+def _open(view: State, c: session.Open, now: Now, _dice: Dice, policy: Policy) -> Decision:
     mailbox = view.app(c.app_id).mailboxes.get(c.mailbox_id)
     joining = MailboxSide(c.side, now.wall)
     if mailbox is None:
+        if (full := _no_room(view, policy)) is not None:
+            return full
         mailbox = Mailbox(
             view.next_key,
             c.app_id,
@@ -174,10 +201,16 @@ def _open(view: State, c: session.Open, now: Now, _dice: Dice, _policy: Policy) 
     return Decision(changes, mailbox=mailbox)
 
 
-def _add(view: State, c: session.Add, now: Now, _dice: Dice, _policy: Policy) -> Decision:
-    mailbox = view.app(c.app_id).mailboxes[c.mailbox_id]
+def _add(view: State, c: session.Add, now: Now, _dice: Dice, policy: Policy) -> Decision:
+    mailbox, limits = view.app(c.app_id).mailboxes[c.mailbox_id], policy.limits
+    if (full := _no_room(view, policy)) is not None:
+        return full
+    if limits.mailbox_messages and len(mailbox.messages) >= limits.mailbox_messages:
+        return Decision(error=MAILBOX_FULL, hint=f"it has {limits.mailbox_messages} messages, and may have no more")
     frame = messages.Delivery(c.side, Raw(c.phase), Raw(c.body), now.wall, Raw(c.id))
     message = model.Stored(view.next_sequence, c.side, messages.encode(frame))
+    if limits.mailbox_bytes and mailbox.size + len(message.wire) > limits.mailbox_bytes:
+        return Decision(error=MAILBOX_FULL, hint=f"it may have {limits.mailbox_bytes} bytes of messages")
     return Decision([model.MessageAdded(mailbox, message, c.phase, c.body, c.id, now.wall, now.service)])
 
 
@@ -241,6 +274,7 @@ def _leavers(
 
 
 _RULES: Final[dict[type, Callable[[State, Any, Now, Dice, Policy], Decision]]] = {
+    session.Submit: _nothing,
     session.Bind: _bind,
     session.List: _nothing,
     session.Allocate: _allocate,

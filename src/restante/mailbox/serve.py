@@ -6,34 +6,51 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import uvloop
+from msgspec.structs import replace
 
 from restante import __version__
-from restante.config import Serve, address
+from restante.config import RELOADED, Serve, Source, address
+from restante.errors import Misuse
+from restante.mailbox.addresses import networks
+from restante.mailbox.door import Door, Terms
 from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
-from restante.mailbox.server import Manners, Server, SystemClock, SystemDice
+from restante.mailbox.server import Manners, Server, SystemClock, SystemDice, system_secret
 from restante.mailbox.store import Store, open_store
 from restante.ops.logs import log, watch
+from restante.ops.trace import TraceFile
 
 SAVE_EVERY: Final = 60
 """Seconds between saves of when mailboxes were touched: a crash makes them seem idle for this much longer."""
 
 DAY: Final = 86400.0
 
+AT_START: Final = ("message_bytes", "handshake")
+"""Limits that listening sockets are made with."""
 
-def serve(settings: Serve) -> None:
-    """Serve until SIGTERM or SIGINT. Raises Misuse and StoreError."""
-    uvloop.run(_serve(settings))
+MANY: Final = 1 << 20
+"""Descriptors, where there is no limit to them."""
 
 
-async def _serve(settings: Serve) -> None:
+Settle = Callable[[], tuple[Serve, list[Source]]]
+
+
+def serve(settings: Serve, settle: Settle) -> None:
+    """Serve until SIGTERM or SIGINT; `settle` reads the settings anew. Raises Misuse and StoreError."""
+    uvloop.run(_serve(settings, settle))
+
+
+async def _serve(settings: Serve, settle: Settle) -> None:
     watch(asyncio.get_running_loop())
     told = _listen_for_signals()
+    descriptors = _raise_descriptors()
     host, port = address(settings.listen, "--listen")
     store = open_store(Path(settings.data))
     clock = SystemClock()
@@ -42,7 +59,7 @@ async def _serve(settings: Serve) -> None:
         store,
         clock,
         SystemDice(),
-        Policy(blur=settings.blur_usage, list_nameplates=not settings.no_list),
+        Policy(settings.blur_usage, not settings.no_list, settings.limits),
         Lifetime(
             prune_after=settings.prune_after,
             keep_usage=settings.keep_usage * DAY if settings.keep_usage else None,
@@ -51,14 +68,13 @@ async def _serve(settings: Serve) -> None:
     # What was loaded lives long; the collector need not look at it again.
     gc.freeze()
     gc.enable()
-    manners = Manners(
-        motd=settings.motd,
-        current_cli_version=settings.advertise_version,
-        error=settings.signal_error,
-        binary=settings.frames == "binary",
-    )
-    server = Server(office, clock, manners)
+    server = Server(office, clock, _manners(settings), Door(_terms(settings), system_secret), descriptors=descriptors)
     async with contextlib.AsyncExitStack() as stack:
+        if settings.trace is not None:
+            trace = office.trace = TraceFile(Path(settings.trace))
+            stack.callback(trace.close)
+        reload = Reload(settings, settle, server)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         if settings.admin != "off":
             from restante.ops import admin  # aiohttp takes a third of the start
 
@@ -69,6 +85,68 @@ async def _serve(settings: Serve) -> None:
             log.info("listening", url=f"ws://{_shown(each)}/v1", version=__version__, data=settings.data)
         await _until(told, server, office, store, settings)
     log.info("stopped")
+
+
+def _manners(settings: Serve) -> Manners:
+    return Manners(
+        motd=settings.motd,
+        current_cli_version=settings.advertise_version,
+        error=settings.signal_error,
+        binary=settings.frames == "binary",
+    )
+
+
+def _terms(settings: Serve) -> Terms:
+    return Terms(
+        mode=settings.permission,
+        bits=settings.permission_bits,
+        load=settings.permission_load,
+        trusted=networks(settings.trust_proxy),
+    )
+
+
+def _raise_descriptors() -> int:
+    """Have as many descriptors as we may: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return MANY if soft == resource.RLIM_INFINITY else soft
+
+
+class Reload:
+    """SIGHUP: reads the settings anew, and takes over what a running server can."""
+
+    def __init__(self, settings: Serve, settle: Settle, server: Server) -> None:
+        self._settings = settings
+        self._settle = settle
+        self._server = server
+
+    def __call__(self) -> None:
+        try:
+            wanted, sources = self._settle()
+        except Misuse as error:
+            log.error("the settings were not reloaded, and stay as they are", error=str(error))
+            return
+        for source in sources:
+            name, _, limit = source.name.partition(".")
+            before, after = getattr(self._settings, name), getattr(wanted, name)
+            reloaded = name in RELOADED and limit not in AT_START
+            if reloaded and source.fixed:
+                log.info("fixed, whatever the file says", setting=source.name, by=source.source)
+            elif limit:
+                before, after = getattr(before, limit), getattr(after, limit)
+            if before != after:
+                words = "set" if reloaded else "needs a restart"
+                log.info(words, setting=source.name, before=before, after=after)
+        fresh = {name: getattr(wanted, name) for name in RELOADED}
+        kept = {limit: getattr(self._settings.limits, limit) for limit in AT_START}
+        fresh["limits"] = replace(wanted.limits, **kept)
+        self._settings = replace(self._settings, **fresh)
+        self._server.turn_to(_manners(self._settings), _terms(self._settings), self._settings.limits)
+        trace = self._server.office.trace
+        if isinstance(trace, TraceFile):
+            trace.reopen()
 
 
 def _listen_for_signals() -> asyncio.Event:
@@ -84,13 +162,14 @@ def _listen_for_signals() -> asyncio.Event:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to reload; it would end us
     return told
 
 
 async def _until(told: asyncio.Event, server: Server, office: Office, store: Store, settings: Serve) -> None:
     """Serve until told, then drain. Raises StoreError when a commit failed."""
     running = asyncio.create_task(office.run())
-    ticking = asyncio.create_task(_tick(server, office, settings.prune_every))
+    ticking = asyncio.create_task(_tick(server, office, Disk(Path(settings.data), office), settings.prune_every))
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait((running, ticking, waiting), return_when=asyncio.FIRST_COMPLETED)
     for task in (running, ticking):
@@ -102,12 +181,39 @@ async def _until(told: asyncio.Event, server: Server, office: Office, store: Sto
     await store.close()
 
 
-async def _tick(server: Server, office: Office, prune_every: float) -> None:
+class Disk:
+    """Looks whether the disk has room for more."""
+
+    def __init__(self, data: Path, office: Office) -> None:
+        self._data = data
+        self._office = office
+
+    def look(self) -> None:
+        least, state = self._office.desk.policy.limits.free_disk, self._office.desk.state
+        try:
+            found = os.statvfs(self._data)
+            room = found.f_bavail * found.f_frsize >= least
+        except OSError:  # gone, or failing: whether it can be written is for the next commit to find out
+            room = False
+        if room != state.room:
+            state.room = room
+            if room:
+                log.info("the disk has room again")
+            else:
+                log.error("the disk is all but full: nothing new is taken until there is room", free_disk=least)
+
+
+async def _tick(server: Server, office: Office, disk: Disk, prune_every: float) -> None:
     loop = asyncio.get_running_loop()
     next_sweep = loop.time() + prune_every
     while True:
         await asyncio.sleep(1)
         server.tick()
+        await server.look_at_the_doors()
+        office.write_down()
+        disk.look()
+        if server.second % 60 == 0:
+            office.refusals()
         if loop.time() >= next_sweep:
             next_sweep += prune_every
             office.sweep()

@@ -1,29 +1,22 @@
-"""The WebSocket shell: frames in, frames out, keep-alive, drain.
-
-RFC 6455 section 5 is picows' business as far as single frames go: opcodes, masks, sizes, control frames. What it
-leaves to us is reserved bits, text that is not UTF-8, and fragments: their order and what they add up to.
-"""
+"""The WebSocket shell: listens, greets, keeps alive, drains. What goes over one WebSocket is in websocket.py."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import ipaddress
+import os
 import secrets
-import struct
+import socket
 import sys
-import termios
 import time
 from base64 import b32encode
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 from picows import (
     WSCloseCode,
-    WSFrame,
-    WSListener,
     WSMsgType,
-    WSTransport,
     WSUpgradeRequest,
     WSUpgradeResponse,
     WSUpgradeResponseWithListener,
@@ -33,13 +26,19 @@ from picows import (
 from restante.config import unusable
 from restante.errors import PeerError
 from restante.mailbox import messages
-from restante.mailbox.desk import Connection
-from restante.mailbox.office import Clock, Office
+from restante.mailbox.addresses import Client
+from restante.mailbox.door import Door, Entrance, Terms
+from restante.mailbox.limits import Limits, Pace
+from restante.mailbox.office import LOUDEST, Clock, Office
+from restante.mailbox.websocket import BACKLOG, TOO_FAST, Socket
 from restante.ops.logs import log, where
 
-MAX_MESSAGE: Final = 10 * 1024 * 1024
-"""Bytes in a message, fragments together. The reference has no limit; the largest messages of shipped clients
-are texts, sent whole and in hex by `wormhole send --text`."""
+OVERSIZE: Final = 2
+"""A frame is read up to so many times the size that a message may have: then its sender is told what is wrong. Beyond
+that it is only closed, with 1009, before its payload is read."""
+
+RECEIVE_BUFFER: Final = 64 * 1024
+"""Bytes that the kernel holds for a connection that is left unread (it doubles this), and that one read can bring."""
 
 PING_EVERY: Final = 60
 DROP_AFTER: Final = 600
@@ -48,11 +47,12 @@ DROP_AFTER: Final = 600
 DRAIN: Final = 5.0
 """Seconds to wait for what was said to reach the clients."""
 
-CLOSING: Final = 2.0
-"""Seconds that a client has to answer our close."""
+PARTING_SECONDS: Final = 1.0
+"""Two round trips to anywhere, and a client's thought."""
 
-MAX_REASON: Final = 123
-"""Bytes of a close frame's reason (RFC 6455 section 5.5)."""
+RESERVE: Final = 64
+"""Descriptors that are kept free, and a tenth of all: for the database, the admin port, and for connections that are
+taken before anybody can count them: the loop empties the kernel's queue before it looks at any of it."""
 
 READ_BUFFER: Final = 2048
 """Bytes a connection reads into at first; grows with its frames. Most of a connection's memory (bench/README.md)."""
@@ -66,6 +66,11 @@ class SystemClock:
 
     wall = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
+
+
+def system_secret() -> bytes:
+    """Give 32 random bytes."""
+    return secrets.token_bytes(32)
 
 
 class SystemDice:
@@ -88,22 +93,18 @@ class Manners(msgspec.Struct, frozen=True):
     binary: bool = False
     """Send binary frames, as the letter of spec 000 has it; every shipped client was built against text."""
 
-    def welcome(self, peer: tuple[Any, ...]) -> bytes:
-        """Encode the welcome for a client at this address."""
-        said = {"motd": self.motd, "current_cli_version": self.current_cli_version, "error": self.error}
+    def welcome(self, client: Client, permission: dict[str, Any] | None = None) -> bytes:
+        """Encode the welcome for a client."""
+        said = {
+            "motd": self.motd,
+            "current_cli_version": self.current_cli_version,
+            "error": self.error,
+            "permission-required": permission,
+        }
         welcome: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
-        welcome["your-address"] = your_address(peer)
+        # How it looks from here: hole-punching needs it (server_websocket.py:145, 0.8.0).
+        welcome["your-address"] = {f"ipv{client.address.version}": str(client.address), "port": client.port}
         return messages.encode(messages.Welcome(welcome))
-
-
-def your_address(peer: tuple[Any, ...]) -> dict[str, Any]:
-    """Tell a client how it looks from here: hole-punching needs it (server_websocket.py:145, 0.8.0)."""
-    if ":" not in peer[0]:
-        return {"ipv4": peer[0], "port": peer[1]}
-    address = ipaddress.ip_address(peer[0].partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return {f"ipv{address.version}": str(address), "port": peer[1]}
 
 
 class Silence:
@@ -124,148 +125,18 @@ class Silence:
     debug = info = warning = error = log = _drop
 
 
-class Socket(WSListener):
-    """The socket's end of a connection."""
-
-    __slots__ = ("_connection", "_fragments", "_server", "_size", "_transport", "bucket", "deaf", "heard")
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._connection = Connection(self)
-        self._transport: WSTransport | None = None
-        self._fragments: list[bytes] | None = None
-        self._size = 0
-        self.heard = self.bucket = server.second
-        """The second in which it was heard last, and the one of its pings."""
-        self.deaf = False
-        """Nothing more is taken in but a close."""
-
-    # ── picows calls these ───────────────────────────────────────────────────────────────────────
-
-    def on_ws_connected(self, transport: WSTransport) -> None:
-        self._transport = transport
-        server = self._server
-        server.buckets[self.bucket % PING_EVERY].add(self)
-        server.office.desk.meet(self._connection)
-        peer = transport.underlying_transport.get_extra_info("peername")
-        self.send([server.manners.welcome(peer)], messages.stamp(server.clock.wall()))
-
-    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        self.heard = self._server.second
-        kind = frame.msg_type
-        if self.deaf and kind != WSMsgType.CLOSE:
-            return
-        if frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self._receive(PeerError(1002, "reserved bits without an extension"))
-        elif kind == WSMsgType.TEXT or kind == WSMsgType.BINARY:  # noqa: PLR1714 - one lookup less
-            if self._fragments is not None:
-                self._receive(PeerError(1002, "a message began inside another"))
-            elif frame.fin:
-                self._decode(frame.get_payload_as_bytes())
-            else:
-                self._fragments, self._size = [], 0
-                self._gather(frame)
-        elif kind == WSMsgType.CONTINUATION:
-            if self._fragments is None:
-                self._receive(PeerError(1002, "a continuation of nothing"))
-            else:
-                self._gather(frame)
-        elif kind == WSMsgType.CLOSE:
-            transport.send_close(frame.get_close_code() or WSCloseCode.OK)  # nothing, if we sent ours
-            transport.disconnect()
-
-    def on_ws_disconnected(self, _transport: WSTransport) -> None:
-        self._transport = None
-        self._fragments = None
-        self._server.buckets[self.bucket % PING_EVERY].discard(self)
-        self._server.office.lose(self._connection)
-
-    # ── frames → text ────────────────────────────────────────────────────────────────────────────
-
-    def _gather(self, frame: WSFrame) -> None:
-        assert self._fragments is not None
-        self._fragments.append(frame.get_payload_as_bytes())
-        self._size += frame.payload_size
-        if self._size > MAX_MESSAGE:
-            self._receive(PeerError(1009, f"a message has at most {MAX_MESSAGE} bytes"))
-        elif frame.fin:
-            whole, self._fragments = b"".join(self._fragments), None
-            self._decode(whole)
-
-    def _decode(self, payload: bytes) -> None:
-        try:
-            self._receive(payload.decode())
-        except UnicodeDecodeError:
-            self._receive(PeerError(1007, "not UTF-8"))
-
-    def _receive(self, said: str | PeerError) -> None:
-        if isinstance(said, PeerError):
-            self._fragments, self.deaf = None, True
-        self._server.office.receive(self._connection, said)
-
-    # ── the desk's line to the client ────────────────────────────────────────────────────────────
-
-    def send(self, bodies: list[bytes], stamp: bytes) -> None:
-        transport = self._transport
-        if transport is None or transport.is_close_frame_sent:
-            return
-        if len(bodies) == 1:
-            transport.send(self._server.kind, bodies[0] + stamp)
-            return
-        first = 0x80 | self._server.kind.value
-        parts: list[bytes] = []
-        for body in bodies:
-            parts += (_header(first, len(body) + len(stamp)), body, stamp)
-        transport.underlying_transport.write(b"".join(parts))
-
-    def hang_up(self, code: int, reason: str) -> None:
-        transport = self._transport
-        if transport is None or transport.is_close_frame_sent:
-            return
-        transport.send_close(WSCloseCode(code), reason.encode()[:MAX_REASON].decode(errors="ignore").encode())
-        # The client answers with its own close, and then we disconnect. To close the socket at once would be to
-        # reset the connection where it is still sending, and to lose what it has not read yet.
-        asyncio.get_running_loop().call_later(CLOSING, transport.disconnect, False)
-
-    def ping(self) -> None:
-        if self._transport is not None:
-            self._transport.send_ping()
-
-    def drop(self) -> None:
-        if self._transport is not None:
-            self._transport.disconnect(graceful=False)
-
-    def unsent(self) -> int:
-        """Give the bytes that the client's kernel has not acknowledged, ours and our kernel's."""
-        if self._transport is None:
-            return 0
-        under = self._transport.underlying_transport
-        try:
-            queued = fcntl.ioctl(under.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))  # man 7 tcp
-        except OSError:  # it is gone already
-            return 0
-        waiting: int = struct.unpack("i", queued)[0]
-        return under.get_write_buffer_size() + waiting
-
-
-def _header(first: int, size: int) -> bytes:
-    """Give the header of an unmasked frame (RFC 6455 section 5.2)."""
-    if size < 126:
-        return bytes((first, size))
-    if size < 1 << 16:
-        return _HEADER_16(first, 126, size)
-    return _HEADER_64(first, 127, size)
-
-
-_HEADER_16: Final = struct.Struct(">BBH").pack
-_HEADER_64: Final = struct.Struct(">BBQ").pack
-
-
 class Server:
     """Listens, keeps connections alive, and lets them go."""
 
-    def __init__(self, office: Office, clock: Clock, manners: Manners) -> None:
+    def __init__(
+        self, office: Office, clock: Clock, manners: Manners, door: Door | None = None, *, descriptors: int = 1 << 20
+    ) -> None:
         self.office = office
+        self.most = descriptors - descriptors // 10 - RESERVE
+        """The descriptor after which connections wait: each gets the lowest that is free."""
+        self.door = door or Door(Terms(), system_secret)
+        self.limits = office.desk.policy.limits
+        self.door.limits = self.limits
         self.clock = clock
         self.manners = manners
         self.kind = WSMsgType.BINARY if manners.binary else WSMsgType.TEXT
@@ -273,32 +144,128 @@ class Server:
         """Counts `tick`s: all the time that keep-alive needs."""
         self.buckets: list[set[Socket]] = [set() for _ in range(PING_EVERY)]
         """All sockets, by the second of the minute in which they are pinged."""
-        self._listener: asyncio.Server | None = None
+        self.parting = PARTING_SECONDS
+        self.here: set[Socket] = set()
+        """Those that were let in."""
+        self.owing = 0
+        self.newcomers: dict[Socket, int] = {}
+        """Those that may not have bound yet, and the second in which they came."""
+        self.slowed: list[Socket] = []
+        """Those that are left unread until the next second."""
+        self._unheeded = False
+        self._listeners: list[asyncio.Server] = []
+        self._doors: list[socket.socket] = []
+        """The listening sockets, once more: while one is open, the kernel goes on taking calls."""
 
     async def listen(self, host: str | None, port: int) -> list[tuple[str, int]]:
         """Listen; gives the addresses. Raises Misuse where that cannot be done."""
         try:
-            self._listener = await ws_create_server(
-                self._answer,
-                host,
-                port,
-                logger_name=Silence(),  # type: ignore[arg-type]
-                max_frame_size=MAX_MESSAGE,
-                read_buffer_init_size=READ_BUFFER,
-                use_aiofastnet=False,  # 5 KiB a connection less, the same speed (bench/README.md)
-                backlog=1024,
-            )
+            listener = await self._accept(host=host, port=port)
         except OSError as error:
             raise unusable(host, port, "--listen", error) from error
-        return [listener.getsockname()[:2] for listener in self._listener.sockets]
+        self._listeners = [listener]
+        for each in listener.sockets:
+            door = socket.socket(fileno=os.dup(each.fileno()))
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
+            self._doors.append(door)
+        return [door.getsockname()[:2] for door in self._doors]
+
+    async def _accept(self, **where: Any) -> asyncio.Server:
+        return await ws_create_server(
+            self._answer,
+            logger_name=Silence(),  # type: ignore[arg-type]
+            max_frame_size=OVERSIZE * self.limits.message_bytes,
+            websocket_handshake_timeout=self.limits.handshake,
+            read_buffer_init_size=READ_BUFFER,
+            enable_auto_pong=False,  # a flood of pings must cost no more than its frames
+            use_aiofastnet=False,  # 5 KiB a connection less, the same speed (bench/README.md)
+            backlog=1024,
+            **where,
+        )
+
+    def _stop_accepting(self) -> None:
+        """Leave who comes in the kernel's queue, for now: we have the doors open ourselves, so nobody is refused."""
+        listeners, self._listeners = self._listeners, []
+        if listeners and self._doors:
+            log.warning(
+                "no descriptors are left for more connections: they wait (ulimit -n)", connections=len(self.here)
+            )
+        for listener in listeners:
+            listener.close()
+
+    async def look_at_the_doors(self) -> None:
+        """Take nobody in while descriptors are short, also for those who have not said a word yet; once a second."""
+        if not self._doors:
+            return
+        try:
+            lowest = os.dup(self._doors[0].fileno())
+        except OSError:  # there is none at all
+            lowest = self.most
+        else:
+            os.close(lowest)
+        if lowest >= self.most:
+            self._stop_accepting()
+        elif not self._listeners and lowest < self.most - RESERVE:
+            log.info("connections are taken again", connections=len(self.here))
+            self._listeners = [await self._accept(sock=door.dup()) for door in self._doors]
 
     def _answer(self, request: WSUpgradeRequest) -> Socket | WSUpgradeResponseWithListener | None:
         path = request.path.partition(b"?")[0]
+        if "upgrade" in [each.strip() for each in request.headers.get("connection", "").lower().split(",")]:
+            request.headers["connection"] = "Upgrade"  # picows takes no list, and Firefox says "keep-alive, Upgrade"
         if path == b"/":
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(GREETING), None)
         if path == b"/v1" or path.startswith(b"/v1/"):
             return Socket(self)
         return None  # 404
+
+    def turn_to(self, manners: Manners, terms: Terms, limits: Limits) -> None:
+        """Go on like this; who is here already keeps what the welcome said, and how frames come."""
+        self.manners = replace(manners, binary=self.manners.binary)
+        self.door.terms, self.door.limits, self.limits = terms, limits, limits
+        desk = self.office.desk
+        desk.policy = replace(desk.policy, limits=limits)
+        for each in self.sockets():
+            turn = each.connection.turn
+            turn.pace = (turn.pace or Pace()) if limits.commands or limits.bytes else None
+
+    def let_in(
+        self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
+    ) -> Entrance:
+        """Take a connection in; it may have to go at once."""
+        entrance = self.door.enter(peer, headers, self.office.now(), len(self.here))
+        if entrance.verdict is None:
+            self.here.add(newcomer)
+        if descriptor >= self.most and self._listeners:
+            self._stop_accepting()
+        self.buckets[newcomer.bucket % PING_EVERY].add(newcomer)
+        self.newcomers[newcomer] = self.second
+        if entrance.client.unheeded and not self._unheeded:
+            self._unheeded = True
+            log.warning(
+                "a proxy names its clients, and is not believed: they cannot be told apart. Name its network with"
+                " --trust-proxy, like --trust-proxy 127.0.0.0/8"
+            )
+        return entrance
+
+    def let_out(self, leaver: Socket) -> None:
+        self.here.discard(leaver)
+        self.buckets[leaver.bucket % PING_EVERY].discard(leaver)
+        self.newcomers.pop(leaver, None)
+        self.door.leave(leaver.connection.account)
+
+    def greeting(self, entrance: Entrance) -> bytes:
+        return self.manners.welcome(entrance.client, entrance.offer)
+
+    def slow_down(self, hasty: Socket) -> None:
+        self.slowed.append(hasty)
+
+    def overflow(self, idle: Socket) -> None:
+        self.office.desk.books.refuse("what was sent was not read", idle.connection.session.address_id)
+
+    def too_big(self) -> PeerError:
+        most = self.limits.message_bytes
+        return PeerError(1009, "the message is too big", hint=f"a message has at most {most} bytes")
 
     def sockets(self) -> list[Socket]:
         return [each for bucket in self.buckets for each in bucket]
@@ -306,18 +273,53 @@ class Server:
     def tick(self) -> None:
         """Ping this second's sockets, and drop those that have been silent for too long."""
         self.second += 1
+        slowed, self.slowed = self.slowed, []
+        for each in slowed:
+            each.read_again(TOO_FAST)
+        self._see_off_newcomers()
+        self.door.addresses.forget(self.office.now().service, self.limits)
+        news, self.door.news = self.door.news, {}
+        for address_id, bits in list(news.items())[:LOUDEST]:
+            log.info("the work demanded of an address has changed", address=address_id, bits=bits)
+        if news:
+            log.info("addresses of which other work is demanded now", addresses=len(news), changes=self.door.changes)
+        if self.door.tick():
+            tide = self.door.tide
+            log.warning(
+                "the work demanded of everybody has changed",
+                bits=tide.bits(self.door.terms.bits) or 0,
+                connections_a_second=round(tide.rate),
+                changes=tide.changes,
+            )
         for each in list(self.buckets[self.second % PING_EVERY]):
-            if self.second - each.heard > DROP_AFTER:
+            if self.second - each.heard > DROP_AFTER and not each.unread:
                 each.drop()
             else:
                 each.ping()
 
+    def _see_off_newcomers(self) -> None:
+        """Close those that did not bind in time."""
+        while self.newcomers:
+            newcomer = next(iter(self.newcomers))
+            if self.second - self.newcomers[newcomer] <= self.limits.bind:
+                return
+            del self.newcomers[newcomer]
+            turn = newcomer.connection.turn
+            if newcomer.connection.session.app_id is None and not (turn.queued or turn.waiting):
+                seconds = f"{self.limits.bind:g} s"
+                self.office.receive(
+                    newcomer.connection, PeerError(1008, "must bind first", hint=f"within {seconds} of connecting")
+                )
+
     async def drain(self, office: asyncio.Task[None]) -> None:
         """Stop accepting and reading, answer what was read, and say goodbye."""
-        if self._listener is not None:
-            self._listener.close()
+        doors, self._doors = self._doors, []
+        self._stop_accepting()
+        for door in doors:
+            door.close()
         for each in self.sockets():
-            each.deaf = True  # and not paused: what lies unread when a socket is closed resets the connection
+            each.deaf = True
+            each.read_again(BACKLOG | TOO_FAST)  # what lies unread when a socket is closed resets the connection
         self.office.stop()
         await office
         for each in self.sockets():

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
-from restante.mailbox import messages
+from restante.mailbox import messages, permission
 from restante.mailbox.messages import Malformed, Received
 from restante.mailbox.model import Decision
 
@@ -21,6 +21,10 @@ from restante.mailbox.model import Decision
 class Session(msgspec.Struct, frozen=True, gc=False):
     """Four tracks that run side by side; each only moves forward, but `subscribed`, which comes and goes."""
 
+    demand: permission.Demand | None = None
+    """The work that its welcome demanded, and that it has not shown yet."""
+    address_id: str | None = None
+    """What the client's address is called today."""
     app_id: str | None = None
     """Bound to this app; None before the bind."""
     side: str = ""
@@ -48,8 +52,13 @@ class Command(msgspec.Struct, gc=False):
     side: str
 
 
+class Submit(Command, gc=False):
+    pass
+
+
 class Bind(Command, gc=False):
     client_version: object
+    address_id: str | None
 
 
 class List(Command, gc=False):
@@ -119,6 +128,14 @@ def _named(key: str, track: Callable[[Session], str | None], words: str) -> _Che
 # The words of these two are in the Malformed message itself.
 _COMPLETE: Final[_Check] = (lambda _, message: message.missing is None, None)
 _TYPED: Final[_Check] = (lambda _, message: message.mistyped is None, None)
+DENIED: Final = "permission denied"
+"""After this one the connection is closed."""
+
+_PERMITTED: Final[_Check] = (lambda session, _: session.demand is None, DENIED)
+_PAID: Final[_Check] = (
+    lambda session, message: session.demand is None or flaw(session.demand, message) is None,
+    DENIED,
+)
 _BOUND: Final[_Check] = (lambda session, _: session.app_id is not None, "must bind first")
 
 _NAMEPLATE: Final = "nameplate"
@@ -126,36 +143,41 @@ _MAILBOX: Final = "mailbox"
 
 CHECKS: Final[dict[str | None, tuple[_Check, ...]]] = {
     "ping": (_COMPLETE,),
-    "bind": (_said(lambda s: s.app_id is not None, "already bound"), _COMPLETE, _TYPED),
-    "list": (_BOUND,),
-    "allocate": (_BOUND, _said(lambda s: s.allocated, "you already allocated one, don't be greedy")),
-    "claim": (_BOUND, _COMPLETE, _said(lambda s: s.claimed, "only one claim per connection"), _TYPED),
+    "submit-permissions": (_PAID,),
+    "submit-permission": (_PAID,),
+    "bind": (_PERMITTED, _said(lambda s: s.app_id is not None, "already bound"), _COMPLETE, _TYPED),
+    "list": (_PERMITTED, _BOUND),
+    "allocate": (_PERMITTED, _BOUND, _said(lambda s: s.allocated, "you already allocated one, don't be greedy")),
+    "claim": (_PERMITTED, _BOUND, _COMPLETE, _said(lambda s: s.claimed, "only one claim per connection"), _TYPED),
     "release": (
+        _PERMITTED,
         _BOUND,
         _said(lambda s: s.released, "only one release per connection"),
         _same(_NAMEPLATE, lambda s: s.claimed, "release and claim must use same nameplate"),
         _named(_NAMEPLATE, lambda s: s.claimed, "release without nameplate must follow claim"),
         _TYPED,
     ),
-    "open": (_BOUND, _said(lambda s: s.subscribed, "only one open per connection"), _COMPLETE, _TYPED),
+    "open": (_PERMITTED, _BOUND, _said(lambda s: s.subscribed, "only one open per connection"), _COMPLETE, _TYPED),
     "add": (
+        _PERMITTED,
         _BOUND,
         (lambda session, _: session.subscribed is not None, "must open mailbox before adding"),
         _COMPLETE,
     ),
     "close": (
+        _PERMITTED,
         _BOUND,
         _said(lambda s: s.closed, "only one close per connection"),
         _same(_MAILBOX, lambda s: s.mailbox_id, "open and close must use same mailbox"),
         _named(_MAILBOX, lambda s: s.mailbox_id, "close without mailbox must follow open"),
         _TYPED,
     ),
-    "": (_BOUND, (lambda *_: False, "unknown type")),
+    "": (_PERMITTED, _BOUND, (lambda *_: False, "unknown type")),
     None: ((lambda *_: False, "missing 'type'"),),
 }
 
 _CHECKS_OF: Final = {
-    getattr(messages, kind.capitalize()): tuple(check for check in checks if check not in {_COMPLETE, _TYPED})
+    messages.KINDS[kind]: tuple(check for check in checks if check not in {_COMPLETE, _TYPED})
     for kind, checks in CHECKS.items()
     if kind
 }
@@ -176,6 +198,13 @@ def step(session: Session, message: Received | Malformed) -> Command | str:
     return _COMMANDS[type(message)](session, message)
 
 
+def flaw(demand: permission.Demand, message: Received | Malformed) -> str | None:
+    """Tell what is wrong with what was said to a connection's demand: a hint for its sender; None: it is met."""
+    if not isinstance(message, messages.Submit):
+        return f"work comes first here: submit a hashcash stamp of {demand.bits} bits, or use a client that can"
+    return permission.flaw(demand, _value(message.method), _value(message.stamp))
+
+
 def _nameplate_of(session: Session, m: messages.Release) -> str:
     return session.claimed or "" if m.nameplate is UNSET else m.nameplate
 
@@ -184,15 +213,18 @@ def _mailbox_of(session: Session, m: messages.Close) -> str:
     return session.mailbox_id or "" if m.mailbox is UNSET else m.mailbox
 
 
-def _client_version(m: messages.Bind) -> object:
+def _value(raw: Raw | UnsetType) -> object:
+    """Read a value that may be anything; None for what nobody can read, a number of many thousand digits, say."""
     try:
-        return None if m.client_version is UNSET else msgspec.json.decode(m.client_version)
-    except (ValueError, RecursionError):  # a number of many thousand digits, say: no version, and no harm
+        return None if raw is UNSET else msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
         return None
 
 
 _COMMANDS: Final[dict[type, Callable[[Session, Any], Command]]] = {
-    messages.Bind: lambda _, m: Bind(m.appid, m.side, _client_version(m)),
+    messages.Submit: lambda *_: Submit("", ""),
+    messages.SubmitOne: lambda *_: Submit("", ""),
+    messages.Bind: lambda s, m: Bind(m.appid, m.side, _value(m.client_version), s.address_id),
     messages.List: lambda s, _: List(s.app_id or "", s.side),
     messages.Allocate: lambda s, _: Allocate(s.app_id or "", s.side),
     messages.Claim: lambda s, m: Claim(s.app_id or "", s.side, m.nameplate),
@@ -213,6 +245,7 @@ def after(session: Session, command: Command, decision: Decision) -> Session:
 
 
 _MOVES: Final[dict[type[Command], Callable[[Session, Any, Decision], Session]]] = {
+    Submit: lambda s, *_: replace(s, demand=None) if s.demand else s,
     Bind: lambda s, c, _: replace(s, app_id=c.app_id, side=c.side),
     Allocate: lambda s, _, d: replace(s, allocated=d.name),
     Claim: lambda s, c, _: replace(s, claimed=c.nameplate),

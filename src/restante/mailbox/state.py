@@ -7,12 +7,16 @@ never stored, the desk reports it (`arrive`, `leave`, `answered`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from restante.mailbox import model
 from restante.mailbox.model import Change, Mailbox, Nameplate
+
+MAILBOX: Final = 2048
+MESSAGE: Final = 200
+"""Bytes of memory that a mailbox with its nameplate, and a message less its text, take (bench/README.md)."""
 
 
 class App:
@@ -61,6 +65,10 @@ class State:
         """True right after a start, while sides that were here before may be on their way back."""
         self.unsaved: dict[int, Mailbox] = {}
         """Mailboxes touched since their row was written, by key."""
+        self.stored = 0
+        """Bytes of memory that all this takes, about."""
+        self.room = True
+        """False while the disk is all but full."""
         self._seen: set[tuple[str, str]] = set()
 
     def app(self, app_id: str) -> App:
@@ -118,13 +126,17 @@ class State:
 
     def put_mailbox(self, mailbox: Mailbox) -> None:
         """Take in a mailbox; also one that was read from the store."""
-        self._make_app(mailbox.app_id).mailboxes[mailbox.mailbox_id] = mailbox
-        self.next_key = max(self.next_key, mailbox.key + 1)
+        app = self.apps.get(mailbox.app_id) or self._make_app(mailbox.app_id)
+        app.mailboxes[mailbox.mailbox_id] = mailbox
+        if mailbox.key >= self.next_key:
+            self.next_key = mailbox.key + 1
+        self.stored += _weight(mailbox)
 
     def _mailbox_gone(self, change: model.MailboxGone) -> None:
         mailbox = change.mailbox
         app = self.apps[mailbox.app_id]
         del app.mailboxes[mailbox.mailbox_id]
+        self.stored -= _weight(mailbox)
         self.unsaved.pop(mailbox.key, None)
         self._drop_if_idle(app)
 
@@ -145,24 +157,30 @@ class State:
         self.unsaved.pop(change.mailbox.key, None)
 
     def _message_added(self, change: model.MessageAdded) -> None:
-        change.mailbox.keep(change.message)
+        self.keep(change.mailbox, change.message)
         change.mailbox.touched = change.touched
         self.unsaved[change.mailbox.key] = change.mailbox
         self.next_sequence = change.message.sequence + 1
 
+    def keep(self, mailbox: Mailbox, message: model.Stored) -> None:
+        """Take in a message; also one that was read from the store."""
+        mailbox.keep(message)
+        self.stored += MESSAGE + len(message.wire)
+
     def put_nameplate(self, nameplate: Nameplate) -> None:
         """Take in a nameplate, after its mailbox; also one that was read from the store."""
-        app = self._make_app(nameplate.app_id)
-        app.nameplates[nameplate.name] = nameplate
-        app.mailboxes[nameplate.mailbox_id].nameplate = nameplate.name
+        name = nameplate.name
+        app = self.apps.get(nameplate.app_id) or self._make_app(nameplate.app_id)
+        app.nameplates[name] = nameplate
+        app.mailboxes[nameplate.mailbox_id].nameplate = name
         app._listing = None
-        if nameplate.name[0] != "0":
-            length = len(nameplate.name)
-            app.taken[length] = app.taken.get(length, 0) + 1
+        if name[0] != "0":
+            app.taken[len(name)] = app.taken.get(len(name), 0) + 1
         for row in nameplate.sides:
             if row.allocated:
-                app.allocated.setdefault(row.side, []).append(nameplate.name)
-        self.next_key = max(self.next_key, nameplate.key + 1)
+                app.allocated.setdefault(row.side, []).append(name)
+        if nameplate.key >= self.next_key:
+            self.next_key = nameplate.key + 1
 
     def _nameplate_gone(self, change: model.NameplateGone) -> None:
         nameplate = change.nameplate
@@ -194,6 +212,10 @@ class State:
             if row.side == change.side:
                 _unmark(self.apps[nameplate.app_id], nameplate, row)
         nameplate.sides = [row for row in nameplate.sides if row.side != change.side]
+
+
+def _weight(mailbox: Mailbox) -> int:
+    return MAILBOX + MESSAGE * len(mailbox.messages) + mailbox.size
 
 
 _Row = TypeVar("_Row", model.MailboxSide, model.NameplateSide)

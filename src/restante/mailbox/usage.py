@@ -8,6 +8,7 @@ no duration is negative.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from restante.mailbox.model import Mailbox, MailboxSide, Nameplate, NameplateSide
 from restante.records import ClientVersion, MailboxUsage, NameplateUsage, Result
@@ -49,15 +50,22 @@ def mailbox_usage(
     return MailboxUsage(mailbox.app_id, mailbox.for_nameplate, blurred(started, blur), waiting, total, result)
 
 
-def client_version(app_id: str, side: str, when: float, said: object, *, blur: int) -> ClientVersion:
+LONGEST: Final = 128
+"""Characters of an implementation's name and version that are kept: the rest is not what reports are made for."""
+
+
+def client_version(
+    app_id: str, side: str, when: float, said: object, *, blur: int, address_id: str | None = None
+) -> ClientVersion:
     """Record who bound: `said` is the bind's client_version, a list [implementation, version] or anything."""
     implementation, version = said[:2] if isinstance(said, list) and len(said) >= 2 else (None, None)
     return ClientVersion(
         app_id,
         side,
         blurred(when, blur),
-        implementation if isinstance(implementation, str) else None,
-        version if isinstance(version, str) else None,
+        implementation[:LONGEST] if isinstance(implementation, str) else None,
+        version[:LONGEST] if isinstance(version, str) else None,
+        address_id,
     )
 
 

@@ -1,0 +1,239 @@
+"""Addresses: whom a connection counts for, and what that address has used up.
+
+An address is an IPv4 address or an IPv6 /64, which is what one household gets. It is kept as a keyed hash whose key
+lives as long as the process; in logs and usage records it is another one, whose key lives for a day.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from restante.mailbox.limits import Bucket, Limits
+from restante.mailbox.permission import MOST_BITS
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+DAY: Final = 86400.0
+
+MOST: Final = 100_000
+"""Accounts that are kept, of some 500 bytes each. Beyond that the oldest that has nothing live is forgotten."""
+
+LOOKS: Final = 2000
+"""Accounts looked at in a second: all of them in a minute, and none of it for longer than 3 ms."""
+
+RECENT: Final = 64
+"""Names an address claimed last: to claim one of them again, after a lost connection, is no new guess."""
+
+PATIENCE: Final = 80
+"""Points of strain before an adaptive server demands work of an address: a claim that was refused for being one too
+many and a denied permission are 2, a nameplate it had not claimed before is 1, a connection a tenth. An office that
+comes back after an outage has 20, a class of thirty that sends and receives 36."""
+
+RELIEF: Final = 1 / 15
+"""Points a second that are forgiven: four a minute."""
+
+STRAIN_STEP: Final = 10
+"""Points for each bit more."""
+
+
+# ── who is it? ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Client(msgspec.Struct, frozen=True, gc=False):
+    """Who is at the other end, as far as we can know."""
+
+    address: Address
+    port: int
+    """0: not known."""
+    counted: bool
+    """Limits per address apply. They do not to a loopback or private peer, behind which anybody may be, unless it is
+    a trusted proxy that says who."""
+    unheeded: bool = False
+    """It may be a proxy that names its clients, and is not trusted."""
+
+
+def who(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Network]) -> Client:
+    """Find out who is at the other end of a connection from this peer, whose request had these headers.
+
+    What a header says counts only if a trusted proxy said it. Of X-Forwarded-For that is its last entry that is not
+    a trusted proxy's own; without one, X-Real-IP. A header that is there more than once is given with commas. Clients
+    that a proxy names in a way that cannot be read count together, as the proxy.
+    """
+    address = _read(str(peer[0]).partition("%")[0])
+    assert address is not None, "the kernel knows its addresses"
+    hidden = address.is_loopback or address.is_private
+    forwarded, real = headers.get("X-Forwarded-For"), headers.get("X-Real-IP")
+    if not _among(address, trusted):
+        return Client(address, int(peer[1]), counted=not hidden, unheeded=hidden and bool(forwarded or real))
+    named = _last_stranger(forwarded, trusted) if forwarded else _read((real or "").rpartition(",")[2].strip())
+    if named is None:
+        return Client(address, int(peer[1]), counted=bool(forwarded or real))
+    port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
+    readable = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
+    return Client(named, int(port) if readable else 0, counted=True)
+
+
+def _last_stranger(forwarded: str, trusted: Sequence[Network]) -> Address | None:
+    named = None
+    for entry in reversed(forwarded.split(",")[-16:]):
+        named = _read(_bare(entry.strip()))
+        if named is None or not _among(named, trusted):
+            return named
+    return named
+
+
+def _bare(entry: str) -> str:
+    """Take away a port: 192.0.2.1:443, [2001:db8::1]:443."""
+    if entry.startswith("["):
+        return entry[1:].partition("]")[0]
+    return entry.partition(":")[0] if entry.count(":") == 1 else entry
+
+
+def _read(text: str) -> Address | None:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _among(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address in network for network in networks)
+
+
+def networks(texts: Sequence[str]) -> list[Network]:
+    """Read networks like 127.0.0.0/8 and ::1. Raises ValueError, whose text says what is wrong."""
+    return [ipaddress.ip_network(text, strict=False) for text in texts]
+
+
+# ── what it has used up ──────────────────────────────────────────────────────────────────────────
+
+
+class Account:
+    """What one address has, and has used up."""
+
+    __slots__ = ("_claims", "_connects", "_recent", "_strain", "connections", "demanded", "nameplates", "stored")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.nameplates = 0
+        """Live ones that were made from here."""
+        self.stored = 0
+        """Bytes of live mailboxes and messages that were made from here."""
+        self.demanded = 0
+        """Bits that were demanded of it last, for what it had done itself."""
+        self._claims = Bucket()
+        self._connects = Bucket()
+        self._recent: dict[tuple[str, str], None] = {}
+        self._strain = Bucket()
+
+    def idle(self, now: float, limits: Limits) -> bool:
+        """Tell whether there is nothing to remember."""
+        return not (
+            self.connections
+            or self.nameplates
+            or self.stored
+            or self._claims.spent(now, limits.address_claims / 60)
+            or self._connects.spent(now, limits.address_connects / 60)
+            or self._strain.spent(now, RELIEF)
+        )
+
+    def connect(self, now: float, limits: Limits) -> float:
+        """Take note of a connection; gives the seconds after which it may try again, 0 where it may stay."""
+        self.connections += 1
+        rate = limits.address_connects / 60
+        if rate and self._connects.spent(now, rate) + 1 > limits.address_connects_at_once:
+            return self._connects.wait(now, rate, limits.address_connects_at_once - 1)
+        self._connects.take(now, rate, 1)
+        return 0.0
+
+    def claim(self, app_id: str, name: str, now: float, limits: Limits) -> float:
+        """Take note of a claim, or of an allocation, whose name is "" still.
+
+        Gives the seconds that it must wait; 0: it may go on.
+        """
+        if (app_id, name) in self._recent:
+            return 0.0
+        rate = limits.address_claims / 60
+        if rate and self._claims.spent(now, rate) + 1 > limits.address_claims_at_once:
+            self.strain(now, 2.0)
+            return self._claims.wait(now, rate, limits.address_claims_at_once - 1)
+        self._claims.take(now, rate, 1)
+        self.strain(now, 1.0)
+        if name:
+            self.knows(app_id, name)
+        return 0.0
+
+    def knows(self, app_id: str, name: str) -> None:
+        """Take note of a nameplate that is no guess."""
+        self._recent[app_id, name] = None
+        if len(self._recent) > RECENT:
+            del self._recent[next(iter(self._recent))]
+
+    def strain(self, now: float, points: float) -> None:
+        self._strain.take(now, RELIEF, points)
+
+    def bits(self, now: float, base: int) -> int | None:
+        """Give the work that an adaptive server demands of this address; None: none."""
+        over = self._strain.spent(now, RELIEF) - PATIENCE
+        return min(MOST_BITS, base + int(over // STRAIN_STEP)) if over > 0 else None
+
+
+class Addresses:
+    """All accounts, and the names that addresses go by."""
+
+    def __init__(self, secret: Callable[[], bytes]) -> None:
+        self._secret = secret
+        self._key = secret()
+        self._day = -1
+        self._day_key = b""
+        self.accounts: dict[bytes, Account] = {}
+        self._looking: Iterator[bytes] = iter(())
+        self._left = 0
+
+    def account(self, address: Address) -> Account:
+        """Give the account that this address counts for."""
+        key = _hash(address, self._key)
+        account = self.accounts.get(key)
+        if account is None:
+            if len(self.accounts) >= MOST:
+                self._forget_one()
+            account = self.accounts[key] = Account()
+        return account
+
+    def day_id(self, address: Address, wall: float) -> str:
+        """Give the address's name in logs and usage records: another one from 00:00 UTC on."""
+        day = int(wall // DAY)
+        if day != self._day:
+            self._day, self._day_key = day, self._secret()
+        return _hash(address, self._day_key).hex()[:10]
+
+    def forget(self, now: float, limits: Limits) -> None:
+        """Drop accounts of which there is nothing to remember; to be called once a second, and looks at some."""
+        for key in itertools.islice(self._looking, LOOKS):
+            account = self.accounts.get(key)
+            if account is not None and account.idle(now, limits):
+                del self.accounts[key]
+            self._left -= 1
+        if self._left <= 0:
+            self._looking, self._left = iter(list(self.accounts)), len(self.accounts)
+
+    def _forget_one(self) -> None:
+        for key, account in self.accounts.items():
+            if not (account.connections or account.nameplates or account.stored):
+                del self.accounts[key]
+                return
+
+
+def _hash(address: Address, key: bytes) -> bytes:
+    network = address.packed if address.version == 4 else address.packed[:8]
+    return blake2b(network, key=key, digest_size=8).digest()

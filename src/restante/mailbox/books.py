@@ -1,0 +1,99 @@
+"""The books: what each address has made that still lives, and what was refused to it.
+
+A refusal here is for want of room of one's own (limits.py, `address_…`); what the rules refuse, they refuse to all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Final
+
+from restante.mailbox import model, session
+from restante.mailbox.addresses import Account
+from restante.mailbox.limits import Limits
+from restante.mailbox.model import Change, Decision, Mailbox, Now
+from restante.mailbox.session import Command
+from restante.mailbox.state import MAILBOX, MESSAGE, State
+
+LEDGER: Final = 10_000
+"""Addresses whose refusals are counted one by one in a minute."""
+
+TOO_MANY_NAMEPLATES: Final = "too many nameplates from your address"
+TOO_MUCH: Final = "too much is kept for your address"
+TOO_MANY_CLAIMS: Final = "too many different nameplates claimed from your address"
+
+_TAKES_ROOM: Final = (session.Add, session.Open, session.Claim, session.Allocate)
+
+
+class Books:
+    """Who made what, by the keys of nameplates and mailboxes."""
+
+    def __init__(self) -> None:
+        self.refused: Counter[tuple[str, str | None]] = Counter()
+        """How often what was refused for want of permission or room, by address id; who logs it clears it."""
+        self._owners: dict[int, Account] = {}
+        """From which address a live nameplate was made."""
+        self._kept: dict[int, dict[Account, int]] = {}
+        """How much of a live mailbox was made from which address, in bytes."""
+
+    def refuse(self, words: str, address_id: str | None) -> None:
+        """Count a refusal; when there are too many addresses to tell apart, as nobody's."""
+        key = words, address_id
+        self.refused[key if key in self.refused or len(self.refused) < LEDGER else (words, None)] += 1
+
+    def overdrawn(
+        self, view: State, account: Account, command: Command, now: Now, limits: Limits
+    ) -> tuple[str, str] | None:
+        """Tell whether this is more than an address may have: the words, and the hint. A claim is taken note of."""
+        if limits.address_bytes and account.stored >= limits.address_bytes and isinstance(command, _TAKES_ROOM):
+            return TOO_MUCH, f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
+        if type(command) is not session.Claim and type(command) is not session.Allocate:
+            return None
+        name = command.nameplate if isinstance(command, session.Claim) else ""
+        known = name in view.app(command.app_id).nameplates
+        if limits.address_nameplates and account.nameplates >= limits.address_nameplates and not known:
+            return TOO_MANY_NAMEPLATES, f"{limits.address_nameplates} may live at a time: close some"
+        wait = account.claim(command.app_id, name, now.service, limits)
+        return (TOO_MANY_CLAIMS, f"try again in {math.ceil(wait)} s") if wait else None
+
+    def made(self, account: Account, app_id: str, decision: Decision) -> None:
+        """Enter what a command of this address has made."""
+        for change in decision.changes:
+            if type(change) is model.NameplateMade:
+                self._owners[change.nameplate.key] = account
+                account.nameplates += 1
+                account.knows(app_id, change.nameplate.name)
+            elif type(change) is model.MailboxMade:
+                self._keep(account, change.mailbox, MAILBOX)
+            elif type(change) is model.MessageAdded:
+                self._keep(account, change.mailbox, MESSAGE + len(change.message.wire))
+
+    def ended(self, change: Change) -> None:
+        """Strike out what lives no more."""
+        if type(change) is model.NameplateGone:
+            self._disown(change.nameplate.key)
+        elif type(change) is model.MailboxGone:
+            self._let_go(change.mailbox.key)
+
+    def compare(self, state: State) -> None:
+        """Strike out all that is not in this state."""
+        nameplates = {plate.key for app in state.apps.values() for plate in app.nameplates.values()}
+        for key in self._owners.keys() - nameplates:
+            self._disown(key)
+        for key in self._kept.keys() - {mailbox.key for mailbox in state.mailboxes()}:
+            self._let_go(key)
+
+    def _keep(self, account: Account, mailbox: Mailbox, size: int) -> None:
+        account.stored += size
+        kept = self._kept.setdefault(mailbox.key, {})
+        kept[account] = kept.get(account, 0) + size
+
+    def _disown(self, key: int) -> None:
+        owner = self._owners.pop(key, None)
+        if owner is not None:
+            owner.nameplates -= 1
+
+    def _let_go(self, key: int) -> None:
+        for account, size in self._kept.pop(key, {}).items():
+            account.stored -= size

@@ -1,0 +1,147 @@
+"""Turns: what was said and is not done yet, and who is next (docs/decisions/turns.md).
+
+Commands are done in the order in which they came, as long as no more than a batch of them is there. Beyond that no
+connection has more than its share in the queue; the rest of what it said waits. Who has said more than its pace
+allows waits for its time. Of one connection nothing ever overtakes what it said before.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import Final
+
+from restante.errors import PeerError
+from restante.mailbox.desk import Connection
+from restante.mailbox.limits import Limits
+from restante.mailbox.model import Now
+
+BATCH: Final = 500
+"""Commands in a batch at most: at some 15 µs each, the loop is back at its sockets within 10 ms."""
+
+WEIGHT: Final = 1024 * 1024
+"""Characters in a batch, about: what is parsed, encoded and written in some 10 ms."""
+
+SHARE: Final = 8
+"""Commands of one connection in the queue, when that is longer than a batch. So that a few who flood make nobody wait
+for much more than a batch. Clients say up to four things at once."""
+
+BACKLOG: Final = 64
+HELD: Final = 256 * 1024
+"""Commands of one connection, and characters in them, that wait before its socket is left unread."""
+
+Entry = tuple[Connection, str | PeerError | None, Now]
+"""Who said what, and when; None: the connection is lost."""
+
+
+class Turns:
+    """The queue, and those who wait to get into it."""
+
+    def __init__(self) -> None:
+        self.hurry = False
+        """Nobody's pace counts any more: the server stops."""
+        self._queue: list[Entry] = []
+        self._waiting: dict[Connection, None] = {}
+        """Who has said more than its share, in the order of their turns."""
+        self._debtors: list[tuple[float, int, Connection]] = []
+        """Who has said more than its pace: a heap, by the service time at which they may go on."""
+        self._parked = 0
+        """How many of those there are; some in the heap may have been let in before their time."""
+        self._tickets = itertools.count()
+        """So that no two in the heap are alike."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether all that was said is done."""
+        return not (self._queue or self._waiting or self._parked)
+
+    def put(self, entry: Entry) -> None:
+        """Take in what was said, as the last of what this connection said."""
+        connection, said, _ = entry
+        turn = connection.turn
+        if isinstance(said, str):
+            turn.held += len(said)
+        if turn.waiting or (turn.queued >= SHARE and len(self._queue) >= BATCH):
+            turn.waiting.append(entry)
+            if not turn.parked:
+                self._waiting[connection] = None
+        else:
+            self._queue.append(entry)
+            turn.queued += 1
+        much = turn.held >= HELD or turn.queued + len(turn.waiting) >= BACKLOG
+        if much and not turn.paused:
+            turn.paused = True
+            connection.line.pause()
+
+    def free(self, connection: Connection) -> None:
+        """Let a connection go on without delay, whatever it owes: it is lost."""
+        connection.turn.pace = None
+        self._unpark(connection)
+
+    def gather(self, now: float, limits: Limits) -> list[Entry]:
+        """Let in who may, and take the next batch out of the queue."""
+        self._admit(now, limits)
+        count, weight = 0, 0
+        for _, said, _ in itertools.islice(self._queue, BATCH):
+            count += 1
+            if isinstance(said, str):
+                weight += len(said)
+                if weight >= WEIGHT:
+                    break
+        batch, self._queue = self._queue[:count], self._queue[count:]
+        return batch
+
+    def begins(self, entry: Entry) -> bool:
+        """Tell whether this one is to be done now; if not, it waits again, before all that was said later."""
+        connection, said, _ = entry
+        turn = connection.turn
+        turn.queued -= 1
+        if turn.returned or (turn.pace is not None and turn.pace.owing and not self.hurry):
+            turn.waiting.insert(turn.returned, entry)
+            turn.returned += 1
+            if not turn.parked:
+                self._waiting[connection] = None
+            return False
+        if isinstance(said, str):
+            turn.held -= len(said)
+        if turn.paused and not turn.queued and not turn.waiting:
+            turn.paused = False
+            connection.line.resume()
+        return True
+
+    def wait(self, now: float) -> float | None:
+        """Give the seconds until somebody who is in debt may go on; None: nobody is."""
+        return max(0.0, self._debtors[0][0] - now) if self._debtors else None
+
+    def _admit(self, now: float, limits: Limits) -> None:
+        while self._debtors and (self.hurry or self._debtors[0][0] <= now):
+            self._unpark(heapq.heappop(self._debtors)[2])
+        for connection in list(self._waiting):
+            turn = connection.turn
+            if turn.returned and turn.queued:
+                continue  # what is in the queue yet was said later, and will be put behind
+            wait = 0.0 if turn.pace is None or self.hurry else turn.pace.wait(now, limits)
+            if wait:
+                self._park(connection, now + wait)
+                continue
+            turn.returned = 0
+            while turn.waiting and (turn.queued < SHARE or len(self._queue) < BATCH):
+                self._queue.append(turn.waiting.pop(0))
+                turn.queued += 1
+            if not turn.waiting:
+                del self._waiting[connection]
+
+    def _park(self, connection: Connection, until: float) -> None:
+        del self._waiting[connection]
+        connection.turn.parked = True
+        self._parked += 1
+        heapq.heappush(self._debtors, (until, next(self._tickets), connection))
+
+    def _unpark(self, connection: Connection) -> None:
+        if connection.turn.parked:
+            connection.turn.parked = False
+            self._parked -= 1
+            self._waiting[connection] = None

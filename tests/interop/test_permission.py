@@ -1,0 +1,51 @@
+"""Real clients under each mode of permission; this one can show no work (README, "Which clients pass")."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from interop.scene import Scene, assert_text_arrives
+from interop.servers import Restante
+
+Opened = Callable[..., AbstractAsyncContextManager[Scene]]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, bytecode: Path) -> Opened:
+    @asynccontextmanager
+    async def scene(*flags: str) -> AsyncIterator[Scene]:
+        server = Restante(tmp_path / "server", bytecode)
+        server.flags = flags
+        async with Scene(tmp_path, server) as scene:
+            yield scene
+
+    return scene
+
+
+@pytest.mark.parametrize("mode", ["none", "adaptive"])
+async def test_where_no_work_is_demanded_a_text_arrives(mode: str, opened: Opened) -> None:
+    async with opened("--permission", mode) as scene:
+        sender = await scene.send_text("come in")
+        receiver = await scene.receive(await sender.code())
+        await assert_text_arrives(sender, receiver, "come in")
+        scene.assert_one_happy_session()
+
+
+async def test_where_work_is_demanded_the_client_is_told_and_gives_up_at_once(opened: Opened) -> None:
+    async with opened("--permission", "hashcash") as scene:
+        for client in (await scene.send_text("let me in"), await scene.receive("4-purple-sausages")):
+            outcome = await client.leaves()
+            assert outcome.exit_code == 1, outcome
+            assert "permission denied" in outcome.stderr, outcome
+        assert scene.server.live() == {}
+
+
+async def test_limits_at_their_defaults_are_in_nobody_s_way_behind_a_proxy_that_names_its_clients(
+    opened: Opened,
+) -> None:
+    async with opened("--trust-proxy", "127.0.0.0/8", "--permission", "adaptive") as scene:
+        sender = await scene.send_text("x" * 100_000)
+        receiver = await scene.receive(await sender.code())
+        await assert_text_arrives(sender, receiver, "x" * 100_000)

@@ -1,0 +1,191 @@
+"""Addresses: who is at the other end, and what that address has used up."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from restante.mailbox import addresses
+from restante.mailbox.addresses import PATIENCE, STRAIN_STEP, Account, Addresses, networks, who
+from restante.mailbox.limits import UNLIMITED
+
+LOCAL = ("127.0.0.1", 5000)
+ABROAD = ("8.8.8.8", 5000)
+PROXY = networks(["127.0.0.0/8", "fd00::/8"])
+
+
+def seen(peer: tuple[Any, ...], headers: dict[str, str], trusted: Any = ()) -> tuple[str, int, bool]:
+    client = who(peer, headers, trusted)
+    return str(client.address), client.port, client.counted
+
+
+@pytest.mark.parametrize(
+    ("peer", "wanted"),
+    [
+        (ABROAD, ("8.8.8.8", 5000, True)),
+        (("2001:4860::1", 7, 0, 0), ("2001:4860::1", 7, True)),
+        (("::ffff:8.8.8.8", 7, 0, 0), ("8.8.8.8", 7, True)),
+        (LOCAL, ("127.0.0.1", 5000, False)),
+        (("::1", 7, 0, 0), ("::1", 7, False)),
+        (("::ffff:127.0.0.1", 7, 0, 0), ("127.0.0.1", 7, False)),
+        (("10.1.2.3", 7), ("10.1.2.3", 7, False)),
+        (("192.168.1.1", 7), ("192.168.1.1", 7, False)),
+        (("fd12::1", 7, 0, 0), ("fd12::1", 7, False)),
+        (("fe80::1%eth0", 7, 0, 2), ("fe80::1", 7, False)),
+    ],
+)
+def test_limits_count_for_public_addresses(peer: tuple[Any, ...], wanted: tuple[str, int, bool]) -> None:
+    assert seen(peer, {}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("headers", "wanted"),
+    [
+        ({}, ("127.0.0.1", 5000, False)),
+        ({"X-Real-IP": "8.8.8.8"}, ("8.8.8.8", 0, True)),
+        ({"X-Real-IP": " 8.8.8.8 ", "X-Real-Port": " 99 "}, ("8.8.8.8", 99, True)),
+        ({"X-Forwarded-For": "8.8.8.8"}, ("8.8.8.8", 0, True)),
+        ({"X-Forwarded-For": "1.2.3.4, 8.8.8.8"}, ("8.8.8.8", 0, True)),
+        ({"X-Forwarded-For": "8.8.8.8, 127.0.0.2"}, ("8.8.8.8", 0, True)),
+        ({"X-Forwarded-For": "127.0.0.3, 127.0.0.2"}, ("127.0.0.3", 0, True)),
+        ({"X-Forwarded-For": "10.0.0.7"}, ("10.0.0.7", 0, True)),
+        ({"X-Forwarded-For": "8.8.8.8:443"}, ("8.8.8.8", 0, True)),
+        ({"X-Forwarded-For": "[2001:4860::1]:443"}, ("2001:4860::1", 0, True)),
+        ({"X-Forwarded-For": "2001:4860::1"}, ("2001:4860::1", 0, True)),
+        ({"X-Forwarded-For": "8.8.8.8", "X-Real-IP": "9.9.9.9"}, ("8.8.8.8", 0, True)),
+        ({"X-Forwarded-For": "unknown"}, ("127.0.0.1", 5000, True)),
+        ({"X-Forwarded-For": ""}, ("127.0.0.1", 5000, False)),
+        ({"X-Forwarded-For": ", ,"}, ("127.0.0.1", 5000, True)),
+        ({"X-Real-IP": "nobody"}, ("127.0.0.1", 5000, True)),
+        ({"X-Real-IP": "6.6.6.6,8.8.8.8", "X-Real-Port": "6,9"}, ("8.8.8.8", 9, True)),
+        ({"X-Real-IP": "8.8.8.8", "X-Real-Port": "http"}, ("8.8.8.8", 0, True)),
+        ({"X-Real-IP": "8.8.8.8", "X-Real-Port": "99999"}, ("8.8.8.8", 0, True)),
+        ({"X-Real-IP": "8.8.8.8", "X-Real-Port": "٣"}, ("8.8.8.8", 0, True)),
+    ],
+)
+def test_a_trusted_proxy_says_who_its_client_is(headers: dict[str, str], wanted: tuple[str, int, bool]) -> None:
+    assert seen(LOCAL, headers, PROXY) == wanted
+
+
+@pytest.mark.parametrize("peer", [LOCAL, ABROAD])
+def test_nobody_else_s_headers_count(peer: tuple[str, int]) -> None:
+    headers = {"X-Forwarded-For": "9.9.9.9", "X-Real-IP": "9.9.9.9", "X-Real-Port": "1"}
+    assert seen(peer, headers) == seen(peer, {})
+    assert seen(ABROAD, headers, PROXY) == seen(ABROAD, {})
+
+
+def test_a_proxy_that_is_not_believed_is_noticed_where_it_may_be_the_operator_s_own() -> None:
+    assert who(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, ()).unheeded
+    assert who(LOCAL, {"X-Real-IP": "9.9.9.9"}, ()).unheeded
+    assert not who(ABROAD, {"X-Forwarded-For": "9.9.9.9"}, ()).unheeded
+    assert not who(LOCAL, {}, ()).unheeded
+    assert not who(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, PROXY).unheeded
+
+
+@given(st.text(), st.text(), st.text())
+def test_no_header_is_a_fault_of_ours(forwarded: str, real: str, port: str) -> None:
+    who(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real, "X-Real-Port": port}, PROXY)
+
+
+# ── accounts ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def secrets() -> Callable[[], bytes]:
+    numbers = itertools.count()
+    return lambda: bytes([next(numbers)] * 32)
+
+
+def test_an_ipv4_address_and_an_ipv6_network_have_an_account_each() -> None:
+    book = Addresses(secrets())
+
+    def account(text: str) -> Account:
+        return book.account(who((text, 1), {}, ()).address)
+
+    assert account("8.8.8.8") is account("8.8.8.8")
+    assert account("8.8.8.8") is account("::ffff:8.8.8.8")
+    assert account("8.8.8.8") is not account("8.8.8.9")
+    assert account("2001:4860:0:1::1") is account("2001:4860:0:1:ffff::9")
+    assert account("2001:4860:0:1::1") is not account("2001:4860:0:2::1")
+
+
+def test_what_an_address_is_called_changes_at_midnight_and_with_the_process() -> None:
+    address = who(ABROAD, {}, ()).address
+    book = Addresses(secrets())
+    day = 20_000 * 86400.0
+    first = book.day_id(address, day)
+    assert book.day_id(address, day + 86399) == first
+    assert book.day_id(address, day + 86400) != first
+    assert book.day_id(who(("8.8.8.9", 1), {}, ()).address, day + 86400) != book.day_id(address, day + 86400)
+    assert "8.8" not in first
+
+
+LIMITS = replace(UNLIMITED, address_claims=60.0, address_claims_at_once=3)
+
+
+def test_different_names_are_counted_and_the_same_name_only_once() -> None:
+    account = Account()
+    waits = [account.claim("x", name, 0.0, LIMITS) for name in ("1", "2", "1", "3", "1", "2", "4", "4")]
+    assert waits == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert account.claim("y", "1", 0.0, LIMITS) == 1  # another app's is another nameplate
+    assert account.claim("x", "4", 1.0, LIMITS) == 0
+
+
+def test_without_a_limit_any_number_may_be_claimed() -> None:
+    account = Account()
+    assert {account.claim("x", str(n), 0.0, UNLIMITED) for n in range(1000)} == {0.0}
+
+
+def test_work_is_demanded_of_who_guesses_more_the_more_it_does_and_forgiven_in_time() -> None:
+    account = Account()
+    for number in range(PATIENCE):
+        account.claim("x", str(number), 0.0, UNLIMITED)
+    assert account.bits(0.0, 20) is None
+    account.claim("x", "one more", 0.0, UNLIMITED)
+    assert account.bits(0.0, 20) == 20
+    account.strain(0.0, STRAIN_STEP)
+    assert account.bits(0.0, 20) == 21
+    assert account.bits(1000.0, 20) is None
+
+
+def test_an_account_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Addresses(secrets())
+    accounts = [book.account(who((f"8.8.8.{n}", 1), {}, ()).address) for n in range(4)]
+    accounts[0].connections = 1
+    accounts[1].nameplates = 1
+    accounts[2].claim("x", "1", 0.0, LIMITS)
+    for _ in range(2):  # the first call finds out whom to look at
+        book.forget(0.0, LIMITS)
+    assert list(book.accounts.values()) == accounts[:3]
+    book.forget(1000.0, LIMITS)
+    assert list(book.accounts.values()) == accounts[:2]
+    monkeypatch.setattr(addresses, "MOST", 3)
+    fresh = [book.account(who((f"8.8.9.{n}", 1), {}, ()).address) for n in range(3)]
+    assert list(book.accounts.values()) == [*accounts[:2], fresh[-1]]  # never one that has something live
+
+
+def test_looking_for_idle_accounts_takes_some_at_a_time_and_finds_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "LOOKS", 7)
+    book = Addresses(secrets())
+    for number in range(100):
+        book.account(who((f"8.8.8.{number}", 1), {}, ()).address).connections = number % 2
+    left = []
+    for _ in range(40):
+        book.forget(0.0, LIMITS)
+        left.append(len(book.accounts))
+    assert all(before - after <= 7 for before, after in itertools.pairwise(left))
+    assert left[-1] == 50
+
+
+def test_so_many_connections_may_come_at_once_and_then_so_many_a_minute() -> None:
+    limits = replace(UNLIMITED, address_connects=60.0, address_connects_at_once=3)
+    account = Account()
+    assert [account.connect(0.0, limits) for _ in range(5)] == [0, 0, 0, 1, 1]
+    assert account.connections == 5
+    assert account.connect(1.0, limits) == 0
+    assert account.connect(1.0, UNLIMITED) == 0

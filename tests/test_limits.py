@@ -1,0 +1,99 @@
+"""Limits: buckets, and the pace of one connection."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from restante.mailbox.addresses import PATIENCE
+from restante.mailbox.door import CONNECTION_STRAIN
+from restante.mailbox.limits import UNLIMITED, Bucket, Limits, Pace
+
+steps = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1000)), max_size=20)
+
+
+@given(steps, st.floats(0.1, 100))
+def test_a_bucket_gives_back_so_much_a_second_and_never_more_than_was_taken(
+    taken: list[tuple[float, float]], rate: float
+) -> None:
+    bucket, now, spent = Bucket(), 0.0, 0.0
+    for passed, amount in taken:
+        now += passed
+        spent = max(0.0, spent - passed * rate)
+        assert bucket.spent(now, rate) == pytest.approx(spent, abs=1e-6)
+        bucket.take(now, rate, amount)
+        spent += amount
+    assert bucket.spent(now + spent / rate + 1, rate) == 0
+
+
+def test_a_bucket_tells_when_there_is_room_again() -> None:
+    bucket = Bucket()
+    bucket.take(0.0, 2.0, 10)
+    assert bucket.wait(0.0, 2.0, 4) == 3.0
+    assert bucket.wait(1.0, 2.0, 4) == 2.0
+    assert bucket.wait(9.0, 2.0, 4) == 0.0
+
+
+LIMITS = replace(UNLIMITED, commands=10.0, commands_at_once=5, bytes=1000.0, bytes_at_once=5000)
+
+
+def test_so_many_commands_may_come_at_once_and_then_so_many_a_second() -> None:
+    pace = Pace()
+    for _ in range(5):
+        pace.charge(100.0, LIMITS, 1)
+    assert not pace.owing
+    pace.charge(100.0, LIMITS, 1)
+    assert pace.owing
+    assert pace.wait(100.0, LIMITS) == pytest.approx(0.1)
+    assert pace.wait(100.11, LIMITS) == 0
+    assert not pace.owing
+
+
+def test_one_command_that_costs_much_is_let_through_and_paid_for_after() -> None:
+    pace = Pace()
+    pace.charge(0.0, LIMITS, 20_000)
+    assert pace.wait(0.0, LIMITS) == pytest.approx(15.0)
+    assert pace.wait(15.01, LIMITS) == 0
+
+
+def test_silence_earns_no_more_than_what_may_come_at_once() -> None:
+    pace = Pace()
+    pace.charge(0.0, LIMITS, 1)
+    for _ in range(5):
+        pace.charge(1e6, LIMITS, 1)
+    assert not pace.owing
+    pace.charge(1e6, LIMITS, 1)
+    assert pace.owing
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 3000)), min_size=1, max_size=50))
+def test_whoever_keeps_to_its_waits_is_never_faster_than_the_limits(said: list[tuple[float, int]]) -> None:
+    pace, now, commands, size = Pace(), 0.0, 0, 0
+    for passed, cost in said:
+        now += passed
+        now += pace.wait(now, LIMITS)
+        assert commands <= LIMITS.commands_at_once + now * LIMITS.commands + 1e-6
+        assert size <= LIMITS.bytes_at_once + now * LIMITS.bytes + 3000
+        pace.charge(now, LIMITS, cost)
+        commands, size = commands + 1, size + cost
+
+
+def test_without_limits_nobody_waits() -> None:
+    pace = Pace()
+    for _ in range(1000):
+        pace.charge(0.0, UNLIMITED, 10**9)
+    assert not pace.owing
+    assert pace.wait(0.0, UNLIMITED) == 0
+
+
+def test_no_default_contradicts_another() -> None:
+    limits = Limits()
+    assert limits.message_bytes <= limits.mailbox_bytes <= limits.stored_bytes
+    assert limits.message_bytes <= limits.bytes_at_once
+    assert limits.mailbox_bytes <= limits.address_bytes < limits.stored_bytes
+    assert limits.mailbox_bytes < limits.owed_bytes
+    # The limits' own reasons are no trouble to an adaptive server: an office after an outage, a class of thirty.
+    assert limits.address_connects_at_once * CONNECTION_STRAIN < PATIENCE
+    assert 30 + limits.address_claims_at_once * CONNECTION_STRAIN < PATIENCE

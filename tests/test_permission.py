@@ -1,0 +1,131 @@
+"""Permission: what a stamp must be, and how much an adaptive server demands."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.mailbox.permission import (
+    FALL_EVERY,
+    LONGEST,
+    MOST_BITS,
+    RISE_EVERY,
+    STEPS,
+    Demand,
+    Tide,
+    flaw,
+    mint,
+    offer,
+    zero_bits,
+)
+
+SAMPLE = "1:6:210723:resource-string::NmZNF4eIbk87mqYz:000003n"
+"""The stamp that spec 002 shows; made by `hashcash -b 6 -m resource-string`."""
+
+OURS = Demand(6, "resource-string")
+
+
+def test_the_sample_of_the_specification_is_good() -> None:
+    assert zero_bits(SAMPLE) >= 6
+    assert flaw(OURS, "hashcash", SAMPLE) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "stamp", "words"),
+    [
+        ("none", SAMPLE, "method"),
+        ("Hashcash", SAMPLE, "method"),
+        (None, SAMPLE, "method"),
+        (["hashcash"], SAMPLE, "method"),
+        ("hashcash", None, "string"),
+        ("hashcash", 7, "string"),
+        ("hashcash", [SAMPLE], "string"),
+        ("hashcash", SAMPLE + "0" * LONGEST, "string"),
+        ("hashcash", "", "form"),
+        ("hashcash", SAMPLE + ":", "form"),
+        ("hashcash", "0" + SAMPLE[1:], "form"),
+        ("hashcash", SAMPLE.replace("resource-string", "another"), "resource"),
+        ("hashcash", SAMPLE.replace(":6:", ":5:"), "claim at least 6 bits"),
+        ("hashcash", SAMPLE.replace(":6:", ":-6:"), "claim"),
+        ("hashcash", SAMPLE.replace(":6:", ":six:"), "claim"),
+        ("hashcash", SAMPLE.replace(":6:", ":٦:"), "claim"),
+        ("hashcash", SAMPLE.replace(":6:", ":" + "9" * 400 + ":"), "claim"),
+        ("hashcash", SAMPLE.replace("000003n", "000003o"), "6 zero bits"),
+        ("hashcash", SAMPLE.replace("000003n", "\ud800"), "6 zero bits"),
+    ],
+)
+def test_what_is_wrong_with_a_submission_is_said(method: object, stamp: object, words: str) -> None:
+    found = flaw(OURS, method, stamp)
+    assert found is not None
+    assert words in found
+
+
+def test_the_date_of_a_stamp_may_be_anything() -> None:
+    """The shipped Rust client writes base64 of YYYYMMDD."""
+    assert flaw(OURS, "hashcash", mint(OURS, date="MjAyNjExMjE=", random="r")) is None
+
+
+@given(st.integers(0, 10), st.text("abcdef0123456789", min_size=1, max_size=24), st.text("xyz", max_size=5))
+def test_what_is_minted_is_good_for_its_demand_and_no_other(bits: int, resource: str, random: str) -> None:
+    demand = Demand(bits, resource)
+    stamp = mint(demand, date="261121", random=random)
+    assert flaw(demand, "hashcash", stamp) is None
+    assert flaw(Demand(bits, resource + "0"), "hashcash", stamp) is not None
+    assert flaw(Demand(zero_bits(stamp) + 1, resource), "hashcash", stamp) is not None
+
+
+@given(st.text())
+def test_no_stamp_is_a_fault_of_ours(stamp: str) -> None:
+    assert isinstance(flaw(OURS, "hashcash", stamp), str)
+
+
+def test_an_offer_always_has_the_key_none() -> None:
+    assert offer(None) == {"none": {}}
+    assert msgspec.json.encode(offer(Demand(20, "r"))) == b'{"none":null,"hashcash":{"bits":20,"resource":"r"}}'
+
+
+# ── the tide ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def passing(tide: Tide, seconds: int, connections: int) -> list[int | None]:
+    """Let seconds go by; gives what was demanded of everybody after each change."""
+    return [tide.bits(20) for _ in range(seconds) if tide.tick(connections, 100.0)]
+
+
+def test_in_peace_nothing_is_demanded_of_everybody() -> None:
+    assert passing(Tide(), 3600, 100) == []
+
+
+def test_under_attack_the_work_rises_bit_by_bit_and_falls_again_more_slowly() -> None:
+    tide = Tide()
+    rising = passing(tide, RISE_EVERY * 20, 1000)
+    assert rising == [20, 21, 22, 23, 24, 25, 26, 27, 28]
+    assert len(rising) == STEPS
+    falling = passing(tide, FALL_EVERY * 20, 0)
+    assert falling == [27, 26, 25, 24, 23, 22, 21, 20, None]
+    assert tide.changes == 2 * STEPS
+
+
+def test_between_half_the_load_and_the_load_it_stays_as_it_is() -> None:
+    tide = Tide()
+    passing(tide, RISE_EVERY, 1000)
+    steps = tide.steps
+    assert steps > 0
+    passing(tide, 30, 60)  # until the average is there
+    before = tide.steps
+    assert passing(tide, 3600, 60) == []
+    assert tide.steps == before
+
+
+def test_a_single_second_of_many_connections_is_no_attack() -> None:
+    tide = Tide()
+    assert passing(tide, 1, 900) == []
+    assert passing(tide, 60, 0) == []
+
+
+def test_no_more_is_demanded_than_anybody_can_do() -> None:
+    tide = Tide()
+    passing(tide, RISE_EVERY * 20, 1000)
+    assert tide.bits(39) == MOST_BITS

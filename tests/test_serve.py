@@ -1,0 +1,365 @@
+"""`restante serve` in operation: reload, trace, disk, descriptors, addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from durability.bounds import bounded
+from durability.clients import Clients
+from durability.processes import RESTANTE, Serving, database, serving
+from raw_socket import TEXT, RawSocket, frame
+from restante.mailbox.permission import Demand, mint
+
+
+async def logged(server: Serving, event: str, **wanted: Any) -> dict[str, Any]:
+    """Wait for a line of the log in which all this is so."""
+    async with bounded(f"{event!r} {wanted} in the log"):
+        while True:
+            for line in server.log:
+                said: dict[str, Any] = json.loads(line)
+                if said["event"] == event and all(said.get(key) == value for key, value in wanted.items()):
+                    return said
+            await asyncio.sleep(0.01)
+
+
+async def welcome(server: Serving, **headers: str) -> dict[str, Any]:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.ws_connect(server.url, headers={name.replace("_", "-"): value for name, value in headers.items()}) as ws,
+    ):
+        told: dict[str, Any] = (await ws.receive_json())["welcome"]
+        return told
+
+
+# ── SIGHUP ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_sighup_takes_over_what_a_running_server_can(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text('[serve]\nmotd = "before"\n[serve.limits]\nmailbox_messages = 1\n')
+    options = ("--config", str(file), "--signal-error", "fixed here")
+    async with serving(tmp_path / "data", options=options) as server, Clients() as clients:
+        there = await clients.opened(server.url, "app", "a", "m")
+        assert there.frames[0]["welcome"]["motd"] == "before"
+        await there.ask("add", phase="1", body="")
+        assert (await there.refused(await there.say("add", phase="2", body="")))["error"] == "the mailbox is full"
+        file.write_text(
+            '[serve]\nmotd = "after"\nsignal_error = "file"\npermission = "hashcash"\nprune_after = 99\n'
+            "[serve.limits]\nmailbox_messages = 2\n"
+        )
+        server.send(signal.SIGHUP)
+        await logged(server, "set", setting="motd", before="before", after="after")
+        await logged(server, "set", setting="limits.mailbox_messages", before=1, after=2)
+        await logged(server, "set", setting="permission", before="none", after="hashcash")
+        await logged(server, "fixed, whatever the file says", setting="signal_error", by="--signal-error")
+        await logged(server, "needs a restart", setting="prune_after", before=660.0, after=99.0)
+        await there.ask("add", phase="2", body="")  # it was let in without work, and stays so
+        assert (await there.refused(await there.say("add", phase="3", body="")))["error"] == "the mailbox is full"
+        told = await welcome(server)
+        assert (told["motd"], told["error"]) == ("after", "fixed here")
+        assert told["permission-required"]["hashcash"]["bits"] == 20
+        await there.leave()
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("[serve]\nmotd = 5\n", "motd: Expected"), ("[serve\n", "is not TOML"), (None, "No such file")],
+)
+async def test_a_file_with_an_error_changes_nothing_and_is_one_line(
+    content: str | None, words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text('[serve]\nmotd = "before"\n')
+    async with serving(tmp_path / "data", options=("--config", str(file))) as server:
+        if content is None:
+            file.unlink()
+        else:
+            file.write_text('[serve]\npermission = "hashcash"\n' + content.removeprefix("[serve]\n"))
+        before = len(server.log)
+        server.send(signal.SIGHUP)
+        said = await logged(server, "the settings were not reloaded, and stay as they are")
+        assert words in said["error"]
+        told = await welcome(server)
+        assert told["motd"] == "before"
+        assert "permission-required" not in told
+        assert len(server.log) == before + 1
+        await server.stop()
+
+
+async def test_what_listening_sockets_are_made_with_needs_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text("[serve.limits]\nmessage_bytes = 10000\n")
+    async with serving(tmp_path / "data", options=("--config", str(file))) as server:
+        file.write_text("[serve.limits]\nmessage_bytes = 100000\n")
+        server.send(signal.SIGHUP)
+        await logged(server, "needs a restart", setting="limits.message_bytes", before=10000, after=100000)
+        socket = await RawSocket.dial(server.port)
+        await socket.hear()
+        socket.say(type="ping", ping="0" * 15000)
+        refused = await socket.hear()
+        assert (refused["error"], refused["hint"]) == ("the message is too big", "a message has at most 10000 bytes")
+        await socket.hang_up()
+        await server.stop()
+
+
+# ── --trace ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_trace_tells_when_each_command_came_was_durable_and_was_answered(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    async with serving(tmp_path / "data", options=("--trace", str(path))) as server, Clients() as clients:
+        a = await clients.bind(server.url, "app", "a")
+        nameplate = (await a.ask("allocate"))["nameplate"]
+        mailbox = (await a.ask("claim", nameplate=nameplate))["mailbox"]
+        await a.ask("open", mailbox=mailbox)
+        added = await a.say("add", phase="secret-phase", body="secret-body")
+        await a.answers(added)
+        path.rename(tmp_path / "old.jsonl")
+        server.send(signal.SIGHUP)
+        async with bounded("a new trace"):
+            while not path.exists():  # noqa: ASYNC110 - a file tells nobody
+                await asyncio.sleep(0.01)
+        socket = await RawSocket.dial(server.port)
+        socket.say(type="dance", id="x" * 101, body="secret-body")
+        socket.say(no="type")
+        for _ in range(4):
+            await socket.hear()
+        await a.ask("ping", ping=1)
+        await socket.hang_up()
+        await a.leave()
+        await server.stop()
+    text = (tmp_path / "old.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["command"] for line in lines] == ["bind", "allocate", "claim", "open", "add"]
+    assert {line["connection"] for line in lines} == {1}
+    assert [line["id"] for line in lines] == [command.fields["id"] for command in a.said][:5]
+    for line, command in zip(lines, a.said, strict=False):
+        assert set(line) == {"connection", "command", "id", "server_rx", "commit", "server_tx"}
+        assert command.ack is not None
+        assert line["server_tx"] == pytest.approx(command.ack["server_tx"], abs=1e-6)
+        if command.kind in {"allocate", "claim", "add"}:
+            assert line["server_rx"] <= line["commit"] <= line["server_tx"]
+    assert lines[4]["server_rx"] == a.heard[0]["server_rx"]
+    later = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["connection"], line["command"], line["id"], line["commit"]) for line in later] == [
+        (2, "", None, None),
+        (2, None, None, None),
+        (1, "ping", a.said[-1].fields["id"], None),
+    ]
+    for secret in ("secret", mailbox, '"app"', f'"{nameplate}"'):
+        assert secret not in text + path.read_text()
+
+
+async def test_a_trace_on_a_full_disk_costs_one_line_and_nobody_s_service(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", options=("--trace", "/dev/full")) as server, Clients() as clients:
+        a = await clients.bind(server.url, "app", "a")
+        await a.ask("ping", ping=1)
+        server.send(signal.SIGHUP)
+        await a.ask("ping", ping=2)
+        await a.ask("allocate")
+        await a.leave()
+        await server.stop()
+        assert sum("the trace could not be written" in line for line in server.log) <= 2
+
+
+async def test_an_id_is_one_line_of_the_trace_whatever_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    async with serving(tmp_path / "data", options=("--trace", str(path))) as server:
+        socket = await RawSocket.dial(server.port)
+        await socket.hear()
+        for said in ("[1,\n\n2]", '"a\\nb"', "12", "1.5", "true", "null", '{"a": 1}'):
+            socket.write(frame(TEXT, b'{"type": "ping", "ping": 1, "id": %b}' % said.encode()))
+            for _ in range(2):
+                await socket.hear()
+        await socket.hang_up()
+        await server.stop()
+    ids = [json.loads(line)["id"] for line in path.read_text().splitlines()]
+    assert ids == [None, "a\nb", 12, 1.5, None, None, None]
+
+
+async def test_a_trace_that_cannot_be_written_is_misuse(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(*RESTANTE, "serve", "--data", str(tmp_path / "data"), "--admin", "off", "--listen", "127.0.0.1:0"),
+        *("--trace", str(tmp_path / "gone" / "trace")),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    assert (
+        said.decode()
+        == f"restante: cannot write {tmp_path / 'gone' / 'trace'}: No such file or directory (--trace)\n"
+    )
+
+
+# ── disk and descriptors ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_without_room_on_the_disk_nothing_new_is_taken_and_what_ends_ends(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text("")
+    async with serving(tmp_path / "data", options=("--config", str(file))) as server, Clients() as clients:
+        a = await clients.bind(server.url, "app", "a")
+        mailbox = (await a.ask("claim", nameplate="4"))["mailbox"]
+        await a.ask("open", mailbox=mailbox)
+        await a.ask("add", phase="1", body="")
+        file.write_text("[serve.limits]\nfree_disk = 1000000000000000000\n")
+        server.send(signal.SIGHUP)
+        await logged(server, "the disk is all but full: nothing new is taken until there is room")
+        b = await clients.bind(server.url, "app", "b")
+        for refused in (
+            await a.say("add", phase="2", body=""),
+            await b.say("allocate"),
+            await b.say("claim", nameplate="5"),
+            await b.say("open", mailbox="other"),
+        ):
+            client = a if refused in a.said else b
+            error = await client.refused(refused)
+            assert (error["error"], "disk" in error["hint"]) == ("the server is full", True)
+        await b.ask("open", mailbox=mailbox)  # what is there can still be called for
+        await b.until("the message", lambda: bool(b.heard))
+        await a.ask("release")
+        await a.ask("close", mood="happy")
+        await b.ask("close", mood="happy")
+        file.write_text("")
+        server.send(signal.SIGHUP)
+        await logged(server, "the disk has room again")
+        c = await clients.bind(server.url, "app", "c")
+        await c.ask("allocate")
+        for client in (a, b, c):
+            await client.leave()
+        await server.stop()
+
+
+async def test_a_data_directory_that_is_gone_for_a_moment_ends_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as server, Clients() as clients:
+        (tmp_path / "data").rename(tmp_path / "elsewhere")
+        await logged(server, "the disk is all but full: nothing new is taken until there is room")
+        (tmp_path / "elsewhere").rename(tmp_path / "data")
+        await logged(server, "the disk has room again")
+        a = await clients.bind(server.url, "app", "a")
+        await a.ask("allocate")
+        await a.leave()
+        await server.stop()
+
+
+async def test_connections_that_say_nothing_take_descriptors_too(tmp_path: Path) -> None:
+    """Nobody is taken in until the handshakes that do not come have timed out."""
+    program = ("prlimit", "--nofile=250:500", *RESTANTE)
+    async with serving(tmp_path / "data", program, ("--limit", "handshake=4")) as server:
+        silent = []
+        for _ in range(20):  # some at a time, as from many places
+            silent += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
+            await asyncio.sleep(0)
+        await logged(server, "no descriptors are left for more connections: they wait (ulimit -n)")
+        socket = await RawSocket.dial(server.port)  # it has waited
+        assert (await socket.hear())["type"] == "welcome"
+        await logged(server, "connections are taken again")
+        await socket.hang_up()
+        for _, writer in silent:
+            writer.close()
+        await server.stop()
+
+
+async def test_when_descriptors_run_out_the_rest_waits_until_there_are_some(tmp_path: Path) -> None:
+    soft, hard = 250, 500
+    program = ("prlimit", f"--nofile={soft}:{hard}", *RESTANTE)
+    async with serving(tmp_path / "data", program) as server:
+        dialled: list[asyncio.Task[RawSocket]] = []
+        while not any("no descriptors are left" in line for line in server.log):
+            assert len(dialled) < 2 * hard
+            some = [asyncio.create_task(RawSocket.dial(server.port)) for _ in range(20)]
+            dialled += some
+            await asyncio.wait(some, timeout=1)
+        late = asyncio.create_task(RawSocket.dial(server.port))
+        await asyncio.wait([late], timeout=0.5)
+        assert not late.done(), "it waits, and is not refused"
+        inside = [task for task in dialled if task.done()]
+        assert soft < len(inside) < hard, "the limit was raised, and is kept"
+        for task in inside:
+            await task.result().hang_up()
+        for task in {*dialled, late}.difference(inside):
+            socket = await task
+            assert (await socket.hear())["type"] == "welcome"
+            await socket.hang_up()
+        await logged(server, "connections are taken again")
+        await server.stop()
+
+
+# ── addresses ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_trusted_proxy_s_clients_are_told_their_own_addresses_and_counted_by_them(tmp_path: Path) -> None:
+    options = ("--trust-proxy", "127.0.0.0/8", "--limit", "address_connections=1")
+    async with serving(tmp_path / "data", options=options) as server, aiohttp.ClientSession() as http:
+        for _ in range(2):  # a connection that is over counts no more
+            told = await welcome(server, X_Forwarded_For="203.0.113.9, 198.51.100.7")
+            assert told["your-address"] == {"ipv4": "198.51.100.7", "port": 0}
+        told = await welcome(server, X_Real_IP="2001:db8::1", X_Real_Port="99")
+        assert told["your-address"] == {"ipv6": "2001:db8::1", "port": 99}
+        socket = await RawSocket.dial(
+            server.port, X_Forwarded_For="6.6.6.6\r\nX-Forwarded-For: 203.0.113.9, 198.51.100.8"
+        )
+        assert (await socket.hear())["welcome"]["your-address"] == {"ipv4": "198.51.100.8", "port": 0}
+        await socket.hang_up()
+        for bad in ("unknown", "", "1.2.3", "a" * 5000, "::%,"):
+            assert (await welcome(server, X_Forwarded_For=bad))["your-address"]["ipv4"] == "127.0.0.1"
+        async with http.ws_connect(server.url, headers={"X-Real-IP": "198.51.100.7"}) as one:
+            await one.receive_json()
+            async with http.ws_connect(server.url, headers={"X-Real-IP": "198.51.100.7"}) as two:
+                assert (await two.receive_json())["type"] == "welcome"
+                refused = await two.receive_json()
+                assert refused["error"] == "too many connections from your address"
+                assert refused["hint"] == "1 may be open at a time"
+                assert (await two.receive()).data == 1008
+            await one.send_json({"type": "bind", "appid": "x", "side": "a"})
+            await one.send_json({"type": "allocate"})
+            assert [(await one.receive_json())["type"] for _ in range(3)] == ["ack", "ack", "allocated"]
+        await server.stop()
+        assert not any("198.51" in line or "203.0" in line for line in server.log)
+    with closing(sqlite3.connect(database(tmp_path / "data"))) as kept:
+        [(address_id,)] = kept.execute("SELECT address_id FROM usage_client_versions").fetchall()
+        assert len(address_id) == 10
+
+
+async def test_a_proxy_that_is_not_trusted_is_noticed_once(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as server:
+        for _ in range(3):
+            told = await welcome(server, X_Forwarded_For="198.51.100.7", X_Real_IP="198.51.100.7", X_Real_Port="no")
+            assert told["your-address"]["ipv4"] == "127.0.0.1"
+        await server.stop()
+        said = [line for line in server.log if "--trust-proxy" in line]
+        assert len(said) == 1
+        assert "198.51" not in said[0]
+
+
+async def test_a_client_that_shows_its_work_is_served(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", options=("--permission", "hashcash", "--permission-bits", "12")) as server:
+        for spelling in ("submit-permissions", "submit-permission"):
+            socket = await RawSocket.dial(server.port)
+            asked = (await socket.hear())["welcome"]["permission-required"]
+            assert asked["none"] is None
+            assert set(asked["hashcash"]) == {"bits", "resource"}
+            stamp = mint(Demand(**asked["hashcash"]), date="261121", random="fresh")
+            socket.say(type=spelling, method="hashcash", stamp=stamp)
+            socket.say(type="bind", appid="x", side="a")
+            socket.say(type="list")
+            assert [(await socket.hear())["type"] for _ in range(4)] == ["ack", "ack", "ack", "nameplates"]
+            again = await RawSocket.dial(server.port)
+            await again.hear()
+            again.say(type=spelling, method="hashcash", stamp=stamp)  # good once, for the connection it was made for
+            assert (await again.hear())["type"] == "ack"
+            assert (await again.hear())["error"] == "permission denied"
+            assert await again.closed() == 1008
+            await socket.hang_up()
+            await again.hang_up()
+        await server.stop()

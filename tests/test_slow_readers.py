@@ -1,0 +1,287 @@
+"""Who does not read, and who sends frames that cost nothing, on the socket itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame
+from restante.mailbox.desk import LISTENERS
+from restante.mailbox.door import Door, Terms
+from restante.mailbox.limits import MIB, UNLIMITED, Limits
+from restante.mailbox.model import Policy
+from restante.mailbox.office import Lifetime, Office
+from restante.mailbox.server import Manners, Server, system_secret
+from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.websocket import FRAMES, Socket
+from worlds import CountingDice, FakeClock
+
+LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=8 * MIB)
+
+
+class House:
+    """A server whose seconds pass when the test says so."""
+
+    def __init__(self, server: Server, port: int) -> None:
+        self.server = server
+        self.port = port
+
+    async def enter(self) -> RawSocket:
+        socket = await RawSocket.dial(self.port)
+        assert (await socket.hear())["type"] == "welcome"
+        return socket
+
+    async def member(self, side: str, mailbox: str = "m") -> RawSocket:
+        socket = await self.enter()
+        socket.say(type="bind", appid="x", side=side)
+        socket.say(type="open", mailbox=mailbox)
+        return socket
+
+    @property
+    def latest(self) -> Socket:
+        return max(self.server.sockets(), key=lambda each: each.connection.number)
+
+
+@asynccontextmanager
+async def opened(data: Path, limits: Limits = LIMITS, terms: Terms | None = None) -> AsyncIterator[House]:
+    store, clock = SqliteStore.open(data), FakeClock()
+    office = await Office.open(store, clock, CountingDice(), Policy(limits=limits), Lifetime())
+    server = Server(office, clock, Manners(), Door(terms or Terms(), system_secret))
+    server.parting = 0.05
+    ((_, port),) = await server.listen("127.0.0.1", 0)
+    running = asyncio.create_task(office.run())
+    yield House(server, port)
+    await server.drain(running)
+    await store.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - it is the kernel that is waited for
+            await asyncio.sleep(0.005)
+
+
+async def fill(house: House, mailbox: str, count: int, size: int) -> None:
+    socket = await house.member("a", mailbox)
+    for number in range(count):
+        socket.say(type="add", phase=str(number), body="0" * size)
+        for _ in range(2 + (2 if number == 0 else 0)):
+            await socket.hear()
+    await socket.hang_up()
+
+
+async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        await fill(house, "m", 70, 100_000)
+        slow = await house.member("b")
+        await until(lambda: house.latest._owing > 0)
+        under = house.latest._transport.underlying_transport  # type: ignore[union-attr]
+        assert under.get_write_buffer_size() < 2 * MIB, "the rest is not copied, it is in the mailbox anyway"
+        quick = await house.member("b")  # nobody waits for who does not read
+        quick.say(type="ping", ping=1)
+        heard = [await quick.hear() for _ in range(74)]
+        assert heard[-1]["pong"] == 1
+        heard = [await slow.hear() for _ in range(72)]
+        assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(70)]
+        slow.say(type="ping", ping=2)
+        assert [(await slow.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        await slow.hang_up()
+        await quick.hang_up()
+
+
+async def test_what_comes_while_it_does_not_read_is_kept_once_and_sent_later(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        idle = await house.member("b")
+        unread = house.latest
+        sender = await house.member("a")
+        for number in range(70):
+            sender.say(type="add", phase=str(number), body="0" * 100_000)
+            while (await sender.hear())["type"] != "message":
+                pass
+        assert unread._owing > 2 * MIB
+        assert unread._transport is not None
+        assert unread._transport.underlying_transport.get_write_buffer_size() < MIB
+        heard = [await idle.hear() for _ in range(72)]
+        assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(70)]
+        assert unread._owing == 0
+        sender.say(type="add", phase="last", body="")
+        assert (await idle.hear())["phase"] == "last"
+        await idle.hang_up()
+        await sender.hang_up()
+
+
+async def test_a_connection_that_is_closing_can_be_paused_and_resumed_all_the_same(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        socket = await house.enter()
+        leaving = house.latest
+        assert leaving._transport is not None
+        leaving._transport.underlying_transport.abort()
+        leaving.pause()
+        leaving.resume()
+        await until(lambda: house.server.sockets() == [])
+        await socket.hang_up()
+
+
+async def test_who_owes_more_to_read_than_one_replay_is_closed_and_nobody_else(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        await fill(house, "m", 80, 100_000)
+        other = await house.member("c", "n")
+        idle = await house.member("b")
+        unread = house.latest
+        await until(lambda: unread._owing > 2 * MIB)
+        assert not unread.deaf, "one replay it may owe"
+        idle.say(type="close", mood="happy")
+        idle.say(type="open", mailbox="m")
+        await until(lambda: unread.deaf)
+        assert unread._owing == 0
+        assert sum(house.server.office.desk.books.refused.values()) == 1
+        heard = []
+        while (got := await idle.read())[0] == TEXT:
+            heard.append(json.loads(got[1]))
+        assert struct.unpack(">H", got[1][:2]) == (1008,)
+        assert len(heard) < 80
+        other.say(type="ping", ping=1)
+        assert [(await other.hear())["type"] for _ in range(4)] == ["ack", "ack", "ack", "pong"]
+        back = await house.member("b")  # nothing is lost
+        heard = [await back.hear() for _ in range(82)]
+        assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(80)]
+        for socket in (other, idle, back):
+            await socket.hang_up()
+
+
+async def test_all_together_may_owe_only_so_much(tmp_path: Path) -> None:
+    limits = replace(LIMITS, mailbox_bytes=100 * MIB, owed_bytes=8 * MIB)
+    async with opened(tmp_path, limits) as house:
+        await fill(house, "m", 70, 100_000)
+        idle = []
+        for _ in range(3):  # each owes some 5 MiB
+            idle.append(await house.member("b"))
+            await until(lambda: house.latest._owing > MIB or house.latest.deaf)
+        assert sum(each.deaf for each in house.server.sockets()) >= 1
+        assert house.server.owing <= limits.owed_bytes
+        assert house.server.owing == sum(each._owing for each in house.server.sockets())
+        for socket in idle:
+            await socket.hang_up()
+        await until(lambda: house.server.sockets() == [])
+        assert house.server.owing == 0
+
+
+async def test_only_so_many_have_one_mailbox_open(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        sockets = [await house.member("a") for _ in range(LISTENERS + 1)]
+        for socket in sockets[:-1]:
+            assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "ack"]
+        last = sockets[-1]
+        refused = [await last.hear() for _ in range(3)][-1]
+        assert (refused["error"], refused["hint"]) == ("the mailbox is full", "32 connections have it open already")
+        await sockets[0].hang_up()
+        await until(lambda: len(house.server.sockets()) == LISTENERS)
+        last.say(type="open", mailbox="m")
+        last.say(type="ping", ping=1)
+        assert [(await last.hear())["type"] for _ in range(3)] == ["ack", "ack", "pong"]
+        for socket in sockets[1:]:
+            await socket.hang_up()
+
+
+async def test_who_is_refused_at_the_door_keeps_nobody_else_out(tmp_path: Path) -> None:
+    async with opened(tmp_path, replace(LIMITS, connections=1)) as house:
+        house.server.parting = 60.0
+        first = await house.enter()
+        refused = [await house.enter() for _ in range(3)]
+        await first.hang_up()
+        await until(lambda: not house.server.here)
+        second = await house.enter()
+        second.say(type="ping", ping=1)
+        assert [(await second.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        for socket in (*refused, second):
+            await socket.hang_up()
+
+
+async def test_pings_are_answered_but_a_flood_of_them_only_so_many_a_second(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        socket = await house.enter()
+        socket.write(frame(PING, b"one"))
+        assert await socket.read() == (PONG, b"one")
+        socket.write(*(frame(PING, str(number).encode()) for number in range(3 * FRAMES)))
+        socket.say(type="ping", ping="after")
+        await until(lambda: house.latest._unread)
+        frames_of_one_second = house.latest._frames
+        assert frames_of_one_second < 2 * FRAMES  # what one read brought
+        for _ in range(4):
+            house.server.tick()
+            await asyncio.sleep(0.05)
+        last = None
+        while (got := await socket.read())[0] == PONG:
+            last = got[1]
+        assert last == str(3 * FRAMES - 1).encode(), "the last ping of all is answered"
+        assert json.loads(got[1])["type"] == "ack"
+        assert (await socket.hear())["pong"] == "after"
+        await socket.hang_up()
+
+
+async def test_fragments_of_nothing_are_slowed_too(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        socket = await house.enter()
+        socket.write(frame(TEXT, b'{"type":"ping",', fin=False))
+        socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * FRAMES)))
+        socket.write(frame(CONTINUATION, b'"ping":1}'))
+        await until(lambda: house.latest._unread)
+        for _ in range(3):
+            house.server.tick()
+            await asyncio.sleep(0.05)
+        assert (await socket.hear())["type"] == "ack"
+        assert (await socket.hear())["pong"] == 1
+        await socket.hang_up()
+
+
+async def test_who_floods_after_its_last_word_is_not_listened_to(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        socket = await house.enter()
+        socket.write(frame(TEXT, b"no JSON"), *(frame(TEXT, b"{}") for _ in range(5000)))
+        assert (await socket.hear())["type"] == "error"
+        assert await socket.closed() == 1007
+        await until(lambda: house.latest._unread)
+        await socket.hang_up()
+
+
+async def test_a_connection_that_does_not_bind_in_time_is_closed(tmp_path: Path) -> None:
+    async with opened(tmp_path, replace(LIMITS, bind=30.0)) as house:
+        silent, bound = await house.enter(), await house.enter()
+        bound.say(type="bind", appid="x", side="a")
+        await bound.hear()
+        for _ in range(30):
+            house.server.tick()
+        silent.say(type="ping", ping=1)
+        assert [(await silent.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        house.server.tick()
+        refused = await silent.hear()
+        assert (refused["error"], refused["hint"]) == ("must bind first", "within 30 s of connecting")
+        assert await silent.closed() == 1008
+        assert house.server.newcomers == {}
+        bound.say(type="list")
+        assert [(await bound.hear())["type"] for _ in range(2)] == ["ack", "nameplates"]
+        await silent.hang_up()
+        await bound.hang_up()
+
+
+async def test_more_connections_than_the_server_takes_are_told_so(tmp_path: Path) -> None:
+    async with opened(tmp_path, replace(LIMITS, connections=2)) as house:
+        first, _second = await house.enter(), await house.enter()
+        third = await house.enter()
+        assert (await third.hear())["error"] == "the server has no room for more connections"
+        assert await third.closed() == 1013
+        third.write(frame(8, struct.pack(">H", 1013)))
+        await third.hang_up()
+        await first.hang_up()
+        await until(lambda: len(house.server.here) == 1)
+        fourth = await house.enter()
+        fourth.say(type="ping", ping=1)
+        assert [(await fourth.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        await fourth.hang_up()
+        await _second.hang_up()
