@@ -13,10 +13,13 @@ LAYERS: list[set[str]] = [
     # words
     {"restante", "restante.errors", "restante.records"},
     {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
+    {"restante.waku", "restante.waku.rlp", "restante.waku.keccak", "restante.waku.bloom"},
+    {"restante.waku.envelope", "restante.waku.keys"},
     {"restante.mailbox.addresses"},
     {"restante.config", "restante.ops", "restante.ops.logs"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
+    {"restante.waku.ecies"},
     {"restante.mailbox.state", "restante.mailbox.usage", "restante.mailbox.session"},
     {"restante.mailbox.rules", "restante.mailbox.books"},
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
@@ -36,7 +39,13 @@ LAYERS: list[set[str]] = [
     {"restante.__main__"},
 ]
 
-PACKAGES = {"restante.mailbox", "restante.mailbox.store", "restante.mailbox.takeover", "restante.ops"}
+PACKAGES = {
+    "restante.mailbox",
+    "restante.mailbox.store",
+    "restante.mailbox.takeover",
+    "restante.ops",
+    "restante.waku",
+}
 
 PURE = {
     "restante.mailbox." + name
@@ -46,6 +55,8 @@ PURE = {
         *("takeover.reference", "takeover.report", "takeover.translation"),
     )
 }
+
+PURE |= {"restante.waku." + name for name in ("rlp", "keccak", "bloom", "envelope", "keys", "ecies")}
 
 IMPURE = {
     "asyncio",
