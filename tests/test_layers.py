@@ -19,15 +19,20 @@ LAYERS: list[set[str]] = [
     {"restante.config", "restante.ops", "restante.ops.logs"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
-    {"restante.waku.ecies"},
+    {"restante.waku.ecies", "restante.waku.archive.ids"},
     {"restante.mailbox.state", "restante.mailbox.usage", "restante.mailbox.session"},
     {"restante.mailbox.rules", "restante.mailbox.books"},
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     # engines
+    {"restante.store"},
+    {"restante.store.directory"},
+    {"restante.store.database"},
     {"restante.mailbox.store.load", "restante.mailbox.store.rows", "restante.mailbox.store.schema"},
-    {"restante.mailbox.store.beside", "restante.mailbox.takeover.source"},
-    {"restante.mailbox.store.sqlite", "restante.mailbox.store.status"},
+    {"restante.mailbox.takeover.source", "restante.waku.archive.schema"},
+    {"restante.waku.archive"},
+    {"restante.waku.archive.rows", "restante.waku.archive.pruning"},
+    {"restante.mailbox.store.sqlite", "restante.mailbox.store.status", "restante.waku.archive.sqlite"},
     {"restante.mailbox.store", "restante.mailbox.takeover"},
     # shells
     {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
@@ -44,7 +49,9 @@ PACKAGES = {
     "restante.mailbox.store",
     "restante.mailbox.takeover",
     "restante.ops",
+    "restante.store",
     "restante.waku",
+    "restante.waku.archive",
 }
 
 PURE = {
@@ -56,7 +63,7 @@ PURE = {
     )
 }
 
-PURE |= {"restante.waku." + name for name in ("rlp", "keccak", "bloom", "envelope", "keys", "ecies")}
+PURE |= {"restante.waku." + name for name in ("rlp", "keccak", "bloom", "envelope", "keys", "ecies", "archive.ids")}
 
 IMPURE = {
     "asyncio",
