@@ -42,7 +42,8 @@ def saving(
     ours.settimeout(BOUND)
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(TESTS))))
     command = [sys.executable, "-m", "waku.archive.saving", how, str(data), str(first), str(last)]
-    with ours, subprocess.Popen([*before, *command], stdout=its, env={**os.environ, "PYTHONPATH": path}) as process:
+    environment = {**os.environ, "PYTHONPATH": path}
+    with ours, subprocess.Popen([*before, *command], stdout=its.fileno(), env=environment) as process:
         its.close()
         try:
             yield process, ours
@@ -175,6 +176,10 @@ def test_an_archive_that_returns_before_it_saves_is_caught(tmp_path: Path) -> No
 # ── the log ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def files(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
 async def test_the_log_is_moved_into_the_database_when_it_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,4 +190,4 @@ async def test_the_log_is_moved_into_the_database_when_it_is_long(
     log = (tmp_path / f"{FILE}-wal").stat().st_size
     await archive.close()
     assert log < 6 << 20 < (tmp_path / FILE).stat().st_size
-    assert sorted(each.name for each in tmp_path.iterdir()) == [FILE, "lock"]
+    assert files(tmp_path) == [FILE, "lock"]
