@@ -11,15 +11,18 @@ ROOT = Path(restante.__file__).parent
 
 LAYERS: list[set[str]] = [
     # words
-    {"restante", "restante.errors", "restante.records"},
+    {"restante", "restante.errors", "restante.records", "restante.bucket"},
     {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
     {"restante.waku", "restante.waku.rlp", "restante.waku.keccak", "restante.waku.bloom"},
-    {"restante.waku.envelope", "restante.waku.keys"},
+    {"restante.waku.envelope", "restante.waku.keys", "restante.waku.interest"},
+    {"restante.waku.wire", "restante.waku.acceptance"},
     {"restante.mailbox.addresses"},
     {"restante.config", "restante.ops", "restante.ops.logs"},
+    {"restante.ops.process"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
-    {"restante.waku.ecies"},
+    {"restante.waku.ecies", "restante.waku.peer", "restante.waku.pool"},
+    {"restante.waku.mailserver"},
     {"restante.mailbox.state", "restante.mailbox.usage", "restante.mailbox.session"},
     {"restante.mailbox.rules", "restante.mailbox.books"},
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
@@ -56,7 +59,22 @@ PURE = {
     )
 }
 
-PURE |= {"restante.waku." + name for name in ("rlp", "keccak", "bloom", "envelope", "keys", "ecies")}
+PURE |= {
+    "restante.waku." + name
+    for name in (
+        "rlp",
+        "keccak",
+        "bloom",
+        "envelope",
+        "keys",
+        "ecies",
+        "interest",
+        "wire",
+        "peer",
+        "pool",
+        "mailserver",
+    )
+}
 
 IMPURE = {
     "asyncio",
