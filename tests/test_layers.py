@@ -14,12 +14,17 @@ LAYERS: list[set[str]] = [
     {"restante", "restante.errors", "restante.records"},
     {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
     {"restante.waku", "restante.waku.rlp", "restante.waku.keccak", "restante.waku.bloom"},
-    {"restante.waku.envelope", "restante.waku.keys"},
+    {"restante.waku.envelope", "restante.waku.keys", "restante.waku.packed"},
+    {"restante.waku.hello", "restante.waku.enode"},
     {"restante.mailbox.addresses"},
     {"restante.config", "restante.ops", "restante.ops.logs"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
     {"restante.waku.ecies"},
+    {"restante.waku.handshake"},
+    {"restante.waku.frames"},
+    {"restante.waku.rlpx"},
+    {"restante.waku.devp2p"},
     {"restante.mailbox.state", "restante.mailbox.usage", "restante.mailbox.session"},
     {"restante.mailbox.rules", "restante.mailbox.books"},
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
@@ -56,7 +61,13 @@ PURE = {
     )
 }
 
-PURE |= {"restante.waku." + name for name in ("rlp", "keccak", "bloom", "envelope", "keys", "ecies")}
+PURE |= {
+    "restante.waku." + name
+    for name in (
+        *("rlp", "keccak", "bloom", "envelope", "keys", "ecies"),
+        *("handshake", "frames", "rlpx", "packed", "hello", "devp2p", "enode"),
+    )
+}
 
 IMPURE = {
     "asyncio",
