@@ -1,4 +1,4 @@
-"""Chance: the system's."""
+"""Chance: the system's, which nobody can guess."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import secrets
 from restante.waku.keys import SECRET, Key
 
 
-def fresh_key() -> Key:
-    """Make a private key that nobody can guess."""
-    while True:
-        try:
-            return Key(secrets.token_bytes(SECRET))
-        except ValueError:  # once in 2^128: no key of the curve
-            continue
+class SystemDice:
+    """What the cores are handed."""
+
+    draw = staticmethod(secrets.token_bytes)
+
+    def key(self) -> Key:
+        """Make a key that nobody has had."""
+        while True:
+            try:
+                return Key(self.draw(SECRET))
+            except ValueError:  # once in 2^128: no key of the curve
+                continue

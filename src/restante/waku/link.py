@@ -9,8 +9,9 @@ from typing import Final, Protocol, cast
 from restante.bucket import Bucket
 from restante.errors import PeerError
 from restante.waku import devp2p
-from restante.waku.devp2p import Connected, Devp2p, Disconnected, Packet, Reason
+from restante.waku.devp2p import Connected, Devp2p, Disconnected, Packet
 from restante.waku.envelope import Envelope
+from restante.waku.hello import Reason
 from restante.waku.limits import Limits
 from restante.waku.peer import Event, Peer
 from restante.waku.wire import MESSAGES, STATUS, packets, write_envelopes
@@ -38,7 +39,10 @@ class Keeper(Protocol):
     limits: Limits
     loop: asyncio.AbstractEventLoop
 
-    def connected(self, link: Link, hello: devp2p.Hello) -> Reason | None:
+    def made(self, link: Link) -> bool:
+        """Take in a connection; False where it may not even shake hands."""
+
+    def connected(self, link: Link, public: bytes) -> Reason | None:
         """Take note of a peer that has said Hello; gives why it must go, if it must."""
 
     def status(self) -> bytes:
@@ -60,6 +64,7 @@ class Link(asyncio.Protocol):
     __slots__ = (
         "_backlog",
         "_bytes",
+        "_counted",
         "_ended",
         "_envelopes",
         "_keeper",
@@ -70,6 +75,7 @@ class Link(asyncio.Protocol):
         "_wire",
         "address",
         "dialled",
+        "gone",
         "node_id",
         "peer",
     )
@@ -90,12 +96,21 @@ class Link(asyncio.Protocol):
         self._unread = 0
         """Why we do not read: HASTY, STUCK, BEHIND."""
         self._ended: tuple[Reason | None, str] | None = None
+        self._counted = False
+        self.gone: asyncio.Future[None] | None = keeper.loop.create_future() if dialled else None
+        """Done when it is no more; of those that we dialled."""
         self._backlog: Iterator[list[Envelope]] | None = None
 
     # ── the socket's side ────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.address = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._keeper.made(self):
+            self._ended = (None, "turned away")
+            self.drop()
+            return
+        self._counted = True
         self._transport.set_write_buffer_limits(high=self._keeper.limits.owed_bytes)
         self._keeper.flush_soon(self)  # who dials speaks first
         self._arm()
@@ -126,8 +141,11 @@ class Link(asyncio.Protocol):
                 timer.cancel()
         self._transport = None
         self._backlog = None
-        reason, words = self._ended or (None, "the connection was lost")
-        self._keeper.lost(self, reason, words)
+        self._ended = self._ended or (None, "the connection was lost")
+        if self._counted:
+            self._keeper.lost(self, *self._ended)
+        if self.gone is not None and not self.gone.done():
+            self.gone.set_result(None)
 
     # ── what the cores say ───────────────────────────────────────────────────────────────────────
 
@@ -135,7 +153,7 @@ class Link(asyncio.Protocol):
         if isinstance(event, Packet):
             self._hear(event.code, event.payload)
         elif isinstance(event, Connected):
-            refused = self._keeper.connected(self, event.hello)
+            refused = self._keeper.connected(self, event.hello.public)
             if refused is not None:
                 self.disconnect(refused)
             else:
@@ -204,10 +222,20 @@ class Link(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _give_up(self, words: str) -> None:
-        self._ended = self._ended or (Reason.TIMEOUT, words)
+        self._ended = self._ended or (Reason.PING_TIMEOUT, words)
         self.drop()
 
     # ── our side ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def silent(self) -> bool:
+        """Tell whether it was asked if it is there, and did not answer yet."""
+        return self._wire.asking
+
+    @property
+    def parting(self) -> str:
+        """Why it ended, in words."""
+        return self._ended[1] if self._ended is not None else ""
 
     @property
     def here(self) -> bool:

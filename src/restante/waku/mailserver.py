@@ -72,6 +72,8 @@ class Mailserver:
         """To be relayed; the shell takes them away."""
         self.counts: Counter[str] = Counter()
         """What became of envelopes: `new`, `known`, `archived`, `not archived`, or the name of their flaw."""
+        self.refused = 0
+        """Envelopes that had a flaw, all told."""
         self.gathered: list[Envelope] = []
         self.gathered_size = 0
         self._number = 1
@@ -106,6 +108,7 @@ class Mailserver:
         verdict = judge(envelope, now, self.policy)
         if verdict.flaw is not None:
             self.counts[verdict.flaw.name] += 1
+            self.refused += 1
             if verdict.flaw.words:
                 refusals.append(Refusal(envelope.hash, verdict.flaw.code, verdict.flaw.words))
             return NEVER

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,21 +11,23 @@ from typing import Final, Protocol
 import msgspec
 
 from restante.config import unusable
-from restante.errors import StoreBusy
+from restante.errors import PeerError, StoreBusy
 from restante.ops.logs import log
-from restante.waku import wire
+from restante.waku import bloom, devp2p, wire
 from restante.waku.archive import Archive
-from restante.waku.devp2p import Devp2p, Hello, Reason, pack
+from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
+from restante.waku.hello import Capability, Hello, Reason
 from restante.waku.interest import Interest, Interests
 from restante.waku.keccak import keccak
-from restante.waku.keys import PUBLIC, Key, node_id
+from restante.waku.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.link import BEHIND, REFUSED, Link
 from restante.waku.mailserver import Batch, Mailserver
-from restante.waku.peer import Changed, Event, Greeted, Offered
+from restante.waku.packed import pack
+from restante.waku.peer import Changed, Event, Fault, Greeted, Offered
 from restante.waku.pool import Live
 from restante.waku.rlpx import Rlpx, largest
 
@@ -106,11 +107,11 @@ class Node:
         self.counts: Counter[str] = Counter()
         """What became of connections and of relaying."""
         self._dice = SystemDice()
-        self._hello = Hello(client, (wire.CAPABILITY,), 0, key.public)
+        self._hello = Hello(client, (Capability(*wire.CAPABILITY),), 0, key.public)
         self._status = wire.write_options(
             wire.Options(
                 pow=mailserver.policy.min_pow,
-                bloom=(1 << 512) - 1,
+                bloom=bloom.FULL,
                 light=False,
                 confirmations=True,
                 packets=(0, 0, 0),
@@ -210,11 +211,12 @@ class Node:
             except (OSError, TimeoutError, PeerError) as error:
                 words = str(error) or "nobody answers"
             if link is not None:
-                await link.gone
+                if link.gone is not None:
+                    await link.gone
                 words = link.parting
                 if link.peer.greeted:
                     wait = AGAIN[0]
-            log.info("a static peer is not connected", peer=enode.shown, reason=words, again_in=wait)
+            log.info("a static peer is not connected", peer=enode.address, reason=words, again_in=wait)
             await asyncio.sleep(wait)
             wait = min(2 * wait, AGAIN[1])
 

@@ -96,12 +96,12 @@ class Peer:
         except PeerError as error:
             return self.blame(error.words)
 
-    def blame(self, words: str) -> Fault:
+    def blame(self, words: str, times: int = 1) -> Fault:
         """Count what the peer did wrong."""
         if self.faults is None:
             self.faults = Counter()
         if words in self.faults or len(self.faults) < 32:
-            self.faults[words] += 1
+            self.faults[words] += times
         return Fault(words)
 
     def _greet(self, code: int, payload: bytes) -> Greeted:
