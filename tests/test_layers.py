@@ -23,7 +23,8 @@ LAYERS: list[set[str]] = [
     {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
-    {"restante.waku.ecies", "restante.waku.peer", "restante.waku.pool", "restante.waku.mailserver"},
+    {"restante.waku.ecies", "restante.waku.archive.ids"},
+    {"restante.waku.peer", "restante.waku.pool", "restante.waku.mailserver"},
     {"restante.waku.handshake"},
     {"restante.waku.frames"},
     {"restante.waku.rlpx"},
@@ -33,9 +34,14 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     # engines
+    {"restante.store"},
+    {"restante.store.directory"},
+    {"restante.store.database"},
     {"restante.mailbox.store.load", "restante.mailbox.store.rows", "restante.mailbox.store.schema"},
-    {"restante.mailbox.store.beside", "restante.mailbox.takeover.source"},
-    {"restante.mailbox.store.sqlite", "restante.mailbox.store.status"},
+    {"restante.mailbox.takeover.source", "restante.waku.archive.schema"},
+    {"restante.waku.archive"},
+    {"restante.waku.archive.rows", "restante.waku.archive.pruning"},
+    {"restante.mailbox.store.sqlite", "restante.mailbox.store.status", "restante.waku.archive.sqlite"},
     {"restante.mailbox.store", "restante.mailbox.takeover"},
     # shells
     {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
@@ -55,7 +61,9 @@ PACKAGES = {
     "restante.mailbox.store",
     "restante.mailbox.takeover",
     "restante.ops",
+    "restante.store",
     "restante.waku",
+    "restante.waku.archive",
 }
 
 PURE = {
@@ -70,7 +78,7 @@ PURE = {
 PURE |= {
     "restante.waku." + name
     for name in (
-        *("rlp", "keccak", "bloom", "envelope", "keys", "ecies", "limits"),
+        *("rlp", "keccak", "bloom", "envelope", "keys", "ecies", "limits", "archive.ids"),
         *("handshake", "frames", "rlpx", "packed", "hello", "devp2p", "enode"),
         *("interest", "wire", "peer", "pool", "mailserver", "acceptance"),
     )
