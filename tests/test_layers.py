@@ -50,8 +50,10 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.server", "restante.ops.admin"},
     {"restante.mailbox.serve"},
     {"restante.waku.dice", "restante.waku.link"},
+    {"restante.waku.keyfile", "restante.waku.caller"},
     {"restante.waku.node"},
     {"restante.waku.serve"},
+    {"restante.cli_waku"},
     {"restante.cli"},
     {"restante.__main__"},
 ]

@@ -1,23 +1,30 @@
 """Stand-in until the real one is merged."""
+
 from __future__ import annotations
-import math
+
 from typing import NamedTuple
+
 import msgspec
+
 from restante.waku.envelope import Envelope
+
 
 class Policy(msgspec.Struct, frozen=True):
     min_pow: float = 2e-6
     max_size: int = 1 << 20
-    max_ttl: int = 7*86400
+    max_ttl: int = 7 * 86400
+
 
 class Flaw(NamedTuple):
     name: str
     code: int
     words: str
 
+
 class Verdict(NamedTuple):
     flaw: Flaw | None
     pow: float
+
 
 def judge(envelope: Envelope, now: int, policy: Policy) -> Verdict:
     sent = envelope.sent

@@ -14,7 +14,7 @@ from restante.waku.limits import Limits
 
 
 class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
-    """`restante waku serve`: table [waku] of the file, RESTANTE_WAKU_<NAME> in the environment, --<name> as a flag."""
+    """`restante waku serve`: table [waku] of a file, RESTANTE_WAKU_<NAME> in the environment, --<name> as a flag."""
 
     data: Annotated[str, Meta(min_length=1)] = "restante-waku"
     listen: str = "127.0.0.1:30303"

@@ -1,4 +1,4 @@
-"""Limits of the Waku node: how much one peer and all together may have. Each has its default, and the reason for it."""
+"""Limits of the Waku node: how much one peer and all may have. Each has its default, and the reason for it."""
 
 from __future__ import annotations
 

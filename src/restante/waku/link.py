@@ -290,4 +290,3 @@ class Link(asyncio.Protocol):
         """Close without a word."""
         if self._transport is not None:
             self._transport.abort()
-

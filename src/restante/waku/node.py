@@ -67,7 +67,7 @@ class SystemClock:
     wall = staticmethod(time.time)
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
     """How the node keeps house."""
 
     max_peers: int = 1000
@@ -86,7 +86,7 @@ class Node:
         key: Key,
         mailserver: Mailserver,
         archive: Archive,
-        terms: Terms,
+        housekeeping: Housekeeping,
         limits: Limits,
         *,
         client: str = CLIENT,
@@ -94,7 +94,7 @@ class Node:
     ) -> None:
         self.key = key
         self.limits = limits
-        self.terms = terms
+        self.housekeeping = housekeeping
         self.mailserver = mailserver
         self.archive = archive
         self.clock: Clock = clock or SystemClock()
@@ -152,9 +152,7 @@ class Node:
     async def dial(self, enode: Enode) -> Link:
         """Connect to a node. Raises OSError, and PeerError where its key is none."""
         rlpx = Rlpx.initiator(self.key, enode.public, self._dice, cap=largest(self.limits.packet_bytes))
-        _, link = await self.loop.create_connection(
-            lambda: self._link(rlpx, dialled=True), enode.host, enode.port
-        )
+        _, link = await self.loop.create_connection(lambda: self._link(rlpx, dialled=True), enode.host, enode.port)
         return link
 
     def _devp2p_limits(self) -> devp2p.Limits:
@@ -162,8 +160,10 @@ class Node:
 
     def made(self, link: Link) -> bool:
         """Take in a connection; False where it may not even shake hands."""
-        room = len(self.links) < self.terms.max_peers + STRANGERS
-        if not link.dialled and (not room or self._addresses[link.address] >= self.terms.max_peers_per_address):
+        room = len(self.links) < self.housekeeping.max_peers + STRANGERS
+        if not link.dialled and (
+            not room or self._addresses[link.address] >= self.housekeeping.max_peers_per_address
+        ):
             self.counts["turned away at the door"] += 1
             return False
         self.links.add(link)
@@ -176,7 +176,7 @@ class Node:
         before = self.peers.get(link.node_id)
         if before is not None and not before.silent:
             return Reason.ALREADY_CONNECTED
-        if len(self.peers) >= self.terms.max_peers and not link.dialled:
+        if len(self.peers) >= self.housekeeping.max_peers and not link.dialled:
             self.counts["turned away, too many peers"] += 1
             return Reason.TOO_MANY_PEERS
         if before is not None:
@@ -346,12 +346,12 @@ class Node:
     async def prune(self) -> int:
         """Remove what is kept too long, or is too much; gives how many."""
         removed = 0
-        if self.terms.retention is not None:
-            before = self.now() - self.terms.retention
+        if self.housekeeping.retention is not None:
+            before = self.now() - self.housekeeping.retention
             while part := await self.archive.prune(before, SLICE):
                 removed += part
-        if self.terms.retention_bytes is not None:
-            while part := await self.archive.prune_bytes(self.terms.retention_bytes, SLICE):
+        if self.housekeeping.retention_bytes is not None:
+            while part := await self.archive.prune_bytes(self.housekeeping.retention_bytes, SLICE):
                 removed += part
         return removed
 
