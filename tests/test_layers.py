@@ -24,7 +24,8 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
     {"restante.waku.ecies", "restante.waku.archive.ids"},
-    {"restante.waku.peer", "restante.waku.pool", "restante.waku.mailserver"},
+    {"restante.waku.peer", "restante.waku.pool"},
+    {"restante.waku.mailserver"},
     {"restante.waku.handshake"},
     {"restante.waku.frames"},
     {"restante.waku.rlpx"},

@@ -39,7 +39,7 @@ def judge(envelope: Envelope, now: int, policy: Policy) -> Verdict:
         return Verdict(Flaw("expired", 21, ""), 0)
     if envelope.ttl > policy.max_ttl:
         return Verdict(Flaw("ttl", 22, "lives too long"), 0)
-    pow = envelope.pow(late)
-    if pow < policy.min_pow:
+    work = envelope.pow(late)
+    if work < policy.min_pow:
         return Verdict(Flaw("pow", 22, "too little work"), 0)
-    return Verdict(None, pow)
+    return Verdict(None, work)

@@ -26,7 +26,7 @@ from restante.waku.wire import Options, Response
 CLIENT: Final = "restante"
 
 
-class CallFailed(RestanteError):
+class CallError(RestanteError):
     """A node could not be reached, or went away; says why."""
 
 
@@ -42,10 +42,11 @@ class Caller:
         self._answers: dict[bytes, asyncio.Future[Response]] = {}
 
     async def offer(self, envelopes: Iterable[Envelope]) -> Response:
-        """Hand over envelopes, in one packet; gives what became of them. Raises CallFailed."""
+        """Hand over envelopes, in one packet; gives what became of them. Raises CallError."""
         assert self.link is not None
         body = wire.write_envelopes(each.raw for each in envelopes)
-        answer = self._answers[keccak(body)] = self.loop.create_future()
+        answer: asyncio.Future[Response] = self.loop.create_future()
+        self._answers[keccak(body)] = answer
         self.link.send(wire.MESSAGES, body)
         return await answer
 
@@ -85,22 +86,25 @@ class Caller:
 
     def lost(self, _link: Link, _reason: Reason | None, words: str) -> None:
         """Take note that the link is no more."""
-        for waiting in (self._greeted, *self._answers.values()):
-            if not waiting.done():
-                waiting.set_exception(CallFailed(f"the node went away: {words}"))
+        gone = CallError(f"the node went away: {words}")
+        if not self._greeted.done():
+            self._greeted.set_exception(gone)
+        for answer in self._answers.values():
+            answer.set_exception(gone)
+        self._answers.clear()
 
     def flush_soon(self, link: Link) -> None:
         """Have the link write when this turn of the loop is over."""
         self.loop.call_soon(link.flush)
 
     async def greeted(self) -> None:
-        """Wait until the node has greeted. Raises CallFailed."""
+        """Wait until the node has greeted. Raises CallError."""
         await self._greeted
 
 
 @asynccontextmanager
 async def call(enode: Enode, key: Key, interest: Interest, seconds: float = 10.0) -> AsyncIterator[Caller]:
-    """Connect to a node and greet; goes away politely. Raises CallFailed, also when that takes longer."""
+    """Connect to a node and greet; goes away politely. Raises CallError, also when that takes longer."""
     caller = Caller(interest)
     dice = SystemDice()
     rlpx = Rlpx.initiator(key, enode.public, dice, cap=largest(caller.limits.packet_bytes))
@@ -112,9 +116,9 @@ async def call(enode: Enode, key: Key, interest: Interest, seconds: float = 10.0
             )
             await caller.greeted()
     except TimeoutError:
-        raise CallFailed(f"{enode.address} did not greet within {seconds:g} s") from None
+        raise CallError(f"{enode.address} did not greet within {seconds:g} s") from None
     except OSError as error:
-        raise CallFailed(f"cannot connect to {enode.address}: {error.strerror or error}") from error
+        raise CallError(f"cannot connect to {enode.address}: {error.strerror or error}") from error
     try:
         yield caller
     finally:
