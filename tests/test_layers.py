@@ -15,11 +15,13 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
     {"restante.waku", "restante.waku.rlp", "restante.waku.keccak", "restante.waku.bloom"},
     {"restante.waku.envelope", "restante.waku.keys"},
+    {"restante.waku.acceptance", "restante.waku.mining"},
     {"restante.mailbox.addresses"},
     {"restante.config", "restante.ops", "restante.ops.logs"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
     {"restante.waku.ecies"},
+    {"restante.waku.sealing"},
     {"restante.mailbox.state", "restante.mailbox.usage", "restante.mailbox.session"},
     {"restante.mailbox.rules", "restante.mailbox.books"},
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
@@ -57,6 +59,7 @@ PURE = {
 }
 
 PURE |= {"restante.waku." + name for name in ("rlp", "keccak", "bloom", "envelope", "keys", "ecies")}
+PURE |= {"restante.waku." + name for name in ("acceptance", "mining", "sealing")}
 
 IMPURE = {
     "asyncio",
