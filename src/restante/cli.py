@@ -12,13 +12,14 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from restante import __version__
-from restante.config import Serve, Source, settle
+from restante import __version__, cli_waku
+from restante.config import SERVE, Serve, Source, settle
 from restante.errors import Misuse, RestanteError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 config_app = typer.Typer(no_args_is_help=True)
 app.add_typer(config_app, name="config", help="Settings.")
+app.add_typer(cli_waku.app, name="waku", help="The Waku Mailserver.")
 
 
 def main() -> None:
@@ -98,7 +99,7 @@ def _taking_options(run: Callable[[Settle], None]) -> Callable[..., None]:
     @functools.wraps(_options)
     def command(*, config: Path | None = None, **flags: Any) -> None:
         flags = {name: None if value == [] else value for name, value in flags.items()}
-        run(lambda: settle(flags, os.environ, config))
+        run(lambda: settle(SERVE, flags, os.environ, config))
 
     command.__doc__ = run.__doc__
     return command

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from restante.waku import bloom
 from restante.waku.envelope import U32, Envelope
+from restante.waku.interest import EVERYTHING, Interest
+from restante.waku.wire import OTHER_ERROR, TIME_ERROR
 
 AHEAD: Final = 10
 """Seconds that a sender's clock may be ahead of ours (waku/common/const.go, DefaultSyncAllowance)."""
@@ -22,13 +23,6 @@ BEHIND: Final = 20
 
 DAY: Final = 86400
 
-TIME: Final = 21
-OTHER: Final = 22
-"""Codes that a Message Response gives. 6/WAKU1 says 1; Go's iota made them these (waku/common/const.go:57-58).
-status-go means the first for clocks and the second for the rest, but says 21 of all, since its test for a time error
-is true of every error (waku/common/envelope.go, ErrorToEnvelopeError). To a sender 21 means that its clock is wrong,
-so we say what was meant."""
-
 
 class Flaw(NamedTuple):
     """Why an envelope is not taken."""
@@ -36,17 +30,20 @@ class Flaw(NamedTuple):
     name: str
     """For counters."""
     code: int
+    """Of a Message Response. status-go calls every flaw a time error, for its test for one is true of any error
+    (waku/common/envelope.go, ErrorToEnvelopeError). Its own senders are told by that code that their clock is wrong,
+    so what we say is what was meant."""
     words: str
     """For the sender; empty where it is told nothing."""
 
 
-FUTURE: Final = Flaw("future", TIME, "envelope from future")
-VERY_OLD: Final = Flaw("very old", TIME, "very old envelope")
-EXPIRED: Final = Flaw("expired", TIME, "")
-TOO_LONG: Final = Flaw("ttl", OTHER, "the ttl is longer than this node takes")
-TOO_LARGE: Final = Flaw("size", OTHER, "the envelope is larger than this node takes")
-NOT_WANTED: Final = Flaw("topic", OTHER, "the topic is not one that this node asked for")
-TOO_CHEAP: Final = Flaw("pow", OTHER, "the envelope has less work than this node asks for")
+FUTURE: Final = Flaw("future", TIME_ERROR, "envelope from future")
+OLD: Final = Flaw("old", TIME_ERROR, "very old envelope")
+EXPIRED: Final = Flaw("expired", TIME_ERROR, "")
+TOO_LONG: Final = Flaw("ttl", OTHER_ERROR, "the ttl is longer than this node takes")
+TOO_LARGE: Final = Flaw("size", OTHER_ERROR, "the envelope is larger than this node takes")
+NOT_WANTED: Final = Flaw("topic", OTHER_ERROR, "the topic is not one that this node asked for")
+TOO_CHEAP: Final = Flaw("pow", OTHER_ERROR, "the envelope has less work than this node asks for")
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,16 +57,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes, as `Envelope.size` counts them."""
     max_ttl: int = 7 * DAY
     """Seconds."""
-    topics: frozenset[bytes] | None = None
-    """Only these, if they are named; stands above the filter."""
-    bloom: int = bloom.FULL
-    """Only what passes this filter."""
-
-    def wants(self, topic: bytes) -> bool:
-        """Tell whether envelopes of a topic are taken."""
-        if self.topics is not None:
-            return topic in self.topics
-        return self.bloom == bloom.FULL or bloom.passes(self.bloom, topic)
+    interest: Interest = EVERYTHING
+    """What this node asks its peers for."""
 
     def least_pow(self) -> float:
         """Give the least work that is taken now."""
@@ -104,7 +93,7 @@ def _timing(envelope: Envelope, now: int) -> tuple[Flaw | None, int]:
             return FUTURE, 0
         late = sent - now + 1  # and one second for the way
     if expiry < now:
-        return (VERY_OLD if (expiry + BEHIND) & U32 < now else EXPIRED), 0
+        return (OLD if (expiry + BEHIND) & U32 < now else EXPIRED), 0
     return None, late
 
 
@@ -113,6 +102,6 @@ def _shape(envelope: Envelope, policy: Policy) -> Flaw | None:
         return TOO_LONG
     if envelope.size() > policy.max_size:
         return TOO_LARGE
-    if not policy.wants(envelope.topic):
+    if policy.interest is not EVERYTHING and not policy.interest.wants(envelope.topic):
         return NOT_WANTED
     return None

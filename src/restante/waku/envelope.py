@@ -80,7 +80,7 @@ def work(digest: bytes, size: int, seconds: int) -> float:
 
 
 def make(expiry: int, ttl: int, topic: bytes, data: bytes, nonce: int = 0) -> Envelope:
-    """Make an envelope; `seal` and `mine` are for its data and its nonce. Raises Misuse for what it has no room for."""
+    """Make an envelope; `seal` and `mine` are for its data and its nonce. Raises Misuse for what does not fit."""
     if len(topic) != TOPIC or not (0 <= expiry <= U32 and 0 <= ttl <= U32 and 0 <= nonce <= U64):
         raise Misuse(f"an envelope has a topic of {TOPIC} bytes, times of 32 bits and a nonce of 64")
     raw = rlp.encode([expiry, ttl, topic, data, nonce])

@@ -1,0 +1,127 @@
+"""A caller: one link to a node, to hand envelopes over to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from restante.errors import RestanteError
+from restante.waku import wire
+from restante.waku.devp2p import Devp2p
+from restante.waku.dice import SystemDice
+from restante.waku.enode import Enode
+from restante.waku.envelope import Envelope
+from restante.waku.hello import Capability, Hello, Reason
+from restante.waku.interest import Interest
+from restante.waku.keccak import keccak
+from restante.waku.keys import Key
+from restante.waku.limits import Limits
+from restante.waku.link import Link
+from restante.waku.peer import Answered, Event, Greeted
+from restante.waku.rlpx import Rlpx, largest
+from restante.waku.wire import Options, Response
+
+CLIENT: Final = "restante"
+
+
+class CallError(RestanteError):
+    """A node could not be reached, or went away; says why."""
+
+
+class Caller:
+    """One link that we dialled. Use `call`."""
+
+    def __init__(self, interest: Interest) -> None:
+        self.limits = Limits(peer_bytes=0, peer_envelopes=0)
+        self.loop = asyncio.get_running_loop()
+        self.link: Link | None = None
+        self._interest = interest
+        self._greeted: asyncio.Future[None] = self.loop.create_future()
+        self._answers: dict[bytes, asyncio.Future[Response]] = {}
+
+    async def offer(self, envelopes: Iterable[Envelope]) -> Response:
+        """Hand over envelopes, in one packet; gives what became of them. Raises CallError."""
+        assert self.link is not None
+        body = wire.write_envelopes(each.raw for each in envelopes)
+        answer: asyncio.Future[Response] = self.loop.create_future()
+        self._answers[keccak(body)] = answer
+        self.link.send(wire.MESSAGES, body)
+        return await answer
+
+    # ── what the link calls (Keeper) ─────────────────────────────────────────────────────────────
+
+    def made(self, link: Link) -> bool:
+        """Take in the connection."""
+        self.link = link
+        return True
+
+    def connected(self, _link: Link, _public: bytes) -> Reason | None:
+        """Take note that the node has said Hello."""
+        return None
+
+    def status(self) -> bytes:
+        """Give the body of our Status."""
+        topics = self._interest.few()
+        return wire.write_options(
+            Options(
+                pow=0.0,
+                light=False,
+                confirmations=True,
+                packets=(0, 0, 0),
+                topics=None if topics is None else frozenset(topics),
+                bytes=(0, 0, 0),
+            )
+        )
+
+    def take(self, _link: Link, event: Event, _payload: bytes) -> None:
+        """Handle what the node's packet amounts to."""
+        if isinstance(event, Greeted) and not self._greeted.done():
+            self._greeted.set_result(None)
+        elif isinstance(event, Answered):
+            waiting = self._answers.pop(event.response.packet, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(event.response)
+
+    def lost(self, _link: Link, _reason: Reason | None, words: str) -> None:
+        """Take note that the link is no more."""
+        gone = CallError(f"the node went away: {words}")
+        if not self._greeted.done():
+            self._greeted.set_exception(gone)
+        for answer in self._answers.values():
+            answer.set_exception(gone)
+        self._answers.clear()
+
+    def flush_soon(self, link: Link) -> None:
+        """Have the link write when this turn of the loop is over."""
+        self.loop.call_soon(link.flush)
+
+    async def greeted(self) -> None:
+        """Wait until the node has greeted. Raises CallError."""
+        await self._greeted
+
+
+@asynccontextmanager
+async def call(enode: Enode, key: Key, interest: Interest, seconds: float = 10.0) -> AsyncIterator[Caller]:
+    """Connect to a node and greet; goes away politely. Raises CallError, also when that takes longer."""
+    caller = Caller(interest)
+    dice = SystemDice()
+    rlpx = Rlpx.initiator(key, enode.public, dice, cap=largest(caller.limits.packet_bytes))
+    hello = Hello(CLIENT, (Capability(*wire.CAPABILITY),), 0, key.public)
+    try:
+        async with asyncio.timeout(seconds):
+            _, link = await caller.loop.create_connection(
+                lambda: Link(caller, Devp2p(rlpx, hello, caller.loop.time()), dialled=True), enode.host, enode.port
+            )
+            await caller.greeted()
+    except TimeoutError:
+        raise CallError(f"{enode.address} did not greet within {seconds:g} s") from None
+    except OSError as error:
+        raise CallError(f"cannot connect to {enode.address}: {error.strerror or error}") from error
+    try:
+        yield caller
+    finally:
+        link.disconnect(Reason.CLIENT_QUITTING)
+        assert link.gone is not None
+        await asyncio.wait((link.gone,), timeout=seconds)

@@ -1,0 +1,184 @@
+"""RLPx: the encrypted transport of devp2p, as bytes in and frames out.
+
+    recipient   SIZE → AUTH → HEADER ⇄ BODY
+    initiator   SIZE → ACK  → HEADER ⇄ BODY
+
+Each state waits for so many bytes and says what comes next. Nothing is read or written here: feed what arrives to
+`receive_data`, and write what `data_to_send` and `seal` give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import Final
+
+from restante.errors import PeerError
+from restante.waku import frames, handshake
+from restante.waku.frames import Frames
+from restante.waku.handshake import Dice, Proposal, Secrets
+from restante.waku.keys import Key
+from restante.waku.rlp import BREACH
+
+FIRST: Final = 2048 + 1
+"""Bytes of the first frame at most: a Hello and its message id (geth p2p/peer.go, baseProtocolMaxMsgSize)."""
+
+PLAIN: Final = 10 * 1024 * 1024
+"""Bytes of a packet before compression at most, if nothing else is said (status-go waku/common/const.go:
+MaxMessageSize)."""
+
+
+def largest(plain: int) -> int:
+    """Give the bytes that a frame may need for a packet of this size: its message id, and snappy at its worst.
+
+    Raises nothing; never more than a frame can have (snappy.cc, MaxCompressedLength).
+    """
+    return min(2 + 32 + plain + plain // 6, frames.LARGEST)
+
+
+class State(Enum):
+    """What is waited for."""
+
+    SIZE = auto()
+    """The first bytes of the peer's handshake packet."""
+    AUTH = auto()
+    ACK = auto()
+    """The rest of it."""
+    HEADER = auto()
+    BODY = auto()
+
+
+class Rlpx:
+    """One end of a connection."""
+
+    __slots__ = (
+        "_buffer",
+        "_cap",
+        "_dice",
+        "_frames",
+        "_key",
+        "_need",
+        "_out",
+        "_packet",
+        "_proposal",
+        "_size",
+        "_state",
+        "broken",
+        "remote",
+    )
+
+    def __init__(self, key: Key, dice: Dice, cap: int) -> None:
+        """Use `initiator` or `recipient`."""
+        self.remote = b""
+        """The peer's public key; the recipient learns it from the auth packet."""
+        self.broken: PeerError | None = None
+        """What the peer did wrong: it comes after the frames given before it, and nothing comes after it."""
+        self._key = key
+        self._dice: Dice | None = dice
+        self._proposal: Proposal | None = None
+        self._frames: Frames | None = None
+        self._out = b""
+        self._buffer: bytes | bytearray = b""
+        self._packet = b""
+        self._state = State.SIZE
+        self._need = handshake.PREFIX
+        self._size = 0
+        self._cap = cap
+
+    @classmethod
+    def initiator(cls, key: Key, remote: bytes, dice: Dice, *, cap: int = largest(PLAIN)) -> Rlpx:
+        """Begin as the one who dialled. Frames have up to `cap` bytes. Raises PeerError: `remote` is no key."""
+        self = cls(key, dice, cap)
+        self.remote = remote
+        self._proposal = handshake.propose(key, remote, dice)
+        self._out = self._proposal.packet
+        return self
+
+    @classmethod
+    def recipient(cls, key: Key, dice: Dice, *, cap: int = largest(PLAIN)) -> Rlpx:
+        """Begin as the one who was dialled. Frames have up to `cap` bytes."""
+        return cls(key, dice, cap)
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether the handshake is done, so that frames can be sealed."""
+        return self._frames is not None
+
+    def data_to_send(self) -> bytes:
+        """Give what the handshake has to say; it goes before all that is sealed."""
+        out, self._out = self._out, b""
+        return out
+
+    def seal(self, frame: bytes) -> bytes:
+        """Encrypt a frame, which is to be written in the order of these calls. Only after the handshake."""
+        assert self._frames
+        return self._frames.seal(frame)
+
+    def receive_data(self, data: bytes) -> list[bytes]:
+        """Take what arrived, cut anywhere; give the frames that are complete with it, each MAC verified.
+
+        Look at `broken` then. No more is held than one frame and what was handed in with it.
+        """
+        found: list[bytes] = []
+        if self.broken:
+            return found
+        # Bytes as they come are not copied; where a part was left over, it is a bytearray that grows in its place.
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        try:
+            while len(buffer) - at >= self._need:
+                stop = at + self._need
+                frame = _STEPS[self._state](self, bytes(buffer[at:stop]))
+                at = stop
+                if frame:
+                    found.append(frame)
+        except PeerError as broken:
+            self.broken = broken
+            at = len(buffer)
+        self._buffer = buffer if not at and buffer else bytearray(buffer[at:]) if at < len(buffer) else b""
+        return found
+
+    # Each step is handed the bytes its state needs, sets what is next, and gives a frame if that is what it has.
+
+    def _prefix(self, prefix: bytes) -> None:
+        self._need = handshake.size(prefix) + 2 - len(prefix)
+        self._packet = prefix
+        self._state = State.ACK if self._proposal else State.AUTH
+
+    def _auth(self, rest: bytes) -> None:
+        assert self._dice
+        self.remote, self._out, secrets = handshake.accept(self._key, self._packet + rest, self._dice)
+        self._begin(secrets)
+
+    def _ack(self, rest: bytes) -> None:
+        assert self._proposal
+        self._begin(handshake.conclude(self._key, self._proposal, self._packet + rest))
+
+    def _begin(self, secrets: Secrets) -> None:
+        self._frames = Frames(secrets)
+        self._packet, self._proposal, self._dice = b"", None, None
+        self._state, self._need = State.HEADER, frames.HEADER
+
+    def _header(self, wire: bytes) -> None:
+        assert self._frames
+        size = self._frames.size(wire)
+        cap = self._cap if self._size else min(FIRST, self._cap)
+        if not 0 < size <= cap:
+            raise PeerError(BREACH, f"a frame has 1 to {cap} bytes here, not {size}")
+        self._size = size
+        self._state, self._need = State.BODY, frames.length(size)
+
+    def _body(self, wire: bytes) -> bytes:
+        assert self._frames
+        self._state, self._need = State.HEADER, frames.HEADER
+        return self._frames.open(wire, self._size)
+
+
+_STEPS: Final[Mapping[State, Callable[[Rlpx, bytes], bytes | None]]] = {
+    State.SIZE: Rlpx._prefix,
+    State.AUTH: Rlpx._auth,
+    State.ACK: Rlpx._ack,
+    State.HEADER: Rlpx._header,
+    State.BODY: Rlpx._body,
+}

@@ -1,0 +1,145 @@
+"""`restante waku serve`: puts the parts together, waits for a signal, takes them apart again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from restante import __version__
+from restante.config import address
+from restante.errors import StoreBusy
+from restante.ops.logs import log, watch
+from restante.ops.process import listen_for_signals, raise_descriptors
+from restante.waku import enode, keyfile
+from restante.waku.acceptance import Policy
+from restante.waku.archive import open_archive
+from restante.waku.config import WakuServe, read_topic
+from restante.waku.enode import Enode
+from restante.waku.keys import Key
+from restante.waku.mailserver import Mailserver, Terms
+from restante.waku.node import ENOUGH, OUR_CLOCK, Housekeeping, Node
+from restante.waku.pool import Pool
+
+DAY: Final = 86400
+
+KEY: Final = "node.key"
+"""In the data directory, if --key names no other."""
+
+PRUNE_EVERY: Final = 60
+"""Seconds between looks at what is kept too long."""
+
+
+def serve(settings: WakuServe) -> None:
+    """Serve until SIGTERM or SIGINT. Raises Misuse and StoreError."""
+    uvloop.run(_serve(settings))
+
+
+async def _serve(settings: WakuServe) -> None:
+    watch(asyncio.get_running_loop())
+    told = listen_for_signals()
+    raise_descriptors()
+    data = Path(settings.data)
+    archive = open_archive(data)
+    try:
+        key = keyfile.load_or_make(Path(settings.key) if settings.key else data / KEY)
+        node = Node(key, _mailserver(settings), archive, _housekeeping(settings), settings.limits)
+        async with contextlib.AsyncExitStack() as stack:
+            if settings.admin != "off":
+                from restante.ops import admin  # aiohttp takes a third of the start
+
+                runner = await admin.start(*address(settings.admin, "--admin"))
+                stack.push_async_callback(runner.cleanup)
+            for each in await node.listen(*address(settings.listen, "--listen")):
+                _announce(key, each)
+            log.info("listening", version=__version__, data=settings.data)
+            await _until(told, node, settings)
+    finally:
+        await archive.close()
+    log.info("stopped")
+
+
+def _announce(key: Key, where: tuple[str, int]) -> None:
+    """Print the enode: what a client needs, and nothing else, on standard output."""
+    print(Enode(key.public, *where), flush=True)  # noqa: T201 - the one line that scripts read
+    if where[0] in {"0.0.0.0", "::"}:  # noqa: S104 - to tell that it is no address to dial
+        print("peers dial this node's public address, not that one", file=sys.stderr)  # noqa: T201
+
+
+def _mailserver(settings: WakuServe) -> Mailserver:
+    limits = settings.limits
+    topics = frozenset(read_topic(each, "--topics") for each in settings.topics)
+    return Mailserver(
+        Policy(min_pow=settings.min_pow, max_size=limits.envelope_bytes, max_ttl=settings.max_ttl),
+        Terms(retention=_seconds(settings.retention), topics=topics or None),
+        Pool(limits.known_bytes, limits.pool_bytes),
+    )
+
+
+def _housekeeping(settings: WakuServe) -> Housekeeping:
+    return Housekeeping(
+        max_peers=settings.max_peers,
+        max_peers_per_address=settings.max_peers_per_address,
+        retention=_seconds(settings.retention),
+        retention_bytes=settings.retention_bytes,
+    )
+
+
+def _seconds(days: float | None) -> int | None:
+    return None if days is None else int(days * DAY)
+
+
+async def _until(told: asyncio.Event, node: Node, settings: WakuServe) -> None:
+    """Serve until told, then drain. Raises StoreError when a commit failed."""
+    running = asyncio.create_task(node.run())
+    others = [asyncio.create_task(_tick(node)), asyncio.create_task(_prune(node))]
+    others += [asyncio.create_task(node.stay_connected(enode.parse(each))) for each in settings.peer]
+    waiting = asyncio.ensure_future(told.wait())
+    await asyncio.wait({running, waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (running, *others):
+        if task.done():
+            task.result()  # none ends by itself but by an error
+    waiting.cancel()
+    for task in others:
+        task.cancel()
+    await asyncio.gather(waiting, *others, return_exceptions=True)
+    await node.drain(running)
+
+
+async def _tick(node: Node) -> None:
+    second = 0
+    before: Counter[str] = Counter()
+    while True:
+        await asyncio.sleep(1)
+        second += 1
+        node.tick()
+        if second % 60 == 0:
+            counts = node.mailserver.counts + node.counts
+            _tell(node, counts - before)
+            before = counts
+
+
+def _tell(node: Node, minute: Counter[str]) -> None:
+    """Log what a minute brought; who brought it, and of what topic, is nobody's business."""
+    log.info("the last minute", peers=len(node.peers), known=len(node.mailserver.pool.known), **minute)
+    offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
+    untimely = minute["future"] + minute["old"]
+    if offered >= ENOUGH and untimely > OUR_CLOCK * offered:
+        log.warning("a fifth of all envelopes seem to be from the future or old: is this machine's clock right?")
+
+
+async def _prune(node: Node) -> None:
+    while True:
+        try:
+            removed = await node.prune()
+        except StoreBusy as error:
+            log.warning("nothing was pruned", reason=str(error))
+        else:
+            if removed:
+                log.info("pruned", envelopes=removed)
+        await asyncio.sleep(PRUNE_EVERY)
