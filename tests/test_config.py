@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from restante.config import Serve, address, settle
+from restante.config import SERVE, Serve, address, settle
 from restante.errors import Misuse
 
 
@@ -19,7 +19,7 @@ def toml(tmp_path: Path) -> Path:
 
 
 def sources(flags: dict[str, Any], environment: dict[str, str], file: Path | None) -> dict[str, tuple[Any, str]]:
-    return {each.name: (each.value, each.source) for each in settle(flags, environment, file)[1]}
+    return {each.name: (each.value, each.source) for each in settle(SERVE, flags, environment, file)[1]}
 
 
 def test_each_source_overrides_the_one_before(toml: Path) -> None:
@@ -31,18 +31,18 @@ def test_each_source_overrides_the_one_before(toml: Path) -> None:
 
 
 def test_the_file_may_be_named_in_the_environment(toml: Path) -> None:
-    settings, _ = settle({}, {"RESTANTE_CONFIG": str(toml)}, None)
+    settings, _ = settle(SERVE, {}, {"RESTANTE_CONFIG": str(toml)}, None)
     assert (settings.motd, settings.prune_after, settings.no_list) == ("file", 100.0, True)
 
 
 def test_the_environment_is_text_and_is_read_as_what_is_wanted() -> None:
     environment = {"RESTANTE_PRUNE_EVERY": "10", "RESTANTE_NO_LIST": "true", "RESTANTE_BLUR_USAGE": "3600"}
-    settings, _ = settle({}, environment, None)
+    settings, _ = settle(SERVE, {}, environment, None)
     assert (settings.prune_every, settings.no_list, settings.blur_usage) == (10.0, True, 3600)
 
 
 def test_defaults_are_those_of_the_struct() -> None:
-    assert settle({}, {}, None)[0] == Serve()
+    assert settle(SERVE, {}, {}, None)[0] == Serve()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_defaults_are_those_of_the_struct() -> None:
         ('[serve]\nprune_after = "x"\n', "prune_after: Expected `float`, got `str`"),
         ("[serve]\nprune_after = 0\n", "prune_after: Expected `float` >= 1"),
         ('[serve]\nframes = "both"\n', "frames: Invalid enum value 'both'"),
-        ("[other]\n", r"'other' is not known; the only table is \[serve\]"),
+        ("[other]\n", r"'other' is not known; tables are \[serve\] and \[waku\]"),
         ('motd = "x"\n', "'motd' is not known"),
         ("[serve\n", "is not TOML"),
     ],
@@ -61,7 +61,7 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path:
     path = tmp_path / "bad.toml"
     path.write_text(content)
     with pytest.raises(Misuse, match=words) as caught:
-        settle({}, {}, path)
+        settle(SERVE, {}, {}, path)
     assert str(path) in str(caught.value)
 
 
@@ -71,16 +71,16 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path:
 )
 def test_what_serve_would_refuse_is_refused_when_settled(flags: dict[str, Any]) -> None:
     with pytest.raises(Misuse, match="--" + next(iter(flags)).replace("_", "-")):
-        settle(flags, {}, None)
+        settle(SERVE, flags, {}, None)
 
 
 def test_a_bad_variable_and_a_bad_flag_are_named() -> None:
     with pytest.raises(Misuse, match="RESTANTE_PRUNE_AFTER: "):
-        settle({}, {"RESTANTE_PRUNE_AFTER": "soon"}, None)
+        settle(SERVE, {}, {"RESTANTE_PRUNE_AFTER": "soon"}, None)
     with pytest.raises(Misuse, match="--blur-usage: "):
-        settle({"blur_usage": -1}, {}, None)
+        settle(SERVE, {"blur_usage": -1}, {}, None)
     with pytest.raises(Misuse, match=r"cannot read .*gone\.toml: No such file"):
-        settle({}, {}, Path("gone.toml"))
+        settle(SERVE, {}, {}, Path("gone.toml"))
 
 
 @pytest.mark.parametrize(

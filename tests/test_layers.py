@@ -11,16 +11,20 @@ ROOT = Path(restante.__file__).parent
 
 LAYERS: list[set[str]] = [
     # words
-    {"restante", "restante.errors", "restante.records"},
+    {"restante", "restante.errors", "restante.records", "restante.bucket"},
     {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
     {"restante.waku", "restante.waku.rlp", "restante.waku.keccak", "restante.waku.bloom"},
-    {"restante.waku.envelope", "restante.waku.keys", "restante.waku.packed"},
-    {"restante.waku.hello", "restante.waku.enode"},
+    {"restante.waku.envelope", "restante.waku.keys", "restante.waku.packed", "restante.waku.interest"},
+    {"restante.waku.hello", "restante.waku.enode", "restante.waku.wire", "restante.waku.acceptance"},
+    {"restante.waku.limits"},
     {"restante.mailbox.addresses"},
     {"restante.config", "restante.ops", "restante.ops.logs"},
+    {"restante.ops.process"},
+    {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
-    {"restante.waku.ecies"},
+    {"restante.waku.ecies", "restante.waku.archive.ids"},
+    {"restante.waku.peer", "restante.waku.pool", "restante.waku.mailserver"},
     {"restante.waku.handshake"},
     {"restante.waku.frames"},
     {"restante.waku.rlpx"},
@@ -30,9 +34,14 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     # engines
+    {"restante.store"},
+    {"restante.store.directory"},
+    {"restante.store.database"},
     {"restante.mailbox.store.load", "restante.mailbox.store.rows", "restante.mailbox.store.schema"},
-    {"restante.mailbox.store.beside", "restante.mailbox.takeover.source"},
-    {"restante.mailbox.store.sqlite", "restante.mailbox.store.status"},
+    {"restante.mailbox.takeover.source", "restante.waku.archive.schema"},
+    {"restante.waku.archive"},
+    {"restante.waku.archive.rows", "restante.waku.archive.pruning"},
+    {"restante.mailbox.store.sqlite", "restante.mailbox.store.status", "restante.waku.archive.sqlite"},
     {"restante.mailbox.store", "restante.mailbox.takeover"},
     # shells
     {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
@@ -40,6 +49,9 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
     {"restante.mailbox.serve"},
+    {"restante.waku.dice", "restante.waku.link"},
+    {"restante.waku.node"},
+    {"restante.waku.serve"},
     {"restante.cli"},
     {"restante.__main__"},
 ]
@@ -49,7 +61,9 @@ PACKAGES = {
     "restante.mailbox.store",
     "restante.mailbox.takeover",
     "restante.ops",
+    "restante.store",
     "restante.waku",
+    "restante.waku.archive",
 }
 
 PURE = {
@@ -64,8 +78,9 @@ PURE = {
 PURE |= {
     "restante.waku." + name
     for name in (
-        *("rlp", "keccak", "bloom", "envelope", "keys", "ecies"),
+        *("rlp", "keccak", "bloom", "envelope", "keys", "ecies", "limits", "archive.ids"),
         *("handshake", "frames", "rlpx", "packed", "hello", "devp2p", "enode"),
+        *("interest", "wire", "peer", "pool", "mailserver", "acceptance"),
     )
 }
 

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from restante import __version__
-from restante.config import Serve, Source, settle
+from restante.config import SERVE, Serve, Source, settle
 from restante.errors import Misuse, RestanteError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -98,7 +98,7 @@ def _taking_options(run: Callable[[Settle], None]) -> Callable[..., None]:
     @functools.wraps(_options)
     def command(*, config: Path | None = None, **flags: Any) -> None:
         flags = {name: None if value == [] else value for name, value in flags.items()}
-        run(lambda: settle(flags, os.environ, config))
+        run(lambda: settle(SERVE, flags, os.environ, config))
 
     command.__doc__ = run.__doc__
     return command

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -49,6 +49,11 @@ RELOADED: Final = frozenset({"motd", "signal_error", "permission", "permission_b
 """What a running server takes from its file anew on SIGHUP."""
 
 
+PREFIX: Final = "RESTANTE_"
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
 class Source(msgspec.Struct, frozen=True):
     """A settled value and where it came from."""
 
@@ -70,36 +75,87 @@ class _Option(NamedTuple):
     flag: str
 
 
-TABLE: Final = "serve"
+TABLES: Final = ("serve", "waku")
+"""Of a file: one for each part. A part reads its own, and leaves the others alone."""
+
 LIMITS: Final = "limits"
-PREFIX: Final = "RESTANTE_"
 
 
-def _options() -> list[_Option]:
-    found = []
-    for field in msgspec.structs.fields(Serve):
-        if field.name != LIMITS:
-            variable, flag = PREFIX + field.name.upper(), "--" + field.name.replace("_", "-")
-            found.append(_Option(field.name, field.type, field.default, TABLE, variable, flag))
-    for field in msgspec.structs.fields(Limits):
-        variable, flag = f"{PREFIX}LIMIT_{field.name.upper()}", f"--limit {field.name}"
-        found.append(_Option(field.name, field.type, field.default, LIMITS, variable, flag))
-    return found
+class Part(Generic[S]):
+    """One part's options: the struct that holds them, its table, and what its environment variables begin with."""
+
+    def __init__(
+        self,
+        table: str,
+        settings: type[S],
+        limits: type[msgspec.Struct],
+        prefix: str,
+        check: Callable[[S], None],
+    ) -> None:
+        self.table, self.settings, self.limits, self.prefix, self.check = table, settings, limits, prefix, check
+
+    def options(self) -> Iterator[_Option]:
+        for field in msgspec.structs.fields(self.settings):
+            if field.name != LIMITS:
+                variable, flag = self.prefix + field.name.upper(), "--" + field.name.replace("_", "-")
+                yield _Option(field.name, field.type, field.default, self.table, variable, flag)
+        for field in msgspec.structs.fields(self.limits):
+            variable, flag = f"{self.prefix}LIMIT_{field.name.upper()}", f"--limit {field.name}"
+            yield _Option(field.name, field.type, field.default, LIMITS, variable, flag)
+
+    def limits_given(self, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+        """Read --limit NAME=NUMBER."""
+        for text in texts or ():
+            name, equals, value = text.partition("=")
+            if not equals or name not in self.limits.__struct_fields__:
+                raise Misuse(
+                    f"--limit {text}: write NAME=NUMBER; names are {', '.join(self.limits.__struct_fields__)}"
+                )
+            yield name, value
+
+    def read_file(self, path: Path) -> dict[str, dict[str, Any]]:
+        """Read our table of a TOML file, and the table of limits in it; the latter as `limits`."""
+        try:
+            content = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise Misuse(f"cannot read {path}: {error.strerror} (--config)") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise Misuse(f"{path} is not TOML: {error}") from error
+        for key, value in content.items():
+            if key not in TABLES or not isinstance(value, dict):
+                raise Misuse(
+                    f"{path}: '{key}' is not known; tables are {' and '.join(f'[{name}]' for name in TABLES)}"
+                )
+        table = dict(content.get(self.table, {}))
+        limits = table.pop(LIMITS, {})
+        if not isinstance(limits, dict):
+            raise Misuse(f"{path}: '{LIMITS}' is a table, [{self.table}.{LIMITS}]")
+        for keys, struct, shown in (
+            (table, self.settings, self.table),
+            (limits, self.limits, f"{self.table}.{LIMITS}"),
+        ):
+            names = [name for name in struct.__struct_fields__ if name != LIMITS]
+            for key in keys:
+                if key not in names:
+                    raise Misuse(f"{path}: [{shown}] has no key '{key}'; there are: {', '.join(names)}")
+        return {self.table: table, LIMITS: limits}
 
 
-def settle(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> tuple[Serve, list[Source]]:
-    """Settle the options of `serve`; flags that were not given are None. `limit` is a list of NAME=NUMBER.
+def settle(
+    part: Part[S], flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
+) -> tuple[S, list[Source]]:
+    """Settle the options of a part; flags that were not given are None. `limit` is a list of NAME=NUMBER.
 
     Raises Misuse for an unknown key, a value of a wrong type and a file that cannot be read.
     """
     named = environment.get(f"{PREFIX}CONFIG")
     path = file or (Path(named) if named else None)
-    tables = read_file(path) if path else {}
-    given = {(TABLE, name): value for name, value in flags.items() if value is not None}
-    given |= {(LIMITS, name): value for name, value in _limits_given(flags.get("limit"))}
-    settled: dict[str, dict[str, Any]] = {TABLE: {}, LIMITS: {}}
+    tables = part.read_file(path) if path else {}
+    given = {(part.table, name): value for name, value in flags.items() if value is not None}
+    given |= {(LIMITS, name): value for name, value in part.limits_given(flags.get("limit"))}
+    settled: dict[str, dict[str, Any]] = {part.table: {}, LIMITS: {}}
     sources = []
-    for option in _options():
+    for option in part.options():
         value, source, fixed = option.default, "default", False
         table = tables.get(option.table, {})
         if option.name in table:
@@ -108,16 +164,16 @@ def settle(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path 
         if option.variable in environment:
             value, source, fixed = environment[option.variable], option.variable, True
             if option.type is tuple[str, ...]:
-                value = [part.strip() for part in value.split(",") if part.strip()]
+                value = [each.strip() for each in value.split(",") if each.strip()]
             value = _convert(value, option.type, option.variable)
         if (option.table, option.name) in given:
             value = _convert(given[option.table, option.name], option.type, option.flag)
             source, fixed = option.flag, True
         settled[option.table][option.name] = value
-        shown = option.name if option.table == TABLE else f"{LIMITS}.{option.name}"
+        shown = option.name if option.table == part.table else f"{LIMITS}.{option.name}"
         sources.append(Source(shown, value, source, fixed))
-    settings = Serve(**settled[TABLE], limits=Limits(**settled[LIMITS]))
-    _check(settings)
+    settings = part.settings(**settled[part.table], limits=part.limits(**settled[LIMITS]))
+    part.check(settings)
     return settings, sources
 
 
@@ -131,37 +187,7 @@ def _check(settings: Serve) -> None:
         raise Misuse(f"--trust-proxy: {error}; write a network like 127.0.0.0/8 or fd00::/8") from error
 
 
-def _limits_given(texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
-    """Read --limit NAME=NUMBER."""
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or name not in Limits.__struct_fields__:
-            raise Misuse(f"--limit {text}: write NAME=NUMBER; names are {', '.join(Limits.__struct_fields__)}")
-        yield name, value
-
-
-def read_file(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the tables of a TOML file, [serve] and [serve.limits]; the latter as `limits`."""
-    try:
-        content = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise Misuse(f"cannot read {path}: {error.strerror} (--config)") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Misuse(f"{path} is not TOML: {error}") from error
-    for key, value in content.items():
-        if key != TABLE or not isinstance(value, dict):
-            raise Misuse(f"{path}: '{key}' is not known; the only table is [{TABLE}]")
-    table = dict(content.get(TABLE, {}))
-    limits = table.pop(LIMITS, {})
-    if not isinstance(limits, dict):
-        raise Misuse(f"{path}: '{LIMITS}' is a table, [{TABLE}.{LIMITS}]")
-    for keys, struct, shown in ((table, Serve, TABLE), (limits, Limits, f"{TABLE}.{LIMITS}")):
-        for key in keys:
-            if key not in struct.__struct_fields__:
-                raise Misuse(
-                    f"{path}: [{shown}] has no key '{key}'; there are: {', '.join(struct.__struct_fields__)}"
-                )
-    return {TABLE: table, LIMITS: limits}
+SERVE: Final = Part("serve", Serve, Limits, PREFIX, _check)
 
 
 def _convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:

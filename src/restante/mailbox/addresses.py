@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.mailbox.limits import Bucket, Limits
+from restante.bucket import Bucket
+from restante.mailbox.limits import Limits
 from restante.mailbox.permission import MOST_BITS
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

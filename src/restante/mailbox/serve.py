@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from restante.mailbox.office import Lifetime, Office
 from restante.mailbox.server import Manners, Server, SystemClock, SystemDice, system_secret
 from restante.mailbox.store import Store, open_store
 from restante.ops.logs import log, watch
+from restante.ops.process import listen_for_signals, raise_descriptors
 from restante.ops.trace import TraceFile
 
 SAVE_EVERY: Final = 60
@@ -34,10 +34,6 @@ DAY: Final = 86400.0
 
 AT_START: Final = ("message_bytes", "handshake")
 """Limits that listening sockets are made with."""
-
-MANY: Final = 1 << 20
-"""Descriptors, where there is no limit to them."""
-
 
 Settle = Callable[[], tuple[Serve, list[Source]]]
 
@@ -49,8 +45,8 @@ def serve(settings: Serve, settle: Settle) -> None:
 
 async def _serve(settings: Serve, settle: Settle) -> None:
     watch(asyncio.get_running_loop())
-    told = _listen_for_signals()
-    descriptors = _raise_descriptors()
+    told = listen_for_signals()
+    descriptors = raise_descriptors()
     host, port = address(settings.listen, "--listen")
     store = open_store(Path(settings.data))
     clock = SystemClock()
@@ -105,15 +101,6 @@ def _terms(settings: Serve) -> Terms:
     )
 
 
-def _raise_descriptors() -> int:
-    """Have as many descriptors as we may: each connection is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    return MANY if soft == resource.RLIM_INFINITY else soft
-
-
 class Reload:
     """SIGHUP: reads the settings anew, and takes over what a running server can."""
 
@@ -147,23 +134,6 @@ class Reload:
         trace = self._server.office.trace
         if isinstance(trace, TraceFile):
             trace.reopen()
-
-
-def _listen_for_signals() -> asyncio.Event:
-    """Give the event that SIGTERM and SIGINT set; the second one ends the process."""
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-
-    def stop(name: str) -> None:
-        if told.is_set():
-            os._exit(1)  # at once: a thread may be waiting for a disk that never answers
-        told.set()
-        log.info("draining", signal=name)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number.name)
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to reload; it would end us
-    return told
 
 
 async def _until(told: asyncio.Event, server: Server, office: Office, store: Store, settings: Serve) -> None:

@@ -115,6 +115,11 @@ class Devp2p:
         """Tell whether it is over: the socket is to be closed when all is written."""
         return self._state is State.CLOSED
 
+    @property
+    def asking(self) -> bool:
+        """Tell whether the peer was asked if it is there, and has not said a thing since."""
+        return self._asked
+
     # ── what we say ──────────────────────────────────────────────────────────────────────────────
 
     def data_to_send(self) -> bytes:
@@ -251,6 +256,11 @@ class Devp2p:
         if self._state is not State.OPEN:
             return self._heard + self._limits.hello
         return self._heard + (self._limits.silence if self._asked else self._limits.ping)
+
+    def excuse(self, now: float) -> None:
+        """Take its silence for none: it is we who did not read."""
+        if self._state is State.OPEN:
+            self._heard, self._asked = now, False
 
     def handle_timeout(self, now: float) -> list[Event]:
         """Do what time has come for: ask a silent peer, or give it up."""

@@ -33,10 +33,14 @@ class Enode(msgspec.Struct, frozen=True, gc=False):
     port: int
     discport: int | None = None
 
+    @property
+    def address(self) -> str:
+        """Host and port, as people write them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
         query = "" if self.discport in {None, self.port} else f"?discport={self.discport}"
-        return f"enode://{self.public.hex()}@{host}:{self.port}{query}"
+        return f"enode://{self.public.hex()}@{self.address}{query}"
 
 
 def parse(url: str) -> Enode:

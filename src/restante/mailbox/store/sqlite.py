@@ -16,13 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from restante.errors import StoreBusy, StoreError
+from restante.errors import StoreError
 from restante.mailbox.model import Change, Now
 from restante.mailbox.state import State
 from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
-from restante.mailbox.store.schema import FILE, connect, lock
+from restante.mailbox.store.schema import FILE, connect
 from restante.ops.logs import log
+from restante.store.database import roll_back
+from restante.store.directory import lock
 
 BUSY_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file. Longer, and clients time out."""
@@ -37,9 +39,6 @@ QUICK: Final = 0.0005
 CHECKPOINT: Final = 1000
 """Rows after which the log is moved into the database: some 4 to 16 MiB of it. After the batch is answered, and
 never on the loop; the next batch waits for it."""
-
-_PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
-"""Errors that an operator may clear away while the server runs. Any other means a bug, or a damaged disk."""
 
 _USAGE_TIMES: Final = (
     ("usage_nameplates", "started"),
@@ -96,7 +95,7 @@ class SqliteStore:
                 self.database.execute("UPDATE service SET seconds = ?, saved = ?", (now.service, now.wall))
                 self._saved = now.service
         except sqlite3.Error as error:
-            raise self._roll_back(error) from error
+            raise roll_back(self.database, error) from error
         self._unchecked += rows.count
         await self._commit(alone=rows.count <= FEW)
 
@@ -125,7 +124,7 @@ class SqliteStore:
                 for table, column in _USAGE_TIMES
             )
         except sqlite3.Error as error:
-            raise self._roll_back(error) from error
+            raise roll_back(self.database, error) from error
         self._unchecked += gone
         await self._commit(alone=False)
         return gone
@@ -136,16 +135,6 @@ class SqliteStore:
             self.database.execute("BEGIN IMMEDIATE")
         finally:
             self.database.execute("PRAGMA busy_timeout = 0")
-
-    def _roll_back(self, cause: sqlite3.Error) -> StoreError:
-        """Undo the transaction; say whether the senders may try again (busy, full) or nobody may (ours, damage)."""
-        try:
-            if self.database.in_transaction:
-                self.database.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            return StoreError(f"cannot roll back ({error}) after: {cause}")
-        code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the primary one
-        return (StoreBusy if code in _PASSING else StoreError)(f"the database refused: {cause}")
 
     async def _commit(self, *, alone: bool) -> None:
         """Commit: in the thread, or on the loop where little was written and the disk is fast."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from restante.mailbox.store.beside import reading, running
+from restante.mailbox.store.schema import SCHEMA
+from restante.store.directory import running
 
 
 class Status(msgspec.Struct):
@@ -48,7 +49,7 @@ FROM service
 def read(data: Path) -> Status:
     """Read the status of a data directory. Raises Misuse where there is none, StoreError where it is not ours."""
     busy = running(data)
-    with reading(data) as database:
+    with SCHEMA.reading(data) as database:
         counts = database.execute(_COUNTS).fetchone()
     apps, nameplates, mailboxes, messages, sides, oldest, saved, pruned, seconds = counts
     return Status(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from restante.errors import Misuse, StoreError
-from restante.mailbox.store.beside import reading
+from restante.mailbox.store.schema import SCHEMA
 
 TABLES: Final = {
     "nameplates": "app_id, started, waiting_time, total_time, result",
@@ -33,7 +33,7 @@ def give_back(data: Path, file: Path) -> dict[str, int]:
         raise Misuse(f"{file} exists already: name another file, or move it away")
     if not file.parent.is_dir():
         raise Misuse(f"there is no directory {file.parent} to write {file.name} in")
-    with reading(data) as ours:
+    with SCHEMA.reading(data) as ours:
         try:
             made, unfinished = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
         except OSError as error:

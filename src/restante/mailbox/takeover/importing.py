@@ -16,11 +16,12 @@ from typing import Final
 from restante.errors import Misuse, StoreError
 from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
-from restante.mailbox.store.schema import FILE, connect, lock
+from restante.mailbox.store.schema import FILE, connect
 from restante.mailbox.takeover import translation
 from restante.mailbox.takeover.reference import CHANNEL, USAGE
 from restante.mailbox.takeover.report import Counts, Report
 from restante.mailbox.takeover.source import Source, must_exist, opened
+from restante.store.directory import lock
 
 FOLDER: Final = "importing"
 """In the data directory, while an import runs: the copies, which hold what everybody's post is opened with."""

@@ -1,0 +1,27 @@
+"""Token buckets: how much of something one may have in a time, and how much at once."""
+
+from __future__ import annotations
+
+
+class Bucket:
+    """A token bucket that may run into debt."""
+
+    __slots__ = ("_at", "_spent")
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+        self._at = 0.0
+
+    def spent(self, now: float, rate: float) -> float:
+        """Give what was taken and has not come back yet."""
+        if now > self._at:
+            self._spent = max(0.0, self._spent - (now - self._at) * rate)
+            self._at = now
+        return self._spent
+
+    def take(self, now: float, rate: float, amount: float) -> None:
+        self._spent = self.spent(now, rate) + amount
+
+    def wait(self, now: float, rate: float, most: float) -> float:
+        """Give the seconds until no more than that is spent."""
+        return max(0.0, self.spent(now, rate) - most) / rate

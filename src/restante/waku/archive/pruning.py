@@ -1,0 +1,63 @@
+"""The oldest envelopes go, inside a transaction.
+
+Always from the oldest id upward: see ids.py. Each step is one statement over the range of ids that goes, for the
+reason given in rows.py.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from restante.waku.archive import ids
+from restante.waku.envelope import U32
+
+_LAST_OF_MOST: Final = "SELECT id FROM envelopes WHERE id <= ? ORDER BY id LIMIT 1 OFFSET ? - 1"
+
+_LAST_OF_BYTES: Final = """
+SELECT id FROM (SELECT id, sum(length(raw)) OVER (ORDER BY id) AS freed FROM envelopes ORDER BY id LIMIT ?)
+WHERE freed >= ? LIMIT 1
+"""
+
+_DROP: Final = (
+    # The next entry of the topic's index is the oldest that stays; a topic of which none stays goes, just below.
+    """
+    UPDATE topics SET count = topics.count - gone.count, first = coalesce(
+        (SELECT id >> 31 FROM envelopes WHERE topic = topics.topic AND id > :last ORDER BY id LIMIT 1), first)
+    FROM (SELECT topic, count(*) AS count FROM envelopes WHERE id <= :last GROUP BY topic) AS gone
+    WHERE topics.topic = gone.topic
+    """,
+    "DELETE FROM topics WHERE count = 0 AND topic IN (SELECT topic FROM envelopes WHERE id <= :last)",
+    "DELETE FROM arrivals WHERE arrival IN (SELECT arrival FROM envelopes WHERE id <= :last)",
+    """
+    UPDATE totals SET envelopes = totals.envelopes - gone.envelopes, bytes = totals.bytes - gone.bytes
+    FROM (SELECT count(*) AS envelopes, coalesce(sum(length(raw)), 0) AS bytes FROM envelopes WHERE id <= :last)
+        AS gone
+    """,
+    "DELETE FROM envelopes WHERE id <= :last",
+)
+
+
+def prune(database: sqlite3.Connection, before: int, most: int) -> int:
+    """Drop what was sent before a time, at most so many of the oldest; tell how many."""
+    return _drop(database, ids.floor(min(before, U32 + 1)) - 1, most)
+
+
+def prune_bytes(database: sqlite3.Connection, limit: int, most: int) -> int:
+    """Drop the oldest, as many as it takes to come down to so many bytes, but at most so many; tell how many."""
+    bytes_now: int = database.execute("SELECT bytes FROM totals").fetchone()[0]
+    if bytes_now <= limit:
+        return 0
+    found = database.execute(_LAST_OF_BYTES, (most, bytes_now - limit)).fetchone()
+    return _drop(database, ids.LAST if found is None else found[0], most)
+
+
+def _drop(database: sqlite3.Connection, last: int, most: int) -> int:
+    """Drop what is up to an id, at most so many; tell how many."""
+    found = database.execute(_LAST_OF_MOST, (last, most)).fetchone()
+    if found is not None:
+        last = found[0]
+    gone = 0
+    for statement in _DROP:
+        gone = database.execute(statement, {"last": last}).rowcount
+    return gone

@@ -1,0 +1,217 @@
+"""The SQLite engine: one connection that writes, in a thread of its own, and one that reads, in another.
+
+WAL with synchronous=FULL: a commit that returned is on disk, and whoever reads sees the archive as it was when he
+began, without a lock (sqlite.org/wal.html#concurrency).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from restante.errors import StoreBusy, StoreError
+from restante.ops.logs import log
+from restante.store.database import roll_back
+from restante.store.directory import lock
+from restante.waku.archive import Archived, Counts, TopicCount, ids, pruning, rows
+from restante.waku.archive.schema import FILE, SCHEMA
+from restante.waku.envelope import Envelope
+
+Result = TypeVar("Result")
+
+BUSY_SECONDS: Final = 5.0
+"""How long a batch waits for another program that is writing to the file."""
+
+CACHE: Final = 64 << 20
+"""Bytes of pages that the writer keeps: the ends of some thousand topics, and the table's."""
+
+CHECKPOINT: Final = 32 << 20
+"""Bytes to be moved from the log into the database at a time, about: a page that changes often is moved once."""
+
+PAGE: Final = 4096
+"""Bytes of a page; an envelope changes one of its own in the index of topics."""
+
+LARGEST_PAGE: Final = 8 << 20
+"""Bytes of envelopes that are given at a time."""
+
+_CERTAIN: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}
+"""What COMMIT may fail with and be known to have done nothing. SQLITE_FULL is a write of a page to the log that found
+no room (os_unix.c, unixWrite), before the one that makes the transaction count; what a flush reports is another."""
+
+
+class SqliteArchive:
+    """One process, one data directory. See Archive for the promises."""
+
+    def __init__(self, database: sqlite3.Connection, reader: sqlite3.Connection, held: int) -> None:
+        self.database = database
+        self.reader = reader
+        self._held = held
+        self._writing = ThreadPoolExecutor(1, "archive-write")
+        self._reading = ThreadPoolExecutor(1, "archive-read")
+        self._unmoved = 0
+        """Bytes in the log since the last checkpoint, about."""
+        self._failed = False
+        """Whether a commit did: nothing is written after it."""
+
+    @classmethod
+    def open(cls, data: Path) -> SqliteArchive:
+        """Lock the data directory, making it if need be, and open what is in it."""
+        held = lock(data)
+        try:
+            path = data / FILE
+            database = SCHEMA.connect(str(path))
+            try:
+                database.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+                database.execute(f"PRAGMA cache_size = {-CACHE // 1024}")
+                return cls(database, _reader(path), held)
+            except BaseException:
+                database.close()
+                raise
+        except BaseException:
+            os.close(held)
+            raise
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────
+
+    async def save(self, batch: Sequence[Envelope], arrived: int) -> None:
+        await self._write(lambda: self._save(batch, arrived))
+
+    async def prune(self, before: int, most: int) -> int:
+        return await self._write(lambda: self._prune(lambda: pruning.prune(self.database, before, most)))
+
+    async def prune_bytes(self, limit: int, most: int) -> int:
+        return await self._write(lambda: self._prune(lambda: pruning.prune_bytes(self.database, limit, most)))
+
+    async def _write(self, work: Callable[[], Result]) -> Result:
+        loop = asyncio.get_running_loop()
+        done = await loop.run_in_executor(self._writing, work)
+        if self._unmoved >= CHECKPOINT:
+            self._unmoved = 0
+            self._writing.submit(self._checkpoint)  # who waits for this batch is answered meanwhile
+        return done
+
+    def _save(self, batch: Sequence[Envelope], arrived: int) -> None:
+        with self._transaction():
+            saved = rows.save(self.database, batch, arrived)
+        self._unmoved += saved * PAGE + sum(len(envelope.raw) for envelope in batch)
+
+    def _prune(self, work: Callable[[], int]) -> int:
+        with self._transaction():
+            gone = work()
+        self._unmoved += gone * PAGE
+        return gone
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        if self._failed:
+            raise StoreError("an earlier commit failed: nothing more is written")
+        try:
+            self.database.execute("BEGIN IMMEDIATE")
+            yield
+        except sqlite3.Error as error:
+            raise roll_back(self.database, error) from error
+        except BaseException:
+            self.database.execute("ROLLBACK")
+            raise
+        self._commit()
+
+    def _commit(self) -> None:
+        try:
+            self.database.execute("COMMIT")
+        except sqlite3.Error as error:
+            undone = roll_back(self.database, error)
+            if isinstance(undone, StoreBusy) and error.sqlite_errorcode & 0xFF in _CERTAIN:
+                raise undone from error
+            # Part of it may be on disk: whoever retries may confirm what never happened (fsyncgate).
+            self._failed = True
+            raise StoreError(f"commit failed: {error}") from error
+
+    def _checkpoint(self, mode: str = "PASSIVE") -> None:
+        """Move the log into the database, as far as readers allow; what is left waits for the next time."""
+        try:
+            self.database.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        except sqlite3.Error as error:
+            log.warning(
+                "the archive's log could not be moved into it; nothing is lost, but it grows", error=str(error)
+            )
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+    async def counts(self) -> Counts:
+        return await self._read(self._counts)
+
+    async def topics(self) -> list[TopicCount]:
+        return await self._read(self._topics)
+
+    async def after(self, arrival: int, limit: int) -> list[Archived]:
+        return await self._read(lambda: self._after(arrival, limit))
+
+    async def _read(self, work: Callable[[], Result]) -> Result:
+        def translated() -> Result:
+            try:
+                return work()
+            except sqlite3.Error as error:
+                raise StoreError(f"cannot read the archive: {error}") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._reading, translated)
+
+    def _counts(self) -> Counts:
+        return Counts(*self.reader.execute(_COUNTS).fetchone())
+
+    def _topics(self) -> list[TopicCount]:
+        found = self.reader.execute("SELECT topic, count, first, last FROM topics").fetchall()
+        return [TopicCount(ids.topic(number), *counted) for number, *counted in found]
+
+    def _after(self, arrival: int, limit: int) -> list[Archived]:
+        found, size = [], 0
+        reading = self.reader.execute(_AFTER, (arrival, limit))
+        for row in reading:
+            found.append(Archived(*row))
+            size += len(row[2])
+            if size > LARGEST_PAGE:
+                break
+        reading.close()  # and with it the transaction
+        return found
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        self._reading.shutdown()
+        self._writing.shutdown()
+        self.reader.close()
+        self._checkpoint("TRUNCATE")
+        self.database.close()
+        os.close(self._held)
+
+
+_COUNTS: Final = """
+SELECT
+    envelopes,
+    bytes,
+    (SELECT count(*) FROM topics),
+    (SELECT min(id) FROM envelopes) >> 31,
+    (SELECT max(id) FROM envelopes) >> 31,
+    next_arrival
+FROM totals
+"""
+
+_AFTER: Final = """
+SELECT arrival, arrived, envelopes.raw FROM arrivals CROSS JOIN envelopes USING (id, arrival)
+WHERE arrival > ? ORDER BY arrival LIMIT ?
+"""
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+        )
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot open {path}: {error}") from error

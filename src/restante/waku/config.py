@@ -1,0 +1,56 @@
+"""Settings of `restante waku serve`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from restante.config import PREFIX, Part, address
+from restante.errors import Misuse
+from restante.waku import enode
+from restante.waku.limits import Limits
+
+
+class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
+    """`restante waku serve`: table [waku] of the file, RESTANTE_WAKU_<NAME> in the environment, --<name> as a flag."""
+
+    data: Annotated[str, Meta(min_length=1)] = "restante-waku"
+    listen: str = "127.0.0.1:30303"
+    admin: str = "127.0.0.1:4011"
+    key: Annotated[str, Meta(min_length=1)] | None = None
+    min_pow: Annotated[float, Meta(ge=0, le=1e9)] = 2e-6
+    max_ttl: Annotated[int, Meta(ge=1, le=2**31)] = 7 * 86400
+    retention: Annotated[float, Meta(gt=0, le=36525)] | None = 30.0
+    retention_bytes: Annotated[int, Meta(ge=1 << 20)] | None = None
+    topics: tuple[str, ...] = ()
+    peer: tuple[str, ...] = ()
+    max_peers: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    max_peers_per_address: Annotated[int, Meta(ge=1)] = 50
+    log_format: Annotated[str, Meta(pattern="^(auto|console|json)$")] = "auto"
+    limits: Limits = Limits()
+
+
+def read_topic(text: str, flag: str) -> bytes:
+    """Read a topic, 8 hexadecimal digits, with or without 0x. Raises Misuse."""
+    try:
+        found = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        found = b""
+    if len(found) != 4:
+        raise Misuse(f"{flag}: '{text}' is no topic; it has 8 hexadecimal digits, like cd423760")
+    return found
+
+
+def _check(settings: WakuServe) -> None:
+    address(settings.listen, "--listen")
+    if settings.admin != "off":
+        address(settings.admin, "--admin")
+    for each in settings.peer:
+        enode.parse(each)
+    for each in settings.topics:
+        read_topic(each, "--topics")
+
+
+WAKU: Final = Part("waku", WakuServe, Limits, f"{PREFIX}WAKU_", _check)

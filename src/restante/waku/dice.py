@@ -1,0 +1,21 @@
+"""Chance: the system's, which nobody can guess."""
+
+from __future__ import annotations
+
+import secrets
+
+from restante.waku.keys import SECRET, Key
+
+
+class SystemDice:
+    """What the cores are handed."""
+
+    draw = staticmethod(secrets.token_bytes)
+
+    def key(self) -> Key:
+        """Make a key that nobody has had."""
+        while True:
+            try:
+                return Key(self.draw(SECRET))
+            except ValueError:  # once in 2^128: no key of the curve
+                continue

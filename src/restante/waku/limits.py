@@ -1,0 +1,50 @@
+"""Limits of the Waku node: how much one peer and all together may have. Each has its default, and the reason for it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+Count = Annotated[int, Meta(ge=0)]
+Rate = Annotated[float, Meta(ge=0, le=1e12)]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is allowed. Of rates, 0 is no limit."""
+
+    packet_bytes: Annotated[int, Meta(ge=MIB, le=16 * MIB - 1)] = 10 * MIB
+    """Bytes of a packet that is taken, inflated. status-go sends all it has in one, without a cap
+    (waku/v1/peer.go:573-629), and takes 10 MiB itself; devp2p ends at 16."""
+
+    envelope_bytes: Annotated[int, Meta(ge=KIB, le=10 * MIB)] = MIB
+    """Bytes of an envelope: the most that status-go takes by default."""
+
+    peer_bytes: Rate = 4.0 * MIB
+    """Bytes a second that a peer may send; more wait in the network. All of Status' fleet sent less together."""
+
+    peer_bytes_at_once: Count = 16 * MIB
+    """Bytes that may come faster than that, after a silence: a packet of the largest size, and some more."""
+
+    peer_envelopes: Rate = 2000.0
+    """Envelopes a second that a peer may send: each takes some 50 µs, so two peers cannot take all of a core. What is
+    refused counts as ten."""
+
+    peer_envelopes_at_once: Count = 50_000
+    """Envelopes that may come faster than that, after a silence: a node that meets us sends all that lives."""
+
+    known_bytes: Annotated[int, Meta(ge=MIB)] = 128 * MIB
+    """Bytes of memory for the hashes of envelopes that live: half a million."""
+
+    pool_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
+    """Bytes of memory for envelopes that live, for those who come to want them."""
+
+    unsaved_bytes: Annotated[int, Meta(ge=MIB)] = 32 * MIB
+    """Bytes of envelopes that wait for the disk; beyond that, those who bring more are left unread."""
+
+    owed_bytes: Annotated[int, Meta(ge=64 * KIB)] = 2 * MIB
+    """Bytes that a peer may leave unread; what would be relayed to it beyond that is not."""

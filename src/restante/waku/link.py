@@ -1,0 +1,293 @@
+"""One connection: bytes between a socket and the cores, at the pace that is allowed, and never more than is owed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final, Protocol, cast
+
+from restante.bucket import Bucket
+from restante.errors import PeerError
+from restante.waku import devp2p
+from restante.waku.devp2p import Connected, Devp2p, Disconnected, Packet
+from restante.waku.envelope import Envelope
+from restante.waku.hello import Reason
+from restante.waku.limits import Limits
+from restante.waku.peer import Event, Peer
+from restante.waku.wire import MESSAGES, STATUS, packets, write_envelopes
+
+TAKES_NOTHING: Final = 20.0
+"""Seconds that a peer may leave what we send unread, when it is more than it may owe (geth p2p/server.go:65)."""
+
+LAST_WORDS: Final = 5.0
+"""Seconds that a Disconnect has to reach the peer."""
+
+REFUSED: Final = 10
+"""How many envelopes one that is refused, or a change of mind, counts for."""
+
+HASTY: Final = 1
+"""It sends more than it may in a second."""
+STUCK: Final = 2
+"""It does not read."""
+BEHIND: Final = 4
+"""We have more to save than we may have."""
+
+
+class Keeper(Protocol):
+    """Whoever has links: the node, or a caller."""
+
+    limits: Limits
+    loop: asyncio.AbstractEventLoop
+
+    def made(self, link: Link) -> bool:
+        """Take in a connection; False where it may not even shake hands."""
+
+    def connected(self, link: Link, public: bytes) -> Reason | None:
+        """Take note of a peer that has said Hello; gives why it must go, if it must."""
+
+    def status(self) -> bytes:
+        """Give the body of our Status."""
+
+    def take(self, link: Link, event: Event, payload: bytes) -> None:
+        """Handle what a peer's packet amounts to."""
+
+    def lost(self, link: Link, reason: Reason | None, words: str) -> None:
+        """Take note that a link is no more."""
+
+    def flush_soon(self, link: Link) -> None:
+        """Call `flush` of the link when this turn of the loop is over."""
+
+
+class Link(asyncio.Protocol):
+    """One connection to one peer."""
+
+    __slots__ = (
+        "_backlog",
+        "_bytes",
+        "_counted",
+        "_ended",
+        "_envelopes",
+        "_keeper",
+        "_patience",
+        "_timer",
+        "_transport",
+        "_unread",
+        "_wire",
+        "address",
+        "dialled",
+        "gone",
+        "node_id",
+        "peer",
+    )
+
+    def __init__(self, keeper: Keeper, wire: Devp2p, *, dialled: bool) -> None:
+        self.peer = Peer()
+        self.node_id = b""
+        self.address = ""
+        """Whom to count it with."""
+        self.dialled = dialled
+        self._keeper = keeper
+        self._wire = wire
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._bytes = Bucket()
+        self._envelopes = Bucket()
+        self._unread = 0
+        """Why we do not read: HASTY, STUCK, BEHIND."""
+        self._ended: tuple[Reason | None, str] | None = None
+        self._counted = False
+        self.gone: asyncio.Future[None] | None = keeper.loop.create_future() if dialled else None
+        """Done when it is no more; of those that we dialled."""
+        self._backlog: Iterator[list[Envelope]] | None = None
+
+    # ── the socket's side ────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.address = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._keeper.made(self):
+            self._ended = (None, "turned away")
+            self.drop()
+            return
+        self._counted = True
+        self._transport.set_write_buffer_limits(high=self._keeper.limits.owed_bytes)
+        self._keeper.flush_soon(self)  # who dials speaks first
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        now = self._keeper.loop.time()
+        self._bytes.take(now, self._keeper.limits.peer_bytes, len(data))
+        for event in self._wire.receive_data(data, now):
+            self._happen(event)
+        self._pace(now)
+        self._keeper.flush_soon(self)
+
+    def pause_writing(self) -> None:
+        """Stop reading, too: what it would be answered has no room."""
+        self._leave_unread(STUCK)
+        self._patience = self._keeper.loop.call_later(TAKES_NOTHING, self._give_up, "it does not read")
+
+    def resume_writing(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self.read_again(STUCK)
+        if self._backlog is not None:
+            self._keeper.loop.call_soon(self._pump)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        for timer in (self._timer, self._patience):
+            if timer is not None:
+                timer.cancel()
+        self._transport = None
+        self._backlog = None
+        self._ended = self._ended or (None, "the connection was lost")
+        if self._counted:
+            self._keeper.lost(self, *self._ended)
+        if self.gone is not None and not self.gone.done():
+            self.gone.set_result(None)
+
+    # ── what the cores say ───────────────────────────────────────────────────────────────────────
+
+    def _happen(self, event: devp2p.Event) -> None:
+        if isinstance(event, Packet):
+            self._hear(event.code, event.payload)
+        elif isinstance(event, Connected):
+            refused = self._keeper.connected(self, event.hello.public)
+            if refused is not None:
+                self.disconnect(refused)
+            else:
+                self.send(STATUS, self._keeper.status())
+        elif isinstance(event, Disconnected):
+            self._ended = self._ended or (event.reason, event.words)
+
+    def _hear(self, code: int, payload: bytes) -> None:
+        try:
+            event = self.peer.receive(code, payload)
+        except PeerError as error:
+            self.disconnect(Reason(error.code), error.words)
+            return
+        if event is not None and self._ended is None:
+            self._keeper.take(self, event, payload)
+
+    def _arm(self) -> None:
+        due = self._wire.next_timeout()
+        if due is not None and self._transport is not None:
+            self._timer = self._keeper.loop.call_at(due, self._on_time)
+
+    def _on_time(self) -> None:
+        now = self._keeper.loop.time()
+        if self._unread:
+            self._wire.excuse(now)  # it may have said something: it is we who do not listen
+        for event in self._wire.handle_timeout(now):
+            self._happen(event)
+        self._keeper.flush_soon(self)
+        self._arm()
+
+    # ── pace ─────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def stuck(self) -> bool:
+        """Tell whether it owes us so much reading that nothing should be added."""
+        return bool(self._unread & STUCK)
+
+    def charge(self, envelopes: int) -> None:
+        """Count what it brought; who brings too much is left unread for a while."""
+        self._envelopes.take(self._keeper.loop.time(), self._keeper.limits.peer_envelopes, envelopes)
+
+    def _pace(self, now: float) -> None:
+        limits = self._keeper.limits
+        wait = 0.0
+        if limits.peer_bytes:
+            wait = self._bytes.wait(now, limits.peer_bytes, limits.peer_bytes_at_once)
+        if limits.peer_envelopes:
+            wait = max(wait, self._envelopes.wait(now, limits.peer_envelopes, limits.peer_envelopes_at_once))
+        if wait > 0:
+            self._leave_unread(HASTY)
+            self._keeper.loop.call_later(wait, self.read_again, HASTY)
+
+    def hold(self) -> None:
+        """Leave it unread until `read_again(BEHIND)`."""
+        self._leave_unread(BEHIND)
+
+    def _leave_unread(self, why: int) -> None:
+        if not self._unread and self._transport is not None:
+            self._transport.pause_reading()
+        self._unread |= why
+
+    def read_again(self, why: int) -> None:
+        """Read on, where this was the last reason not to."""
+        was, self._unread = self._unread, self._unread & ~why
+        if was and not self._unread and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _give_up(self, words: str) -> None:
+        self._ended = self._ended or (Reason.PING_TIMEOUT, words)
+        self.drop()
+
+    # ── our side ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def silent(self) -> bool:
+        """Tell whether it was asked if it is there, and did not answer yet."""
+        return self._wire.asking
+
+    @property
+    def parting(self) -> str:
+        """Why it ended, in words."""
+        return self._ended[1] if self._ended is not None else ""
+
+    @property
+    def here(self) -> bool:
+        """Tell whether it has greeted, and is not gone."""
+        return self.peer.greeted and self._ended is None and self._transport is not None
+
+    def send(self, code: int, payload: bytes, packed: bytes | None = None) -> None:
+        """Send a packet when this turn is over; nothing is sent to who is gone."""
+        if self._ended is None:
+            self._wire.send(code, payload, packed=packed)
+            self._keeper.flush_soon(self)
+
+    def send_backlog(self, envelopes: Iterator[Envelope]) -> None:
+        """Send these as it reads, a packet at a time."""
+        self._backlog = iter(packets(envelopes))
+        self._keeper.loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        if self._backlog is None or self.stuck or not self.here:
+            return
+        part = next(self._backlog, None)
+        if part is None:
+            self._backlog = None
+            return
+        self.send(MESSAGES, write_envelopes(each.raw for each in part))
+        self._keeper.loop.call_soon(self._pump)
+
+    def disconnect(self, reason: Reason, words: str = "") -> None:
+        """Say goodbye, and close."""
+        if self._ended is None:
+            self._ended = (reason, words or reason.name.lower())
+            self._wire.disconnect(reason)
+            self._keeper.flush_soon(self)
+
+    def flush(self) -> None:
+        """Write what was said; close where that was the last."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        data = self._wire.data_to_send()
+        if data:
+            self._transport.write(data)
+        if self._ended is not None:
+            self._transport.close()
+            if self._transport.get_write_buffer_size():
+                self._patience = self._keeper.loop.call_later(LAST_WORDS, self.drop)
+
+    def unsent(self) -> int:
+        """Give the bytes that did not reach the kernel yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def drop(self) -> None:
+        """Close without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+

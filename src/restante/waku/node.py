@@ -1,0 +1,384 @@
+"""The node: takes calls, keeps static peers, hands envelopes to the Mailserver's rules, the archive and the peers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+import msgspec
+
+from restante.config import unusable
+from restante.errors import PeerError, StoreBusy
+from restante.ops.logs import log
+from restante.waku import bloom, devp2p, wire
+from restante.waku.archive import Archive
+from restante.waku.devp2p import Devp2p
+from restante.waku.dice import SystemDice
+from restante.waku.enode import Enode
+from restante.waku.envelope import Envelope
+from restante.waku.hello import Capability, Hello, Reason
+from restante.waku.interest import Interest, Interests
+from restante.waku.keccak import keccak
+from restante.waku.keys import Key, node_id
+from restante.waku.limits import Limits
+from restante.waku.link import BEHIND, REFUSED, Link
+from restante.waku.mailserver import Batch, Mailserver
+from restante.waku.packed import pack
+from restante.waku.peer import Changed, Event, Fault, Greeted, Offered
+from restante.waku.pool import Live
+from restante.waku.rlpx import Rlpx, largest
+
+CLIENT: Final = "restante"
+
+STRANGERS: Final = 64
+"""Connections beyond the peers that may be in their handshake: they are told that there are too many peers."""
+
+DRAIN: Final = 5.0
+"""Seconds to wait for what was said to reach the peers."""
+
+SLICE: Final = 2000
+"""Envelopes pruned at a time, so that those who wait to be archived wait some 50 ms."""
+
+OUR_CLOCK: Final = 0.2
+"""Share of a minute's envelopes refused as from the future or old, over which it is probably our clock."""
+ENOUGH: Final = 100
+"""Envelopes a minute, to speak of shares."""
+
+AGAIN: Final = (1.0, 60.0)
+"""Seconds until a static peer that was lost is dialled again: the first time, and at most; doubled each time."""
+
+DIAL: Final = 10.0
+"""Seconds that a dialled peer has to greet us."""
+
+
+class Clock(Protocol):
+    """The clock."""
+
+    def wall(self) -> float:
+        """Give the seconds since 1970."""
+
+
+class SystemClock:
+    """The real one."""
+
+    wall = staticmethod(time.time)
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """How the node keeps house."""
+
+    max_peers: int = 1000
+    max_peers_per_address: int = 50
+    retention: int | None = None
+    """Seconds that envelopes are kept."""
+    retention_bytes: int | None = None
+    """Bytes of envelopes that are kept."""
+
+
+class Node:
+    """Keeps links, and carries between them and the cores."""
+
+    def __init__(
+        self,
+        key: Key,
+        mailserver: Mailserver,
+        archive: Archive,
+        terms: Terms,
+        limits: Limits,
+        *,
+        client: str = CLIENT,
+        clock: Clock | None = None,
+    ) -> None:
+        self.key = key
+        self.limits = limits
+        self.terms = terms
+        self.mailserver = mailserver
+        self.archive = archive
+        self.clock: Clock = clock or SystemClock()
+        self.loop = asyncio.get_running_loop()
+        self.links: set[Link] = set()
+        self.peers: dict[bytes, Link] = {}
+        """Those that said Hello, by node id."""
+        self.interests: Interests[Link] = Interests()
+        """Of those that have greeted."""
+        self.counts: Counter[str] = Counter()
+        """What became of connections and of relaying."""
+        self._dice = SystemDice()
+        self._hello = Hello(client, (Capability(*wire.CAPABILITY),), 0, key.public)
+        self._status = wire.write_options(
+            wire.Options(
+                pow=mailserver.policy.min_pow,
+                bloom=bloom.FULL,
+                light=False,
+                confirmations=True,
+                packets=(0, 0, 0),
+                bytes=(0, 0, 0),
+            )
+        )
+        self._addresses: Counter[str] = Counter()
+        self._unsaid: set[Link] = set()
+        self._held: set[Link] = set()
+        self._gathered = asyncio.Event()
+        self._stopping = False
+        self._relaying = False
+        self._server: asyncio.Server | None = None
+        self._static: list[asyncio.Task[None]] = []
+        self._told_full = False
+
+    def now(self) -> int:
+        return int(self.clock.wall())
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────
+
+    async def listen(self, host: str | None, port: int) -> list[tuple[str, int]]:
+        """Listen; gives the addresses. Raises Misuse where that cannot be done."""
+        try:
+            self._server = await self.loop.create_server(self._answer, host, port, backlog=1024)
+        except OSError as error:
+            raise unusable(host, port, "--listen", error) from error
+        return [each.getsockname()[:2] for each in self._server.sockets]
+
+    def _answer(self) -> Link:
+        rlpx = Rlpx.recipient(self.key, self._dice, cap=largest(self.limits.packet_bytes))
+        return self._link(rlpx, dialled=False)
+
+    def _link(self, rlpx: Rlpx, *, dialled: bool) -> Link:
+        devp2p = Devp2p(rlpx, self._hello, self.loop.time(), self._devp2p_limits())
+        return Link(self, devp2p, dialled=dialled)
+
+    async def dial(self, enode: Enode) -> Link:
+        """Connect to a node. Raises OSError, and PeerError where its key is none."""
+        rlpx = Rlpx.initiator(self.key, enode.public, self._dice, cap=largest(self.limits.packet_bytes))
+        _, link = await self.loop.create_connection(
+            lambda: self._link(rlpx, dialled=True), enode.host, enode.port
+        )
+        return link
+
+    def _devp2p_limits(self) -> devp2p.Limits:
+        return devp2p.Limits(packet=self.limits.packet_bytes)
+
+    def made(self, link: Link) -> bool:
+        """Take in a connection; False where it may not even shake hands."""
+        room = len(self.links) < self.terms.max_peers + STRANGERS
+        if not link.dialled and (not room or self._addresses[link.address] >= self.terms.max_peers_per_address):
+            self.counts["turned away at the door"] += 1
+            return False
+        self.links.add(link)
+        self._addresses[link.address] += 1
+        return True
+
+    def connected(self, link: Link, public: bytes) -> Reason | None:
+        """Take note of a peer that has said Hello; gives why it must go, if it must."""
+        link.node_id = node_id(public)
+        before = self.peers.get(link.node_id)
+        if before is not None and not before.silent:
+            return Reason.ALREADY_CONNECTED
+        if len(self.peers) >= self.terms.max_peers and not link.dialled:
+            self.counts["turned away, too many peers"] += 1
+            return Reason.TOO_MANY_PEERS
+        if before is not None:
+            before.disconnect(Reason.ALREADY_CONNECTED)
+        self.peers[link.node_id] = link
+        return None
+
+    def status(self) -> bytes:
+        """Give the body of our Status."""
+        return self._status
+
+    def lost(self, link: Link, reason: Reason | None, words: str) -> None:
+        """Take note that a link is no more."""
+        self.links.discard(link)
+        self._unsaid.discard(link)
+        self._held.discard(link)
+        self._addresses[link.address] -= 1
+        if not self._addresses[link.address]:
+            del self._addresses[link.address]
+        self.interests.drop(link)
+        if self.peers.get(link.node_id) is link:
+            del self.peers[link.node_id]
+        self.counts[f"lost: {reason.name.lower() if reason is not None else words}"] += 1
+
+    async def stay_connected(self, enode: Enode) -> None:
+        """Keep a static peer: dial it, and again when it is lost. Never ends by itself."""
+        wait = AGAIN[0]
+        while True:
+            link, words = None, ""
+            try:
+                link = await asyncio.wait_for(self.dial(enode), DIAL)
+            except (OSError, TimeoutError, PeerError) as error:
+                words = str(error) or "nobody answers"
+            if link is not None:
+                if link.gone is not None:
+                    await link.gone
+                words = link.parting
+                if link.peer.greeted:
+                    wait = AGAIN[0]
+            log.info("a static peer is not connected", peer=enode.address, reason=words, again_in=wait)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, AGAIN[1])
+
+    # ── packets ──────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, link: Link, event: Event, payload: bytes) -> None:
+        """Handle what a peer's packet amounts to."""
+        if isinstance(event, Offered):
+            self._offered(link, event.envelopes, payload)
+        elif isinstance(event, Greeted):
+            if link.dialled:
+                log.info("a static peer is connected", peer=link.address)
+            self._wants(link, None)
+        elif isinstance(event, Changed):
+            link.charge(REFUSED)
+            self._wants(link, event.before)
+        elif isinstance(event, Fault):
+            link.charge(REFUSED)
+            self.counts["packets that were no good"] += 1
+
+    def _offered(self, link: Link, envelopes: list[Envelope], payload: bytes) -> None:
+        mailserver = self.mailserver
+        refused = mailserver.refused
+        response = mailserver.offer(link, keccak(payload), envelopes, self.now())
+        refused = mailserver.refused - refused
+        if refused:
+            link.peer.blame("envelopes refused", refused)
+        link.charge(len(envelopes) + REFUSED * refused)
+        if response is not None:
+            self._confirm(link, response)
+        if mailserver.fresh and not self._relaying:
+            self._relaying = True
+            self.loop.call_soon(self._relay)
+        if mailserver.gathered:
+            self._gathered.set()
+            if mailserver.gathered_size > self.limits.unsaved_bytes:
+                self._held.add(link)
+                link.hold()
+
+    def _confirm(self, link: Link, response: wire.Response) -> None:
+        link.send(wire.BATCH_ACK, wire.write_ack(response.packet))
+        link.send(wire.MESSAGE_RESPONSE, wire.write_response(response))
+
+    def _relay(self) -> None:
+        """Push what is new to those who want it."""
+        self._relaying = False
+        fresh, self.mailserver.fresh = self.mailserver.fresh, []
+        outgoing: dict[Link, list[Live]] = {}
+        for live in fresh:
+            for link in self.interests.wanting(live.envelope.topic):
+                if link is not live.origin and live.pow >= link.peer.pow:
+                    outgoing.setdefault(link, []).append(live)
+        packed: dict[tuple[int, ...], list[tuple[bytes, bytes]]] = {}
+        for link, wanted in outgoing.items():
+            if link.stuck:
+                self.counts["not relayed, the peer does not read"] += len(wanted)
+                continue
+            same = tuple(map(id, wanted))
+            bodies = packed.get(same)
+            if bodies is None:
+                bodies = packed[same] = [(body, pack(body)) for body in _bodies(live.envelope for live in wanted)]
+            for body, squeezed in bodies:
+                link.send(wire.MESSAGES, body, squeezed)
+            self.counts["relayed"] += len(wanted)
+
+    def _wants(self, link: Link, before: Interest | None) -> None:
+        """Relay to a peer from now on, and what lives already as far as it did not want that before."""
+        interest = link.peer.interest
+        self.interests.put(link, interest)
+        link.send_backlog(self._living(link, interest, before))
+
+    def _living(self, link: Link, interest: Interest, before: Interest | None) -> Iterator[Envelope]:
+        live = self.mailserver.pool.live
+        few = interest.few()
+        for topic in list(live) if few is None else few:
+            if not interest.wants(topic) or (before is not None and before.wants(topic)):
+                continue
+            for each in list(live.get(topic, {}).values()):
+                if each.origin is not link and each.pow >= link.peer.pow:
+                    yield each.envelope
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────
+
+    def flush_soon(self, link: Link) -> None:
+        """Have a link write what it has to say when this turn of the loop is over: one write for all of it."""
+        if not self._unsaid:
+            self.loop.call_soon(self._flush)
+        self._unsaid.add(link)
+
+    def _flush(self) -> None:
+        unsaid, self._unsaid = self._unsaid, set()
+        for link in unsaid:
+            link.flush()
+
+    # ── the archive ──────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Archive what is gathered, until `drain`. Raises StoreError when a commit failed: then nothing is sure."""
+        while True:
+            await self._gathered.wait()
+            self._gathered.clear()
+            while batch := self.mailserver.take():
+                await self._save(batch)
+            if self._stopping:
+                return
+
+    async def _save(self, batch: Batch) -> None:
+        try:
+            await self.archive.save(batch.envelopes, self.now())
+        except StoreBusy as error:
+            if not self._told_full:
+                log.error("envelopes are not archived until there is room", reason=str(error))
+            self._told_full = True
+            answers = self.mailserver.refuse(batch, self.now())
+        else:
+            if self._told_full:
+                log.info("envelopes are archived again")
+            self._told_full = False
+            answers = self.mailserver.settle(batch)
+        for origin, response in answers:
+            if isinstance(origin, Link):
+                self._confirm(origin, response)
+        held, self._held = self._held, set()
+        for link in held:
+            link.read_again(BEHIND)
+
+    async def prune(self) -> int:
+        """Remove what is kept too long, or is too much; gives how many."""
+        removed = 0
+        if self.terms.retention is not None:
+            before = self.now() - self.terms.retention
+            while part := await self.archive.prune(before, SLICE):
+                removed += part
+        if self.terms.retention_bytes is not None:
+            while part := await self.archive.prune_bytes(self.terms.retention_bytes, SLICE):
+                removed += part
+        return removed
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────
+
+    def tick(self) -> None:
+        """Forget what has expired; once a second."""
+        self.mailserver.pool.expire(self.now())
+
+    async def drain(self, running: asyncio.Task[None]) -> None:
+        """Stop listening and reading, archive and confirm what was read, and say goodbye."""
+        if self._server is not None:
+            self._server.close()
+        for link in self.links:
+            link.hold()
+        self._stopping = True
+        self._gathered.set()
+        await running
+        for link in list(self.links):
+            link.disconnect(Reason.CLIENT_QUITTING)
+        deadline = self.loop.time() + DRAIN
+        while self.links and self.loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # transports have no event for it
+        for link in list(self.links):
+            link.drop()
+
+
+def _bodies(envelopes: Iterable[Envelope]) -> Iterator[bytes]:
+    for part in wire.packets(envelopes):
+        yield wire.write_envelopes(each.raw for each in part)

@@ -1,0 +1,141 @@
+"""The conversation with one peer, above devp2p: who it is, what it wants, what it says.
+
+    greeting ──Status──▶ here ──▶ …
+
+`receive` is given each packet and says what it amounts to. Only a first packet that is no good Status ends a
+conversation (waku/v1/peer.go:470-540); whatever else is wrong is counted, and the conversation goes on: status-go
+does the same, although its log says otherwise (waku/v1/peer.go:229-231).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from restante.errors import PeerError
+from restante.waku import wire
+from restante.waku.envelope import Envelope
+from restante.waku.interest import EVERYTHING, Interest
+from restante.waku.wire import Options
+
+SUBPROTOCOL: Final = 0x10
+"""Disconnect reason "subprotocol error": what a failed handshake of Waku ends with."""
+
+DEFAULT_POW: Final = 0.001
+"""What a peer wants that does not say (waku/v1/status_options.go:106-134)."""
+
+
+class Greeted(msgspec.Struct, frozen=True):
+    """The peer has said who it is: it may be relayed to."""
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """The peer wants other envelopes than before."""
+
+    before: Interest
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """The peer hands over envelopes."""
+
+    envelopes: list[Envelope]
+
+
+class Confirmed(msgspec.Struct, frozen=True):
+    """The peer has taken a packet of ours."""
+
+    packet: bytes
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """The peer tells what became of a packet of ours."""
+
+    response: wire.Response
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """The peer asks for history."""
+
+    payload: bytes
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """The peer broke the protocol, in a way that ends nothing."""
+
+    words: str
+
+
+Event = Greeted | Changed | Offered | Confirmed | Answered | Requested | Fault
+
+
+class Peer:
+    """One conversation. `trusted` peers may send P2P Messages; nobody is, by default (10/WAKU-MAILSERVER)."""
+
+    __slots__ = ("faults", "greeted", "interest", "light", "pow")
+
+    def __init__(self) -> None:
+        self.greeted = False
+        self.pow = DEFAULT_POW
+        self.light = False
+        self.interest = EVERYTHING
+        self.faults: Counter[str] | None = None
+        """What it did wrong, and how often; None until it does."""
+
+    def receive(self, code: int, payload: bytes) -> Event | None:
+        """Take a packet; None where there is nothing to do. Raises PeerError where the conversation must end."""
+        if not self.greeted:
+            return self._greet(code, payload)
+        read = _READERS.get(code)
+        if read is None:
+            return None
+        try:
+            return read(self, payload)
+        except PeerError as error:
+            return self.blame(error.words)
+
+    def blame(self, words: str, times: int = 1) -> Fault:
+        """Count what the peer did wrong."""
+        if self.faults is None:
+            self.faults = Counter()
+        if words in self.faults or len(self.faults) < 32:
+            self.faults[words] += times
+        return Fault(words)
+
+    def _greet(self, code: int, payload: bytes) -> Greeted:
+        if code != wire.STATUS:
+            raise PeerError(SUBPROTOCOL, "the first packet must be a Status")
+        try:
+            options = wire.read_options(payload)
+        except PeerError as error:
+            raise PeerError(SUBPROTOCOL, f"Status: {error.words}") from None
+        self._take(options)
+        self.greeted = True
+        return Greeted()
+
+    def _update(self, payload: bytes) -> Changed | None:
+        before = self.interest
+        self._take(wire.read_options(payload))
+        return Changed(before) if self.interest != before else None
+
+    def _take(self, options: Options) -> None:
+        if options.pow is not None:
+            self.pow = options.pow
+        if options.light is not None:
+            self.light = options.light
+        if options.topics is not None:
+            self.interest = Interest.named(options.topics)
+        elif options.bloom is not None:
+            self.interest = Interest(bloom=options.bloom)
+
+
+_READERS: Final[dict[int, Callable[[Peer, bytes], Event | None]]] = {
+    wire.MESSAGES: lambda _peer, payload: Offered(wire.read_envelopes(payload)),
+    wire.BATCH_ACK: lambda _peer, payload: Confirmed(wire.read_ack(payload)),
+    wire.MESSAGE_RESPONSE: lambda _peer, payload: Answered(wire.read_response(payload)),
+    wire.STATUS_UPDATE: Peer._update,
+    wire.REQUEST: lambda _peer, payload: Requested(payload),
+}
+"""How each packet is read; a second Status, and what is not here, is ignored (waku/v1/peer.go:273-277)."""

@@ -1,0 +1,238 @@
+"""Waku v1 packets: a code, and RLP (6/WAKU1, as status-go has shipped it).
+
+    code  packet                  body
+    0     Status                  [[key, value] …]
+    1     Messages                [envelope …]
+    11    Batch Ack               hash of the Messages packet: a bare string; 6/WAKU1 has a list, nobody sends it
+    12    Message Response        [1, [hash of the packet, [[hash of the envelope, code, words] …]]]
+    22    Status Update           [[key, value] …]; what is not named stays. 6/WAKU1 says 22 and, once, 0x22
+    125   P2P Request Complete    see the requester
+    126   P2P Request             one envelope, or a plain list of seven
+    127   P2P Message             [envelope …]
+
+Other codes up to 127 are ignored (waku/v1/peer.go:273-277); 124 of 128 were never used, or by Whisper only.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from restante.waku import bloom, rlp
+from restante.waku.envelope import TOPIC, Envelope, cut
+
+CAPABILITY: Final = ("waku", 1)
+CODES: Final = 128
+"""How many message ids the capability takes (waku/v1/const.go:18)."""
+
+STATUS: Final = 0
+MESSAGES: Final = 1
+BATCH_ACK: Final = 11
+MESSAGE_RESPONSE: Final = 12
+STATUS_UPDATE: Final = 22
+REQUEST_COMPLETE: Final = 125
+REQUEST: Final = 126
+P2P_MESSAGE: Final = 127
+
+HASH: Final = 32
+
+PACKET: Final = 1 << 20
+"""Bytes of a packet that every shipped node takes: status-go's MaxMessageSize, 1 MiB (waku/common/const.go)."""
+
+MOST_TOPICS: Final = 10_000
+"""Topics of an interest; more end the handshake (waku/v1/status_options.go, MaxTopicInterest)."""
+
+TIME_ERROR: Final = 21
+OTHER_ERROR: Final = 22
+"""Codes of a Message Response. 6/WAKU1 says 1; a slip of Go's iota made them these (waku/common/const.go:57-58), and
+status-go reports every error as the first."""
+
+
+# ── Status ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Status or a Status Update names; None: it does not."""
+
+    pow: float | None = None
+    """The least work of an envelope that is to be relayed to the node."""
+    bloom: int | None = None
+    """The topics it wants, as a filter."""
+    light: bool | None = None
+    """It relays nothing."""
+    confirmations: bool | None = None
+    """It sends Batch Ack and Message Response."""
+    packets: tuple[int, int, int] | None = None
+    """Packets a second that it takes: from an address, from a peer, of a topic. 0: no limit."""
+    topics: frozenset[bytes] | None = None
+    """The topics it wants, by name; stands above the filter."""
+    bytes: tuple[int, int, int] | None = None
+    """Bytes a second that it takes, likewise; not known to all."""
+
+
+_KEYS: Final = {
+    0: "pow",
+    1: "bloom",
+    2: "light",
+    3: "confirmations",
+    4: "packets",
+    5: "topics",
+    6: "bytes",
+}
+"""Of the pairs, on the wire (waku/v1/status_options.go:25-75)."""
+
+
+def write_options(options: Options) -> bytes:
+    """Write the body of a Status or a Status Update.
+
+    Nothing unknown may be put in: status-go loses what follows it (waku/v1/status_options.go:195-203).
+    """
+    pairs = []
+    for key, name in _KEYS.items():
+        value = getattr(options, name)
+        if value is None:
+            continue
+        if name == "pow":
+            value = struct.unpack(">Q", struct.pack(">d", value))[0]
+        elif name == "bloom":
+            value = bloom.write(value)
+        elif name == "topics":
+            value = sorted(value)
+        pairs.append([key, value])
+    return rlp.encode(pairs)
+
+
+def read_options(payload: bytes) -> Options:
+    """Read the body of a Status or a Status Update; keys not known to us are skipped. Raises RlpError."""
+    named: dict[str, Any] = {}
+    for pair in rlp.items(rlp.decode(payload, tail=True)):
+        key, value = rlp.items(pair, 2)
+        name = _KEYS.get(rlp.uint(key, 64))
+        if name is not None:
+            named[name] = _READERS[name](value)
+    return Options(**named)
+
+
+def _read_pow(item: rlp.Item) -> float:
+    found: float = struct.unpack(">d", rlp.uint(item, 64).to_bytes(8, "big"))[0]
+    if not math.isfinite(found) or math.copysign(1.0, found) < 0:
+        raise rlp.RlpError("the work a node wants is no number from 0 up")
+    return found
+
+
+def _read_bloom(item: rlp.Item) -> int:
+    return bloom.read(rlp.string(item, 0, bloom.SIZE))
+
+
+def _read_topics(item: rlp.Item) -> frozenset[bytes]:
+    found = rlp.items(item)
+    if len(found) > MOST_TOPICS:
+        raise rlp.RlpError(f"an interest has more than {MOST_TOPICS} topics")
+    return frozenset(rlp.string(each, TOPIC) for each in found)
+
+
+def _read_rates(item: rlp.Item) -> tuple[int, int, int]:
+    address, peer, topic = (rlp.uint(each, 64) for each in rlp.items(item, 3))
+    return address, peer, topic
+
+
+_READERS: Final[dict[str, Any]] = {
+    "pow": _read_pow,
+    "bloom": _read_bloom,
+    "light": rlp.boolean,
+    "confirmations": rlp.boolean,
+    "packets": _read_rates,
+    "topics": _read_topics,
+    "bytes": _read_rates,
+}
+
+
+# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_envelopes(payload: bytes) -> list[Envelope]:
+    """Read the body of Messages or of a P2P Message. Raises RlpError.
+
+    One bad envelope spoils the packet, as it does in status-go, whose decoder takes the list as a whole.
+    """
+    return [cut(payload, each) for each in rlp.spans(payload)]
+
+
+def write_envelopes(raws: Iterable[bytes]) -> bytes:
+    """Write the body of Messages or of a P2P Message."""
+    return rlp.pack(raws)
+
+
+def packets(envelopes: Iterable[Envelope], most: int = PACKET - 16) -> Iterable[list[Envelope]]:
+    """Part envelopes into packets, each under so many bytes; the list's head takes up to 4 of the 16 left free."""
+    part: list[Envelope] = []
+    size = 0
+    for each in envelopes:
+        if part and size + len(each.raw) > most:
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += len(each.raw)
+    if part:
+        yield part
+
+
+# ── confirmations ────────────────────────────────────────────────────────────────────────────────
+
+
+class Refusal(NamedTuple):
+    """Why an envelope of a packet was not taken."""
+
+    hash: bytes
+    code: int
+    words: str
+
+
+class Response(NamedTuple):
+    """What became of a Messages packet."""
+
+    packet: bytes
+    refusals: tuple[Refusal, ...]
+
+
+def write_ack(packet: bytes) -> bytes:
+    """Write the body of a Batch Ack: the hash of the Messages packet's body (waku/v1/peer.go, SendBatchAck)."""
+    return rlp.encode(packet)
+
+
+def read_ack(payload: bytes) -> bytes:
+    """Read the body of a Batch Ack, bare or as 6/WAKU1 has it: a list that begins like a Message Response."""
+    item = rlp.decode(payload, tail=True)
+    if isinstance(item, list):
+        return _read_response(item).packet
+    return rlp.string(item, HASH)
+
+
+def write_response(response: Response) -> bytes:
+    """Write the body of a Message Response."""
+    refusals = [[each.hash, each.code, each.words.encode()] for each in response.refusals]
+    return rlp.encode([1, [response.packet, refusals]])
+
+
+def read_response(payload: bytes) -> Response:
+    """Read the body of a Message Response. Raises RlpError."""
+    return _read_response(rlp.decode(payload, tail=True))
+
+
+def _read_response(item: rlp.Item) -> Response:
+    version, body = rlp.items(item, 2)
+    rlp.uint(version, 64)
+    packet, refusals = rlp.items(body, 2)
+    return Response(
+        rlp.string(packet, HASH),
+        tuple(
+            Refusal(
+                rlp.string(digest, HASH), rlp.uint(code, 64), rlp.string(words).decode("utf-8", "backslashreplace")
+            )
+            for digest, code, words in (rlp.items(each, 3) for each in rlp.items(refusals))
+        ),
+    )
