@@ -149,6 +149,16 @@ def test_every_beginning_of_an_envelope_and_every_tail_is_refused() -> None:
             parse(raw + tail)
 
 
+def test_a_string_that_reads_like_an_envelope_is_none() -> None:
+    for data in (b"", bytes(284)):
+        raw = make(1_600_000_050, 50, b"abcd", data, 77).raw
+        string = bytes((raw[0] - 0x40,)) + raw[1:]
+        assert isinstance(rlp.decode(string), bytes)
+        check(string)
+        with pytest.raises(RlpError, match="list"):
+            parse(string)
+
+
 def test_what_does_not_fit_is_not_made() -> None:
     for bad in (
         *((-1, 0, b"abcd", b"", 0), (1 << 32, 0, b"abcd", b"", 0), (0, -1, b"abcd", b"", 0)),
