@@ -81,7 +81,7 @@ class SymmetricKey:
 
     @classmethod
     def from_password(cls, password: str) -> SymmetricKey:
-        """Derive the key of a password, or of a public chat's name. Takes some 20 ms: keep it."""
+        """Derive the key of a password, or of a public chat's name. Takes tens of milliseconds: keep it."""
         return cls(password_key(password))
 
 
