@@ -31,7 +31,7 @@ BUSY_SECONDS: Final = 5.0
 CACHE: Final = 64 << 20
 """Bytes of pages that the writer keeps: the ends of some thousand topics, and the table's."""
 
-CHECKPOINT: Final = 32 << 20
+CHECKPOINT: Final = 64 << 20
 """Bytes to be moved from the log into the database at a time, about: a page that changes often is moved once."""
 
 PAGE: Final = 4096
