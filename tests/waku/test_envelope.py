@@ -16,7 +16,8 @@ from restante.errors import Misuse, PeerError
 from restante.waku import rlp
 from restante.waku.envelope import Envelope, cut, make, parse
 from restante.waku.rlp import RlpError
-from waku.fixed import examples, vectors
+from waku.fixed import examples
+from waku.vectors import load
 
 U32, U64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
@@ -36,7 +37,7 @@ def digest(data: bytes) -> bytes:
 
 
 def test_envelopes_are_those_of_the_vectors() -> None:
-    for vector in vectors("envelopes"):
+    for vector in load("envelopes"):
         topic, data, raw = (bytes.fromhex(vector[name]) for name in ("topic", "data", "rlp"))
         made = make(vector["expiry"], vector["ttl"], topic, data, vector["nonce"])
         assert made == parse(raw)
