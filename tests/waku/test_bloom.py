@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.waku import bloom
-from waku.fixed import examples, vectors
+from waku.fixed import examples
+from waku.vectors import load
 
 topics = st.binary(min_size=4, max_size=4)
 
@@ -21,7 +22,7 @@ def wire(places: dict[str, str]) -> bytes:
 
 
 def test_both_forms_are_those_of_the_vectors() -> None:
-    for vector in vectors("blooms"):
+    for vector in load("blooms"):
         topic = bytes.fromhex(vector["topic"])
         assert bloom.write(bloom.kept(topic)) == wire(vector["kept"])
         assert bloom.write(bloom.of([topic])) == wire(vector["of"])

@@ -16,7 +16,8 @@ from restante.errors import Misuse, PeerError
 from restante.waku import rlp
 from restante.waku.envelope import Envelope, cut, make, parse
 from restante.waku.rlp import RlpError
-from waku.fixed import examples, vectors
+from waku.fixed import examples
+from waku.vectors import load
 
 U32, U64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
@@ -36,7 +37,7 @@ def digest(data: bytes) -> bytes:
 
 
 def test_envelopes_are_those_of_the_vectors() -> None:
-    for vector in vectors("envelopes"):
+    for vector in load("envelopes"):
         topic, data, raw = (bytes.fromhex(vector[name]) for name in ("topic", "data", "rlp"))
         made = make(vector["expiry"], vector["ttl"], topic, data, vector["nonce"])
         assert made == parse(raw)
@@ -147,6 +148,16 @@ def test_every_beginning_of_an_envelope_and_every_tail_is_refused() -> None:
     for tail in (b"\x00", b"\x80", b"\xc0", raw):
         with pytest.raises(PeerError):
             parse(raw + tail)
+
+
+def test_a_string_that_reads_like_an_envelope_is_none() -> None:
+    for data in (b"", bytes(284)):
+        raw = make(1_600_000_050, 50, b"abcd", data, 77).raw
+        string = bytes((raw[0] - 0x40,)) + raw[1:]
+        assert isinstance(rlp.decode(string), bytes)
+        check(string)
+        with pytest.raises(RlpError, match="list"):
+            parse(string)
 
 
 def test_what_does_not_fit_is_not_made() -> None:

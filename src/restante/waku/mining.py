@@ -45,7 +45,7 @@ def mine(envelope: Envelope, least: float, *, start: int, budget: int = BUDGET, 
     """Find a nonce with which the envelope's `pow(late)` is at least so much, and so its `pow()` a little above.
 
     Nonces are tried from `start` on, which is chance: with 0 for all, equal envelopes would be the same envelope. The
-    nonce that it has is not looked at. Raises NotMined after `budget` hashes, which take about 2 µs each.
+    nonce that it has is not looked at. Raises NotMined after `budget` hashes, which take about 1 µs each.
     """
     prefix = envelope.bare
     absorbed = running(prefix)

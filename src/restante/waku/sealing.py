@@ -37,7 +37,7 @@ SYMMETRIC: Final = 32
 """Bytes of a symmetric key."""
 
 ROUNDS: Final = 65356
-"""Of PBKDF2, for keys of passwords: the digits of 65536, in the order in which they were shipped."""
+"""Of PBKDF2, for keys of passwords. Not 65536: this is what was shipped, and so what every key was made with."""
 
 _SIZE_OF_SIZE: Final = 0x03
 _SIGNED: Final = 0x04
@@ -81,7 +81,7 @@ class SymmetricKey:
 
     @classmethod
     def from_password(cls, password: str) -> SymmetricKey:
-        """Derive the key of a password, or of a public chat's name. Takes some 20 ms: keep it."""
+        """Derive the key of a password, or of a public chat's name. Takes tens of milliseconds: keep it."""
         return cls(password_key(password))
 
 
@@ -138,9 +138,7 @@ def seal(
 def _plain(payload: bytes, sign: Key | None, padding: bytes | None, dice: Dice) -> bytes:
     if len(payload) > LARGEST:
         raise Misuse(f"a payload has up to {LARGEST} bytes, not {len(payload)}")
-    size = max(
-        1, (len(payload).bit_length() + 7) // 8
-    )  # one even for nothing (message.go, getSizeOfPayloadSizeField)
+    size = max(1, (len(payload).bit_length() + 7) // 8)  # one even of nothing (getSizeOfPayloadSizeField)
     flags = size | (_SIGNED if sign else 0)
     plain = bytes((flags,)) + len(payload).to_bytes(size, "little") + payload
     if padding is None:
