@@ -20,7 +20,7 @@ LAYERS: list[set[str]] = [
     {"restante.waku.limits"},
     {"restante.mailbox.addresses"},
     {"restante.config", "restante.ops", "restante.ops.logs"},
-    {"restante.ops.process"},
+    {"restante.ops.process", "restante.ops.progress"},
     {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
@@ -37,16 +37,19 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     # engines
     {"restante.store"},
-    {"restante.store.directory"},
+    {"restante.store.directory", "restante.store.newfile"},
     {"restante.store.database"},
     {"restante.mailbox.store.load", "restante.mailbox.store.rows", "restante.mailbox.store.schema"},
     {"restante.mailbox.takeover.source", "restante.waku.archive.schema"},
     {"restante.waku.archive"},
-    {"restante.waku.archive.rows", "restante.waku.archive.pruning"},
+    {"restante.waku.archive.rows", "restante.waku.archive.pruning", "restante.waku.archive.reading"},
+    {"restante.waku.archive.checking", "restante.waku.archive.backup", "restante.waku.files"},
+    {"restante.waku.files.rlpfile", "restante.waku.files.parquet", "restante.waku.files.leveldb"},
     {"restante.mailbox.store.sqlite", "restante.mailbox.store.status", "restante.waku.archive.sqlite"},
     {"restante.mailbox.store", "restante.mailbox.takeover"},
     # shells
     {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
+    {"restante.waku.files.exporting", "restante.waku.files.importing"},
     {"restante.mailbox.office"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
@@ -69,6 +72,7 @@ PACKAGES = {
     "restante.store",
     "restante.waku",
     "restante.waku.archive",
+    "restante.waku.files",
 }
 
 PURE = {

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,3 +118,74 @@ def post(
     print(posted.envelope.hash.hex())
     if not posted.confirmed:
         print("the node never confirms; whether it took the envelope is not known", file=sys.stderr)
+
+
+Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", help="The data directory.")]
+DATA = Path("restante-waku")
+
+
+@app.command("export")
+def export_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Is made, .rlp or .parquet; must not exist.")],
+    data: Data = DATA,
+) -> None:
+    """Write all archived envelopes to a file; the server may be running."""
+    from restante.waku.files.exporting import export
+
+    print(f"exported {export(data, file):,} envelopes")
+
+
+@app.command("import")
+def import_command(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help=".rlp, .parquet, or the directory of a LevelDB archive.")
+    ],
+    data: Data = DATA,
+) -> None:
+    """Archive the envelopes of files; the server must be stopped. Done again, it changes nothing."""
+    from restante.waku.files.importing import render, take_in
+
+    os.umask(0o077)  # as for `serve`
+    report = take_in(data, paths)
+    print(render(report))
+    for flaw in report.flaws:
+        print(flaw, file=sys.stderr)
+    if report.refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(data: Data = DATA) -> None:
+    """Look whether an archive is whole; the server may be running."""
+    from restante.ops.progress import progress
+    from restante.waku.archive import checking, reading
+    from restante.waku.archive.schema import SCHEMA
+
+    with SCHEMA.reading(data) as database:
+        counts = reading.counts(database)
+        with progress("check", counts.envelopes) as advance:
+            wrong = list(islice(checking.check(database, advance), MOST_SAID))
+    for sentence in wrong:
+        print(sentence, file=sys.stderr)
+    if wrong:
+        raise typer.Exit(1)
+    print(f"{counts.envelopes:,} envelopes, {counts.bytes:,} bytes, {counts.topics:,} topics: all is well")
+
+
+MOST_SAID = 100
+"""Sentences about what is wrong; whoever has read these needs no more."""
+
+
+@app.command("backup")
+def backup_command(
+    target: Annotated[Path, typer.Argument(metavar="DIR", help="A new data directory; must be empty, if it exists.")],
+    data: Data = DATA,
+) -> None:
+    """Copy an archive; the server may be running."""
+    from restante.ops.progress import progress
+    from restante.waku.archive.backup import backup
+
+    os.umask(0o077)  # as for `serve`
+    with progress("backup") as advance:
+        backup(data, target, advance)
+    print(f"{target} is a data directory with a copy of the archive")
