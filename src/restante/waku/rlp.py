@@ -14,7 +14,7 @@ Grammar (Ethereum yellow paper, appendix B):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -101,6 +101,17 @@ def spans(data: bytes, at: int = 0, end: int | None = None) -> list[Span]:
         found.append(item)
         here = item.stop
     return found
+
+
+def walk(data: bytes, whole: Span) -> Iterator[Span]:
+    """Find the items of a list one by one, so that who stops early has not looked at the rest. Raises RlpError."""
+    if not whole.is_list:
+        raise RlpError("a list is expected")
+    here = whole.start
+    while here < whole.stop:
+        item = span(data, here, whole.stop)
+        yield item
+        here = item.stop
 
 
 def decode(data: bytes, *, tail: bool = False) -> Item:
