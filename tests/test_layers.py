@@ -15,7 +15,8 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
     {"restante.waku", "restante.waku.rlp", "restante.waku.keccak", "restante.waku.bloom"},
     {"restante.waku.envelope", "restante.waku.keys", "restante.waku.packed", "restante.waku.interest"},
-    {"restante.waku.hello", "restante.waku.enode", "restante.waku.wire", "restante.waku.acceptance"},
+    {"restante.waku.hello", "restante.waku.enode", "restante.waku.wire"},
+    {"restante.waku.acceptance", "restante.waku.mining"},
     {"restante.waku.limits"},
     {"restante.mailbox.addresses"},
     {"restante.config", "restante.ops", "restante.ops.logs"},
@@ -24,7 +25,7 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
     {"restante.waku.ecies", "restante.waku.archive.ids"},
-    {"restante.waku.peer", "restante.waku.pool"},
+    {"restante.waku.peer", "restante.waku.pool", "restante.waku.sealing"},
     {"restante.waku.mailserver"},
     {"restante.waku.handshake"},
     {"restante.waku.frames"},
@@ -54,7 +55,8 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.server", "restante.ops.admin"},
     {"restante.mailbox.serve"},
     {"restante.waku.dice", "restante.waku.link"},
-    {"restante.waku.keyfile", "restante.waku.caller"},
+    {"restante.waku.keyfile", "restante.waku.caller", "restante.waku.address"},
+    {"restante.waku.post"},
     {"restante.waku.node"},
     {"restante.waku.serve"},
     {"restante.cli_waku"},
@@ -88,6 +90,7 @@ PURE |= {
         *("rlp", "keccak", "bloom", "envelope", "keys", "ecies", "limits", "archive.ids"),
         *("handshake", "frames", "rlpx", "packed", "hello", "devp2p", "enode"),
         *("interest", "wire", "peer", "pool", "mailserver", "acceptance"),
+        *("mining", "sealing"),
     )
 }
 

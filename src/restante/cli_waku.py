@@ -84,6 +84,42 @@ def serve_command(settings: Any, _sources: Any) -> None:
     serve(settings)
 
 
+@app.command()
+def post(
+    node: Annotated[str, typer.Argument(metavar="ENODE", help="The node to hand it to.")],
+    text: Annotated[str, typer.Argument(help="What to post; - reads standard input.")] = "-",
+    channel: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A public chat: topic and key come from its name.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="8 hexadecimal digits.")] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Seal with the key of the password in it.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Seal for a public key, 128 hexadecimal digits.")
+    ] = None,
+    sign: Annotated[Path | None, typer.Option(metavar="FILE", help="Sign with the key in it.")] = None,
+    ttl: Annotated[int, typer.Option(metavar="SECONDS", min=1, max=2**31)] = 50,
+) -> None:
+    """Seal a text and hand it to a node; prints the envelope's hash.
+
+    The password may also be in RESTANTE_WAKU_PASSWORD.
+    """
+    from restante.waku import enode, keyfile
+    from restante.waku.address import sealed_for
+    from restante.waku.post import Letter
+    from restante.waku.post import post as hand_over
+
+    place, key = sealed_for(channel, topic, password_file, to, os.environ)
+    body = sys.stdin.buffer.read() if text == "-" else text.encode()
+    posted = hand_over(
+        enode.parse(node), Letter(body, place, key, keyfile.load(sign) if sign is not None else None, ttl)
+    )
+    print(posted.envelope.hash.hex())
+    if not posted.confirmed:
+        print("the node never confirms; whether it took the envelope is not known", file=sys.stderr)
+
+
 Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", help="The data directory.")]
 DATA = Path("restante-waku")
 

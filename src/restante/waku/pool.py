@@ -20,8 +20,8 @@ GRACE: Final = 20
 ENTRY: Final = 250
 """Bytes of memory that a hash takes while it is known, about."""
 
-LIVE: Final = 500
-"""Bytes of memory that a live envelope takes beyond its text, about."""
+LIVE: Final = 650
+"""Bytes of memory that a live envelope takes beyond its text, about, where each has a topic of its own."""
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class Expiring(Generic[T]):
         return self._things.pop(heapq.heappop(self._seconds)) if self._seconds else []
 
 
-class Live(msgspec.Struct, frozen=True):
+class Live(msgspec.Struct, frozen=True, gc=False):
     """An envelope that may be relayed."""
 
     envelope: Envelope
@@ -82,9 +82,12 @@ class Pool:
                 self.known.pop(digest, None)
 
     def keep(self, live: Live) -> None:
-        """Have an envelope for those who come to want it later."""
+        """Have an envelope for those who come to want it later; no harm where it is there, but was forgotten."""
         envelope = live.envelope
-        self.live.setdefault(envelope.topic, {})[envelope.hash] = live
+        topic = self.live.setdefault(envelope.topic, {})
+        if envelope.hash in topic:
+            return
+        topic[envelope.hash] = live
         self._live_until.add(envelope.expiry, envelope)
         self.size += LIVE + len(envelope.raw)
         while self.size > self._most_live:

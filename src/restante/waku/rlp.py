@@ -14,7 +14,8 @@ Grammar (Ethereum yellow paper, appendix B):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from restante.errors import PeerError
@@ -102,6 +103,17 @@ def spans(data: bytes, at: int = 0, end: int | None = None) -> list[Span]:
     return found
 
 
+def walk(data: bytes, whole: Span) -> Iterator[Span]:
+    """Find the items of a list one by one, so that who stops early has not looked at the rest. Raises RlpError."""
+    if not whole.is_list:
+        raise RlpError("a list is expected")
+    here = whole.start
+    while here < whole.stop:
+        item = span(data, here, whole.stop)
+        yield item
+        here = item.stop
+
+
 def decode(data: bytes, *, tail: bool = False) -> Item:
     """Decode one item, which must be all of `data` but for a `tail`, where one is allowed. Raises RlpError."""
     whole = span(data)
@@ -185,6 +197,7 @@ def pack(encoded: Any) -> bytes:
     return list_head(len(payload)) + payload
 
 
+@lru_cache(maxsize=4096)  # asked for each envelope, and padding makes most of them of a few sizes
 def list_head(length: int) -> bytes:
     """Give what stands before the items of a list, so many bytes together."""
     return _head(0xC0, length)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -45,6 +46,14 @@ PACKET: Final = 1 << 20
 
 MOST_TOPICS: Final = 10_000
 """Topics of an interest; more end the handshake (waku/v1/status_options.go, MaxTopicInterest)."""
+
+MOST_BYTES: Final = 1 << 16
+"""Bytes of a Status or a Status Update: as many topics as there may be, and some more. Each byte can be an item, and
+to decode an item takes a microsecond."""
+
+MOST_ENVELOPES: Final = 50_000
+"""Envelopes of a packet. What is sealed has some 300 bytes (7/WAKU-DATA pads), so 10 MiB of them are 35,000; with
+more that are next to nothing a peer would have us all to itself for seconds."""
 
 TIME_ERROR: Final = 21
 OTHER_ERROR: Final = 22
@@ -108,6 +117,8 @@ def write_options(options: Options) -> bytes:
 
 def read_options(payload: bytes) -> Options:
     """Read the body of a Status or a Status Update; keys not known to us are skipped. Raises RlpError."""
+    if len(payload) > MOST_BYTES:
+        raise rlp.RlpError(f"a Status has more than {MOST_BYTES} bytes")
     named: dict[str, Any] = {}
     for pair in rlp.items(rlp.decode(payload, tail=True)):
         key, value = rlp.items(pair, 2)
@@ -159,7 +170,12 @@ def read_envelopes(payload: bytes) -> list[Envelope]:
 
     One bad envelope spoils the packet, as it does in status-go, whose decoder takes the list as a whole.
     """
-    return [cut(payload, each) for each in rlp.spans(payload)]
+    found: list[Envelope] = []
+    for each in rlp.walk(payload, rlp.span(payload)):
+        if len(found) == MOST_ENVELOPES:
+            raise rlp.RlpError(f"a packet has more than {MOST_ENVELOPES} envelopes")
+        found.append(cut(payload, each))
+    return found
 
 
 def write_envelopes(raws: Iterable[bytes]) -> bytes:
@@ -167,12 +183,17 @@ def write_envelopes(raws: Iterable[bytes]) -> bytes:
     return rlp.pack(raws)
 
 
-def packets(envelopes: Iterable[Envelope], most: int = PACKET - 16) -> Iterable[list[Envelope]]:
-    """Part envelopes into packets, each under so many bytes; the list's head takes up to 4 of the 16 left free."""
+def packets(envelopes: Iterable[Envelope], most: int = PACKET - 16) -> Iterator[list[Envelope]]:
+    """Part envelopes into packets, each under so many bytes; the list's head takes up to 4 of the 16 left free.
+
+    One that no such packet holds is left out: a peer that takes no larger ones would disconnect.
+    """
     part: list[Envelope] = []
     size = 0
     for each in envelopes:
-        if part and size + len(each.raw) > most:
+        if len(each.raw) > most:
+            continue
+        if size + len(each.raw) > most:
             yield part
             part, size = [], 0
         part.append(each)
@@ -206,10 +227,8 @@ def write_ack(packet: bytes) -> bytes:
 
 def read_ack(payload: bytes) -> bytes:
     """Read the body of a Batch Ack, bare or as 6/WAKU1 has it: a list that begins like a Message Response."""
-    item = rlp.decode(payload, tail=True)
-    if isinstance(item, list):
-        return _read_response(item).packet
-    return rlp.string(item, HASH)
+    whole = rlp.span(payload)
+    return read_response(payload).packet if whole.is_list else _string(payload, whole, HASH)
 
 
 def write_response(response: Response) -> bytes:
@@ -220,19 +239,32 @@ def write_response(response: Response) -> bytes:
 
 def read_response(payload: bytes) -> Response:
     """Read the body of a Message Response. Raises RlpError."""
-    return _read_response(rlp.decode(payload, tail=True))
-
-
-def _read_response(item: rlp.Item) -> Response:
-    version, body = rlp.items(item, 2)
-    rlp.uint(version, 64)
-    packet, refusals = rlp.items(body, 2)
+    version, body = _fields(payload, rlp.span(payload), 2)
+    rlp.uint(_string(payload, version), 64)
+    packet, refusals = _fields(payload, body, 2)
     return Response(
-        rlp.string(packet, HASH),
-        tuple(
-            Refusal(
-                rlp.string(digest, HASH), rlp.uint(code, 64), rlp.string(words).decode("utf-8", "backslashreplace")
-            )
-            for digest, code, words in (rlp.items(each, 3) for each in rlp.items(refusals))
-        ),
+        _string(payload, packet, HASH), tuple(_refusal(payload, each) for each in rlp.walk(payload, refusals))
     )
+
+
+def _refusal(payload: bytes, whole: rlp.Span) -> Refusal:
+    digest, code, words = _fields(payload, whole, 3)
+    return Refusal(
+        _string(payload, digest, HASH),
+        rlp.uint(_string(payload, code), 64),
+        _string(payload, words).decode("utf-8", "backslashreplace"),
+    )
+
+
+def _fields(payload: bytes, whole: rlp.Span, count: int) -> list[rlp.Span]:
+    """Find so many items of a list. Not by `decode`, which would look at a million before they are one too many."""
+    found = list(islice(rlp.walk(payload, whole), count + 1))
+    if len(found) != count:
+        raise rlp.RlpError(f"a list of {count} items is expected")
+    return found
+
+
+def _string(payload: bytes, item: rlp.Span, *sizes: int) -> bytes:
+    if item.is_list:
+        raise rlp.RlpError("a string is expected")
+    return rlp.string(payload[item.start : item.stop], *sizes)

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from restante.waku.archive import Archive, Archived, TopicCount
-from restante.waku.envelope import Envelope, make
+from restante.waku.envelope import U32, Envelope, make
 
 T0: Final = 1_700_000_000
 TTL: Final = 50
@@ -15,7 +15,7 @@ TTL: Final = 50
 
 def envelope(sent: int, number: int = 0, *, topic: bytes = b"\1\2\3\4", size: int = 8) -> Envelope:
     """Make the envelope of this number that is sent `sent` seconds after T0."""
-    return make(T0 + sent + TTL, TTL, topic, number.to_bytes(size, "big"))
+    return make((T0 + sent + TTL) & U32, TTL, topic, number.to_bytes(size, "big"))
 
 
 def alike(kind: Envelope, start: bytes = b"\xaa\xbb\xcc\xdd") -> Envelope:

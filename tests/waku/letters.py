@@ -1,0 +1,29 @@
+"""Envelopes for tests, and the time they live in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from restante.waku.envelope import Envelope, make
+
+EPOCH = 1_700_000_000
+"""Now, until a test moves the clock."""
+
+TOPIC = b"\1\2\3\4"
+
+
+def letter(
+    number: int = 0, *, topic: bytes = TOPIC, ttl: int = 50, age: int = 0, size: int = 3, now: int = EPOCH
+) -> Envelope:
+    """Make an envelope that was sent `age` seconds ago; another number makes another one."""
+    return make(now - age + ttl, ttl, topic, bytes(size), number)
+
+
+def mined(enough: Callable[[float], bool], base: Envelope) -> Envelope:
+    """Find the first nonce with which an envelope's work will do."""
+    for nonce in itertools.count():
+        found = make(base.expiry, base.ttl, base.topic, base.data, nonce)
+        if enough(found.pow()):
+            return found
+    raise AssertionError

@@ -1,0 +1,341 @@
+"""The Mailserver's rules: each packet is answered once, and only when all of it is on disk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from restante.waku.acceptance import Policy
+from restante.waku.envelope import Envelope
+from restante.waku.mailserver import FULL, TRY_AGAIN, Batch, Mailserver, Terms
+from restante.waku.pool import Pool
+from restante.waku.wire import OTHER_ERROR, Refusal, Response
+from waku.letters import EPOCH, TOPIC, letter
+
+MIB = 1 << 20
+OTHER_TOPIC = b"\5\6\7\x08"
+PACKETS = [bytes([number]) * 32 for number in range(10)]
+
+
+def mailserver(terms: Terms | None = None, *, known: int = MIB, live: int = MIB) -> Mailserver:
+    return Mailserver(Policy(min_pow=1e-6), terms or Terms(), Pool(known, live))
+
+
+def relayed(server: Mailserver) -> list[Envelope]:
+    """Take away what is to be relayed, as the shell does."""
+    fresh, server.fresh = server.fresh, []
+    return [live.envelope for live in fresh]
+
+
+def taken(server: Mailserver) -> Batch:
+    batch = server.take()
+    assert batch is not None
+    return batch
+
+
+def well(packet: bytes) -> Response:
+    return Response(packet, ())
+
+
+A, B, C = letter(1), letter(2), letter(3)
+OLD = letter(4, age=500)
+
+
+# ── the way through ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_new_is_relayed_at_once_and_confirmed_when_it_is_on_disk() -> None:
+    server = mailserver()
+    assert server.offer("a", PACKETS[0], [A, B], EPOCH) is None
+    assert relayed(server) == [A, B]
+    batch = taken(server)
+    assert batch.envelopes == [A, B]
+    assert server.take() is None
+    assert list(server.settle(batch)) == [("a", well(PACKETS[0]))]
+
+
+def test_what_is_on_disk_is_confirmed_at_once_and_not_relayed_again() -> None:
+    server = mailserver()
+    server.offer("a", PACKETS[0], [A], EPOCH)
+    list(server.settle(taken(server)))
+    relayed(server)
+    assert server.offer("b", PACKETS[1], [A], EPOCH) == well(PACKETS[1])
+    assert (relayed(server), server.take()) == ([], None)
+
+
+def test_a_copy_that_comes_while_the_first_is_gathered_is_confirmed_with_it() -> None:
+    server = mailserver()
+    server.offer("a", PACKETS[0], [A], EPOCH)
+    assert server.offer("b", PACKETS[1], [A], EPOCH) is None
+    batch = taken(server)
+    assert batch.envelopes == [A]
+    assert list(server.settle(batch)) == [("a", well(PACKETS[0])), ("b", well(PACKETS[1]))]
+
+
+def test_a_copy_that_comes_while_the_first_is_saved_is_confirmed_with_it() -> None:
+    server = mailserver()
+    server.offer("a", PACKETS[0], [A], EPOCH)
+    batch = taken(server)
+    assert server.offer("b", PACKETS[1], [A], EPOCH) is None
+    assert server.take() is None
+    assert list(server.settle(batch)) == [("a", well(PACKETS[0])), ("b", well(PACKETS[1]))]
+
+
+def test_a_packet_waits_for_the_batch_that_has_the_last_of_it() -> None:
+    server = mailserver()
+    server.offer("a", PACKETS[0], [A], EPOCH)
+    first = taken(server)
+    assert server.offer("b", PACKETS[1], [A, B], EPOCH) is None
+    assert list(server.settle(first)) == [("a", well(PACKETS[0]))]
+    second = taken(server)
+    assert second.envelopes == [B]
+    assert list(server.settle(second)) == [("b", well(PACKETS[1]))]
+
+
+def test_an_envelope_twice_in_a_packet_is_archived_once() -> None:
+    server = mailserver()
+    assert server.offer("a", PACKETS[0], [A, A], EPOCH) is None
+    assert relayed(server) == [A]
+    batch = taken(server)
+    assert batch.envelopes == [A]
+    assert list(server.settle(batch)) == [("a", well(PACKETS[0]))]
+
+
+def test_a_packet_of_nothing_is_confirmed_at_once() -> None:
+    assert mailserver().offer("a", PACKETS[0], [], EPOCH) == well(PACKETS[0])
+
+
+# ── what is not taken ────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_refused_is_answered_with_why_and_the_rest_of_the_packet_is_taken() -> None:
+    server = mailserver()
+    assert server.offer("a", PACKETS[0], [OLD, A], EPOCH) is None
+    assert relayed(server) == [A]
+    [(origin, response)] = server.settle(taken(server))
+    assert (origin, response.packet) == ("a", PACKETS[0])
+    [refusal] = response.refusals
+    assert refusal.hash == OLD.hash
+    assert refusal.words
+
+
+def test_a_packet_with_nothing_good_is_answered_at_once() -> None:
+    server = mailserver()
+    response = server.offer("a", PACKETS[0], [OLD], EPOCH)
+    assert response is not None
+    assert [each.hash for each in response.refusals] == [OLD.hash]
+    assert (relayed(server), server.take(), server.refused) == ([], None, 1)
+
+
+def test_what_was_refused_is_judged_anew_when_it_comes_again() -> None:
+    server = mailserver()
+    early = letter(5, age=-60)
+    assert server.offer("a", PACKETS[0], [early], EPOCH) is not None
+    assert server.offer("a", PACKETS[1], [early], EPOCH + 60) is None
+    assert relayed(server) == [early]
+
+
+# ── what is not archived ─────────────────────────────────────────────────────────────────────────
+
+
+def test_topics_that_are_not_archived_are_relayed_and_confirmed_at_once() -> None:
+    server = mailserver(Terms(topics=frozenset([TOPIC])))
+    other = letter(1, topic=OTHER_TOPIC)
+    assert server.offer("a", PACKETS[0], [other], EPOCH) == well(PACKETS[0])
+    assert relayed(server) == [other]
+    assert server.offer("a", PACKETS[1], [other, A], EPOCH) is None
+    assert taken(server).envelopes == [A]
+
+
+def test_what_is_older_than_what_is_kept_is_relayed_and_confirmed_at_once() -> None:
+    server = mailserver(Terms(retention=100))
+    kept, over = letter(1, ttl=200, age=100), letter(2, ttl=200, age=101)
+    assert server.offer("a", PACKETS[0], [over], EPOCH) == well(PACKETS[0])
+    assert server.offer("a", PACKETS[1], [kept], EPOCH) is None
+    assert relayed(server) == [over, kept]
+    assert taken(server).envelopes == [kept]
+
+
+def test_counts_tell_what_became_of_envelopes() -> None:
+    server = mailserver(Terms(topics=frozenset([TOPIC])))
+    server.offer("a", PACKETS[0], [A, B, OLD, A, letter(1, topic=OTHER_TOPIC)], EPOCH)
+    list(server.settle(taken(server)))
+    assert server.counts == {"new": 3, "known": 1, "archived": 2, "old": 1}
+
+
+# ── a full store ─────────────────────────────────────────────────────────────────────────────────
+
+
+def not_archived(*envelopes: Envelope) -> tuple[Refusal, ...]:
+    return tuple(Refusal(each.hash, OTHER_ERROR, FULL) for each in envelopes)
+
+
+def filled(server: Mailserver, *envelopes: Envelope) -> Iterable[tuple[object, Response]]:
+    """Offer envelopes for which there is no room."""
+    assert server.offer("a", PACKETS[0], list(envelopes), EPOCH) is None
+    return server.refuse(taken(server), EPOCH)
+
+
+def test_what_has_no_room_was_relayed_and_is_answered_with_an_error() -> None:
+    server = mailserver()
+    assert list(filled(server, A, B)) == [("a", Response(PACKETS[0], not_archived(A, B)))]
+    assert relayed(server) == [A, B]
+
+
+def test_copies_of_what_has_no_room_are_answered_with_it() -> None:
+    server = mailserver()
+    server.offer("a", PACKETS[0], [A], EPOCH)
+    batch = taken(server)
+    server.offer("b", PACKETS[1], [A], EPOCH)
+    server.offer("c", PACKETS[2], [A, B], EPOCH)
+    refused = Response(PACKETS[1], not_archived(A))
+    assert list(server.refuse(batch, EPOCH)) == [("a", refused._replace(packet=PACKETS[0])), ("b", refused)]
+    # What waits for a later batch is told of A together with B.
+    assert list(server.settle(taken(server))) == [("c", refused._replace(packet=PACKETS[2]))]
+
+
+def test_nothing_is_tried_again_at_once_and_what_comes_meanwhile_is_answered_the_same() -> None:
+    server = mailserver()
+    list(filled(server, A))
+    relayed(server)
+    for now in (EPOCH, EPOCH + TRY_AGAIN - 1):
+        assert server.offer("b", PACKETS[1], [A], now) == Response(PACKETS[1], not_archived(A))
+    assert server.offer("b", PACKETS[2], [C], EPOCH) == Response(PACKETS[2], not_archived(C))
+    assert relayed(server) == [C]
+    assert server.take() is None
+
+
+def test_a_later_copy_is_archived_when_there_is_room_and_not_relayed_again() -> None:
+    server = mailserver()
+    list(filled(server, A))
+    relayed(server)
+    assert server.offer("b", PACKETS[1], [A], EPOCH + TRY_AGAIN) is None
+    batch = taken(server)
+    assert (batch.envelopes, relayed(server)) == ([A], [])
+    assert list(server.settle(batch)) == [("b", well(PACKETS[1]))]
+    assert server.offer("c", PACKETS[2], [A], EPOCH + TRY_AGAIN) == well(PACKETS[2])
+
+
+def test_what_was_on_disk_before_is_confirmed_however_full_it_is() -> None:
+    server = mailserver()
+    server.offer("a", PACKETS[0], [B], EPOCH)
+    list(server.settle(taken(server)))
+    list(filled(server, A))
+    assert server.offer("b", PACKETS[1], [B], EPOCH) == well(PACKETS[1])
+
+
+# ── anything ─────────────────────────────────────────────────────────────────────────────────────
+
+LETTERS = [
+    *(letter(number, ttl=10 + 10 * number) for number in range(6)),
+    letter(7, topic=OTHER_TOPIC),
+    letter(8, ttl=300, age=250),
+    letter(9, ttl=1000, age=3),
+    letter(10, age=-30),
+    OLD,
+]
+"""Good ones that expire at different times; one of a topic, and one of an age, that is not archived; two bad ones."""
+
+TERMS = Terms(topics=frozenset([TOPIC]), retention=200)
+
+
+class Interleaved(RuleBasedStateMachine):
+    """However offers, batches and what becomes of them are interleaved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = EPOCH
+        self.server = self.make()
+        self.saving: Batch | None = None
+        self.saved: Counter[bytes] = Counter()
+        self.offered: dict[bytes, list[Envelope]] = {}
+        self.answered: dict[bytes, Response] = {}
+        self.accepted: set[bytes] = set()
+        self.due: set[bytes] = set()
+        """Those of them that are to be archived."""
+
+    def make(self) -> Mailserver:
+        return mailserver(TERMS)
+
+    @rule(some=st.lists(st.sampled_from(LETTERS), max_size=5))
+    def offer(self, some: list[Envelope]) -> None:
+        packet = len(self.offered).to_bytes(32, "big")
+        self.offered[packet] = some
+        response = self.server.offer(packet, packet, some, self.now)
+        fresh = relayed(self.server)
+        self.accepted |= {each.hash for each in fresh}
+        self.due |= {each.hash for each in fresh if self.wanted(each)}
+        if response is not None:
+            self.hear(packet, response)
+
+    @rule()
+    def take(self) -> None:
+        if self.saving is None:
+            self.saving = self.server.take()
+
+    @rule(full=st.booleans())
+    def saved_or_not(self, full: bool) -> None:
+        if self.saving is None:
+            return
+        batch, self.saving = self.saving, None
+        if full:
+            answers = self.server.refuse(batch, self.now)
+        else:
+            self.saved.update(each.hash for each in batch.envelopes)
+            answers = self.server.settle(batch)
+        for origin, response in answers:
+            self.hear(origin, response)
+
+    @rule(seconds=st.integers(1, 30))
+    def time_goes_by(self, seconds: int) -> None:
+        self.now += seconds
+        self.server.pool.expire(self.now)
+
+    def hear(self, origin: object, response: Response) -> None:
+        assert origin == response.packet
+        assert response.packet not in self.answered, "answered twice"
+        self.answered[response.packet] = response
+        told_not = {each.hash for each in response.refusals}
+        assert told_not <= {each.hash for each in self.offered[response.packet]}
+        for envelope in self.offered[response.packet]:
+            # Accepted once, it may come again when it has expired, or is too old to be kept: then nothing is said.
+            if envelope.hash in self.due - told_not and self.wanted(envelope) and envelope.expiry >= self.now:
+                assert self.saved[envelope.hash], "confirmed, and not on disk"
+
+    def wanted(self, envelope: Envelope) -> bool:
+        return envelope.topic == TOPIC and envelope.sent >= self.now - 200
+
+    @invariant()
+    def only_what_is_wanted_is_archived(self) -> None:
+        assert self.saved.keys() <= self.due
+
+    def teardown(self) -> None:
+        while self.saving is not None or self.server.gathered:
+            self.take()
+            self.saved_or_not(full=False)
+        assert self.answered.keys() == self.offered.keys(), "a packet was never answered"
+        assert not self.server._waiting
+
+
+class Forgetting(Interleaved):
+    """The same where no more than three hashes are known at a time."""
+
+    def make(self) -> Mailserver:
+        return mailserver(TERMS, known=3 * 250, live=3 * 700)
+
+
+TestInterleaved = Interleaved.TestCase
+TestForgetting = Forgetting.TestCase
+TestInterleaved.settings = TestForgetting.settings = settings(max_examples=100, stateful_step_count=30)
+
+
+def test_the_model_notices_a_packet_that_is_confirmed_too_early() -> None:
+    model = Interleaved()
+    model.offer(LETTERS[:1])
+    with pytest.raises(AssertionError, match="not on disk"):
+        model.hear(bytes(32), well(bytes(32)))

@@ -1,0 +1,183 @@
+"""A conversation with a peer: it begins with a Status; what is wrong later is counted, and ends nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.errors import PeerError
+from restante.waku import bloom, wire
+from restante.waku.interest import EVERYTHING, Interest
+from restante.waku.peer import (
+    DEFAULT_POW,
+    SUBPROTOCOL,
+    Answered,
+    Changed,
+    Confirmed,
+    Fault,
+    Greeted,
+    Offered,
+    Peer,
+    Requested,
+)
+from restante.waku.wire import Options
+from waku.letters import TOPIC, letter
+from waku.vectors import load
+
+VECTORS = load("wire")
+CAPTURED = [bytes.fromhex(each["wire"]) for each in VECTORS["options"]]
+NAMES_NOTHING = b"\xc0"
+DIGEST = bytes(range(32))
+
+
+def greeted(options: Options | None = None) -> Peer:
+    peer = Peer()
+    assert peer.receive(wire.STATUS, wire.write_options(options or Options())) == Greeted()
+    return peer
+
+
+# ── greeting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", CAPTURED)
+def test_every_captured_status_greets(status: bytes) -> None:
+    peer = Peer()
+    assert peer.receive(wire.STATUS, status) == Greeted()
+    assert peer.greeted
+
+
+def test_a_peer_that_says_nothing_of_itself_is_a_full_node_that_wants_some_work() -> None:
+    """status-go's defaults (waku/v1/status_options.go:106-134)."""
+    peer = greeted()
+    assert (peer.pow, peer.light, peer.interest) == (DEFAULT_POW, False, EVERYTHING)
+    assert peer.interest.wants(TOPIC)
+
+
+def test_a_status_says_what_a_peer_wants() -> None:
+    peer = greeted(Options(pow=0.5, light=True, bloom=bloom.of([TOPIC])))
+    assert (peer.pow, peer.light, peer.interest) == (0.5, True, Interest(bloom=bloom.of([TOPIC])))
+
+
+def test_topics_by_name_stand_above_a_filter() -> None:
+    peer = greeted(Options(topics=frozenset([TOPIC]), bloom=bloom.FULL))
+    assert peer.interest == Interest.named([TOPIC])
+
+
+@pytest.mark.parametrize("code", [each for each in range(wire.CODES) if each != wire.STATUS])
+def test_whatever_else_comes_first_ends_the_conversation(code: int) -> None:
+    peer = Peer()
+    with pytest.raises(PeerError, match="first packet must be a Status") as ended:
+        peer.receive(code, NAMES_NOTHING)
+    assert ended.value.code == SUBPROTOCOL == 0x10
+    assert not peer.greeted
+
+
+@pytest.mark.parametrize("vector", VECTORS["no options"], ids=lambda vector: vector["name"])
+def test_a_status_that_is_none_ends_the_conversation(vector: dict[str, str]) -> None:
+    peer = Peer()
+    with pytest.raises(PeerError, match=vector["words"]) as ended:
+        peer.receive(wire.STATUS, bytes.fromhex(vector["wire"]))
+    assert ended.value.code == SUBPROTOCOL
+    assert not peer.greeted
+
+
+# ── later ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_packets_amount_to_what_they_say() -> None:
+    peer, envelopes = greeted(), [letter(1), letter(2)]
+    body = wire.write_envelopes(each.raw for each in envelopes)
+    response = wire.Response(DIGEST, ())
+    assert peer.receive(wire.MESSAGES, body) == Offered(envelopes)
+    assert peer.receive(wire.MESSAGES, NAMES_NOTHING) == Offered([])
+    assert peer.receive(wire.BATCH_ACK, wire.write_ack(DIGEST)) == Confirmed(DIGEST)
+    assert peer.receive(wire.MESSAGE_RESPONSE, wire.write_response(response)) == Answered(response)
+    assert peer.receive(wire.REQUEST, b"anything") == Requested(b"anything")
+    assert peer.faults is None
+
+
+def test_a_second_status_is_ignored() -> None:
+    peer = greeted(Options(pow=0.5))
+    assert peer.receive(wire.STATUS, wire.write_options(Options(pow=0.1, topics=frozenset()))) is None
+    assert peer.receive(wire.STATUS, b"no Status at all") is None
+    assert (peer.pow, peer.interest, peer.faults) == (0.5, EVERYTHING, None)
+
+
+KNOWN = {wire.MESSAGES, wire.BATCH_ACK, wire.MESSAGE_RESPONSE, wire.STATUS_UPDATE, wire.REQUEST}
+
+
+@pytest.mark.parametrize("code", [each for each in range(wire.CODES) if each not in KNOWN])
+def test_what_nobody_sends_is_ignored(code: int) -> None:
+    """P2P Messages and Request Complete among it: we have asked nobody for history."""
+    peer = greeted()
+    assert peer.receive(code, b"\xff") is None
+    assert peer.faults is None
+
+
+@pytest.mark.parametrize("code", sorted(KNOWN - {wire.REQUEST}))
+def test_what_is_wrong_is_counted_and_the_conversation_goes_on(code: int) -> None:
+    peer = greeted()
+    fault = peer.receive(code, b"\xc1")
+    assert isinstance(fault, Fault)
+    assert peer.receive(code, b"\xc1") == fault
+    assert peer.faults == {fault.words: 2}
+    assert peer.receive(wire.MESSAGES, NAMES_NOTHING) == Offered([])
+
+
+def test_only_so_many_kinds_of_faults_are_told_apart() -> None:
+    peer = greeted()
+    for number in range(100):
+        peer.blame(f"fault {number}")
+    peer.blame("fault 0", 5)
+    assert peer.faults is not None
+    assert (len(peer.faults), peer.faults["fault 0"]) == (32, 6)
+
+
+# ── updates ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def update(peer: Peer, options: Options) -> object:
+    return peer.receive(wire.STATUS_UPDATE, wire.write_options(options))
+
+
+def test_an_update_touches_only_what_it_names() -> None:
+    peer = greeted(Options(pow=0.5, light=True, topics=frozenset([TOPIC])))
+    interest = peer.interest
+    assert update(peer, Options(pow=0.25)) is None
+    assert (peer.pow, peer.light, peer.interest) == (0.25, True, interest)
+    assert update(peer, Options(light=False)) is None
+    assert (peer.pow, peer.light, peer.interest) == (0.25, False, interest)
+    assert update(peer, Options(packets=(1, 2, 3), confirmations=False)) is None
+    assert update(peer, Options(topics=frozenset())) == Changed(interest)
+    assert (peer.pow, peer.light, peer.interest) == (0.25, False, Interest.named([]))
+
+
+def test_who_wants_the_same_as_before_has_not_changed() -> None:
+    peer = greeted(Options(topics=frozenset([TOPIC])))
+    assert update(peer, Options(topics=frozenset([TOPIC]))) is None
+
+
+def test_a_filter_that_comes_later_takes_the_place_of_topics() -> None:
+    """In status-go, too, setting one unsets the other (waku/v1/peer.go, setBloomFilter)."""
+    peer = greeted(Options(topics=frozenset([TOPIC])))
+    assert update(peer, Options(bloom=bloom.FULL)) == Changed(Interest.named([TOPIC]))
+    assert peer.interest == EVERYTHING
+
+
+def test_an_update_that_is_no_good_changes_nothing() -> None:
+    peer = greeted(Options(pow=0.5))
+    assert isinstance(peer.receive(wire.STATUS_UPDATE, bytes.fromhex("c6c28080c20202")), Fault)
+    assert (peer.pow, peer.light, peer.interest) == (0.5, False, EVERYTHING)
+
+
+# ── anything ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.lists(st.tuples(st.integers(0, wire.CODES - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60))))
+def test_after_a_good_status_nothing_is_an_error(packets: list[tuple[int, bytes]]) -> None:
+    peer = greeted()
+    for code, payload in packets:
+        peer.receive(code, payload)
+    assert peer.pow >= 0
+    assert peer.greeted

@@ -1,0 +1,123 @@
+"""What is known and what lives: until it expires, within bounds, and what expires first goes first."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.waku.envelope import Envelope, make, parse
+from restante.waku.pool import ENTRY, GRACE, LIVE, Live, Pool
+from waku.letters import EPOCH, letter
+
+MIB = 1 << 20
+
+
+def expiring(second: int, number: int = 0) -> Envelope:
+    return make(EPOCH + second, 50, b"\1\2\3\4", b"\1\2\3", number)
+
+
+def fill(pool: Pool, *envelopes: Envelope) -> None:
+    for number, each in enumerate(envelopes, 1):
+        pool.know(each, number)
+        pool.keep(Live(each, 1.0, None))
+
+
+def living(pool: Pool) -> set[bytes]:
+    return {digest for topic in pool.live.values() for digest in topic}
+
+
+def test_an_envelope_lives_through_the_second_in_which_it_expires() -> None:
+    pool, envelope = Pool(MIB, MIB), expiring(10)
+    fill(pool, envelope)
+    pool.expire(EPOCH + 10)
+    assert living(pool) == {envelope.hash}
+    pool.expire(EPOCH + 11)
+    assert (pool.live, pool.size) == ({}, 0)
+
+
+def test_it_is_known_for_as_long_as_a_copy_would_not_be_refused_as_old() -> None:
+    pool, envelope = Pool(MIB, MIB), expiring(10)
+    fill(pool, envelope)
+    pool.expire(EPOCH + 10 + GRACE)
+    assert pool.known == {envelope.hash: 1}
+    pool.expire(EPOCH + 11 + GRACE)
+    assert pool.known == {}
+
+
+def test_what_expires_first_is_forgotten_first_whenever_it_came() -> None:
+    pool = Pool(3 * ENTRY, MIB)
+    a, b, c, d = (expiring(second) for second in (40, 10, 30, 20))
+    fill(pool, a, b, c)
+    pool.know(d, 4)
+    assert pool.known == {a.hash: 1, c.hash: 3, d.hash: 4}
+
+
+def test_what_expires_first_is_let_go_first_whenever_it_came() -> None:
+    size = LIVE + len(expiring(10).raw)
+    pool = Pool(MIB, 3 * size)
+    a, b, c, d = (expiring(second) for second in (40, 10, 30, 20))
+    fill(pool, a, b, c)
+    pool.keep(Live(d, 1.0, None))
+    assert living(pool) == {a.hash, c.hash, d.hash}
+    assert pool.size == 3 * size
+
+
+def test_an_envelope_that_was_forgotten_while_it_lives_may_come_again() -> None:
+    pool, envelope = Pool(ENTRY, MIB), expiring(10)
+    fill(pool, envelope, expiring(10, 1))  # one too many to be known: all of that second is forgotten
+    assert pool.known == {}
+    fill(pool, envelope)
+    assert len(living(pool)) == 2
+    pool.expire(EPOCH + 11)
+    assert (pool.live, pool.size) == ({}, 0)
+
+
+seconds = st.integers(-50, 50)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), seconds, st.integers(0, 3)),
+        st.tuples(st.just("expire"), seconds),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_whatever_comes_both_bounds_hold_and_the_books_balance(steps: list[tuple[Any, ...]]) -> None:
+    size = LIVE + len(expiring(0).raw)
+    pool = Pool(8 * ENTRY, 5 * size)
+    for kind, second, *more in steps:
+        if kind == "expire":
+            pool.expire(EPOCH + second)
+        else:
+            envelope = expiring(second, *more)
+            if envelope.hash not in pool.known:
+                fill(pool, envelope)
+        assert len(pool.known) <= 8
+        assert pool.size == size * len(living(pool)) <= 5 * size
+        assert all(pool.live.values()), "a topic without an envelope"
+    pool.expire(EPOCH + 1000)
+    assert (pool.known, pool.live, pool.size) == ({}, {}, 0)
+
+
+def test_the_estimates_of_memory_are_near_the_truth() -> None:
+    """A million topics are no different: here each envelope has one of its own."""
+    count = 20_000
+    raws = [letter(number, topic=number.to_bytes(4, "big"), ttl=100 + number % 1000).raw for number in range(count)]
+    tracemalloc.start()
+    try:
+        known, live = Pool(1 << 40, 1 << 40), Pool(1 << 40, 1 << 40)
+        before = tracemalloc.get_traced_memory()[0]
+        for number, raw in enumerate(raws):
+            known.know(parse(bytes(bytearray(raw))), number)
+        between = tracemalloc.get_traced_memory()[0]
+        for raw in raws:
+            live.keep(Live(parse(bytes(bytearray(raw))), 1.0, None))
+        after = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.5 < (between - before) / (count * ENTRY) < 1.2
+    assert 0.5 < (after - between) / live.size < 1.2

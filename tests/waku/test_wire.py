@@ -1,0 +1,226 @@
+"""Packets: what status-go sent is read, what we send is what it sends, and what is no packet is the peer's fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import rlp as oracle
+from Crypto.Hash import keccak as keccak_oracle
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.errors import PeerError
+from restante.waku import bloom, wire
+from restante.waku.envelope import Envelope, make
+from restante.waku.rlp import RlpError
+from restante.waku.wire import Options, Refusal, Response
+from waku.mutation import mutated
+from waku.vectors import load
+
+VECTORS = load("wire")
+
+
+def named(section: str) -> pytest.MarkDecorator:
+    """One test for each vector of a section."""
+    vectors: Iterable[dict[str, Any]] = VECTORS[section]
+    return pytest.mark.parametrize("vector", vectors, ids=lambda vector: vector.get("name", vector["wire"][:12]))
+
+
+def options_of(shown: dict[str, Any]) -> Options:
+    """Read options as the vectors write them."""
+    values: dict[str, Any] = dict(shown)
+    if "bloom" in shown:
+        values["bloom"] = bloom.read(bytes.fromhex(shown["bloom"]))
+    if "topics" in shown:
+        values["topics"] = frozenset(map(bytes.fromhex, shown["topics"]))
+    for name in values.keys() & {"packets", "bytes"}:
+        values[name] = tuple(values[name])
+    return Options(**values)
+
+
+# ── Status and Status Update ─────────────────────────────────────────────────────────────────────
+
+
+@named("options")
+def test_options_are_read(vector: dict[str, Any]) -> None:
+    assert wire.read_options(bytes.fromhex(vector["wire"])) == options_of(vector["options"])
+
+
+@pytest.mark.parametrize(
+    "vector", [each for each in VECTORS["options"] if each["ours"]], ids=lambda each: each["name"]
+)
+def test_options_are_written_as_status_go_writes_them(vector: dict[str, Any]) -> None:
+    assert wire.write_options(options_of(vector["options"])).hex() == vector["wire"]
+
+
+@named("no options")
+def test_what_names_no_options_is_refused(vector: dict[str, Any]) -> None:
+    with pytest.raises(RlpError, match=vector["words"]):
+        wire.read_options(bytes.fromhex(vector["wire"]))
+
+
+limits = st.tuples(*[st.integers(0, 2**64 - 1)] * 3)
+options = st.builds(
+    Options,
+    pow=st.none() | st.floats(0, allow_infinity=False).map(abs),
+    bloom=st.none() | st.integers(0, bloom.FULL),
+    light=st.none() | st.booleans(),
+    confirmations=st.none() | st.booleans(),
+    packets=st.none() | limits,
+    topics=st.none() | st.frozensets(st.binary(min_size=4, max_size=4), max_size=20),
+    bytes=st.none() | limits,
+)
+
+
+@given(options)
+def test_what_is_written_is_read(given_options: Options) -> None:
+    assert wire.read_options(wire.write_options(given_options)) == given_options
+
+
+def test_ten_thousand_topics_are_taken_and_one_more_is_not() -> None:
+    topics = [number.to_bytes(4, "big") for number in range(wire.MOST_TOPICS + 1)]
+    most = wire.write_options(Options(topics=frozenset(topics[:-1]), bloom=bloom.FULL, packets=(2**64 - 1,) * 3))
+    assert len(wire.read_options(most).topics or ()) == wire.MOST_TOPICS
+    with pytest.raises(RlpError, match="more than 10000 topics"):
+        wire.read_options(oracle.encode([[5, topics]]))
+
+
+def test_a_long_status_is_not_looked_into() -> None:
+    longest = oracle.encode([[9, bytes(wire.MOST_BYTES - 10)]])
+    assert wire.read_options(longest) == Options()
+    with pytest.raises(RlpError, match="more than 65536 bytes"):
+        wire.read_options(longest + b"\0")
+
+
+# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@named("envelopes")
+def test_an_envelope_is_read_and_written(vector: dict[str, Any]) -> None:
+    body = bytes.fromhex(vector["wire"])
+    [envelope] = wire.read_envelopes(body)
+    assert (envelope.expiry, envelope.ttl, envelope.nonce) == (vector["expiry"], vector["ttl"], vector["nonce"])
+    assert (envelope.topic.hex(), envelope.data.hex()) == (vector["topic"], vector["data"])
+    assert envelope.hash.hex() == vector["hash"]
+    assert wire.write_envelopes([envelope.raw]) == body
+
+
+@named("no envelopes")
+def test_one_bad_envelope_spoils_the_packet(vector: dict[str, Any]) -> None:
+    with pytest.raises(RlpError, match=vector["words"]):
+        wire.read_envelopes(bytes.fromhex(vector["wire"]))
+
+
+def small(number: int, size: int = 3) -> Envelope:
+    return make(1_600_000_050, 50, b"\1\2\3\4", bytes(size), number)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=5))
+def test_envelopes_keep_their_order(nonces: list[int]) -> None:
+    body = wire.write_envelopes(small(each).raw for each in nonces)
+    assert body == oracle.encode([[1_600_000_050, 50, b"\1\2\3\4", bytes(3), each] for each in nonces])
+    assert [each.nonce for each in wire.read_envelopes(body)] == nonces
+
+
+def test_more_envelopes_than_a_packet_can_sensibly_have_are_refused() -> None:
+    raw = small(7, 0).raw
+    assert len(wire.read_envelopes(wire.write_envelopes([raw] * wire.MOST_ENVELOPES))) == wire.MOST_ENVELOPES
+    with pytest.raises(RlpError, match="more than 50000 envelopes"):
+        wire.read_envelopes(wire.write_envelopes([raw] * (wire.MOST_ENVELOPES + 1)))
+
+
+class Watched(bytes):
+    """Counts how often it is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(key)
+
+
+READERS: dict[str, Callable[[bytes], object]] = {
+    "options": wire.read_options,
+    "envelopes": wire.read_envelopes,
+    "ack": wire.read_ack,
+    "response": wire.read_response,
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_megabyte_of_nothing_is_refused_at_its_beginning(read: Callable[[bytes], object]) -> None:
+    """Its million items, each of one byte, would take seconds and hundreds of MiB to be listed."""
+    body = Watched(b"\xfa\x10\0\0" + b"\x80" * (1 << 20))
+    with pytest.raises(RlpError):
+        read(body)
+    assert body.looks < 20
+
+
+def test_packets_have_room_for_their_own_head() -> None:
+    """status-go drops whoever sends more than 1 MiB, and counts all of the packet."""
+    envelopes = [small(number, size) for number, size in enumerate((300_000, 300_000, 300_000, 300_000, 10, 900_000))]
+    parts = list(wire.packets(envelopes))
+    assert [[each.nonce for each in part] for part in parts] == [[0, 1, 2], [3, 4], [5]]
+    for part in parts:
+        assert len(wire.write_envelopes(each.raw for each in part)) <= wire.PACKET
+
+
+@given(st.integers(-40, 40))
+def test_what_no_packet_holds_is_left_out(more: int) -> None:
+    large = small(9, wire.PACKET - 34 + more)
+    parts = list(wire.packets([small(1), large, small(2)]))
+    sent = [each.nonce for part in parts for each in part]
+    fits = len(large.raw) <= wire.PACKET - 16
+    assert sent == ([1, 9, 2] if fits else [1, 2])
+    assert max(len(wire.write_envelopes(each.raw for each in part)) for part in parts) <= wire.PACKET
+
+
+# ── confirmations ────────────────────────────────────────────────────────────────────────────────
+
+
+@named("acks")
+def test_a_batch_ack_is_read_in_both_forms(vector: dict[str, Any]) -> None:
+    packet = bytes.fromhex(vector["packet"])
+    assert wire.read_ack(bytes.fromhex(vector["wire"])) == packet
+    assert (wire.write_ack(packet).hex() == vector["wire"]) is vector["ours"]
+
+
+@named("responses")
+def test_a_response_is_read_and_written(vector: dict[str, Any]) -> None:
+    packet = bytes.fromhex(vector["packet"])
+    refusals = tuple(Refusal(bytes.fromhex(digest), code, words) for digest, code, words in vector["refusals"])
+    response = Response(packet, refusals)
+    assert wire.read_response(bytes.fromhex(vector["wire"])) == response
+    assert (wire.write_response(response).hex() == vector["wire"]) is vector["ours"]
+
+
+@named("no responses")
+def test_what_is_no_response_is_refused(vector: dict[str, Any]) -> None:
+    with pytest.raises(RlpError, match=vector["words"]):
+        wire.read_response(bytes.fromhex(vector["wire"]))
+
+
+def test_an_ack_names_the_packet_by_the_hash_of_its_body() -> None:
+    body = bytes.fromhex(VECTORS["envelopes"][0]["wire"])
+    digest = keccak_oracle.new(digest_bits=256, data=body).digest()
+    assert wire.write_ack(digest) == oracle.encode(digest)
+
+
+# ── anything ─────────────────────────────────────────────────────────────────────────────────────
+
+SAID = [
+    bytes.fromhex(vector["wire"])
+    for section in ("options", "no options", "envelopes", "no envelopes", "acks", "responses", "no responses")
+    for vector in VECTORS[section]
+]
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@given(st.binary(max_size=100) | mutated(st.sampled_from(SAID)))
+def test_readers_raise_nothing_but_peer_errors(read: Callable[[bytes], object], payload: bytes) -> None:
+    try:
+        read(payload)
+    except PeerError as error:
+        assert error.code == 2  # noqa: PT017 - "breach of protocol"
