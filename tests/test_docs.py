@@ -24,6 +24,8 @@ from restante.cli import app
 from restante.config import Serve
 from restante.mailbox import books, door, messages, rules, session
 from restante.mailbox.limits import Limits
+from waku.files import leveldbs
+from waku.files.archives import ROWS, archive_of, raws_of
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -147,6 +149,20 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
     assert (tmp_path / "post-copy.sqlite").exists()
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
     assert (tmp_path / "usage-copy.sqlite").exists()
+
+
+def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
+    archive_of(tmp_path / "waku")  # a Mailserver ran here
+    (tmp_path / "status-go").mkdir()
+    leveldbs.of(tmp_path / "status-go" / "waku", ROWS)
+    shell = Shell(tmp_path)
+    for command in blocks(ROOT / "docs" / "operations-waku.md"):
+        if command.startswith("sqlite3 ") and shutil.which("sqlite3") is None:
+            _as_python(command, tmp_path)
+        else:
+            shell.run(command)
+    for folder in ("waku-copy", "another", "taken-over"):
+        assert sorted(raws_of(tmp_path / folder)) == sorted(each.raw for each in ROWS), folder
 
 
 def _as_python(command: str, folder: Path) -> None:
