@@ -41,7 +41,9 @@ def _serve_options(
     max_ttl: Annotated[
         int | None, typer.Option(metavar="SECONDS", help="Envelopes that are to live longer are refused.")
     ] = None,
-    retention: Annotated[float | None, typer.Option(metavar="DAYS", help="How long envelopes are kept; 0: for ever.")] = None,
+    retention: Annotated[
+        float | None, typer.Option(metavar="DAYS", help="How long envelopes are kept; 0: for ever.")
+    ] = None,
     retention_bytes: Annotated[
         int | None, typer.Option(metavar="BYTES", help="How much is kept, the oldest goes first. Default: no limit.")
     ] = None,
