@@ -240,8 +240,10 @@ class Devp2p:
         return None
 
     def _parting(self, payload: bytes) -> Disconnected:
-        if self._snappy and self._state is State.OPEN:
-            with suppress(PeerError):  # ethereumjs never compresses this one
+        if self._snappy:
+            with suppress(
+                PeerError
+            ):  # in the place of a Hello it never is compressed, by ethereumjs not later either
                 payload = unpack(payload, self._limits.packet)
         self._state = State.CLOSED
         reason = Reason.read(payload)
