@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import sqlite3
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -61,3 +62,12 @@ def _flushes_per_second(folder: Path, seconds: float = 0.5) -> float:
             os.fdatasync(file.fileno())
             count += 1
         return count / (time.perf_counter() - start)
+
+
+def scratch_root(asked: Path | None) -> Path:
+    """Return a folder on a real disk: in memory a flush costs nothing and the figures mislead."""
+    temporary = Path(tempfile.gettempdir())
+    root = asked or (Path.cwd() if filesystem(temporary) in RAM_BACKED else temporary)
+    if filesystem(root) in RAM_BACKED:
+        print(f"warning: {root} is in memory, where a flush costs nothing", file=sys.stderr)
+    return root

@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 
 from figures import Results
-from host import RAM_BACKED, facts, filesystem
+from host import facts, scratch_root
 from mailbox_scenarios import SCENARIOS, Run
 from servers import KINDS, Bench, ServerError, pin_generator
 from wire import BadWireError
@@ -64,15 +64,6 @@ async def measure(run: Run, names: list[str]) -> None:
             run.results.failures.extend(f"{name}: {error!r}" for error in group.exceptions)
         finally:
             run.bench.kill_all()
-
-
-def scratch_root(asked: Path | None) -> Path:
-    """Return a folder on a real disk: in memory a flush costs nothing and the figures mislead."""
-    temporary = Path(tempfile.gettempdir())
-    root = asked or (Path.cwd() if filesystem(temporary) in RAM_BACKED else temporary)
-    if filesystem(root) in RAM_BACKED:
-        print(f"warning: {root} is in memory, where a flush costs nothing", file=sys.stderr)
-    return root
 
 
 def main() -> int:

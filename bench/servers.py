@@ -21,7 +21,7 @@ from wire import HOST
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Kind = Literal["restante", "reference"]
+Kind = Literal["restante", "reference", "waku"]
 KINDS: tuple[Kind, ...] = ("restante", "reference")
 START_SECONDS = 20.0
 STOP_SECONDS = 20.0
@@ -45,7 +45,16 @@ def _reference(data: Path, port: int) -> list[str]:
     return [*serve, f"--channel-db={data / CHANNEL_DB}"]
 
 
-_COMMANDS: dict[Kind, Callable[[Path, int], list[str]]] = {"restante": _restante, "reference": _reference}
+def _waku(data: Path, port: int) -> list[str]:
+    serve = [sys.executable, "-m", "restante", "waku", "serve", "--data", str(data)]
+    return [*serve, "--listen", f"{HOST}:{port}", "--admin", "off"]
+
+
+_COMMANDS: dict[Kind, Callable[[Path, int], list[str]]] = {
+    "restante": _restante,
+    "reference": _reference,
+    "waku": _waku,
+}
 
 
 @dataclass
@@ -55,6 +64,7 @@ class Server:
     kind: Kind
     port: int
     started: float
+    data: Path
     log: Path
     _process: subprocess.Popen[bytes]
     _counter: mmap.mmap
@@ -66,8 +76,15 @@ class Server:
 
     def rss(self) -> int:
         """Bytes resident."""
+        return self._memory("VmRSS:")
+
+    def peak(self) -> int:
+        """Bytes resident, at the most so far."""
+        return self._memory("VmHWM:")
+
+    def _memory(self, name: str) -> int:
         for line in self._proc("status").splitlines():
-            if line.startswith("VmRSS:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
         raise ServerError(f"{self.kind} is gone: {self.last_words()}")
 
@@ -91,7 +108,7 @@ class Server:
         except subprocess.TimeoutExpired as error:
             self.kill()
             raise ServerError(f"{self.kind} did not stop within {STOP_SECONDS:.0f} s of SIGTERM") from error
-        if code != 0 and self.kind == "restante":
+        if code != 0 and self.kind != "reference":
             raise ServerError(f"{self.kind} exited {code}: {self.last_words()}")
 
     def kill(self) -> None:
@@ -154,7 +171,7 @@ class Bench:
                 stdout=output,
                 stderr=output,
             )
-            server = Server(kind, port, started, log, process, mmap.mmap(count.fileno(), 8))
+            server = Server(kind, port, started, data, log, process, mmap.mmap(count.fileno(), 8))
         self._servers.append(server)
         return server
 

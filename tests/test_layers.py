@@ -15,16 +15,17 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
     {"restante.waku", "restante.waku.rlp", "restante.waku.keccak", "restante.waku.bloom"},
     {"restante.waku.envelope", "restante.waku.keys", "restante.waku.packed", "restante.waku.interest"},
-    {"restante.waku.hello", "restante.waku.enode", "restante.waku.wire", "restante.waku.acceptance"},
+    {"restante.waku.hello", "restante.waku.enode", "restante.waku.wire"},
+    {"restante.waku.acceptance", "restante.waku.mining"},
     {"restante.waku.limits"},
     {"restante.mailbox.addresses"},
     {"restante.config", "restante.ops", "restante.ops.logs"},
-    {"restante.ops.process"},
+    {"restante.ops.process", "restante.ops.progress"},
     {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
     {"restante.waku.ecies", "restante.waku.archive.ids"},
-    {"restante.waku.peer", "restante.waku.pool"},
+    {"restante.waku.peer", "restante.waku.pool", "restante.waku.sealing"},
     {"restante.waku.mailserver"},
     {"restante.waku.handshake"},
     {"restante.waku.frames"},
@@ -36,22 +37,26 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     # engines
     {"restante.store"},
-    {"restante.store.directory"},
+    {"restante.store.directory", "restante.store.newfile"},
     {"restante.store.database"},
     {"restante.mailbox.store.load", "restante.mailbox.store.rows", "restante.mailbox.store.schema"},
     {"restante.mailbox.takeover.source", "restante.waku.archive.schema"},
     {"restante.waku.archive"},
-    {"restante.waku.archive.rows", "restante.waku.archive.pruning"},
+    {"restante.waku.archive.rows", "restante.waku.archive.pruning", "restante.waku.archive.reading"},
+    {"restante.waku.archive.checking", "restante.waku.archive.backup", "restante.waku.files"},
+    {"restante.waku.files.rlpfile", "restante.waku.files.parquet", "restante.waku.files.leveldb"},
     {"restante.mailbox.store.sqlite", "restante.mailbox.store.status", "restante.waku.archive.sqlite"},
     {"restante.mailbox.store", "restante.mailbox.takeover"},
     # shells
     {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
+    {"restante.waku.files.exporting", "restante.waku.files.importing"},
     {"restante.mailbox.office"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
     {"restante.mailbox.serve"},
     {"restante.waku.dice", "restante.waku.link"},
-    {"restante.waku.keyfile", "restante.waku.caller"},
+    {"restante.waku.keyfile", "restante.waku.caller", "restante.waku.address"},
+    {"restante.waku.post"},
     {"restante.waku.node"},
     {"restante.waku.serve"},
     {"restante.cli_waku"},
@@ -67,6 +72,7 @@ PACKAGES = {
     "restante.store",
     "restante.waku",
     "restante.waku.archive",
+    "restante.waku.files",
 }
 
 PURE = {
@@ -84,6 +90,7 @@ PURE |= {
         *("rlp", "keccak", "bloom", "envelope", "keys", "ecies", "limits", "archive.ids"),
         *("handshake", "frames", "rlpx", "packed", "hello", "devp2p", "enode"),
         *("interest", "wire", "peer", "pool", "mailserver", "acceptance"),
+        *("mining", "sealing"),
     )
 }
 

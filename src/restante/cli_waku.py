@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,3 +82,110 @@ def serve_command(settings: Any, _sources: Any) -> None:
     logs.start(settings.log_format)
     os.umask(0o077)  # what is in the data directory is nobody else's business
     serve(settings)
+
+
+@app.command()
+def post(
+    node: Annotated[str, typer.Argument(metavar="ENODE", help="The node to hand it to.")],
+    text: Annotated[str, typer.Argument(help="What to post; - reads standard input.")] = "-",
+    channel: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A public chat: topic and key come from its name.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="8 hexadecimal digits.")] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Seal with the key of the password in it.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Seal for a public key, 128 hexadecimal digits.")
+    ] = None,
+    sign: Annotated[Path | None, typer.Option(metavar="FILE", help="Sign with the key in it.")] = None,
+    ttl: Annotated[int, typer.Option(metavar="SECONDS", min=1, max=2**31)] = 50,
+) -> None:
+    """Seal a text and hand it to a node; prints the envelope's hash.
+
+    The password may also be in RESTANTE_WAKU_PASSWORD.
+    """
+    from restante.waku import enode, keyfile
+    from restante.waku.address import sealed_for
+    from restante.waku.post import Letter
+    from restante.waku.post import post as hand_over
+
+    place, key = sealed_for(channel, topic, password_file, to, os.environ)
+    body = sys.stdin.buffer.read() if text == "-" else text.encode()
+    posted = hand_over(
+        enode.parse(node), Letter(body, place, key, keyfile.load(sign) if sign is not None else None, ttl)
+    )
+    print(posted.envelope.hash.hex())
+    if not posted.confirmed:
+        print("the node never confirms; whether it took the envelope is not known", file=sys.stderr)
+
+
+Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", help="The data directory.")]
+DATA = Path("restante-waku")
+
+
+@app.command("export")
+def export_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Is made, .rlp or .parquet; must not exist.")],
+    data: Data = DATA,
+) -> None:
+    """Write all archived envelopes to a file; the server may be running."""
+    from restante.waku.files.exporting import export
+
+    print(f"exported {export(data, file):,} envelopes")
+
+
+@app.command("import")
+def import_command(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help=".rlp, .parquet, or the directory of a LevelDB archive.")
+    ],
+    data: Data = DATA,
+) -> None:
+    """Archive the envelopes of files; the server must be stopped. Done again, it changes nothing."""
+    from restante.waku.files.importing import render, take_in
+
+    os.umask(0o077)  # as for `serve`
+    report = take_in(data, paths)
+    print(render(report))
+    for flaw in report.flaws:
+        print(flaw, file=sys.stderr)
+    if report.refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(data: Data = DATA) -> None:
+    """Look whether an archive is whole; the server may be running."""
+    from restante.ops.progress import progress
+    from restante.waku.archive import checking, reading
+    from restante.waku.archive.schema import SCHEMA
+
+    with SCHEMA.reading(data) as database:
+        counts = reading.counts(database)
+        with progress("check", counts.envelopes) as advance:
+            wrong = list(islice(checking.check(database, advance), MOST_SAID))
+    for sentence in wrong:
+        print(sentence, file=sys.stderr)
+    if wrong:
+        raise typer.Exit(1)
+    print(f"{counts.envelopes:,} envelopes, {counts.bytes:,} bytes, {counts.topics:,} topics: all is well")
+
+
+MOST_SAID = 100
+"""Sentences about what is wrong; whoever has read these needs no more."""
+
+
+@app.command("backup")
+def backup_command(
+    target: Annotated[Path, typer.Argument(metavar="DIR", help="A new data directory; must be empty, if it exists.")],
+    data: Data = DATA,
+) -> None:
+    """Copy an archive; the server may be running."""
+    from restante.ops.progress import progress
+    from restante.waku.archive.backup import backup
+
+    os.umask(0o077)  # as for `serve`
+    with progress("backup") as advance:
+        backup(data, target, advance)
+    print(f"{target} is a data directory with a copy of the archive")

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +16,7 @@ from restante.mailbox.state import State
 from restante.mailbox.store import open_store
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
 from restante.mailbox.store.sqlite import SqliteStore
+from schemas import schema, version
 from stores.engines import SqliteInMemory
 from stores.ledger import Ledger
 from stores.picture import picture
@@ -29,29 +29,6 @@ def thaw(version: int, path: str | Path = ":memory:") -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None)
     database.executescript((FROZEN / f"sqlite-{version:04}.sql").read_text())
     return database
-
-
-def schema(database: sqlite3.Connection) -> dict[str, Any]:
-    """Give tables, columns and indexes; comments and white space are no part of a schema."""
-    names = database.execute("SELECT type, name, tbl_name FROM sqlite_schema ORDER BY type, name").fetchall()
-    tables = [name for kind, name, _ in names if kind == "table"]
-    return {
-        "names": names,
-        "columns": {table: database.execute(f"PRAGMA table_xinfo({table})").fetchall() for table in tables},
-        "options": sorted(row[1:6] for row in database.execute("PRAGMA table_list") if row[1] in tables),
-        "indexes": {
-            name: database.execute(f"PRAGMA index_xinfo({name})").fetchall()
-            for kind, name, _ in names
-            if kind == "index"
-        },
-    }
-
-
-def version(database: sqlite3.Connection) -> tuple[int, int]:
-    return (
-        database.execute("PRAGMA application_id").fetchone()[0],
-        database.execute("PRAGMA user_version").fetchone()[0],
-    )
 
 
 # ── migrations ───────────────────────────────────────────────────────────────────────────────────

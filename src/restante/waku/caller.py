@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -19,7 +20,7 @@ from restante.waku.keccak import keccak
 from restante.waku.keys import Key
 from restante.waku.limits import Limits
 from restante.waku.link import Link
-from restante.waku.peer import Answered, Event, Greeted
+from restante.waku.peer import Answered, Event, Greeted, Peer
 from restante.waku.rlpx import Rlpx, largest
 from restante.waku.wire import Options, Response
 
@@ -41,14 +42,27 @@ class Caller:
         self._greeted: asyncio.Future[None] = self.loop.create_future()
         self._answers: dict[bytes, asyncio.Future[Response]] = {}
 
+    @property
+    def node(self) -> Peer:
+        """What the node said of itself."""
+        assert self.link is not None
+        return self.link.peer
+
     async def offer(self, envelopes: Iterable[Envelope]) -> Response:
-        """Hand over envelopes, in one packet; gives what became of them. Raises CallError."""
+        """Hand over envelopes, in one packet; gives what became of them. Raises CallError.
+
+        Only a node that `confirms` ever says so.
+        """
+        answer: asyncio.Future[Response] = self.loop.create_future()
+        self._answers[self.hand_over(envelopes)] = answer
+        return await answer
+
+    def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
+        """Hand over envelopes, in one packet, give the packet's hash."""
         assert self.link is not None
         body = wire.write_envelopes(each.raw for each in envelopes)
-        answer: asyncio.Future[Response] = self.loop.create_future()
-        self._answers[keccak(body)] = answer
         self.link.send(wire.MESSAGES, body)
-        return await answer
+        return keccak(body)
 
     # ── what the link calls (Keeper) ─────────────────────────────────────────────────────────────
 
@@ -118,7 +132,8 @@ async def call(enode: Enode, key: Key, interest: Interest, seconds: float = 10.0
     except TimeoutError:
         raise CallError(f"{enode.address} did not greet within {seconds:g} s") from None
     except OSError as error:
-        raise CallError(f"cannot connect to {enode.address}: {error.strerror or error}") from error
+        words = os.strerror(error.errno) if error.errno and error.errno > 0 else error  # look-ups have their own
+        raise CallError(f"cannot connect to {enode.address}: {words}") from error
     try:
         yield caller
     finally:

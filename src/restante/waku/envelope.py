@@ -13,12 +13,17 @@ from typing import Final
 
 import msgspec
 
+from restante.errors import Misuse
 from restante.waku import rlp
 from restante.waku.keccak import keccak
 
 U32: Final = 0xFFFFFFFF
+U64: Final = 0xFFFFFFFFFFFFFFFF
 TOPIC: Final = 4
 """Bytes of a topic."""
+
+_LEAST: Final = (0, 0x80, *(1 << 8 * size for size in range(1, 8)))
+"""The least number that is written with so many bytes behind a length; less has a shorter form."""
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
@@ -31,6 +36,10 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
     """The RLP, exactly."""
     hash: bytes
+    data_at: int
+    """Where the data begins in `raw`."""
+    data_stop: int
+    """Where the data ends, and the nonce begins."""
 
     @property
     def sent(self) -> int:
@@ -40,12 +49,18 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     @property
     def data(self) -> bytes:
         """The sealed payload."""
-        found = rlp.spans(self.raw)[3]
-        return self.raw[found.start : found.stop]
+        return self.raw[self.data_at : self.data_stop]
+
+    @property
+    def bare(self) -> bytes:
+        """The RLP of all but the nonce: what the work is done on."""
+        tag = self.raw[0]
+        inner = self.raw[1 if tag < 0xF8 else tag - 0xF6 : self.data_stop]
+        return rlp.list_head(len(inner)) + inner
 
     def size(self) -> int:
         """Bytes as limits count them: 20 for the fields, and the data (waku/common/envelope.go, `size`)."""
-        return 20 + len(self.data)
+        return 20 + self.data_stop - self.data_at
 
     def pow(self, late: int = 0) -> float:
         """Compute the proof of work: leading zero bits for each byte and second.
@@ -53,56 +68,68 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
         `late` is added to the ttl, for an envelope from the near future (waku/waku.go:1285). With no time at all it
         is infinite, as it is in Go.
         """
-        # The nonce is the last item: what stands before it is what the work is done on.
-        inner = self.raw[rlp.span(self.raw).start : len(self.raw) - len(rlp.encode(self.nonce))]
-        bare = rlp.list_head(len(inner)) + inner
-        return _pow(keccak(bare + self.nonce.to_bytes(8, "big")), len(bare), self.ttl + late)
+        bare = self.bare
+        return work(keccak(bare + self.nonce.to_bytes(8, "big")), len(bare), self.ttl + late)
 
 
-def _pow(digest: bytes, size: int, seconds: int) -> float:
+def work(digest: bytes, size: int, seconds: int) -> float:
+    """Compute the proof of work that a hash shows, for so many bytes that are to be kept for so many seconds."""
     zeros = 256 - int.from_bytes(digest, "big").bit_length()
     # Divided one after the other, as Go does it: the last bit decides at an edge (waku/common/envelope.go:113-125).
     return math.ldexp(1.0, zeros) / size / seconds if seconds else math.inf
 
 
 def make(expiry: int, ttl: int, topic: bytes, data: bytes, nonce: int = 0) -> Envelope:
-    """Make an envelope; `seal` and `mine` are for its data and its nonce."""
+    """Make an envelope; `seal` and `mine` are for its data and its nonce. Raises Misuse for what does not fit."""
+    if len(topic) != TOPIC or not (0 <= expiry <= U32 and 0 <= ttl <= U32 and 0 <= nonce <= U64):
+        raise Misuse(f"an envelope has a topic of {TOPIC} bytes, times of 32 bits and a nonce of 64")
     raw = rlp.encode([expiry, ttl, topic, data, nonce])
-    return Envelope(expiry, ttl, topic, nonce, raw, keccak(raw))
+    stop = len(raw) - len(rlp.encode(nonce))
+    return Envelope(expiry, ttl, topic, nonce, raw, keccak(raw), stop - len(data), stop)
 
 
 def parse(raw: bytes) -> Envelope:
     """Read the RLP of one envelope. Raises RlpError."""
-    return cut(raw, rlp.span(raw)) if rlp.span(raw).stop == len(raw) else _tail()
-
-
-def _tail() -> Envelope:
-    raise rlp.RlpError("bytes follow the envelope")
+    whole = rlp.span(raw)
+    if whole.stop != len(raw):
+        raise rlp.RlpError("bytes follow the envelope")
+    return cut(raw, whole)
 
 
 def cut(data: bytes, whole: rlp.Span) -> Envelope:
     """Read the envelope that stands there in a packet. Raises RlpError."""
-    raw = data[whole.at : whole.stop]
-    fields = rlp.spans(raw)
-    if len(fields) != 5:
-        raise rlp.RlpError(f"an envelope has five items, not {len(fields)}")
-    expiry, ttl, topic, payload, nonce = fields
-    if topic.is_list or topic.stop - topic.start != TOPIC:
-        raise rlp.RlpError(f"a topic is a string of {TOPIC} bytes")
-    if payload.is_list:
-        raise rlp.RlpError("an envelope's data is a string")
-    return Envelope(
-        _number(raw, expiry, 4),
-        _number(raw, ttl, 4),
-        raw[topic.start : topic.stop],
-        _number(raw, nonce, 8),
-        raw,
-        keccak(raw),
-    )
+    at, start, stop, is_list = whole
+    if not is_list:
+        raise rlp.RlpError("an envelope is a list")
+    raw = data[at:stop]
+    # The five items are read one by one and not by `rlp.spans`: this is done for every envelope that any peer has.
+    # What reaches beyond the end is found out at the end.
+    try:
+        expiry, at = _number(raw, start - at, 4)
+        ttl, at = _number(raw, at, 4)
+        if raw[at] != 0x80 + TOPIC:
+            raise rlp.RlpError(f"a topic is a string of {TOPIC} bytes")
+        topic = raw[at + 1 : at + 1 + TOPIC]
+        _, start, stop, is_list = rlp.span(raw, at + 1 + TOPIC)
+        if is_list:
+            raise rlp.RlpError("an envelope's data is a string")
+        nonce, at = _number(raw, stop, 8)
+    except IndexError:
+        raise rlp.RlpError("an envelope has five items, not fewer") from None
+    if at != len(raw):
+        raise rlp.RlpError("an envelope has five items, and no more")
+    return Envelope(expiry, ttl, topic, nonce, raw, keccak(raw), start, stop)
 
 
-def _number(raw: bytes, item: rlp.Span, size: int) -> int:
-    _, start, stop, is_list = item
-    if is_list or stop - start > size or (start < stop and not raw[start]):
-        raise rlp.RlpError(f"a number of an envelope is not one of up to {size} bytes")
-    return int.from_bytes(raw[start:stop], "big")
+def _number(raw: bytes, at: int, size: int) -> tuple[int, int]:
+    """Read a number of up to so many bytes, and tell where it ends."""
+    tag = raw[at]
+    at += 1
+    if 0 < tag < 0x80:
+        return tag, at
+    if 0x80 <= tag <= 0x80 + size:
+        stop = at + tag - 0x80
+        number = int.from_bytes(raw[at:stop], "big")
+        if number >= _LEAST[tag - 0x80]:
+            return number, stop
+    raise rlp.RlpError(f"a number of an envelope is not one of up to {size} bytes")

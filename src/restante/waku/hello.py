@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -94,6 +95,7 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
     public: bytes
     version: int = VERSION
 
+    @lru_cache(maxsize=16)  # noqa: B019 - it is small, and of a node there is one
     def encode(self) -> bytes:
         """Write it."""
         capabilities = [[name.encode(), version] for name, version in self.capabilities]

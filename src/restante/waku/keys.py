@@ -20,25 +20,27 @@ SIGNATURE: Final = 65
 
 
 class Key:
-    """A private key. Raises ValueError for 32 bytes that are none: 0, or not below the curve's order."""
+    """A private key. Raises ValueError for what is none: not 32 bytes, 0, or not below the curve's order."""
 
-    __slots__ = ("_key", "public")
+    __slots__ = ("_signer", "public", "secret")
 
     def __init__(self, secret: bytes) -> None:
-        self._key = coincurve.PrivateKey(secret)
-        self.public: Final = self._key.public_key.format(compressed=False)[1:]
-
-    @property
-    def secret(self) -> bytes:
-        return self._key.secret
+        if len(secret) != SECRET:
+            raise ValueError(f"a private key has {SECRET} bytes, not {len(secret)}")
+        self.public: Final = coincurve.PublicKey.from_secret(secret).format(compressed=False)[1:]
+        self.secret: Final = secret
+        # coincurve's private key computes its public key twice; keys of one handshake mostly sign nothing.
+        self._signer: coincurve.PrivateKey | None = None
 
     def sign(self, digest: bytes) -> bytes:
         """Sign 32 bytes, which are not hashed again; who signed can be recovered."""
-        return self._key.sign_recoverable(digest, hasher=None)
+        if self._signer is None:
+            self._signer = coincurve.PrivateKey(self.secret)
+        return self._signer.sign_recoverable(digest, hasher=None)
 
     def agree(self, public: bytes) -> bytes:
         """Give the X coordinate of the Diffie-Hellman point. Raises PeerError where `public` is no point."""
-        return _point(public).multiply(self._key.secret).format(compressed=False)[1:33]
+        return _point(public).multiply(self.secret).format(compressed=False)[1:33]
 
 
 def _point(public: bytes) -> coincurve.PublicKey:

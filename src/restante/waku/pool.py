@@ -51,7 +51,7 @@ class Expiring(Generic[T]):
         return self._things.pop(heapq.heappop(self._seconds)) if self._seconds else []
 
 
-class Live(msgspec.Struct, frozen=True):
+class Live(msgspec.Struct, frozen=True, gc=False):
     """An envelope that may be relayed."""
 
     envelope: Envelope

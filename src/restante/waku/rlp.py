@@ -15,6 +15,7 @@ Grammar (Ethereum yellow paper, appendix B):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from restante.errors import PeerError
@@ -196,6 +197,7 @@ def pack(encoded: Any) -> bytes:
     return list_head(len(payload)) + payload
 
 
+@lru_cache(maxsize=4096)  # asked for each envelope, and padding makes most of them of a few sizes
 def list_head(length: int) -> bytes:
     """Give what stands before the items of a list, so many bytes together."""
     return _head(0xC0, length)

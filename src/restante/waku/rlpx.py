@@ -1,16 +1,15 @@
 """RLPx: the encrypted transport of devp2p, as bytes in and frames out.
 
-    recipient   SIZE → AUTH → HEADER ⇄ BODY
-    initiator   SIZE → ACK  → HEADER ⇄ BODY
+    recipient   size → auth → header ⇄ body
+    initiator   size → ack  → header ⇄ body
 
-Each state waits for so many bytes and says what comes next. Nothing is read or written here: feed what arrives to
-`receive_data`, and write what `data_to_send` and `seal` give.
+Each state waits for so many bytes, takes them, and says what comes next. Nothing is read or written here: feed what
+arrives to `receive_data`, and write what `data_to_send` and `seal` give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from enum import Enum, auto
+from collections.abc import Callable
 from typing import Final
 
 from restante.errors import PeerError
@@ -31,21 +30,9 @@ MaxMessageSize)."""
 def largest(plain: int) -> int:
     """Give the bytes that a frame may need for a packet of this size: its message id, and snappy at its worst.
 
-    Raises nothing; never more than a frame can have (snappy.cc, MaxCompressedLength).
+    Never more than a frame can have (snappy.cc, MaxCompressedLength).
     """
     return min(2 + 32 + plain + plain // 6, frames.LARGEST)
-
-
-class State(Enum):
-    """What is waited for."""
-
-    SIZE = auto()
-    """The first bytes of the peer's handshake packet."""
-    AUTH = auto()
-    ACK = auto()
-    """The rest of it."""
-    HEADER = auto()
-    BODY = auto()
 
 
 class Rlpx:
@@ -80,7 +67,7 @@ class Rlpx:
         self._out = b""
         self._buffer: bytes | bytearray = b""
         self._packet = b""
-        self._state = State.SIZE
+        self._state: Callable[[Rlpx, bytes], bytes | None] = Rlpx._prefix
         self._need = handshake.PREFIX
         self._size = 0
         self._cap = cap
@@ -122,29 +109,32 @@ class Rlpx:
         found: list[bytes] = []
         if self.broken:
             return found
-        # Bytes as they come are not copied; where a part was left over, it is a bytearray that grows in its place.
+        # What comes whole is not copied; what is left over is a bytearray, which grows in its place.
         buffer = self._buffer
         buffer += data
         at = 0
         try:
             while len(buffer) - at >= self._need:
                 stop = at + self._need
-                frame = _STEPS[self._state](self, bytes(buffer[at:stop]))
+                frame = self._state(self, bytes(buffer[at:stop]))
                 at = stop
                 if frame:
                     found.append(frame)
         except PeerError as broken:
             self.broken = broken
             at = len(buffer)
-        self._buffer = buffer if not at and buffer else bytearray(buffer[at:]) if at < len(buffer) else b""
+        if at == len(buffer):
+            self._buffer = b""
+        elif at or isinstance(buffer, bytes):
+            self._buffer = bytearray(buffer[at:])
         return found
 
-    # Each step is handed the bytes its state needs, sets what is next, and gives a frame if that is what it has.
+    # The states: each is handed the bytes it needs, sets what is next, and gives a frame if that is what it was.
 
     def _prefix(self, prefix: bytes) -> None:
         self._need = handshake.size(prefix) + 2 - len(prefix)
         self._packet = prefix
-        self._state = State.ACK if self._proposal else State.AUTH
+        self._state = Rlpx._ack if self._proposal else Rlpx._auth
 
     def _auth(self, rest: bytes) -> None:
         assert self._dice
@@ -158,27 +148,19 @@ class Rlpx:
     def _begin(self, secrets: Secrets) -> None:
         self._frames = Frames(secrets)
         self._packet, self._proposal, self._dice = b"", None, None
-        self._state, self._need = State.HEADER, frames.HEADER
+        self._state, self._need = Rlpx._header, frames.HEADER
 
     def _header(self, wire: bytes) -> None:
         assert self._frames
         size = self._frames.size(wire)
-        cap = self._cap if self._size else min(FIRST, self._cap)
+        first = not self._size
+        cap = min(FIRST, self._cap) if first else self._cap
         if not 0 < size <= cap:
             raise PeerError(BREACH, f"a frame has 1 to {cap} bytes here, not {size}")
         self._size = size
-        self._state, self._need = State.BODY, frames.length(size)
+        self._state, self._need = Rlpx._body, frames.length(size)
 
     def _body(self, wire: bytes) -> bytes:
         assert self._frames
-        self._state, self._need = State.HEADER, frames.HEADER
+        self._state, self._need = Rlpx._header, frames.HEADER
         return self._frames.open(wire, self._size)
-
-
-_STEPS: Final[Mapping[State, Callable[[Rlpx, bytes], bytes | None]]] = {
-    State.SIZE: Rlpx._prefix,
-    State.AUTH: Rlpx._auth,
-    State.ACK: Rlpx._ack,
-    State.HEADER: Rlpx._header,
-    State.BODY: Rlpx._body,
-}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import tempfile
 from contextlib import closing
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from restante.errors import Misuse, StoreError
+from restante.errors import StoreError
 from restante.mailbox.store.schema import SCHEMA
+from restante.store.newfile import new_file
 
 TABLES: Final = {
     "nameplates": "app_id, started, waiting_time, total_time, result",
@@ -29,24 +28,12 @@ def give_back(data: Path, file: Path) -> dict[str, int]:
     A server may be running on the data directory. The file appears when it is complete. Raises Misuse where it exists
     already or there is nothing to export, StoreError where one of the two databases cannot be used.
     """
-    if file.exists():
-        raise Misuse(f"{file} exists already: name another file, or move it away")
-    if not file.parent.is_dir():
-        raise Misuse(f"there is no directory {file.parent} to write {file.name} in")
-    with SCHEMA.reading(data) as ours:
-        try:
-            made, unfinished = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
-        except OSError as error:
-            raise StoreError(f"cannot write {file}: {error.strerror}") from error
-        os.close(made)
+    with new_file(file) as unfinished, SCHEMA.reading(data) as ours:
         try:
             with closing(sqlite3.connect(unfinished, isolation_level=None)) as theirs:
                 counts = _write(ours, theirs)
-            Path(unfinished).rename(file)
-        except (sqlite3.Error, OSError) as error:
+        except sqlite3.Error as error:
             raise StoreError(f"cannot export to {file}: {error}") from error
-        finally:
-            Path(unfinished).unlink(missing_ok=True)
     return counts
 
 

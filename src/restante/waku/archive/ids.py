@@ -28,7 +28,7 @@ his next envelope in that place and second left out; by chance it does not happe
 
 def home(envelope: Envelope) -> int:
     """Give the id that an envelope has where nothing is in its way."""
-    return envelope.sent << BITS | int.from_bytes(envelope.hash[:4], "big") >> 1
+    return envelope.sent << BITS | int.from_bytes(envelope.hash[:4]) >> 1
 
 
 def floor(sent: int) -> int:
@@ -52,9 +52,9 @@ def place(at: int, raw: bytes, there: Callable[[int], bytes | None]) -> int | No
 
 def number(topic: bytes) -> int:
     """Write a topic as a number: a small one for SQLite, which stores it in four bytes."""
-    return int.from_bytes(topic, "big", signed=True)
+    return int.from_bytes(topic, signed=True)
 
 
 def topic(written: int) -> bytes:
     """Read a topic's number."""
-    return written.to_bytes(TOPIC, "big", signed=True)
+    return written.to_bytes(TOPIC, signed=True)

@@ -24,7 +24,7 @@ _DROP: Final = (
     """
     UPDATE topics SET count = topics.count - gone.count, first = coalesce(
         (SELECT id >> 31 FROM envelopes WHERE topic = topics.topic AND id > :last ORDER BY id LIMIT 1), first)
-    FROM (SELECT topic, count(*) AS count FROM envelopes WHERE id <= :last GROUP BY topic) AS gone
+    FROM (SELECT topic, count(*) AS count FROM envelopes WHERE id <= :last GROUP BY +topic) AS gone
     WHERE topics.topic = gone.topic
     """,
     "DELETE FROM topics WHERE count = 0 AND topic IN (SELECT topic FROM envelopes WHERE id <= :last)",

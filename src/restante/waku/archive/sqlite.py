@@ -19,7 +19,7 @@ from restante.errors import StoreBusy, StoreError
 from restante.ops.logs import log
 from restante.store.database import roll_back
 from restante.store.directory import lock
-from restante.waku.archive import Archived, Counts, TopicCount, ids, pruning, rows
+from restante.waku.archive import Archived, Counts, TopicCount, pruning, reading, rows
 from restante.waku.archive.schema import FILE, SCHEMA
 from restante.waku.envelope import Envelope
 
@@ -31,14 +31,11 @@ BUSY_SECONDS: Final = 5.0
 CACHE: Final = 64 << 20
 """Bytes of pages that the writer keeps: the ends of some thousand topics, and the table's."""
 
-CHECKPOINT: Final = 32 << 20
+CHECKPOINT: Final = 64 << 20
 """Bytes to be moved from the log into the database at a time, about: a page that changes often is moved once."""
 
 PAGE: Final = 4096
 """Bytes of a page; an envelope changes one of its own in the index of topics."""
-
-LARGEST_PAGE: Final = 8 << 20
-"""Bytes of envelopes that are given at a time."""
 
 _CERTAIN: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}
 """What COMMIT may fail with and be known to have done nothing. SQLITE_FULL is a write of a page to the log that found
@@ -144,13 +141,13 @@ class SqliteArchive:
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     async def counts(self) -> Counts:
-        return await self._read(self._counts)
+        return await self._read(lambda: reading.counts(self.reader))
 
     async def topics(self) -> list[TopicCount]:
-        return await self._read(self._topics)
+        return await self._read(lambda: reading.topics(self.reader))
 
     async def after(self, arrival: int, limit: int) -> list[Archived]:
-        return await self._read(lambda: self._after(arrival, limit))
+        return await self._read(lambda: reading.after(self.reader, arrival, limit))
 
     async def _read(self, work: Callable[[], Result]) -> Result:
         def translated() -> Result:
@@ -160,24 +157,6 @@ class SqliteArchive:
                 raise StoreError(f"cannot read the archive: {error}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._reading, translated)
-
-    def _counts(self) -> Counts:
-        return Counts(*self.reader.execute(_COUNTS).fetchone())
-
-    def _topics(self) -> list[TopicCount]:
-        found = self.reader.execute("SELECT topic, count, first, last FROM topics").fetchall()
-        return [TopicCount(ids.topic(number), *counted) for number, *counted in found]
-
-    def _after(self, arrival: int, limit: int) -> list[Archived]:
-        found, size = [], 0
-        reading = self.reader.execute(_AFTER, (arrival, limit))
-        for row in reading:
-            found.append(Archived(*row))
-            size += len(row[2])
-            if size > LARGEST_PAGE:
-                break
-        reading.close()  # and with it the transaction
-        return found
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._close)
@@ -189,23 +168,6 @@ class SqliteArchive:
         self._checkpoint("TRUNCATE")
         self.database.close()
         os.close(self._held)
-
-
-_COUNTS: Final = """
-SELECT
-    envelopes,
-    bytes,
-    (SELECT count(*) FROM topics),
-    (SELECT min(id) FROM envelopes) >> 31,
-    (SELECT max(id) FROM envelopes) >> 31,
-    next_arrival
-FROM totals
-"""
-
-_AFTER: Final = """
-SELECT arrival, arrived, envelopes.raw FROM arrivals CROSS JOIN envelopes USING (id, arrival)
-WHERE arrival > ? ORDER BY arrival LIMIT ?
-"""
 
 
 def _reader(path: Path) -> sqlite3.Connection:

@@ -1,0 +1,112 @@
+"""Peers of the Mailserver: they greet, hand over envelopes made beforehand, and count what is confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+from restante.waku import rlp, wire
+from restante.waku.devp2p import Connected, Devp2p, Disconnected, Packet
+from restante.waku.dice import SystemDice
+from restante.waku.enode import Enode
+from restante.waku.hello import Capability, Hello
+from restante.waku.packed import pack
+from restante.waku.rlpx import Rlpx
+
+DATA = 284
+"""Bytes of an envelope's data: a sealed payload of 256 (waku.md of status-go's own requests); 305 with the fields."""
+
+TOPICS = [os.urandom(4) for _ in range(5000)]
+
+_DICE = SystemDice()
+_STATUS = wire.write_options(wire.Options(pow=0.0, light=False, confirmations=True, topics=frozenset()))
+"""Interested in nothing: what is measured is not relaying to the senders."""
+
+
+def envelopes(count: int, *, days: float = 30, ahead: int = 5) -> Iterator[bytes]:
+    """Make envelopes sent over so many days, in that order give or take 30 s, that expire in so many seconds."""
+    now = int(time.time())
+    span = int(days * 86400)
+    for number in range(count):
+        age = max(0, span - span * number // count + (number * 7919) % 61 - 30)
+        topic = TOPICS[(number * 2654435761) % len(TOPICS)]
+        data = number.to_bytes(8, "big") + os.urandom(16) * ((DATA - 8) // 16 + 1)
+        yield rlp.encode([now + ahead, age + ahead, topic, data[:DATA], number])
+
+
+class Caller(asyncio.Protocol):
+    """One peer."""
+
+    def __init__(self, enode: Enode) -> None:
+        self._key = _DICE.key()
+        self._enode = enode
+        self.loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[None] = self.loop.create_future()
+        self.confirmed = 0
+        """Packets."""
+        self.delays: list[float] = []
+        self._since: deque[float] = deque()
+        self._news = asyncio.Event()
+        self.transport: asyncio.Transport | None = None
+
+    async def connect(self) -> Caller:
+        hello = Hello("bench", (Capability(*wire.CAPABILITY),), 0, self._key.public)
+        rlpx = Rlpx.initiator(self._key, self._enode.public, _DICE)
+        self._wire = Devp2p(rlpx, hello, self.loop.time())
+        await self.loop.create_connection(lambda: self, self._enode.host, self._enode.port)
+        await self.greeted
+        return self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by descent
+        self.transport.write(self._wire.data_to_send())
+
+    def data_received(self, data: bytes) -> None:
+        for event in self._wire.receive_data(data, self.loop.time()):
+            if isinstance(event, Packet):
+                self._hear(event)
+            elif isinstance(event, Connected):
+                self._wire.send(wire.STATUS, _STATUS)
+            elif isinstance(event, Disconnected) and not self.greeted.done():
+                self.greeted.set_exception(ConnectionError(event.words))
+        self._flush()
+
+    def _hear(self, packet: Packet) -> None:
+        if packet.code == wire.STATUS:
+            self.greeted.set_result(None)
+        elif packet.code == wire.MESSAGE_RESPONSE:
+            if wire.read_response(packet.payload).refusals:
+                raise AssertionError(wire.read_response(packet.payload))
+            self.confirmed += 1
+            self.delays.append(self.loop.time() - self._since.popleft())
+            self._news.set()
+
+    def _flush(self) -> None:
+        data = self._wire.data_to_send()
+        if data and self.transport is not None:
+            self.transport.write(data)
+
+    def hand_over(self, raws: Iterable[bytes]) -> None:
+        body = wire.write_envelopes(raws)
+        self._since.append(self.loop.time())
+        self._wire.send(wire.MESSAGES, body, packed=pack(body))
+        self._flush()
+
+    async def pour(self, packets: Iterator[list[bytes]], at_once: int) -> None:
+        """Hand over packets, so many unconfirmed at a time."""
+        for packet in packets:
+            self.hand_over(packet)
+            while len(self._since) >= at_once:
+                self._news.clear()
+                await self._news.wait()
+        while self._since:
+            self._news.clear()
+            await self._news.wait()
+
+    def leave(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()

@@ -1,0 +1,47 @@
+"""A copy of an archive as it is at one moment, made while its server may be running."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from restante.errors import Misuse, StoreError
+from restante.store.directory import lock
+from restante.store.newfile import new_file
+from restante.waku.archive.schema import FILE, SCHEMA
+
+PAGES: Final = 1024
+"""Pages that are copied at a time."""
+
+
+def backup(data: Path, target: Path, advance: Callable[[int], None]) -> None:
+    """Make a new data directory with the same archive. `advance` is told how many pages are copied.
+
+    Raises Misuse where the target is not empty or there is no archive, StoreError where it cannot be made; then there
+    is none.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise Misuse(f"{target} exists already and is not an empty directory: name another")
+    with SCHEMA.reading(data) as ours:
+        # While this is open the connection keeps seeing the same moment, and the copy need not begin anew when the
+        # server writes (sqlite.org/backup.html); in WAL the server does not wait for it, but its log grows.
+        ours.execute("BEGIN")
+        ours.execute("SELECT 1 FROM totals").fetchone()
+        held = lock(target)
+        try:
+            with new_file(target / FILE) as unfinished:
+                _copy(ours, unfinished, advance)
+        finally:
+            os.close(held)
+
+
+def _copy(ours: sqlite3.Connection, unfinished: Path, advance: Callable[[int], None]) -> None:
+    try:
+        with closing(sqlite3.connect(unfinished, isolation_level=None)) as theirs:
+            ours.backup(theirs, pages=PAGES, progress=lambda *_: advance(PAGES), sleep=0)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot make the backup: {error}") from error

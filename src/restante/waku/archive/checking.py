@@ -1,0 +1,100 @@
+"""Is an archive whole? Everything that is stored twice, or can be computed, is compared.
+
+Reads one moment of the database from beginning to end; a server may be running.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from restante.waku.archive import ids, reading
+from restante.waku.envelope import parse
+from restante.waku.rlp import RlpError
+
+_STEP: Final = 1000
+
+_NO_ARRIVAL: Final = """
+SELECT 'envelope ' || envelopes.id || ' has no arrival' FROM envelopes
+LEFT JOIN arrivals USING (arrival) WHERE arrivals.id IS NOT envelopes.id
+"""
+_NO_ENVELOPE: Final = """
+SELECT 'arrival ' || arrivals.arrival || ' has no envelope' FROM arrivals
+LEFT JOIN envelopes USING (id) WHERE envelopes.arrival IS NOT arrivals.arrival
+"""
+_NOT_NEXT: Final = """
+SELECT 'the next arrival number, ' || next_arrival || ', was given already' FROM totals
+WHERE next_arrival <= (SELECT max(arrival) FROM arrivals)
+"""
+
+
+def check(database: sqlite3.Connection, advance: Callable[[int], None]) -> Iterator[str]:
+    """Tell what is wrong, one sentence each; nothing where all is well."""
+    database.execute("BEGIN")  # all of it as it is at one moment
+    for (said,) in database.execute("PRAGMA integrity_check"):
+        if said != "ok":
+            yield f"the database is damaged: {said}"
+    counted = _Counted()
+    yield from _rows(database, counted, advance)
+    for statement in (_NO_ARRIVAL, _NO_ENVELOPE, _NOT_NEXT):
+        yield from (said for (said,) in database.execute(statement))
+    yield from _sums(database, counted)
+
+
+class _Counted:
+    """What the rows come to."""
+
+    def __init__(self) -> None:
+        self.envelopes = 0
+        self.bytes = 0
+        self.topics: dict[int, tuple[int, int, int]] = {}
+        """Count, first and last sent."""
+
+    def add(self, at: int, topic: int, size: int) -> None:
+        sent = at >> ids.BITS
+        count, first, last = self.topics.get(topic, (0, sent, sent))
+        self.topics[topic] = (count + 1, min(first, sent), max(last, sent))
+        self.envelopes += 1
+        self.bytes += size
+
+
+def _rows(database: sqlite3.Connection, counted: _Counted, advance: Callable[[int], None]) -> Iterator[str]:
+    for at, topic, raw in database.execute("SELECT id, topic, raw FROM envelopes ORDER BY id"):
+        counted.add(at, topic, len(raw))
+        if counted.envelopes % _STEP == 0:
+            advance(_STEP)
+        try:
+            envelope = parse(raw)
+        except RlpError as error:
+            yield f"envelope {at}: {error}"
+            continue
+        if not _is_its_place(database, at, ids.home(envelope)):
+            yield f"envelope {at}: its hash and its time belong to {ids.home(envelope)}"
+        if ids.number(envelope.topic) != topic:
+            yield f"envelope {at}: its topic is {envelope.topic.hex()}, not {ids.topic(topic).hex()}"
+    advance(counted.envelopes % _STEP)
+
+
+def _is_its_place(database: sqlite3.Connection, at: int, home: int) -> bool:
+    """Tell whether an envelope would be found: every id from where it would be down to where it is must be taken."""
+    if at == home:
+        return True
+    if at >> ids.BITS != home >> ids.BITS or not home - ids.PROBES < at < home:
+        return False
+    taken: int = database.execute("SELECT count(*) FROM envelopes WHERE id > ? AND id <= ?", (at, home)).fetchone()[0]
+    return taken == home - at
+
+
+def _sums(database: sqlite3.Connection, counted: _Counted) -> Iterator[str]:
+    stored = reading.counts(database)
+    for name, here, there in (
+        ("envelopes", stored.envelopes, counted.envelopes),
+        ("bytes", stored.bytes, counted.bytes),
+    ):
+        if here != there:
+            yield f"the count of {name} says {here}, there are {there}"
+    topics = {ids.number(each.topic): (each.count, each.first, each.last) for each in reading.topics(database)}
+    for topic in sorted(topics.keys() | counted.topics.keys()):
+        if topics.get(topic) != counted.topics.get(topic):
+            yield f"topic {ids.topic(topic).hex()} is counted wrongly"

@@ -1,0 +1,63 @@
+"""What is read from an archive's database, through whatever connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Final
+
+from restante.waku.archive import Archived, Counts, TopicCount, ids
+
+LARGEST_PAGE: Final = 8 << 20
+"""Bytes of envelopes that are read at a time, about."""
+
+PAGE_ROWS: Final = 1000
+"""Envelopes that are read at a time by who wants them all."""
+
+_COUNTS: Final = """
+SELECT
+    envelopes,
+    bytes,
+    (SELECT count(*) FROM topics),
+    (SELECT min(id) FROM envelopes) >> 31,
+    (SELECT max(id) FROM envelopes) >> 31,
+    next_arrival
+FROM totals
+"""
+
+_AFTER: Final = """
+SELECT arrival, arrived, envelopes.raw FROM arrivals CROSS JOIN envelopes USING (id, arrival)
+WHERE arrival > ? ORDER BY arrival LIMIT ?
+"""
+
+
+def counts(database: sqlite3.Connection) -> Counts:
+    """Count."""
+    return Counts(*database.execute(_COUNTS).fetchone())
+
+
+def topics(database: sqlite3.Connection) -> list[TopicCount]:
+    """Give each topic."""
+    found = database.execute("SELECT topic, count, first, last FROM topics").fetchall()
+    return [TopicCount(ids.topic(number), *counted) for number, *counted in found]
+
+
+def after(database: sqlite3.Connection, arrival: int, limit: int) -> list[Archived]:
+    """Give those that came after an arrival number, at most so many, and none only where there is none."""
+    found, size = [], 0
+    reading = database.execute(_AFTER, (arrival, limit))
+    for row in reading:
+        found.append(Archived(*row))
+        size += len(row[2])
+        if size > LARGEST_PAGE:
+            break
+    reading.close()  # and with it the transaction
+    return found
+
+
+def everything(database: sqlite3.Connection) -> Iterator[list[Archived]]:
+    """Give all there is, in the order of arrival, a page at a time; who writes meanwhile is not held up."""
+    last = 0
+    while page := after(database, last, PAGE_ROWS):
+        yield page
+        last = page[-1].arrival

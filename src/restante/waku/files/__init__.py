@@ -1,0 +1,31 @@
+"""Envelopes in files: what is exported from an archive, and what is imported into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from restante.waku.envelope import Envelope, parse
+from restante.waku.rlp import RlpError
+
+
+class Flaw(msgspec.Struct, frozen=True):
+    """What stands where an envelope should, and is none."""
+
+    where: str
+    """In its file: a byte, a row or a key."""
+    reason: str
+
+
+Item: TypeAlias = Envelope | Flaw
+Items: TypeAlias = Iterator[Item]
+
+
+def read(raw: bytes, where: str) -> Item:
+    """Read what should be an envelope's RLP."""
+    try:
+        return parse(raw)
+    except RlpError as error:
+        return Flaw(where, str(error))

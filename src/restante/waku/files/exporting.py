@@ -1,0 +1,62 @@
+"""`restante waku export`: an archive → a file, beside a running server."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from restante.errors import Misuse, StoreError
+from restante.ops.progress import Advance, progress
+from restante.store.newfile import new_file
+from restante.waku.archive import Archived, reading
+from restante.waku.archive.schema import SCHEMA
+from restante.waku.files import rlpfile
+from restante.waku.rlp import RlpError
+
+
+def export(data: Path, file: Path) -> int:
+    """Write all envelopes to a new file, in the order of arrival; tell how many. It appears when it is complete.
+
+    Raises Misuse where it exists already, its suffix tells nothing, or there is no archive; StoreError where one of
+    the two cannot be used.
+    """
+    write = _writer(file)
+    with SCHEMA.reading(data) as database, new_file(file) as unfinished:
+        counts = reading.counts(database)
+        with progress("export", counts.envelopes) as advance:
+            pages = _Pages(database, counts.next_arrival, advance)
+            try:
+                write(unfinished, pages)
+            except RlpError as error:
+                raise StoreError(f"the archive is damaged ({error}): restante waku check tells more") from error
+    return pages.count
+
+
+class _Pages:
+    """All that had come when the export began."""
+
+    def __init__(self, database: sqlite3.Connection, end: int, advance: Advance) -> None:
+        self.count = 0
+        self._database = database
+        self._end = end
+        self._advance = advance
+
+    def __iter__(self) -> Iterator[list[Archived]]:
+        for page in reading.everything(self._database):
+            wanted = [each for each in page if each.arrival < self._end]
+            yield wanted
+            self.count += len(wanted)
+            self._advance(len(wanted))
+            if len(wanted) < len(page):
+                return
+
+
+def _writer(file: Path) -> Callable[[Path, _Pages], None]:
+    if file.suffix == ".rlp":
+        return rlpfile.write
+    if file.suffix == ".parquet":
+        from restante.waku.files import parquet
+
+        return parquet.write
+    raise Misuse(f"{file}: the name must end in .rlp or .parquet, which tells what to write")

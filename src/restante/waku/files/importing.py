@@ -1,0 +1,120 @@
+"""`restante waku import`: files → an archive, whose server is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from restante.errors import Misuse, StoreError
+from restante.ops.progress import progress
+from restante.waku.archive import Archive, open_archive
+from restante.waku.envelope import Envelope
+from restante.waku.files import Flaw, Items, leveldb, rlpfile
+
+BATCH: Final = 1000
+BATCH_BYTES: Final = 8 << 20
+"""Envelopes, and bytes of them, that are saved together, about."""
+
+NAMED: Final = 20
+"""Flaws that are named one by one."""
+
+
+class Report(msgspec.Struct):
+    """Every item that was read is counted once: as new, as there already, or as refused."""
+
+    read: int = 0
+    new: int = 0
+    known: int = 0
+    """There already, or twice in the files."""
+    refused: Counter[str] = msgspec.field(default_factory=Counter)
+    """By reason."""
+    flaws: list[str] = msgspec.field(default_factory=list)
+    """Where the first of them are."""
+
+
+def take_in(data: Path, paths: list[Path]) -> Report:
+    """Save the envelopes of all files. Done again, it changes nothing.
+
+    Raises Misuse where one does not exist or its name does not tell what it is, before anything is changed;
+    StoreError where a file or the archive cannot be used: then what was saved until there stays.
+    """
+    for path in paths:
+        _opened(path)
+    return asyncio.run(_take_in(data, paths))
+
+
+async def _take_in(data: Path, paths: list[Path]) -> Report:
+    archive = open_archive(data)
+    try:
+        report = Report()
+        first = (await archive.counts()).next_arrival
+        for path in paths:
+            await _take_file(archive, path, report)
+        report.new = (await archive.counts()).next_arrival - first
+        report.known = report.read - report.new - report.refused.total()
+        return report
+    finally:
+        await archive.close()
+
+
+async def _take_file(archive: Archive, path: Path, report: Report) -> None:
+    batch: list[Envelope] = []
+    size = 0
+    with progress(f"import {path.name}") as advance:
+        for item in _read(path):
+            report.read += 1
+            if isinstance(item, Flaw):
+                _note(report, path, item)
+                continue
+            batch.append(item)
+            size += len(item.raw)
+            if len(batch) >= BATCH or size >= BATCH_BYTES:
+                await archive.save(batch, int(time.time()))
+                advance(len(batch))
+                batch, size = [], 0
+        await archive.save(batch, int(time.time()))
+
+
+def _note(report: Report, path: Path, flaw: Flaw) -> None:
+    report.refused[flaw.reason] += 1
+    if len(report.flaws) < NAMED:
+        report.flaws.append(f"{path}, {flaw.where}: {flaw.reason}")
+
+
+def _read(path: Path) -> Items:
+    try:
+        yield from _opened(path)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _opened(path: Path) -> Items:
+    if not path.exists():
+        raise Misuse(f"there is no {path}")
+    if path.is_dir():
+        return leveldb.read(path)
+    if path.suffix == ".rlp":
+        return rlpfile.read(path)
+    if path.suffix == ".parquet":
+        from restante.waku.files import parquet
+
+        return parquet.read(path)
+    raise Misuse(f"{path}: neither .rlp nor .parquet, nor the directory of a LevelDB archive")
+
+
+def render(report: Report) -> str:
+    """Show a report as a few lines of text."""
+    rows = [
+        ("read", report.read),
+        ("new", report.new),
+        ("there already", report.known),
+        ("refused", report.refused.total()),
+    ]
+    lines = [f"{name:<14} {number:>12,}" for name, number in rows]
+    lines += [f"  {number:,}: {reason}" for reason, number in report.refused.most_common()]
+    return "\n".join(lines)

@@ -1,0 +1,108 @@
+"""Archives of status-go: LevelDB databases, whose keys are made of what the values say (mailserver/db_key.go).
+
+    key = sent(4) ‖ hash(32) ‖ topic(4)        value = the envelope's RLP
+
+Before May 2019 keys had no topic (status-go pull request 1459).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from restante.errors import Misuse, StoreError
+from restante.waku import files
+
+CURSOR: Final = 36
+"""Bytes of a key that name the envelope; the topic behind them is the value's own, or not worth believing."""
+KEYS: Final = {CURSOR, CURSOR + 4}
+
+_TABLES: Final = {".ldb", ".sst"}
+"""Files that are never changed once they are there."""
+
+
+def is_archive(folder: Path) -> bool:
+    """Tell whether a directory is a LevelDB database, by the file that every one has."""
+    return (folder / "CURRENT").is_file()
+
+
+def read(folder: Path) -> files.Items:
+    """Give each value, if its key is that of the envelope.
+
+    The directory is only read. Raises Misuse where a program is using it or the library is not there, StoreError
+    where it is no such database.
+    """
+    try:
+        import plyvel
+    except ModuleNotFoundError:
+        raise Misuse("a LevelDB archive needs the extra 'leveldb': pip install 'restante[leveldb]'") from None
+    if not is_archive(folder):
+        raise StoreError(f"{folder} is not a LevelDB database: it has no file CURRENT")
+    with _copied(folder) as copy:
+        try:
+            database = plyvel.DB(str(copy), create_if_missing=False)
+        except (plyvel.Error, OSError) as error:
+            raise StoreError(f"{folder} cannot be opened as a LevelDB database: {error}") from error
+        last = b""
+        with contextlib.closing(database):
+            try:
+                for key, value in database.iterator(verify_checksums=True, fill_cache=False):
+                    yield _item(key, value)
+                    last = key
+            except (plyvel.Error, OSError) as error:
+                yield files.Flaw(f"after key {last.hex()}", f"the rest cannot be read: {error}")
+
+
+def _item(key: bytes, value: bytes) -> files.Item:
+    where = f"key {key.hex()}"
+    if len(key) not in KEYS:
+        return files.Flaw(where, "a key has 36 or 40 bytes")
+    found = files.read(value, where)
+    if not isinstance(found, files.Flaw) and found.sent.to_bytes(4) + found.hash != key[:CURSOR]:
+        return files.Flaw(where, "the key is another's")
+    return found
+
+
+@contextmanager
+def _copied(folder: Path) -> Iterator[Path]:
+    """Give a copy to open: LevelDB changes what it opens. Tables, the most of it, are linked where they can be."""
+    with _nobody_else(folder), tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as copy:
+        for file in folder.iterdir():
+            if file.name != "LOCK" and file.is_file():
+                _bring(file, Path(copy) / file.name)
+        yield Path(copy)
+
+
+def _bring(file: Path, to: Path) -> None:
+    if file.suffix in _TABLES:
+        with contextlib.suppress(OSError):
+            to.hardlink_to(file)
+            return
+    shutil.copyfile(file, to)
+
+
+@contextmanager
+def _nobody_else(folder: Path) -> Iterator[None]:
+    """Refuse a database that is open: goleveldb, which status-go has, locks by flock(2), and LevelDB by fcntl(2)."""
+    try:
+        held = os.open(folder / "LOCK", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise Misuse(f"a program is using {folder}: stop it, or import a copy of the directory") from None
+    try:
+        yield
+    finally:
+        os.close(held)

@@ -1,0 +1,118 @@
+"""Files of envelopes as a table, for programs that look at many (suffix .parquet; parquet.apache.org).
+
+Types are those that every reader has: 64-bit integers and plain strings of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from restante.errors import StoreError
+from restante.waku import files
+from restante.waku.archive import Archived
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("hash", pa.binary(), nullable=False),
+        pa.field("sent", pa.int64(), nullable=False),
+        pa.field("expiry", pa.int64(), nullable=False),
+        pa.field("ttl", pa.int64(), nullable=False),
+        pa.field("topic", pa.binary(), nullable=False),
+        pa.field("arrival", pa.int64(), nullable=False),
+        pa.field("arrived", pa.int64(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("raw", pa.binary(), nullable=False),
+    ]
+)
+
+GROUP_ROWS: Final = 50_000
+GROUP_BYTES: Final = 16 << 20
+"""Of `raw`, that a row group has at most, about: a reader has to hold one."""
+
+_BATCH: Final = 1000
+
+
+def write(file: Path, pages: Iterable[list[Archived]]) -> None:
+    """Write them, in the order given. Raises OSError, and RlpError where the archive is damaged."""
+    with pq.ParquetWriter(file, SCHEMA, compression="zstd", write_page_checksum=True) as output:
+        for group in _groups(pages):
+            output.write_table(_table(group), row_group_size=len(group))
+
+
+def _groups(pages: Iterable[list[Archived]]) -> Iterator[list[Archived]]:
+    group: list[Archived] = []
+    size = 0
+    for page in pages:
+        group += page
+        size += sum(len(each.raw) for each in page)
+        if len(group) >= GROUP_ROWS or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _table(group: list[Archived]) -> pa.Table:
+    envelopes = [each.envelope() for each in group]
+    columns = [
+        [each.hash for each in envelopes],
+        [each.sent for each in envelopes],
+        [each.expiry for each in envelopes],
+        [each.ttl for each in envelopes],
+        [each.topic for each in envelopes],
+        [each.arrival for each in group],
+        [each.arrived for each in group],
+        [len(each.raw) for each in group],
+        [each.raw for each in group],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def read(file: Path) -> files.Items:
+    """Give each row's `raw`, if its `hash` is that, where there is one; a group that cannot be read is passed over.
+
+    Raises StoreError where the file is no such table.
+    """
+    try:
+        table = pq.ParquetFile(file, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise StoreError(f"{file} cannot be read as Parquet: {_line(error)}") from error
+    with table:
+        if "raw" not in table.schema_arrow.names:
+            raise StoreError(f"{file} has no column raw, which would hold envelopes")
+        first = 0
+        for group in range(table.num_row_groups):
+            yield from _group(table, group, first)
+            first += table.metadata.row_group(group).num_rows
+
+
+def _group(table: pq.ParquetFile, group: int, first: int) -> files.Items:
+    wanted = [name for name in ("raw", "hash") if name in table.schema_arrow.names]
+    row = first
+    try:
+        for batch in table.iter_batches(_BATCH, row_groups=[group], columns=wanted):
+            for values in batch.to_pylist():
+                yield _item(values, f"row {row}")
+                row += 1
+    except (pa.ArrowException, OSError) as error:
+        yield files.Flaw(f"row {row}", f"the rest of its group cannot be read: {_line(error)}")
+
+
+def _item(values: dict[str, Any], where: str) -> files.Item:
+    raw, stored = values["raw"], values.get("hash")
+    if not isinstance(raw, bytes):
+        return files.Flaw(where, "raw is no string of bytes")
+    found = files.read(raw, where)
+    if not isinstance(found, files.Flaw) and stored not in (None, found.hash):
+        return files.Flaw(where, "the hash is another's")
+    return found
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

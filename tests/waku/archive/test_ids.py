@@ -1,0 +1,54 @@
+"""Ids: in the order of time, the same envelope finds itself, and a search ends."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.waku.archive import ids
+from waku.archive.envelopes import T0, alike, envelope
+
+
+def test_an_id_is_the_time_and_the_first_31_bits_of_the_hash() -> None:
+    made = alike(envelope(7), b"\xff\xff\xff\xfe")
+    assert ids.home(made) == (T0 + 7) << 31 | 0x7FFFFFFF
+    assert ids.home(alike(envelope(0xFFFFFFFF - T0), b"\xff\xff\xff\xff")) == ids.LAST == 2**63 - 1
+
+
+@given(st.integers(0, 0xFFFFFFFF), st.integers(0, 0xFFFFFFFF), st.binary(min_size=4, max_size=4))
+def test_ids_are_in_the_order_of_time(one: int, other: int, start: bytes) -> None:
+    first, second = (ids.home(alike(envelope(sent - T0), start)) for sent in sorted((one, other)))
+    assert first <= second
+    assert (first >> ids.BITS, second >> ids.BITS) == tuple(sorted((one, other)))
+
+
+@given(st.binary(min_size=4, max_size=4))
+def test_a_topic_is_a_number_of_four_bytes(topic: bytes) -> None:
+    assert -(2**31) <= ids.number(topic) < 2**31
+    assert ids.topic(ids.number(topic)) == topic
+
+
+def test_who_is_in_the_way_is_passed_by_downward() -> None:
+    rows = {1000: b"a", 999: b"b"}
+    assert ids.place(1001, b"c", rows.get) == 1001
+    assert ids.place(1000, b"c", rows.get) == 998
+    assert ids.place(1000, b"a", rows.get) is None
+    assert ids.place(1000, b"b", rows.get) is None
+
+
+def test_a_second_is_not_left() -> None:
+    bottom = ids.floor(5)
+    assert ids.place(bottom, b"b", {bottom: b"a"}.get) is None
+    assert ids.place(bottom + 1, b"b", {bottom + 1: b"a"}.get) == bottom
+
+
+def test_the_search_ends() -> None:
+    tried: list[int] = []
+
+    def full(at: int) -> bytes:
+        tried.append(at)
+        return b"a"
+
+    home = ids.floor(5) + 1_000_000
+    assert ids.place(home, b"b", full) is None
+    assert tried == list(range(home, home - ids.PROBES, -1))

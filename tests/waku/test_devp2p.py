@@ -1,0 +1,450 @@
+"""devp2p: two ends that talk as they should, and peers that do not."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.errors import Misuse
+from restante.waku import rlp
+from restante.waku.devp2p import Connected, Devp2p, Disconnected, Limits, Packet
+from restante.waku.hello import Capability, Hello, Reason, Shared
+from restante.waku.packed import pack
+from restante.waku.rlpx import Rlpx
+from waku.dice import Seeded
+from waku.link import HELLO_A, HELLO_B, WAKU, A, B, Bare, Link, cut
+from waku.mutation import mutated
+
+SHARED = (Shared("waku", 1, 16, 128),)
+
+# ── Hello ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.lists(st.integers(0, 2000), max_size=20).map(tuple))
+def test_both_are_connected_however_their_bytes_are_cut(places: tuple[int, ...]) -> None:
+    link = Link(places=places).carry()
+    assert link.heard_by_a == [Connected(HELLO_B, SHARED)]
+    assert link.heard_by_b == [Connected(HELLO_A, SHARED)]
+    assert (link.a.remote, link.b.remote) == (B.public, A.public)
+    assert not link.a.closed
+    assert not link.b.closed
+
+
+def test_the_recipient_writes_its_ack_and_its_hello_at_once() -> None:
+    bare = Bare()
+    assert bare.frames == [b"\x80" + HELLO_B.encode()]
+
+
+def test_the_capability_that_both_have_in_its_highest_version_is_used() -> None:
+    link = Link(hello_a=msgspec.structs.replace(HELLO_A, capabilities=WAKU[:1])).carry()
+    assert link.heard_by_b == [Connected(link.hello_a, (Shared("waku", 0, 16, 128),))]
+
+
+def test_only_capabilities_that_we_know_are_offered() -> None:
+    hello = Hello("a", (Capability("eth", 63),), 0, A.public)
+    with pytest.raises(Misuse, match="waku"):
+        Devp2p(Rlpx.recipient(A, Seeded(1)), hello, 0.0)
+
+
+def hello_of(**changes: object) -> bytes:
+    return b"\x80" + msgspec.structs.replace(HELLO_A, **changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason", "words"),
+    [
+        (hello_of(public=B.public), Reason.UNEXPECTED_IDENTITY, "another public key"),
+        (hello_of(public=bytes(64)), Reason.NULL_IDENTITY, "without a public key"),
+        (hello_of(capabilities=()), Reason.USELESS_PEER, "no capability"),
+        (hello_of(capabilities=(Capability("waku", 2), Capability("shh", 1))), Reason.USELESS_PEER, "no capability"),
+        (b"\x80", Reason.BREACH, "missing"),
+        (b"\x80\xc0", Reason.BREACH, "five items"),
+        (b"\x80" + pack(HELLO_A.encode()), Reason.BREACH, "list is expected"),
+        (b"\0" + HELLO_A.encode(), Reason.BREACH, "message id"),
+        (b"\2\xc0", Reason.BREACH, "message id 2 came before a Hello"),
+        (b"\x10\xc0", Reason.BREACH, "message id 16 came before a Hello"),
+        (b"\x81\x8e\xc0", Reason.BREACH, "message id 142 came before a Hello"),
+        (b"\x80" + bytes(2049), Reason.BREACH, "1 to 2049 bytes"),
+    ],
+)
+def test_a_hello_that_will_not_do_is_answered_with_the_reason(frame: bytes, reason: Reason, words: str) -> None:
+    """Compressed and as a list: who has our Hello expects that."""
+    bare = Bare()
+    (event,) = bare.say(frame)
+    assert isinstance(event, Disconnected)
+    assert (event.reason, event.by_us) == (reason, True)
+    assert words in event.words
+    assert bare.frames == [b"\1" + pack(reason.listed())]
+    assert bare.peer.closed
+
+
+@given(mutated(st.just(b"\x80" + HELLO_A.encode())) | st.binary(max_size=80))
+def test_whatever_comes_for_a_hello_ends_in_a_connection_or_a_reason(frame: bytes) -> None:
+    bare = Bare()
+    (event,) = bare.say(frame)
+    assert isinstance(event, Connected | Disconnected)
+    assert bare.peer.closed is isinstance(event, Disconnected)
+
+
+def test_a_hello_of_another_version_with_more_items_will_do() -> None:
+    fields = rlp.items(rlp.decode(hello_of(version=55)[1:]))
+    bare = Bare()
+    (event,) = bare.say(b"\x80" + rlp.encode([*fields, [[b"more"]], b"and more"]) + b"tail")
+    assert isinstance(event, Connected)
+    assert event.hello.version == 55
+
+
+def test_who_dials_itself_is_told_so_in_the_place_of_a_hello() -> None:
+    """A bare byte, which is what geth reads there (p2p/transport.go:167-169)."""
+    rlpx = Rlpx.initiator(B, B.public, Seeded(1))
+    us = Devp2p(Rlpx.recipient(B, Seeded(2)), HELLO_B, 0.0)
+    (event,) = us.receive_data(rlpx.data_to_send(), 0.0)
+    assert event == Disconnected(Reason.SELF_CONNECTION, True, "that is ourselves")
+    assert rlpx.receive_data(us.data_to_send()) == [b"\1\x0a"]
+    assert us.closed
+
+
+def test_the_dialler_of_itself_sees_that_too() -> None:
+    us = Devp2p(Rlpx.initiator(B, B.public, Seeded(1)), HELLO_B, 0.0)
+    them = Rlpx.recipient(B, Seeded(2))
+    them.receive_data(us.data_to_send())
+    (event,) = us.receive_data(them.data_to_send(), 0.0)
+    assert isinstance(event, Disconnected)
+    assert event.reason is Reason.SELF_CONNECTION
+
+
+def test_a_handshake_that_breaks_the_rules_ends_without_a_word() -> None:
+    us = Devp2p(Rlpx.recipient(B, Seeded(2)), HELLO_B, 0.0)
+    (event,) = us.receive_data(b"\4" * 2 + b"\7" * 305, 0.0)
+    assert isinstance(event, Disconnected)
+    assert (event.reason, event.by_us) == (Reason.BREACH, True)
+    assert "before EIP-8" in event.words
+    assert us.data_to_send() == b""
+    assert us.closed
+
+
+# ── packets ──────────────────────────────────────────────────────────────────────────────────────
+
+packets = st.lists(st.tuples(st.integers(0, 127), st.binary(max_size=300)), max_size=8)
+
+
+@given(packets, packets, st.lists(st.integers(0, 5000), max_size=9).map(tuple), st.sampled_from([4, 5]))
+def test_packets_arrive_as_they_were_sent(
+    ours: list[tuple[int, bytes]], theirs: list[tuple[int, bytes]], places: tuple[int, ...], version: int
+) -> None:
+    link = Link(msgspec.structs.replace(HELLO_A, version=version), places=places).carry().forget()
+    for code, payload in ours:
+        link.a.send(code, payload)
+    for code, payload in theirs:
+        link.b.send(code, payload, packed=pack(payload))
+    link.carry()
+    assert link.heard_by_b == [Packet(code, payload) for code, payload in ours]
+    assert link.heard_by_a == [Packet(code, payload) for code, payload in theirs]
+
+
+def test_packets_may_stand_in_one_write_with_the_hello() -> None:
+    bare = Bare()
+    events = bare.say(b"\x80" + HELLO_A.encode(), b"\x10" + pack(b"\xc0"), b"\x81\x8e" + pack(b"x"))
+    assert events == [Connected(HELLO_A, SHARED), Packet(0, b"\xc0"), Packet(126, b"x")]
+
+
+def test_message_ids_are_those_of_the_offset() -> None:
+    bare = Bare().connected()
+    for code in (0, 1, 111, 112, 126, 127):
+        bare.peer.send(code, b"payload")
+    assert bare.say() == []
+    assert [frame[: -len(pack(b"payload"))].hex() for frame in bare.frames] == [
+        "10",
+        "11",
+        "7f",
+        "8180",
+        "818e",
+        "818f",
+    ]
+
+
+@pytest.mark.parametrize("ours", [4, 5])
+@pytest.mark.parametrize("theirs", [4, 5])
+def test_only_if_both_have_version_5_is_anything_compressed(ours: int, theirs: int) -> None:
+    bare = Bare(msgspec.structs.replace(HELLO_B, version=ours))
+    bare.say(hello_of(version=theirs))
+    bare.peer.send(1, b"payload", packed=pack(b"payload"))
+    bare.say()
+    compressed = ours == theirs == 5
+    assert bare.frames == [b"\x11" + (pack(b"payload") if compressed else b"payload")]
+    bare.say(b"\2\xc0")
+    assert bare.frames == [b"\3" + (pack(b"\xc0") if compressed else b"\xc0")]
+
+
+def test_packets_are_sent_to_many_for_one_compression() -> None:
+    bare = Bare().connected()
+    bare.peer.send(1, b"not looked at", packed=pack(b"payload"))
+    bare.say()
+    assert bare.frames == [b"\x11" + pack(b"payload")]
+
+
+def test_what_is_sent_at_once_is_one_write() -> None:
+    link = Link().carry().forget()
+    link.a.send(1, b"one")
+    link.a.send(2, b"two")
+    wire = link.a.data_to_send()
+    assert link.a.data_to_send() == b""
+    assert link.b.receive_data(wire, 0.0) == [Packet(1, b"one"), Packet(2, b"two")]
+
+
+def test_nothing_is_sent_before_hello() -> None:
+    link = Link()
+    with pytest.raises(Misuse, match="no Hello yet"):
+        link.a.send(1, b"early")
+
+
+@pytest.mark.parametrize("code", [-17, -1, 128, 1000])
+def test_a_code_that_is_none_is_our_fault(code: int) -> None:
+    link = Link().carry()
+    with pytest.raises(Misuse, match=f"code {code}"):
+        link.a.send(code, b"payload")
+
+
+@pytest.mark.parametrize(
+    "frame", [b"\x81\x90\0", b"\x81\xff\0", b"\x82\1\0\0", b"\x81\x11\0", b"\x81", b"\0\0", b"\xc0\0", b"\xff\0"]
+)
+def test_a_message_id_that_is_none_or_nobodys_is_a_breach(frame: bytes) -> None:
+    (event,) = Bare().connected().say(frame)
+    assert isinstance(event, Disconnected)
+    assert (event.reason, event.by_us) == (Reason.BREACH, True)
+    assert "message id" in event.words
+
+
+@pytest.mark.parametrize(
+    "frame", [b"\x80" + HELLO_A.encode(), b"\3\xc0", b"\3", *(bytes([n, 7]) for n in range(4, 16))]
+)
+def test_other_messages_of_devp2p_are_passed_over(frame: bytes) -> None:
+    bare = Bare().connected()
+    assert bare.say(frame, b"\x10" + pack(b"after")) == [Packet(0, b"after")]
+    assert bare.frames == []
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (b"", "not compressed"),
+        (b"\xc0", "not compressed"),
+        (b"\5abc", "not compressed"),
+        (pack(bytes(101)), "101 bytes when inflated"),
+        (b"\xff\xff\xff\xff\x0f\0a", "4294967295 bytes when inflated"),
+        (b"\x64\0a", "100 bytes when inflated"),
+    ],
+)
+def test_a_packet_that_cannot_be_inflated_or_must_not_is_a_breach(payload: bytes, words: str) -> None:
+    bare = Bare(limits=Limits(packet=100)).connected()
+    (event,) = bare.say(b"\x10" + payload)
+    assert isinstance(event, Disconnected)
+    assert event.reason is Reason.BREACH
+    assert words in event.words
+    assert bare.frames == [b"\1" + pack(Reason.BREACH.listed())]
+
+
+@pytest.mark.parametrize(("size", "fits"), [(100, True), (101, False)])
+def test_a_packet_has_its_most_bytes_compressed_or_not(size: int, fits: bool) -> None:
+    for version in (4, 5):
+        bare = Bare(limits=Limits(packet=100))
+        bare.say(hello_of(version=version))
+        (event,) = bare.say(b"\x10" + (pack(bytes(size)) if version == 5 else bytes(size)))
+        assert (event == Packet(0, bytes(size))) is fits
+
+
+def test_what_was_good_before_a_wrong_mac_is_given() -> None:
+    link = Link().carry().forget()
+    link.a.send(1, b"good")
+    good = link.a.data_to_send()
+    link.a.send(1, b"altered")
+    altered = bytearray(link.a.data_to_send())
+    altered[40] ^= 1
+    first, last = link.b.receive_data(good + bytes(altered), 0.0)
+    assert first == Packet(1, b"good")
+    assert last == Disconnected(Reason.BREACH, True, "the MAC of a frame is wrong")
+
+
+SCRIPT = [(1, b"one" * 50), (126, b"two"), (0, b"")]
+
+
+def wire_of_a() -> bytes:
+    link = Link().carry()
+    for code, payload in SCRIPT:
+        link.a.send(code, payload)
+    return link.a.data_to_send()
+
+
+@given(mutated(st.builds(wire_of_a)), st.lists(st.integers(0, 800), max_size=5))
+def test_altered_bytes_never_raise_and_give_nothing_that_was_not_sent(wire: bytes, places: list[int]) -> None:
+    link = Link().carry()
+    events = [event for part in cut(wire, places) for event in link.b.receive_data(part, 1.0)]
+    ended = bool(events) and isinstance(events[-1], Disconnected)
+    received = events[:-1] if ended else events
+    assert received == [Packet(code, payload) for code, payload in SCRIPT[: len(received)]]
+    assert link.b.closed is ended
+
+
+@given(st.lists(st.binary(min_size=1, max_size=60), max_size=4), st.lists(st.integers(0, 800), max_size=5))
+def test_any_frames_are_taken_without_an_exception(frames: list[bytes], places: list[int]) -> None:
+    bare = Bare().connected()
+    wire = b"".join(map(bare.rlpx.seal, frames))
+    events = [event for part in cut(wire, places) for event in bare.peer.receive_data(part, 1.0)]
+    assert all(isinstance(event, Packet) for event in events[:-1])
+    assert bare.peer.closed is (bool(events) and isinstance(events[-1], Disconnected))
+
+
+# ── Disconnect ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_a_disconnect_is_said_and_heard(reason: Reason) -> None:
+    link = Link().carry().forget()
+    link.a.disconnect(reason)
+    assert link.a.closed
+    link.carry()
+    assert link.heard_by_b == [Disconnected(reason, False, f"the peer said {reason.name}")]
+    assert link.b.closed
+    assert link.heard_by_a == []
+
+
+@pytest.mark.parametrize("payload", [b"\xc1\4", b"\4", pack(b"\xc1\4"), pack(b"\4")])
+def test_a_disconnect_is_understood_in_every_form(payload: bytes) -> None:
+    """Compressed or not, list or byte, in the place of a Hello or later."""
+    (event,) = Bare().connected().say(b"\1" + payload)
+    assert event == Disconnected(Reason.TOO_MANY_PEERS, False, "the peer said TOO_MANY_PEERS")
+
+
+@pytest.mark.parametrize("payload", [b"\xc1\4", b"\4"])
+def test_a_disconnect_may_come_in_the_place_of_a_hello(payload: bytes) -> None:
+    bare = Bare()
+    (event,) = bare.say(b"\1" + payload)
+    assert event == Disconnected(Reason.TOO_MANY_PEERS, False, "the peer said TOO_MANY_PEERS")
+    assert bare.frames == []
+
+
+@given(st.binary(max_size=40), st.booleans())
+def test_any_disconnect_is_one(payload: bytes, connected: bool) -> None:
+    bare = Bare().connected() if connected else Bare()
+    (event,) = bare.say(b"\1" + payload)
+    assert isinstance(event, Disconnected)
+    assert not event.by_us
+    assert bare.frames == []
+
+
+def test_after_the_last_word_nothing_is_said_and_nothing_is_heard() -> None:
+    link = Link().carry().forget()
+    link.a.disconnect(Reason.CLIENT_QUITTING)
+    link.a.send(1, b"late")
+    link.a.disconnect(Reason.REQUESTED)
+    link.b.send(1, b"crossing")
+    assert link.a.receive_data(link.b.data_to_send(), 0.0) == []
+    link.carry()
+    assert link.heard_by_b == [Disconnected(Reason.CLIENT_QUITTING, False, "the peer said CLIENT_QUITTING")]
+    assert link.a.next_timeout() is None
+    assert link.a.handle_timeout(1e9) == []
+
+
+def test_what_comes_after_a_disconnect_is_not_looked_at() -> None:
+    (event,) = Bare().connected().say(b"\1\4", b"\x10" + pack(b"late"), b"\xff")
+    assert isinstance(event, Disconnected)
+
+
+def test_before_the_handshake_is_done_a_disconnect_only_closes() -> None:
+    us = Devp2p(Rlpx.recipient(B, Seeded(2)), HELLO_B, 0.0)
+    us.disconnect(Reason.TOO_MANY_PEERS)
+    assert us.closed
+    assert us.data_to_send() == b""
+
+
+def test_before_their_hello_a_disconnect_is_said_as_after_ours() -> None:
+    bare = Bare()
+    bare.peer.disconnect(Reason.TOO_MANY_PEERS)
+    bare.say()
+    assert bare.frames == [b"\1" + pack(b"\xc1\4")]
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("payload", [pack(b"\xc0"), b"\xc0", b"", b"anything"])
+def test_a_ping_is_answered(payload: bytes) -> None:
+    bare = Bare().connected()
+    assert bare.say(b"\2" + payload) == []
+    assert bare.frames == [b"\3\1\0\xc0"]
+
+
+def test_who_says_no_hello_in_time_is_given_up() -> None:
+    link = Link(now=100.0)
+    assert link.b.next_timeout() == 105.0
+    assert link.b.handle_timeout(104.9) == []
+    (event,) = link.b.handle_timeout(105.0)
+    assert event == Disconnected(Reason.PING_TIMEOUT, True, "there was no Hello in time")
+    assert link.b.closed
+    assert link.b.data_to_send() == b""
+
+
+def test_a_handshake_does_not_buy_more_time_for_the_hello() -> None:
+    link = Link()
+    link.b.receive_data(link.a.data_to_send(), 4.0)
+    assert link.b.next_timeout() == 5.0
+    link.b.handle_timeout(5.0)
+    events = [event for data in [link.b.data_to_send()] for event in link.a.receive_data(data, 5.0)]
+    assert events == [
+        Connected(HELLO_B, SHARED),
+        Disconnected(Reason.PING_TIMEOUT, False, "the peer said PING_TIMEOUT"),
+    ]
+
+
+def test_a_silent_peer_is_asked_and_then_given_up() -> None:
+    bare = Bare().connected()
+    assert bare.peer.next_timeout() == 1.0 + 15.0
+    assert bare.peer.handle_timeout(15.9) == []
+    assert bare.peer.data_to_send() == b""
+    assert bare.peer.handle_timeout(16.0) == []
+    assert bare.rlpx.receive_data(bare.peer.data_to_send()) == [b"\2\1\0\xc0"]
+    assert bare.peer.next_timeout() == 1.0 + 30.0
+    assert bare.peer.handle_timeout(30.9) == []
+    assert bare.peer.data_to_send() == b""
+    (event,) = bare.peer.handle_timeout(31.0)
+    assert event == Disconnected(Reason.PING_TIMEOUT, True, "the peer says nothing any more")
+    assert bare.rlpx.receive_data(bare.peer.data_to_send()) == [b"\1" + pack(b"\xc1\x0b")]
+
+
+def test_one_that_answers_is_never_given_up() -> None:
+    link = Link().carry().forget()
+    for _ in range(10):
+        due = link.a.next_timeout()
+        assert due is not None
+        link.now = due
+        link.a.handle_timeout(due)
+        link.carry()
+    assert link.now == 150.0
+    assert (link.heard_by_a, link.heard_by_b) == ([], [])
+
+
+def test_a_frame_that_never_ends_is_silence() -> None:
+    """Else a byte now and then would hold what a large frame takes, for ever."""
+    link = Link().carry()
+    link.a.send(1, b"slow")
+    for number, byte in enumerate(link.a.data_to_send()[:-1]):
+        link.b.receive_data(bytes([byte]), float(number))
+    assert link.b.next_timeout() == 15.0
+
+
+def test_a_timeout_long_overdue_gives_up_without_asking() -> None:
+    bare = Bare().connected()
+    (event,) = bare.peer.handle_timeout(1000.0)
+    assert isinstance(event, Disconnected)
+
+
+def test_times_are_arguments() -> None:
+    limits = Limits(hello=1.0, ping=2.0, silence=3.0)
+    link = Link(limits=limits)
+    assert link.a.next_timeout() == 1.0
+    link.carry()
+    assert link.a.next_timeout() == 2.0
+    link.a.handle_timeout(2.0)
+    assert link.a.next_timeout() == 3.0

@@ -1,0 +1,198 @@
+"""The envelope: its bytes, its name and its work."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import rlp as oracle
+from Crypto.Hash import keccak as crypto_keccak
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rlp.sedes import List, big_endian_int, binary
+
+from restante.errors import Misuse, PeerError
+from restante.waku import rlp
+from restante.waku.envelope import Envelope, cut, make, parse
+from restante.waku.rlp import RlpError
+from waku.fixed import examples
+from waku.vectors import load
+
+U32, U64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+
+times = st.integers(0, U32) | st.sampled_from((0, 1, 0x7F, 0x80, 0xFF, 0x100, 0xFFFF, 0x10000, 0xFFFFFF, U32))
+nonces = st.integers(0, U64) | st.sampled_from((0, 1, 0x7F, 0x80, 0xFF, 0x100, U32, U32 + 1, U64))
+topics = st.binary(min_size=4, max_size=4)
+payloads = (
+    st.binary(max_size=300)
+    | st.integers(0, 255).map(lambda byte: bytes((byte,)))
+    | st.sampled_from((55, 56, 255, 256, 284, 65535, 65536)).map(bytes)
+)
+envelopes = st.builds(make, times, times, topics, payloads, nonces)
+
+
+def digest(data: bytes) -> bytes:
+    return crypto_keccak.new(data=data, digest_bits=256).digest()
+
+
+def test_envelopes_are_those_of_the_vectors() -> None:
+    for vector in load("envelopes"):
+        topic, data, raw = (bytes.fromhex(vector[name]) for name in ("topic", "data", "rlp"))
+        made = make(vector["expiry"], vector["ttl"], topic, data, vector["nonce"])
+        assert made == parse(raw)
+        assert made.raw == raw
+        assert made.hash.hex() == vector["hash"]
+        assert (made.data, made.sent, made.size()) == (data, vector["sent"], vector["size"])
+        assert len(made.bare) == vector["bare"]
+        assert made.pow() == vector["pow"]
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def slowly(raw: bytes) -> tuple[Any, ...]:
+    """Read an envelope by the general reader of RLP: five items, each of its shape."""
+    expiry, ttl, topic, data, nonce = rlp.items(rlp.decode(raw), 5)
+    return (
+        rlp.uint(expiry, 32),
+        rlp.uint(ttl, 32),
+        rlp.string(topic, 4),
+        rlp.string(data),
+        rlp.uint(nonce, 64),
+    )
+
+
+def fields(envelope: Envelope) -> tuple[Any, ...]:
+    return envelope.expiry, envelope.ttl, envelope.topic, envelope.data, envelope.nonce
+
+
+def check(raw: bytes) -> None:
+    """It is read as the general reader reads it, or refused as there; alone, and anywhere in a packet."""
+    try:
+        wanted = slowly(raw)
+    except RlpError:
+        with pytest.raises(RlpError):
+            parse(raw)
+        return
+    found = parse(raw)
+    assert fields(found) == wanted
+    assert (found.raw, found.hash) == (raw, digest(raw))
+    assert found == make(*wanted)
+    packet = rlp.pack([b"\xc0", raw, b"\xc0"])
+    assert cut(packet, rlp.spans(packet)[1]) == found
+
+
+@given(envelopes)
+@examples(400)
+def test_an_envelope_is_read_as_it_was_made(envelope: Envelope) -> None:
+    check(envelope.raw)
+    assert parse(envelope.raw) == envelope
+    sedes = List([big_endian_int, big_endian_int, binary, binary, big_endian_int])
+    assert tuple(oracle.decode(envelope.raw, sedes)) == fields(envelope)
+    assert oracle.encode(list(fields(envelope))) == envelope.raw
+
+
+ITEMS = (
+    *(b"\x80", b"\x01", b"\x7f", b"\x81\x80", b"\x82\x01\x00", b"\x84\x5f\x5e\x10\x32", b"\x88" + b"\xff" * 8),
+    *(b"\x00", b"\x81\x05", b"\x81\x00", b"\x82\x00\x80", b"\x84\x00\xff\xff\xff", b"\x85\x01" + bytes(4)),
+    *(b"\x89\x01" + bytes(8), b"\xb8\x04\x01\x02\x03\x04", b"\xb8\x38" + bytes(56), b"\xb9\x00\x38" + bytes(56)),
+    *(b"\xc0", b"\xc4\x01\x02\x03\x04", b"\x83abc", b"\x84abcd", b"\x85abcde", b"\xb7" + bytes(55), b"\x84ab"),
+)
+"""Numbers, strings and lists, canonical and not."""
+
+
+@given(st.lists(st.sampled_from(ITEMS), min_size=3, max_size=7))
+@examples(1500)
+@example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07"])
+@example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc"])
+@example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07", b"\x07"])
+@example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\xc0", b"\x07"])
+@example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\xc4\x01\x02\x03\x04", b"\x83abc", b"\x07"])
+@example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84ab"])
+def test_any_items_are_read_as_the_general_reader_reads_them(items: list[bytes]) -> None:
+    check(rlp.pack(items))
+
+
+GOOD = (b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07")
+
+
+@pytest.mark.parametrize("place", range(len(GOOD)))
+def test_every_item_in_every_place_is_read_as_the_general_reader_reads_it(place: int) -> None:
+    for item in ITEMS:
+        check(rlp.pack([*GOOD[:place], item, *GOOD[place + 1 :]]))
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    raw = draw(envelopes.filter(lambda envelope: len(envelope.raw) < 400)).raw
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, min(len(raw), 24)))
+        cut_out = draw(st.integers(0, 2))
+        raw = raw[:at] + draw(st.binary(max_size=2)) + raw[at + cut_out :]
+    return raw
+
+
+@given(mutated() | st.binary(max_size=40) | st.binary(max_size=30).map(lambda tail: b"\xd0" + tail))
+@examples(1500)
+def test_whatever_bytes_there_are_they_are_read_as_the_general_reader_reads_them(data: bytes) -> None:
+    check(data)
+
+
+def test_every_beginning_of_an_envelope_and_every_tail_is_refused() -> None:
+    raw = make(1_600_000_050, 50, b"abcd", bytes(284), 77).raw
+    for size in range(len(raw)):
+        check(raw[:size])
+        with pytest.raises(PeerError):
+            parse(raw[:size])
+    for tail in (b"\x00", b"\x80", b"\xc0", raw):
+        with pytest.raises(PeerError):
+            parse(raw + tail)
+
+
+def test_a_string_that_reads_like_an_envelope_is_none() -> None:
+    for data in (b"", bytes(284)):
+        raw = make(1_600_000_050, 50, b"abcd", data, 77).raw
+        string = bytes((raw[0] - 0x40,)) + raw[1:]
+        assert isinstance(rlp.decode(string), bytes)
+        check(string)
+        with pytest.raises(RlpError, match="list"):
+            parse(string)
+
+
+def test_what_does_not_fit_is_not_made() -> None:
+    for bad in (
+        *((-1, 0, b"abcd", b"", 0), (1 << 32, 0, b"abcd", b"", 0), (0, -1, b"abcd", b"", 0)),
+        *((0, 1 << 32, b"abcd", b"", 0), (0, 0, b"abc", b"", 0), (0, 0, b"abcde", b"", 0)),
+        *((0, 0, b"abcd", b"", -1), (0, 0, b"abcd", b"", 1 << 64)),
+    ):
+        with pytest.raises(Misuse):
+            make(*bad)
+    make(U32, U32, b"abcd", b"", U64)
+
+
+# ── time and work ────────────────────────────────────────────────────────────────────────────────
+
+
+@given(times, times)
+@examples(200)
+def test_when_it_was_sent_wraps_in_32_bits(expiry: int, ttl: int) -> None:
+    assert make(expiry, ttl, b"abcd", b"").sent == (expiry - ttl) % (1 << 32)
+
+
+@given(envelopes, st.integers(0, 11))
+@examples(300)
+def test_work_is_that_of_the_bytes_before_the_nonce(envelope: Envelope, late: int) -> None:
+    expiry, ttl, topic, data, nonce = fields(envelope)
+    bare = oracle.encode([expiry, ttl, topic, data])
+    assert envelope.bare == bare
+    zeros = len(bits := f"{int.from_bytes(digest(bare + nonce.to_bytes(8, 'big'))):0256b}") - len(bits.lstrip("0"))
+    seconds = ttl + late
+    assert envelope.pow(late) == (2.0**zeros / len(bare) / seconds if seconds else math.inf)
+    assert envelope.size() == 20 + len(data)
+
+
+def test_an_envelope_with_no_time_to_live_has_infinite_work_until_it_is_late() -> None:
+    envelope = make(1_600_000_050, 0, b"abcd", b"")
+    assert envelope.pow() == math.inf
+    assert envelope.pow(1) < math.inf

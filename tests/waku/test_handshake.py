@@ -1,0 +1,178 @@
+"""The handshake: the vectors of EIP-8, both roles with each other, and packets that were tampered with."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.errors import PeerError
+from restante.waku import ecies, handshake, rlp
+from restante.waku.handshake import PREFIX
+from restante.waku.keys import Key
+from waku.dice import Fixed, Seeded
+from waku.mutation import mutated
+from waku.vectors import load
+
+EIP8 = load("eip8")
+A, B = (Key(bytes.fromhex(EIP8[f"static key {name}"])) for name in "AB")
+EPHEMERAL_A, EPHEMERAL_B = (Key(bytes.fromhex(EIP8[f"ephemeral key {name}"])) for name in "AB")
+NONCE_A, NONCE_B = (bytes.fromhex(EIP8[f"nonce {name}"]) for name in "AB")
+AUTHS = {name: bytes.fromhex(packet) for name, packet in EIP8["auth"].items() if name != "before EIP-8"}
+ACKS = {name: bytes.fromhex(packet) for name, packet in EIP8["ack"].items() if name != "before EIP-8"}
+AUTH, ACK = AUTHS["version 4"], ACKS["version 4"]
+
+
+def packet(remote: Key, plain: bytes) -> bytes:
+    """A packet of any content, sealed as it must be."""
+    size = (len(plain) + ecies.OVERHEAD).to_bytes(2, "big")
+    return size + ecies.encrypt(remote.public, plain, ephemeral=EPHEMERAL_A, iv=bytes(16), authenticated=size)
+
+
+@pytest.mark.parametrize("name", AUTHS)
+def test_the_auth_of_the_vectors_is_read(name: str) -> None:
+    assert handshake.size(AUTHS[name][:PREFIX]) == len(AUTHS[name]) - 2
+    assert handshake.read_auth(B, AUTHS[name]) == (A.public, EPHEMERAL_A.public, NONCE_A)
+
+
+@pytest.mark.parametrize("name", ACKS)
+def test_the_ack_of_the_vectors_is_read(name: str) -> None:
+    assert handshake.size(ACKS[name][:PREFIX]) == len(ACKS[name]) - 2
+    assert handshake.read_ack(A, ACKS[name]) == (EPHEMERAL_B.public, NONCE_B)
+
+
+def test_the_secrets_are_those_of_the_vectors() -> None:
+    aes, mac = handshake.derive(EPHEMERAL_B.agree(EPHEMERAL_A.public), NONCE_A, NONCE_B)
+    assert (aes.hex(), mac.hex()) == (EIP8["aes secret"], EIP8["mac secret"])
+
+
+def test_the_initiator_comes_to_the_secrets_of_the_vectors() -> None:
+    """B's ingress MAC is A's egress MAC."""
+    proposal = handshake.Proposal(AUTH, EPHEMERAL_A, NONCE_A)
+    secrets = handshake.conclude(A, proposal, ACK)
+    assert (secrets.aes.hex(), secrets.mac.hex()) == (EIP8["aes secret"], EIP8["mac secret"])
+    secrets.egress.update(b"foo")
+    assert secrets.egress.digest().hex() == EIP8["ingress MAC of B after foo"]
+
+
+def test_the_recipient_comes_to_the_secrets_of_the_vectors() -> None:
+    dice = Fixed([EPHEMERAL_B], [NONCE_B])
+    remote, answer, secrets = handshake.accept(B, AUTH, dice)
+    assert remote == A.public
+    assert handshake.read_ack(A, answer) == (EPHEMERAL_B.public, NONCE_B)
+    assert (secrets.aes.hex(), secrets.mac.hex()) == (EIP8["aes secret"], EIP8["mac secret"])
+    secrets.ingress.update(b"foo")
+    assert secrets.ingress.digest().hex() == EIP8["ingress MAC of B after foo"]
+
+
+@given(st.integers(), st.integers())
+def test_both_come_to_the_same_secrets(one: int, other: int) -> None:
+    proposal = handshake.propose(A, B.public, Seeded(one))
+    remote, answer, theirs = handshake.accept(B, proposal.packet, Seeded(other))
+    ours = handshake.conclude(A, proposal, answer)
+    assert remote == A.public
+    assert (ours.aes, ours.mac) == (theirs.aes, theirs.mac)
+    assert ours.egress.digest() == theirs.ingress.digest() != ours.ingress.digest() == theirs.egress.digest()
+
+
+def test_nothing_of_a_handshake_is_used_for_another() -> None:
+    dice = Seeded(1)
+    one, other = (handshake.propose(A, B.public, dice) for _ in range(2))
+    assert one.nonce != other.nonce
+    assert one.ephemeral.public != other.ephemeral.public
+    assert one.packet[2:67] not in other.packet
+    assert one.ephemeral.public not in one.packet
+
+
+def test_sizes_of_packets_differ() -> None:
+    sizes = {len(handshake.propose(A, B.public, Seeded(n)).packet) for n in range(40)}
+    assert len(sizes) > 10
+    assert min(sizes) >= 2 + 65 + 16 + 32 + 194 - 25 + 100
+    assert max(sizes) <= 600
+
+
+@pytest.mark.parametrize("kind", ["auth", "ack"])
+def test_the_form_before_eip_8_is_told_and_refused(kind: str) -> None:
+    old = bytes.fromhex(EIP8[kind]["before EIP-8"])
+    with pytest.raises(PeerError, match="before EIP-8"):
+        handshake.size(old[:PREFIX])
+
+
+def test_a_size_that_begins_with_04_is_a_size() -> None:
+    assert handshake.size(b"\4\1\4") == 0x401
+
+
+@pytest.mark.parametrize("size", [0, 1, 113, 2049, 0x0300 + 2048, 0xFFFF])
+def test_a_packet_that_is_too_short_or_too_long_is_refused_at_its_size(size: int) -> None:
+    with pytest.raises(PeerError, match="114 to 2048 bytes"):
+        handshake.size(size.to_bytes(2, "big") + b"\4")
+
+
+@pytest.mark.parametrize("size", [114, 2048])
+def test_the_least_and_the_most_are_allowed(size: int) -> None:
+    assert handshake.size(size.to_bytes(2, "big") + b"\4") == size
+
+
+SIGNATURE = EPHEMERAL_A.sign(bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ([SIGNATURE, A.public, NONCE_A], "at least 4 items, not 3"),
+        ([SIGNATURE[1:], A.public, NONCE_A, 4], "65 bytes"),
+        ([SIGNATURE, A.public[1:], NONCE_A, 4], "64 bytes"),
+        ([SIGNATURE, bytes(64), NONCE_A, 4], "not on the curve"),
+        ([SIGNATURE, A.public, NONCE_A[1:], 4], "32 bytes"),
+        ([SIGNATURE, A.public, [NONCE_A], 4], "string is expected"),
+        ([SIGNATURE[:64] + b"\2", A.public, NONCE_A, 4], "0 or 1"),
+        ([bytes(65), A.public, NONCE_A, 4], "not valid"),
+    ],
+)
+def test_an_auth_that_says_nonsense_is_refused(fields: list[rlp.Encodable], words: str) -> None:
+    with pytest.raises(PeerError, match=words):
+        handshake.read_auth(B, packet(B, rlp.encode(fields)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ([EPHEMERAL_B.public, NONCE_B], "at least 3 items, not 2"),
+        ([EPHEMERAL_B.public[1:], NONCE_B, 4], "64 bytes"),
+        ([EPHEMERAL_B.public, NONCE_B + b"\0", 4], "32 bytes"),
+        ([bytes(64), NONCE_B, 4], "not on the curve"),
+    ],
+)
+def test_an_ack_that_says_nonsense_is_refused(fields: list[rlp.Encodable], words: str) -> None:
+    with pytest.raises(PeerError, match=words):
+        handshake.conclude(A, handshake.Proposal(AUTH, EPHEMERAL_A, NONCE_A), packet(A, rlp.encode(fields)))
+
+
+@given(mutated(st.sampled_from([AUTH[2:], ACK[2:]])) | st.binary(max_size=400))
+def test_reading_raises_nothing_but_peer_errors(rest: bytes) -> None:
+    """And reads nothing else than what was sealed, under the size it was sealed with."""
+    if rest in {AUTH[2:], ACK[2:]}:
+        return
+    with pytest.raises(PeerError):
+        handshake.read_auth(B, AUTH[:2] + rest)
+    with pytest.raises(PeerError):
+        handshake.read_ack(A, ACK[:2] + rest)
+
+
+@given(mutated(st.just(rlp.encode([SIGNATURE, A.public, NONCE_A, 4]) + bytes(8))) | st.binary(max_size=40))
+def test_what_was_sealed_may_be_anything(plain: bytes) -> None:
+    sealed = packet(B, plain)
+    try:
+        found = handshake.read_auth(B, sealed)
+    except PeerError:
+        return
+    assert (len(found.remote), len(found.ephemeral), len(found.nonce)) == (64, 64, 32)
+
+
+@given(st.binary(min_size=3, max_size=3))
+def test_any_three_bytes_are_a_size_or_refused(prefix: bytes) -> None:
+    try:
+        size = handshake.size(prefix)
+    except PeerError:
+        return
+    assert ecies.OVERHEAD < size <= handshake.LARGEST

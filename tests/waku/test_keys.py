@@ -1,0 +1,85 @@
+"""Keys: who a node is, what two of them agree on, and who signed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.errors import PeerError
+from restante.waku import keys
+from restante.waku.keccak import keccak
+from restante.waku.keys import Key
+from waku.vectors import load
+
+VECTORS = load("ecies")
+ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+"""Of the curve's group (SEC 2, section 2.4.1)."""
+
+secrets = st.integers(1, ORDER - 1).map(lambda number: number.to_bytes(32, "big"))
+
+
+@pytest.mark.parametrize("vector", VECTORS["public"], ids=lambda vector: vector["secret"][:8])
+def test_a_private_key_has_the_public_key_that_others_find(vector: dict[str, str]) -> None:
+    assert Key(bytes.fromhex(vector["secret"])).public.hex() == vector["public"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["agree"], ids=lambda vector: vector["secret"][:8])
+def test_two_agree_on_what_others_say_they_agree_on(vector: dict[str, str]) -> None:
+    shared = Key(bytes.fromhex(vector["secret"])).agree(bytes.fromhex(vector["public"]))
+    assert shared.hex() == vector["shared"]
+
+
+@given(secrets, secrets)
+def test_both_sides_agree_on_the_same(one: bytes, other: bytes) -> None:
+    a, b = Key(one), Key(other)
+    assert a.agree(b.public) == b.agree(a.public)
+    assert len(a.agree(b.public)) == 32
+
+
+@given(secrets, st.binary(min_size=32, max_size=32))
+def test_who_signed_is_recovered_and_not_for_another_digest(secret: bytes, digest: bytes) -> None:
+    key = Key(secret)
+    signature = key.sign(digest)
+    assert len(signature) == keys.SIGNATURE
+    assert signature[64] in {0, 1}
+    assert keys.recover(digest, signature) == key.public
+    assert keys.recover(keccak(digest), signature) != key.public
+    assert key.sign(digest) == signature
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [bytes(32), ORDER.to_bytes(32, "big"), b"\xff" * 32, b"", b"\1", b"\1" * 31, b"\1" * 33, b"\0" + b"\1" * 32],
+)
+def test_what_is_no_private_key_is_refused(secret: bytes) -> None:
+    with pytest.raises(ValueError):
+        Key(secret)
+
+
+@pytest.mark.parametrize("public", [bytes(64), b"\xff" * 64, b"", b"\1" * 63, b"\1" * 65, b"\2" * 32])
+def test_what_is_no_point_is_the_peers_fault(public: bytes) -> None:
+    key = Key(b"\1" * 32)
+    with pytest.raises(PeerError, match="not on the curve"):
+        keys.check(public)
+    with pytest.raises(PeerError, match="not on the curve"):
+        key.agree(public)
+
+
+@given(st.binary(max_size=70) | st.binary(min_size=64, max_size=64).map(lambda half: half + b"\1"))
+def test_recovering_raises_nothing_but_peer_errors(signature: bytes) -> None:
+    with suppress(PeerError):
+        assert len(keys.recover(b"\7" * 32, signature)) == keys.PUBLIC
+
+
+def test_v_is_zero_or_one() -> None:
+    signature = Key(b"\1" * 32).sign(b"\7" * 32)
+    with pytest.raises(PeerError, match="0 or 1"):
+        keys.recover(b"\7" * 32, signature[:64] + bytes([signature[64] + 27]))
+
+
+def test_a_node_is_known_by_the_hash_of_its_public_key() -> None:
+    public = Key(b"\1" * 32).public
+    assert keys.node_id(public) == keccak(public)

@@ -1,0 +1,67 @@
+"""Compression: what is inflated has the size it says, and is not inflated before that is known to be allowed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.errors import PeerError
+from restante.waku.packed import pack, unpack
+from waku.mutation import mutated
+
+payloads = st.binary(max_size=300) | st.builds(
+    lambda part, times: part * times, st.binary(max_size=9), st.integers(0, 99)
+)
+
+
+def varint(number: int) -> bytes:
+    """As snappy writes a size."""
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(found) + bytes([number])
+
+
+@given(payloads)
+def test_what_is_packed_is_unpacked(payload: bytes) -> None:
+    assert unpack(pack(payload), len(payload)) == payload
+
+
+@pytest.mark.parametrize(("payload", "packed"), [("c0", "0100c0"), ("c103", "0204c103"), ("", "00")])
+def test_it_is_the_block_form_that_geth_writes(payload: str, packed: str) -> None:
+    assert pack(bytes.fromhex(payload)).hex() == packed
+
+
+@given(payloads.filter(bool))
+def test_one_byte_more_than_allowed_is_refused(payload: bytes) -> None:
+    with pytest.raises(PeerError, match=f"{len(payload)} bytes when inflated"):
+        unpack(pack(payload), len(payload) - 1)
+
+
+def test_zeros_compressed_as_far_as_can_be_are_taken() -> None:
+    assert unpack(pack(bytes(1 << 20)), 1 << 20) == bytes(1 << 20)
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 32) - 1])
+def test_a_lie_about_the_size_is_told_before_anything_is_inflated(size: int) -> None:
+    with pytest.raises(PeerError, match=f"says that it has {size} bytes"):
+        unpack(varint(size) + b"\0a", 1 << 20)
+
+
+@pytest.mark.parametrize(
+    "packed", ["", "80", "05", "0561", "ffffffffffffffffff7f", "ff" * 12, "0101", "010061ff", "05fe0100"]
+)
+def test_what_is_not_compressed_is_refused(packed: str) -> None:
+    with pytest.raises(PeerError):
+        unpack(bytes.fromhex(packed), 1000)
+
+
+@given(st.binary(max_size=100) | mutated(payloads.map(pack)))
+def test_unpacking_raises_nothing_but_peer_errors(packed: bytes) -> None:
+    try:
+        payload = unpack(packed, 500)
+    except PeerError:
+        return
+    assert len(payload) <= 500

@@ -1,0 +1,265 @@
+"""RLPx: both roles joined by a link that cuts bytes anywhere, and peers that break the rules."""
+
+from __future__ import annotations
+
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from restante.errors import PeerError
+from restante.waku import frames, handshake
+from restante.waku.keys import Key
+from restante.waku.rlpx import FIRST, Rlpx, largest
+from waku.dice import Seeded
+from waku.link import A, B, cut
+from waku.mutation import mutated
+from waku.vectors import load
+
+EIP8 = load("eip8")
+
+
+def pair(cap: int = 1 << 20) -> tuple[Rlpx, Rlpx]:
+    """Two who have shaken hands."""
+    a, b = Rlpx.initiator(A, B.public, Seeded(1), cap=cap), Rlpx.recipient(B, Seeded(2), cap=cap)
+    assert not b.receive_data(a.data_to_send())
+    assert not a.receive_data(b.data_to_send())
+    assert a.ready
+    assert b.ready
+    return a, b
+
+
+def begun(cap: int = 1 << 20) -> tuple[Rlpx, Rlpx]:
+    """Two who have said Hello, as far as frames go."""
+    a, b = pair(cap)
+    assert b.receive_data(a.seal(b"hello")) == [b"hello"]
+    assert a.receive_data(b.seal(b"hello")) == [b"hello"]
+    return a, b
+
+
+def words(end: Rlpx) -> str:
+    assert end.broken
+    assert end.broken.code == 2
+    return end.broken.words
+
+
+def test_each_knows_who_the_other_is() -> None:
+    a, b = pair()
+    assert (a.remote, b.remote) == (B.public, A.public)
+
+
+def test_who_the_initiator_is_is_not_known_before_its_auth() -> None:
+    b = Rlpx.recipient(B, Seeded(2))
+    assert b.remote == b""
+    assert not b.ready
+    assert b.data_to_send() == b""
+
+
+def test_what_the_handshake_says_is_said_once() -> None:
+    a = Rlpx.initiator(A, B.public, Seeded(1))
+    assert a.data_to_send()
+    assert a.data_to_send() == b""
+
+
+def test_a_frame_on_the_wire_is_as_specified() -> None:
+    """Header and its MAC, the frame padded to 16 bytes, its MAC."""
+    a, b = pair()
+    for size in (1, 15, 16, 17, 300):
+        wire = a.seal(bytes(size))
+        assert len(wire) == 32 + (size + 15) // 16 * 16 + 16 == frames.HEADER + frames.length(size)
+        assert b.receive_data(wire) == [bytes(size)]
+
+
+def test_a_header_is_what_status_go_was_seen_to_send() -> None:
+    auth = Rlpx.initiator(A, B.public, Seeded(1)).data_to_send()
+    _, _, secrets = handshake.accept(B, auth, Seeded(2))
+    b = Rlpx.recipient(B, Seeded(2))
+    b.receive_data(auth)
+    wire = b.seal(b"\7" * 0x78)
+    stream = Cipher(algorithms.AES(secrets.aes), modes.CTR(bytes(16))).decryptor()
+    assert stream.update(wire[:16]).hex() == "000078c28080" + "00" * 10
+    assert stream.update(wire[32:-16]) == b"\7" * 0x78 + bytes(8)
+
+
+payloads = st.lists(st.binary(min_size=1, max_size=700), min_size=1, max_size=6)
+
+
+@given(payloads, payloads, st.lists(st.integers(0, 5000), max_size=30))
+def test_a_link_may_cut_bytes_anywhere(ours: list[bytes], theirs: list[bytes], places: list[int]) -> None:
+    a, b = Rlpx.initiator(A, B.public, Seeded(1)), Rlpx.recipient(B, Seeded(2))
+    for part in cut(a.data_to_send(), places):
+        assert b.receive_data(part) == []
+    answer = b.data_to_send() + b"".join(map(b.seal, theirs))
+    found = [frame for part in cut(answer, places) for frame in a.receive_data(part)]
+    assert found == theirs
+    wire = b"".join(map(a.seal, ours))
+    assert [frame for part in cut(wire, places) for frame in b.receive_data(part)] == ours
+    assert a.broken is b.broken is None
+
+
+def test_bytes_come_one_by_one_and_with_a_tail() -> None:
+    a, b = Rlpx.initiator(A, B.public, Seeded(1)), Rlpx.recipient(B, Seeded(2))
+    for byte in a.data_to_send():
+        assert b.receive_data(bytes([byte])) == []
+    for byte in b.data_to_send():
+        assert a.receive_data(bytes([byte])) == []
+    wire = b"".join(a.seal(frame) for frame in (b"one", b"two" * 100, b"three"))
+    assert [frame for byte in wire for frame in b.receive_data(bytes([byte]))] == [b"one", b"two" * 100, b"three"]
+    wire = b"".join(a.seal(frame) for frame in (b"four", b"five"))
+    assert b.receive_data(wire[:-1]) == [b"four"]
+    assert b.receive_data(wire[-1:] + a.seal(b"six")) == [b"five", b"six"]
+
+
+def test_the_hello_may_stand_in_one_write_with_the_ack() -> None:
+    a, b = Rlpx.initiator(A, B.public, Seeded(1)), Rlpx.recipient(B, Seeded(2))
+    b.receive_data(a.data_to_send())
+    assert a.receive_data(b.data_to_send() + b.seal(b"hello")) == [b"hello"]
+
+
+@given(st.lists(st.integers(0, 5000), max_size=8), st.integers(0, 4000), st.integers(1, 255))
+def test_no_byte_of_a_frame_may_be_altered(places: list[int], at: int, flip: int) -> None:
+    """What came before it is given, however it is cut; what comes after it is not read."""
+    a, b = begun()
+    before, altered, after = a.seal(b"before"), bytearray(a.seal(b"\7" * 300)), a.seal(b"after")
+    altered[at % len(altered)] ^= flip
+    wire = before + bytes(altered) + after
+    assert [frame for part in cut(wire, places) for frame in b.receive_data(part)] == [b"before"]
+    assert words(b) == ("the MAC of a header is wrong" if at % len(altered) < 32 else "the MAC of a frame is wrong")
+    assert b.receive_data(after) == []
+
+
+def test_frames_may_not_change_places_nor_come_twice() -> None:
+    a, b = begun()
+    first, second = a.seal(b"first"), a.seal(b"second")
+    assert b.receive_data(second + first) == []
+    assert "MAC of a header" in words(b)
+    a, b = begun()
+    first = a.seal(b"first")
+    assert b.receive_data(first + first) == [b"first"]
+    assert "MAC of a header" in words(b)
+
+
+def test_a_wrong_header_is_told_before_its_frame_is_there() -> None:
+    a, b = begun()
+    wire = bytearray(a.seal(bytes(1000)))
+    wire[0] ^= 1
+    b.receive_data(bytes(wire[:31]))
+    assert b.broken is None
+    b.receive_data(bytes(wire[31:32]))
+    assert "MAC of a header" in words(b)
+
+
+@pytest.mark.parametrize(("size", "allowed"), [(FIRST, True), (FIRST + 1, False)])
+def test_the_first_frame_is_a_small_one(size: int, allowed: bool) -> None:
+    a, b = pair()
+    found = b.receive_data(a.seal(bytes(size)))
+    assert (found == [bytes(size)]) is allowed
+    assert allowed or words(b) == "a frame has 1 to 2049 bytes here, not 2050"
+
+
+@pytest.mark.parametrize(("size", "allowed"), [(5000, True), (5001, False)])
+def test_a_frame_larger_than_the_cap_is_refused_at_its_header(size: int, allowed: bool) -> None:
+    a, b = begun(5000)
+    wire = a.seal(bytes(size))
+    b.receive_data(wire[:32])
+    assert (b.broken is None) is allowed
+    assert allowed or words(b) == "a frame has 1 to 5000 bytes here, not 5001"
+
+
+def test_the_first_frame_is_no_larger_than_the_cap_either() -> None:
+    a, b = pair(100)
+    assert b.receive_data(a.seal(bytes(101))) == []
+    assert "1 to 100 bytes" in words(b)
+
+
+def test_a_frame_of_nothing_is_refused() -> None:
+    a, b = begun()
+    b.receive_data(a.seal(b""))
+    assert "not 0" in words(b)
+
+
+def test_a_frame_of_more_than_24_bits_is_our_fault() -> None:
+    a, _ = pair()
+    with pytest.raises(OverflowError):
+        a.seal(bytes(frames.LARGEST + 1))
+
+
+def test_the_cap_leaves_room_for_what_does_not_compress() -> None:
+    assert largest(0) >= 34
+    assert largest(10 * 1024 * 1024) > 10 * 1024 * 1024 * 7 // 6
+    assert largest(1 << 24) == frames.LARGEST
+
+
+def test_a_frame_of_the_largest_size_is_sealed_and_opened() -> None:
+    a, b = begun(frames.LARGEST)
+    wire = a.seal(b"\7" * frames.LARGEST)
+    middle = len(wire) // 2
+    assert b.receive_data(wire[:middle]) == []
+    assert b.receive_data(wire[middle:]) == [b"\7" * frames.LARGEST]
+
+
+def test_a_large_frame_in_small_pieces_is_not_copied_for_each() -> None:
+    """A megabyte in pieces of 16 bytes: with a copy for each, 34 GB would be moved."""
+    a, b = begun(1 << 20)
+    wire = a.seal(bytes(1 << 20))
+    found = [frame for at in range(0, len(wire), 16) for frame in b.receive_data(wire[at : at + 16])]
+    assert found == [bytes(1 << 20)]
+
+
+@pytest.mark.parametrize("kind", ["auth", "ack"])
+def test_the_form_before_eip_8_is_refused_in_clear_words(kind: str) -> None:
+    end = Rlpx.recipient(B, Seeded(1)) if kind == "auth" else Rlpx.initiator(A, B.public, Seeded(1))
+    end.receive_data(bytes.fromhex(EIP8[kind]["before EIP-8"]))
+    assert "before EIP-8" in words(end)
+    assert not end.ready
+
+
+def test_a_packet_that_is_too_large_is_refused_before_it_is_there() -> None:
+    b = Rlpx.recipient(B, Seeded(1))
+    b.receive_data(b"\xff\xff\4")
+    assert "114 to 2048 bytes, not 65535" in words(b)
+
+
+def test_an_auth_for_another_is_refused() -> None:
+    auth = Rlpx.initiator(A, Key(b"\3" * 32).public, Seeded(1)).data_to_send()
+    b = Rlpx.recipient(B, Seeded(2))
+    b.receive_data(auth)
+    assert "not for this key" in words(b)
+    assert b.data_to_send() == b""
+
+
+def test_an_ack_from_another_opens_no_frames() -> None:
+    """One who knows our key can answer, but without the recipient's static key comes to no secrets."""
+    a = Rlpx.initiator(A, B.public, Seeded(1))
+    _, answer, _ = handshake.accept(A, Rlpx.initiator(B, A.public, Seeded(3)).data_to_send(), Seeded(4))
+    a.receive_data(answer)
+    assert "not for this key" in words(a)
+
+
+def test_a_key_that_is_none_is_not_dialled() -> None:
+    with pytest.raises(PeerError, match="not on the curve"):
+        Rlpx.initiator(A, bytes(64), Seeded(1))
+
+
+@given(st.binary(max_size=3000), st.booleans())
+def test_any_bytes_are_taken_without_an_exception(data: bytes, initiator: bool) -> None:
+    end = Rlpx.initiator(A, B.public, Seeded(1)) if initiator else Rlpx.recipient(B, Seeded(1))
+    assert end.receive_data(data) == []
+    assert end.broken is None or end.broken.code == 2
+
+
+HELLO_AND_MORE = (b"hello", b"\7" * 40, b"\7" * 300)
+
+
+def conversation() -> bytes:
+    a, b = pair()
+    del b
+    return b"".join(map(a.seal, HELLO_AND_MORE))
+
+
+@settings(max_examples=200)
+@given(mutated(st.builds(conversation)), st.lists(st.integers(0, 800), max_size=5))
+def test_altered_bytes_give_no_frame_that_was_not_sent(wire: bytes, places: list[int]) -> None:
+    _, b = pair()
+    found = [frame for part in cut(wire, places) for frame in b.receive_data(part)]
+    assert tuple(found) == HELLO_AND_MORE[: len(found)]

@@ -1,0 +1,290 @@
+"""Sealing and opening, against other libraries in both directions."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import pytest
+from Crypto.Cipher import AES
+from Crypto.Hash import keccak as crypto_keccak
+from Crypto.Util import Counter
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed, encode_dss_signature
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.errors import Misuse, PeerError
+from restante.waku import ecies
+from restante.waku.keys import Key
+from restante.waku.sealing import (
+    LARGEST,
+    Opened,
+    SymmetricKey,
+    UnreadableError,
+    WrongKeyError,
+    open_sealed,
+    password_key,
+    seal,
+    topic_of,
+)
+from waku.dice import Seeded
+from waku.fixed import KEY, OTHER_KEY, examples
+from waku.vectors import load
+
+SHARED = SymmetricKey(bytes(range(32)))
+SIGNED = 0x04
+
+EDGES = (0, 1, 188, 189, 190, 252, 253, 254, 255, 256, 257, 65535, 65536, 65537)
+"""Sizes of payloads around which their size takes another byte, or the padding another block."""
+
+payloads = st.binary(max_size=600) | st.sampled_from(EDGES).map(bytes)
+paddings = st.none() | st.binary(max_size=300)
+signers = st.sampled_from((None, KEY))
+
+
+def gcm_open(data: bytes) -> bytes:
+    """Decrypt with another library."""
+    cipher = AES.new(SHARED.secret, AES.MODE_GCM, nonce=data[-12:])
+    return cipher.decrypt_and_verify(data[:-28], data[-28:-12])
+
+
+def gcm_seal(plain: bytes, nonce: bytes = bytes(12)) -> bytes:
+    cipher = AES.new(SHARED.secret, AES.MODE_GCM, nonce=nonce)
+    text, tag = cipher.encrypt_and_digest(plain)
+    return text + tag + nonce
+
+
+def ecies_open(data: bytes) -> bytes:
+    """Decrypt with another library, from the layout alone."""
+    curve = ec.SECP256K1()
+    point = ec.EllipticCurvePublicKey.from_encoded_point(curve, data[:65])
+    shared = ec.derive_private_key(int.from_bytes(KEY.secret, "big"), curve).exchange(ec.ECDH(), point)
+    derived = hashlib.sha256(b"\0\0\0\1" + shared).digest()
+    sealed, mac = data[65:-32], data[-32:]
+    assert hmac.new(hashlib.sha256(derived[16:]).digest(), sealed, "sha256").digest() == mac
+    counter = Counter.new(128, initial_value=int.from_bytes(sealed[:16], "big"))
+    return AES.new(derived[:16], AES.MODE_CTR, counter=counter).decrypt(sealed[16:])
+
+
+def keccak(data: bytes) -> bytes:
+    return crypto_keccak.new(data=data, digest_bits=256).digest()
+
+
+def verify(public: bytes, plain: bytes) -> None:
+    """Check the signature at the end with another library. Raises what that raises."""
+    signed, r, s = plain[:-65], plain[-65:-33], plain[-33:-1]
+    key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256K1(), b"\4" + public)
+    signature = encode_dss_signature(int.from_bytes(r, "big"), int.from_bytes(s, "big"))
+    key.verify(signature, keccak(signed), ec.ECDSA(Prehashed(hashes.SHA256())))  # any hash of 32 bytes
+
+
+# ── keys and topics ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_password_keys_and_topics_are_those_of_the_vectors() -> None:
+    for vector in load("passwords"):
+        assert password_key(vector["password"]).hex().startswith(vector["key"])
+        assert SymmetricKey.from_password(vector["password"]).secret == password_key(vector["password"])
+        if "topic" in vector:
+            assert topic_of(vector["password"]).hex() == vector["topic"]
+
+
+def test_a_password_that_is_no_text_is_misuse() -> None:
+    for function in (password_key, topic_of):
+        with pytest.raises(Misuse, match="UTF-8"):
+            function("\udcff")
+
+
+@pytest.mark.parametrize("size", [0, 16, 31, 33, 64])
+def test_a_symmetric_key_of_another_size_is_misuse(size: int) -> None:
+    with pytest.raises(Misuse, match=f"32 bytes, not {size}"):
+        SymmetricKey(bytes(size))
+
+
+# ── what is sealed ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_sizes_are_those_that_were_captured() -> None:
+    for vector in load("sealed"):
+        payload = bytes.fromhex(vector["payload"])
+        data = seal(payload, to=SHARED, sign=KEY if vector["signed"] else None, dice=Seeded(1))
+        plain = gcm_open(data)
+        assert (plain[:1].hex(), len(plain), len(data)) == (vector["flags"], vector["plain"], vector["data"])
+
+
+@pytest.mark.parametrize("sign", [None, KEY], ids=["unsigned", "signed"])
+@pytest.mark.parametrize("size", EDGES)
+def test_a_payload_is_laid_out_as_it_must_be(size: int, sign: Key | None) -> None:
+    payload = bytes([7]) * size
+    plain = gcm_open(seal(payload, to=SHARED, sign=sign, dice=Seeded(1)))
+    of_size = 1 if size < 256 else 2 if size < 65536 else 3
+    assert plain[0] == of_size | (SIGNED if sign else 0)
+    assert plain[1 : 1 + of_size] == size.to_bytes(of_size, "little")
+    assert plain[1 + of_size :][:size] == payload
+    padding = len(plain) - 1 - of_size - size - (65 if sign else 0)
+    assert len(plain) % 256 == 0
+    assert 1 <= padding <= 256
+    if sign:
+        assert plain[-1] in (0, 1)
+        verify(sign.public, plain)
+
+
+def test_a_whole_block_is_added_where_nothing_is_missing() -> None:
+    assert len(gcm_open(seal(bytes(254), to=SHARED, dice=Seeded(1)))) == 512
+    assert len(gcm_open(seal(bytes(253), to=SHARED, dice=Seeded(1)))) == 256
+    assert len(gcm_open(seal(bytes(189), to=SHARED, sign=KEY, dice=Seeded(1)))) == 512
+    assert len(gcm_open(seal(bytes(188), to=SHARED, sign=KEY, dice=Seeded(1)))) == 256
+
+
+def test_both_bytes_that_end_a_signature_occur_and_open() -> None:
+    ends = set()
+    for number in range(20):
+        data = seal(bytes([number]), to=SHARED, sign=KEY, dice=Seeded(1))
+        ends.add(gcm_open(data)[-1])
+        assert open_sealed(data, SHARED).signer == KEY.public
+    assert ends == {0, 1}
+
+
+def test_a_payload_of_16_mib_is_misuse_and_one_byte_less_is_not() -> None:
+    assert LARGEST == 16 * 1024 * 1024 - 1
+    with pytest.raises(Misuse, match="16777215 bytes, not 16777216"):
+        seal(bytes(LARGEST + 1), to=SHARED, dice=Seeded(1))
+    data = seal(bytes(LARGEST), to=SHARED, dice=Seeded(1))
+    assert open_sealed(data, SHARED).payload == bytes(LARGEST)
+
+
+@pytest.mark.parametrize("public", [b"", bytes(64), bytes(63), b"\4" + KEY.public, SHARED.secret])
+def test_a_receiver_that_is_no_public_key_is_misuse(public: bytes) -> None:
+    with pytest.raises(Misuse, match="public key"):
+        seal(b"x", to=public, dice=Seeded(1))
+
+
+def test_dice_are_thrown_anew_for_each() -> None:
+    dice = Seeded(1)
+    for to in (SHARED, KEY.public):
+        first, second = seal(b"x", to=to, dice=dice), seal(b"x", to=to, dice=dice)
+        assert first != second
+        assert (first[-12:], first[:65]) != (second[-12:], second[:65])
+
+
+# ── round trips ──────────────────────────────────────────────────────────────────────────────────
+
+
+@given(payloads, signers, paddings)
+@examples(150)
+def test_what_is_sealed_for_a_symmetric_key_opens(payload: bytes, sign: Key | None, padding: bytes | None) -> None:
+    data = seal(payload, to=SHARED, sign=sign, padding=padding, dice=Seeded(1))
+    opened = open_sealed(data, SHARED)
+    assert (opened.payload, opened.signer) == (payload, sign.public if sign else None)
+    assert padding is None or opened.padding == padding
+    with pytest.raises(WrongKeyError):
+        open_sealed(data, SymmetricKey(bytes(32)))
+    with pytest.raises(WrongKeyError):
+        open_sealed(data, KEY)
+
+
+@given(payloads, signers, paddings)
+@examples(60)
+def test_what_is_sealed_for_a_public_key_opens(payload: bytes, sign: Key | None, padding: bytes | None) -> None:
+    data = seal(payload, to=KEY.public, sign=sign, padding=padding, dice=Seeded(1))
+    opened = open_sealed(data, KEY)
+    assert (opened.payload, opened.signer) == (payload, sign.public if sign else None)
+    assert padding is None or opened.padding == padding
+    assert ecies_open(data)[2 + (len(payload) > 255) + (len(payload) > 65535) :].startswith(payload)
+    with pytest.raises(WrongKeyError):
+        open_sealed(data, OTHER_KEY)
+    with pytest.raises(WrongKeyError):
+        open_sealed(data, SHARED)
+
+
+# ── what is opened ───────────────────────────────────────────────────────────────────────────────
+
+
+def signed(plain: bytes, *, end: int = 0) -> bytes:
+    signature = KEY.sign(keccak(plain))
+    return plain + signature[:-1] + bytes([signature[-1] + end])
+
+
+@pytest.mark.parametrize(
+    ("plain", "opened"),
+    [
+        (b"\x00", Opened(b"", None, b"")),
+        (b"\x00abc", Opened(b"", None, b"abc")),
+        (b"\x01\x00", Opened(b"", None, b"")),
+        (b"\x01\x02abc", Opened(b"ab", None, b"c")),
+        (b"\x02\x02\x00abc", Opened(b"ab", None, b"c")),
+        (b"\x03\x03\x00\x00abc", Opened(b"abc", None, b"")),
+        (b"\xf9\x02abc", Opened(b"ab", None, b"c")),  # other flags mean nothing
+        (signed(b"\x05\x02abc"), Opened(b"ab", KEY.public, b"c")),
+        (signed(b"\x04a"), Opened(b"", KEY.public, b"a")),
+    ],
+)
+def test_whatever_is_laid_out_well_opens(plain: bytes, opened: Opened) -> None:
+    assert open_sealed(gcm_seal(plain), SHARED) == opened
+    assert open_sealed(ecies.encrypt(KEY.public, plain, ephemeral=OTHER_KEY, iv=bytes(16)), KEY) == opened
+
+
+@pytest.mark.parametrize(
+    ("plain", "words"),
+    [
+        (b"", "not even flags"),
+        (b"\x01", "before its payload"),
+        (b"\x01\x01", "before its payload"),
+        (b"\x02\x01", "before its payload"),
+        (b"\x02\x01\x00", "before its payload"),
+        (b"\x02\x00\x01abc", "before its payload"),
+        (b"\x03\x01\x00", "before its payload"),
+        (b"\x04", "before its signature"),
+        (signed(b"\x04"), "before its signature"),
+        (b"\x05" + bytes(64), "before its signature"),
+        (signed(b"\x05\x02a"), "before its payload"),  # it would reach into the signature
+        (signed(b"\x06\x00"), "before its payload"),
+        (signed(b"\x05\x01a", end=27), "signature"),  # 7/WAKU-DATA has it so, status-go refuses it
+        (signed(b"\x05\x01a", end=2), "signature"),
+        (b"\x05\x01a" + bytes(65), "signature"),
+        (b"\x05\x01a" + b"\xff" * 64 + b"\x00", "signature"),
+    ],
+)
+def test_whatever_is_not_laid_out_well_is_unreadable(plain: bytes, words: str) -> None:
+    with pytest.raises(UnreadableError, match=words):
+        open_sealed(gcm_seal(plain), SHARED)
+
+
+def test_a_signature_of_something_else_is_that_of_somebody_else() -> None:
+    forged = b"\x05\x02ac" + signed(b"\x05\x02ab")[4:]
+    assert open_sealed(gcm_seal(forged), SHARED).signer not in (None, KEY.public)
+
+
+def test_what_is_shorter_than_its_own_fields_does_not_open() -> None:
+    for size in range(29):
+        with pytest.raises(PeerError):
+            open_sealed(bytes(size), SHARED)
+    for size in range(ecies.OVERHEAD + 1):
+        with pytest.raises(PeerError):
+            open_sealed(b"\4" * size, KEY)
+
+
+@given(st.sampled_from((SHARED, KEY)), st.data())
+@examples(200)
+def test_whatever_is_altered_does_not_open(key: SymmetricKey | Key, data: st.DataObject) -> None:
+    to = key if isinstance(key, SymmetricKey) else key.public
+    whole = seal(b"held until called for", to=to, sign=OTHER_KEY, dice=Seeded(1))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    flipped = bytes([whole[at] ^ data.draw(st.integers(1, 255))])
+    for altered in (whole[:at] + flipped + whole[at + 1 :], whole[:at], whole[:at] + whole[at + 1 :], whole + b"\0"):
+        with pytest.raises(WrongKeyError):
+            open_sealed(altered, key)
+
+
+@given(st.binary(max_size=400))
+@examples(300)
+def test_whatever_was_sealed_opens_or_is_a_peer_s_error(plain: bytes) -> None:
+    for sealed in (plain, gcm_seal(plain)):
+        for key in (SHARED, KEY):
+            try:
+                opened = open_sealed(sealed, key)
+            except PeerError:
+                continue
+            assert opened.payload + opened.padding in plain
