@@ -22,7 +22,7 @@ from restante.waku.wire import Options
 from waku.letters import EPOCH
 from waku.raw_peer import FULL_NODE, RawPeer, everybody_goes
 
-TURNS = 3
+TURNS = 4
 """How often everybody is fenced: what waits for the loop's next turns has come by then."""
 
 
@@ -76,15 +76,15 @@ class Inside:
 
     async def settled(self, *peers: RawPeer) -> None:
         """Wait until all that these peers said is done, and what they are told is in their inboxes."""
-        for peer in peers:
-            await peer.fence()
-        async with bounded("the archive"):
-            mailserver = self.node.mailserver
-            while mailserver.gathered or mailserver._waiting:  # noqa: ASYNC110 - nobody else asks for this
-                await asyncio.sleep(0)
         for _ in range(TURNS):
             for peer in peers:
                 await peer.fence()
+            await self.archived()
+
+    async def archived(self) -> None:
+        """Wait until nothing that was read waits for the archive."""
+        mailserver = self.node.mailserver
+        await self.until("the archive", lambda: not mailserver.gathered and not mailserver._waiting)
 
     async def until(self, what: str, holds: Callable[[], bool]) -> None:
         """Wait for something that happens on the loop."""

@@ -20,11 +20,12 @@ from restante.waku.mailserver import Mailserver, Terms
 from restante.waku.peer import Changed, Greeted, Offered, Peer
 from restante.waku.pool import Pool
 from restante.waku.wire import Options, Response
-from waku.inside import Inside, inside
+from waku.inside import TURNS, Inside, inside
 from waku.letters import EPOCH
 from waku.raw_peer import GoneError, Packet, RawPeer
 
 DEFAULT_WORK = 2e-6
+NOTHING = Interest.named([])
 
 
 def policy_of(options: dict[str, str]) -> Policy:
@@ -71,16 +72,19 @@ class CoreWorld:
         self.inboxes[name].append((wire.STATUS, wire.write_options(status)))
 
     async def say(self, name: str, *packets: Packet) -> None:
-        for code, payload in packets:
-            self._hear(name, code, payload)
+        changes = [self._hear(name, *packet) for packet in packets]
+        before = [change for change in changes if change is not None]
+        if before:
+            self._wants(name, before[0])
 
-    def _hear(self, name: str, code: int, payload: bytes) -> None:
+    def _hear(self, name: str, code: int, payload: bytes) -> Interest | None:
+        """Take a packet; gives what the peer wanted before it, if it wants something else now."""
         peer = self.peers[name]
         try:
             event = peer.receive(code, payload)
         except PeerError as error:
             self.reasons[name] = error.code
-            return
+            return None
         if isinstance(event, Offered):
             response = self.mailserver.offer(name, keccak(payload), event.envelopes, self.now)
             if response is not None:
@@ -88,9 +92,10 @@ class CoreWorld:
             self._relay()
             self._save()
         elif isinstance(event, Greeted):
-            self._wants(name, None)
+            return NOTHING
         elif isinstance(event, Changed):
-            self._wants(name, event.before)
+            return event.before
+        return None
 
     async def lose(self, name: str) -> None:
         self.interests.drop(name)
@@ -134,7 +139,7 @@ class CoreWorld:
         for origin, response in answers:
             self._confirm(str(origin), response)
 
-    def _wants(self, name: str, before: Interest | None) -> None:
+    def _wants(self, name: str, before: Interest) -> None:
         peer = self.peers[name]
         self.interests.put(name, peer.interest)
         living = [
@@ -142,7 +147,7 @@ class CoreWorld:
             for topic in self.mailserver.pool.live.values()
             for live in topic.values()
             if peer.interest.wants(live.envelope.topic)
-            and not (before is not None and before.wants(live.envelope.topic))
+            and not before.wants(live.envelope.topic)
             and live.origin != name
             and live.pow >= peer.pow
         ]
@@ -188,13 +193,13 @@ class LiveWorld:
         self.here.archive.full = full
 
     async def packets(self) -> dict[str, list[Packet]]:
-        for name, peer in self.peers.items():
-            try:
-                await peer.fence()
-            except GoneError as gone:
-                self.reasons[name] = gone.reason
-        here = {name: peer for name, peer in self.peers.items() if name not in self.reasons}
-        await self.here.settled(*here.values())
+        for _ in range(TURNS):
+            for name, peer in self.peers.items():
+                try:
+                    await peer.fence()
+                except GoneError as gone:
+                    self.reasons[name] = gone.reason
+            await self.here.archived()
         got = {}
         for name, peer in self.peers.items():
             got[name], peer.inbox = peer.inbox, []
