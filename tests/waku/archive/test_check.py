@@ -53,8 +53,8 @@ async def test_every_row_is_looked_at_beside_a_running_server(data: Path) -> Non
 
 
 DAMAGE = {
-    "UPDATE envelopes SET raw = CAST(x'00' || substr(raw, 2) AS BLOB) WHERE arrival = 5": "a list is expected",
-    "UPDATE envelopes SET raw = CAST(substr(raw, 1, length(raw) - 1) || x'07' AS BLOB) WHERE arrival = 5": "belong to",
+    "UPDATE envelopes SET raw = CAST(x'00' || substr(raw, 2) AS BLOB) WHERE arrival = 5": "bytes follow",
+    "UPDATE envelopes SET raw = CAST(substr(raw, 1, 21) || x'07' AS BLOB) WHERE arrival = 5": "belong to",
     "UPDATE envelopes SET id = id + 1 WHERE arrival = 5": "belong to",
     "UPDATE envelopes SET id = id - 1 WHERE arrival = 5": "belong to",
     "UPDATE envelopes SET topic = 7 WHERE arrival = 5": "its topic is",

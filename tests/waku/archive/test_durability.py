@@ -19,9 +19,11 @@ from typing import Final
 import pytest
 
 from durability.tracer import WAL, Call, read_notes
+from restante.errors import StoreBusy
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import SqliteArchive
+from waku.archive.engines import Sqlite
 from waku.archive.envelopes import envelope, held
 from waku.archive.saving import SIZE, batch
 
@@ -174,6 +176,19 @@ def test_an_archive_that_returns_before_it_saves_is_caught(tmp_path: Path) -> No
 
 
 # ── the log ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_log_is_moved_when_a_batch_is_refused_so_that_the_next_needs_no_more_room() -> None:
+    async with Sqlite() as engine:
+        await engine.archive.save(batch(1), 1)
+        with engine.full_at_commit(), pytest.raises(StoreBusy):
+            await engine.archive.save(batch(2), 2)
+        await engine.archive.prune(0, 1)  # waits for its turn behind it
+        with closing(sqlite3.connect(f"file:{engine.data / FILE}?immutable=1", uri=True)) as without_log:
+            assert without_log.execute("SELECT count(*) FROM envelopes").fetchone() == (SIZE,)
+        log = (engine.data / f"{FILE}-wal").stat().st_size
+        await engine.archive.save(batch(2), 2)
+        assert (engine.data / f"{FILE}-wal").stat().st_size == log
 
 
 def files(folder: Path) -> list[str]:

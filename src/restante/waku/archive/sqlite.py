@@ -86,8 +86,13 @@ class SqliteArchive:
         return await self._write(lambda: self._prune(lambda: pruning.prune_bytes(self.database, limit, most)))
 
     async def _write(self, work: Callable[[], Result]) -> Result:
-        loop = asyncio.get_running_loop()
-        done = await loop.run_in_executor(self._writing, work)
+        try:
+            done = await asyncio.get_running_loop().run_in_executor(self._writing, work)
+        except StoreBusy:
+            # If the disk is full: what is in the log may have its room in the database already, pruned pages above
+            # all, and then the log can be written anew from its beginning.
+            self._writing.submit(self._checkpoint)
+            raise
         if self._unmoved >= CHECKPOINT:
             self._unmoved = 0
             self._writing.submit(self._checkpoint)  # who waits for this batch is answered meanwhile

@@ -1,0 +1,35 @@
+"""LevelDB archives, put together as status-go does it.
+
+mailserver/db_key.go:46-53, mailserver/mailserver_db_leveldb.go:207-226
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import plyvel
+
+from restante.waku.envelope import Envelope
+
+
+def key(envelope: Envelope, *, old: bool = False) -> bytes:
+    """Make a key as status-go does, or did before May 2019."""
+    return envelope.sent.to_bytes(4, "big") + envelope.hash + (b"" if old else envelope.topic)
+
+
+def write(folder: Path, entries: Iterable[tuple[bytes, bytes]]) -> Path:
+    """Make a database, a part of which is in a table and a part still in the log."""
+    with closing(plyvel.DB(str(folder), create_if_missing=True)) as database:
+        rows = list(entries)
+        for number, (name, value) in enumerate(rows):
+            database.put(name, value)
+            if number == len(rows) // 2:
+                database.compact_range()
+    return folder
+
+
+def of(folder: Path, envelopes: Iterable[Envelope]) -> Path:
+    """Make an archive of these; every third has an old key."""
+    return write(folder, ((key(each, old=n % 3 == 0), each.raw) for n, each in enumerate(envelopes)))

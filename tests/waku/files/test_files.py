@@ -1,0 +1,272 @@
+"""Readers of files: what is whole is given, what is damaged is named by its place, and the rest goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import plyvel
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.errors import Misuse, StoreError
+from restante.waku import rlp
+from restante.waku.archive import Archived
+from restante.waku.envelope import Envelope
+from restante.waku.files import Flaw, leveldb, parquet, rlpfile
+from waku.archive.envelopes import envelope
+from waku.files import leveldbs
+from waku.files.archives import ROWS
+
+A, B, C = ROWS[:3]
+
+
+def archived(rows: list[Envelope]) -> list[Archived]:
+    return [Archived(number, 1000 + number, each.raw) for number, each in enumerate(rows, 1)]
+
+
+# ── .rlp ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_rlp(folder: Path, content: bytes) -> list[Envelope | Flaw]:
+    (folder / "file").write_bytes(content)
+    return list(rlpfile.read(folder / "file"))
+
+
+def test_an_rlp_file_is_the_envelopes_one_after_the_other_and_nothing_else(tmp_path: Path) -> None:
+    rlpfile.write(tmp_path / "file", [archived([A, B]), archived([C])])
+    assert (tmp_path / "file").read_bytes() == A.raw + B.raw + C.raw
+    assert list(rlpfile.read(tmp_path / "file")) == [A, B, C]
+    assert read_rlp(tmp_path, b"") == []
+
+
+def test_an_item_that_is_no_envelope_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    cut_short = rlp.encode([1, 2, b"abcd"])
+    large = rlp.encode(bytes(rlpfile.LARGEST))
+    found = read_rlp(tmp_path, A.raw + cut_short + b"\x07" + B.raw + large + C.raw)
+    assert [each for each in found if isinstance(each, Envelope)] == [A, B, C]
+    flaws = [each for each in found if isinstance(each, Flaw)]
+    first = len(A.raw)
+    assert flaws == [
+        Flaw(f"byte {first}", "an envelope has five items, not 3"),
+        Flaw(f"byte {first + len(cut_short)}", "a list is expected"),
+        Flaw(f"byte {first + len(cut_short) + 1 + len(B.raw)}", "no envelope is as large"),
+    ]
+
+
+@pytest.mark.parametrize("tail", [b"\xf8\x01", b"\xff" * 20, A.raw[:-1], b"\xb8", b"\x81\x05"])
+def test_where_no_length_can_be_believed_the_file_ends(tmp_path: Path, tail: bytes) -> None:
+    *rows, flaw = read_rlp(tmp_path, A.raw + tail)
+    assert rows == [A]
+    assert isinstance(flaw, Flaw)
+    assert flaw.where == f"byte {len(A.raw)}"
+    assert flaw.reason.endswith("the rest of the file cannot be read")
+
+
+@given(st.binary(max_size=200), st.integers(0, 60))
+def test_no_bytes_make_a_reader_raise(tmp_path_factory: pytest.TempPathFactory, noise: bytes, keep: int) -> None:
+    folder = tmp_path_factory.mktemp("noise")
+    for item in read_rlp(folder, A.raw[:keep] + noise):
+        assert isinstance(item, (Envelope, Flaw))
+
+
+# ── .parquet ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_parquet_file_is_a_table_that_says_of_each_envelope_what_can_be_known(tmp_path: Path) -> None:
+    parquet.write(tmp_path / "file", [archived([A, B])])
+    assert pq.read_table(tmp_path / "file").to_pylist() == [
+        {
+            "hash": each.hash,
+            "sent": each.sent,
+            "expiry": each.expiry,
+            "ttl": each.ttl,
+            "topic": each.topic,
+            "arrival": number,
+            "arrived": 1000 + number,
+            "size": len(each.raw),
+            "raw": each.raw,
+        }
+        for number, each in enumerate([A, B], 1)
+    ]
+    assert list(parquet.read(tmp_path / "file")) == [A, B]
+    parquet.write(tmp_path / "none", [])
+    assert list(parquet.read(tmp_path / "none")) == []
+
+
+def test_row_groups_are_bounded_in_rows_and_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 4)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1000)
+    large = envelope(0, 1, size=1000)
+    pages = [archived(rows) for rows in ([A, B], [C, A], [B], [large], [C])]
+    parquet.write(tmp_path / "file", pages)
+    metadata = pq.ParquetFile(tmp_path / "file").metadata
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [4, 2, 1]
+    assert metadata.row_group(0).column(0).compression == "ZSTD"
+    assert list(parquet.read(tmp_path / "file")) == [A, B, C, A, B, large, C]
+
+
+def test_a_row_whose_hash_is_another_s_or_whose_raw_is_no_envelope_is_named(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "raw": [A.raw, b"\xc0", B.raw, None, C.raw],
+            "hash": [A.hash, A.hash, A.hash, A.hash, C.hash],
+            "else": [1] * 5,
+        }
+    )
+    pq.write_table(table, tmp_path / "file")
+    assert list(parquet.read(tmp_path / "file")) == [
+        A,
+        Flaw("row 1", "an envelope has five items, not 0"),
+        Flaw("row 2", "the hash is another's"),
+        Flaw("row 3", "raw is no string of bytes"),
+        C,
+    ]
+
+
+def test_a_table_of_nothing_but_raw_is_enough(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"raw": [A.raw]}), tmp_path / "file")
+    assert list(parquet.read(tmp_path / "file")) == [A]
+
+
+def test_a_group_that_is_damaged_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 1)
+    parquet.write(tmp_path / "file", [archived([each]) for each in (A, B, C)])
+    place = pq.ParquetFile(tmp_path / "file").metadata.row_group(1).column(8)
+    with (tmp_path / "file").open("r+b") as file:
+        start = place.dictionary_page_offset or place.data_page_offset
+        file.seek(start + place.total_compressed_size - 5)
+        file.write(b"\0\0\0\0")
+    first, flaw, last = parquet.read(tmp_path / "file")
+    assert (first, last) == (A, C)
+    assert isinstance(flaw, Flaw)
+    assert flaw.where == "row 1"
+    assert flaw.reason.startswith("the rest of its group cannot be read")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 100])
+def test_what_is_no_parquet_is_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(StoreError, match=r"\A[^\n]+cannot be read as Parquet: [^\n]+\Z"):
+        list(parquet.read(tmp_path / "file"))
+
+
+def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"cats": ["Mia"]}), tmp_path / "file")
+    with pytest.raises(StoreError, match="has no column raw"):
+        list(parquet.read(tmp_path / "file"))
+
+
+# ── LevelDB ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def by_key(rows: list[Envelope]) -> list[Envelope]:
+    return sorted(rows, key=leveldbs.key)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_a_key_is_the_one_that_status_go_makes(tmp_path: Path) -> None:
+    """Observed at a real one: the envelope's bytes, its hash and its key."""
+    raw = bytes.fromhex("d0845f5e103232840102030483aabbcc07")
+    key = "5f5e1000bc108395e2ddb56e842740b16a5ffac50e27b95a65fa1ff5dcc6cfff9ebb165501020304"
+    [found] = leveldb.read(leveldbs.write(tmp_path / "waku", [(bytes.fromhex(key), raw)]))
+    assert isinstance(found, Envelope)
+    assert leveldbs.key(found).hex() == key
+
+
+def test_keys_of_40_bytes_and_old_ones_of_36_are_read(tmp_path: Path) -> None:
+    folder = leveldbs.of(tmp_path / "waku", ROWS)
+    assert any(name.endswith((".ldb", ".sst")) for name in contents(folder))
+    assert list(leveldb.read(folder)) == by_key(ROWS)
+
+
+def test_the_database_itself_stays_as_it_is(tmp_path: Path) -> None:
+    folder = leveldbs.of(tmp_path / "waku", ROWS)
+    before = contents(folder)
+    assert len(list(leveldb.read(folder))) == len(ROWS)
+    assert contents(folder) == before
+    assert [each.name for each in tmp_path.iterdir()] == ["waku"]
+
+
+def test_the_topic_of_a_key_is_not_believed(tmp_path: Path) -> None:
+    folder = leveldbs.write(tmp_path / "waku", [(leveldbs.key(A, old=True) + b"\xde\xad\xbe\xef", A.raw)])
+    assert list(leveldb.read(folder)) == [A]
+
+
+def test_an_entry_that_is_not_what_its_key_says_is_named(tmp_path: Path) -> None:
+    sent = (A.sent + 1).to_bytes(4, "big")
+    entries = {
+        sent + A.hash + A.topic: (A.raw, "the key is another's"),
+        A.sent.to_bytes(4, "big") + B.hash + A.topic: (A.raw, "the key is another's"),
+        leveldbs.key(C): (C.raw + b"\0", "bytes follow the envelope"),
+        b"status": (b"1", "a key has 36 or 40 bytes"),
+    }
+    whole = [(leveldbs.key(each), each.raw) for each in ROWS[5:9]]
+    folder = leveldbs.write(tmp_path / "waku", [*((name, raw) for name, (raw, _) in entries.items()), *whole])
+    found = list(leveldb.read(folder))
+    assert [each for each in found if isinstance(each, Envelope)] == by_key(ROWS[5:9])
+    assert {each.where: each.reason for each in found if isinstance(each, Flaw)} == {
+        f"key {name.hex()}": reason for name, (_, reason) in entries.items()
+    }
+
+
+def test_a_table_that_is_damaged_is_a_flaw(tmp_path: Path) -> None:
+    folder = leveldbs.of(tmp_path / "waku", [envelope(n, n, size=3000) for n in range(40)])
+    [table] = [file for file in folder.iterdir() if file.suffix in {".ldb", ".sst"}]
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    table.write_bytes(content)
+    *rows, flaw = leveldb.read(folder)
+    assert rows
+    assert isinstance(flaw, Flaw)
+    assert flaw.reason.startswith("the rest cannot be read")
+
+
+def test_a_directory_that_is_no_leveldb_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is not a LevelDB database: it has no file CURRENT"):
+        list(leveldb.read(tmp_path))
+    (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
+    with pytest.raises(StoreError, match=r"\A[^\n]+cannot be opened as a LevelDB database: [^\n]+\Z"):
+        list(leveldb.read(tmp_path))
+
+
+def test_a_database_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    folder = leveldbs.of(tmp_path / "waku", ROWS)
+    holder = "import plyvel, sys; database = plyvel.DB(sys.argv[1]); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        with pytest.raises(Misuse, match="a program is using"):
+            list(leveldb.read(folder))
+        process.communicate()
+    with closing(plyvel.DB(str(folder))):
+        pass
+    with (folder / "LOCK").open("rb") as file:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)  # as goleveldb does
+        with pytest.raises(Misuse, match="a program is using"):
+            list(leveldb.read(folder))
+    assert len(list(leveldb.read(folder))) == len(ROWS)
+
+
+def test_without_the_library_its_extra_is_named(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['plyvel'] = None\nfrom restante.waku.files import leveldb\nlist(leveldb.read({}))"
+    script = code.format(f"__import__('pathlib').Path({str(tmp_path)!r})")
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=os.environ
+    )
+    assert result.stderr.splitlines()[-1] == (
+        "restante.errors.Misuse: a LevelDB archive needs the extra 'leveldb': pip install 'restante[leveldb]'"
+    )

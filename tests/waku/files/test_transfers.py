@@ -1,0 +1,171 @@
+"""Export and import: an archive comes back whole, however often; nothing is half there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from restante.errors import Misuse, StoreError
+from restante.waku.archive import checking, open_archive
+from restante.waku.archive.schema import FILE, SCHEMA
+from restante.waku.envelope import Envelope
+from restante.waku.files import importing
+from restante.waku.files.exporting import export
+from restante.waku.files.importing import take_in
+from waku.archive.envelopes import envelope
+from waku.disk import no_file_beyond
+from waku.files import leveldbs
+from waku.files.archives import ROWS, archive_of, raws_of, rows_of
+
+SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "BATCH", 7)
+    monkeypatch.setattr("restante.waku.archive.reading.PAGE_ROWS", 9)
+
+
+@SUFFIXES
+@pytest.mark.usefixtures("small_batches")
+def test_what_was_exported_is_imported_in_the_order_of_arrival(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"all{suffix}"
+    assert export(archive_of(tmp_path / "data"), file) == len(ROWS)
+    report = take_in(tmp_path / "new", [file])
+    assert (report.read, report.new, report.known, report.refused) == (len(ROWS), len(ROWS), 0, {})
+    assert raws_of(tmp_path / "new") == [each.raw for each in ROWS]
+    with SCHEMA.reading(tmp_path / "new") as database:
+        assert list(checking.check(database, lambda _: None)) == []
+
+
+def test_a_parquet_file_has_the_arrivals_of_the_archive(tmp_path: Path) -> None:
+    export(archive_of(tmp_path / "data"), tmp_path / "all.parquet")
+    table = pq.read_table(tmp_path / "all.parquet", columns=["arrival", "arrived"]).to_pylist()
+    assert [tuple(row.values()) for row in table] == [
+        (each.arrival, each.arrived) for each in rows_of(tmp_path / "data")
+    ]
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_import_done_again_changes_nothing(tmp_path: Path) -> None:
+    export(archive_of(tmp_path / "data"), tmp_path / "all.rlp")
+    export(tmp_path / "data", tmp_path / "all.parquet")
+    folder = leveldbs.of(tmp_path / "waku", ROWS)
+    take_in(tmp_path / "new", [tmp_path / "all.rlp"])
+    before = rows_of(tmp_path / "new")
+    report = take_in(tmp_path / "new", [folder, tmp_path / "all.parquet", tmp_path / "all.rlp"])
+    assert (report.read, report.new, report.known) == (3 * len(ROWS), 0, 3 * len(ROWS))
+    assert rows_of(tmp_path / "new") == before
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_leveldb_archive_is_imported_whole(tmp_path: Path) -> None:
+    report = take_in(tmp_path / "new", [leveldbs.of(tmp_path / "waku", ROWS)])
+    assert (report.read, report.new, report.refused) == (len(ROWS), len(ROWS), {})
+    assert sorted(raws_of(tmp_path / "new")) == sorted(each.raw for each in ROWS)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path) -> None:
+    data = archive_of(tmp_path / "data", ROWS[:10])
+    bad = bytearray(ROWS[12].raw)
+    bad[-1] = 0x00  # a number with a leading zero
+    content = [each.raw for each in ROWS[5:12]] + [bytes(bad), ROWS[13].raw, ROWS[13].raw, b"\x01", b"\xf9\xff"]
+    (tmp_path / "some.rlp").write_bytes(b"".join(content))
+    report = take_in(data, [tmp_path / "some.rlp"])
+    assert (report.read, report.new, report.known, report.refused.total()) == (12, 3, 6, 3)
+    where = [sum(map(len, content[:number])) for number in (7, 10, 11)]
+    assert report.flaws == [
+        f"{tmp_path / 'some.rlp'}, byte {at}: {reason}"
+        for at, reason in zip(
+            where,
+            [
+                "a number of an envelope is not one of up to 8 bytes",
+                "a list is expected",
+                "an item ends early; the rest of the file cannot be read",
+            ],
+            strict=True,
+        )
+    ]
+    assert importing.render(report).splitlines() == [
+        "read                     12",
+        "new                       3",
+        "there already             6",
+        "refused                   3",
+        "  1: a number of an envelope is not one of up to 8 bytes",
+        "  1: a list is expected",
+        "  1: an item ends early; the rest of the file cannot be read",
+    ]
+
+
+def test_an_import_needs_the_directory_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "none.rlp").touch()
+
+    async def beside() -> None:
+        archive = open_archive(tmp_path / "data")
+        try:
+            with pytest.raises(StoreError, match="another process is using"):
+                await asyncio.to_thread(take_in, tmp_path / "data", [tmp_path / "none.rlp"])
+        finally:
+            await archive.close()
+
+    asyncio.run(beside())
+
+
+@pytest.mark.parametrize("name", ["gone.rlp", "letter.txt", "letter.rlp2"])
+def test_what_cannot_be_imported_is_said_before_anything_is_changed(tmp_path: Path, name: str) -> None:
+    (tmp_path / "letter.txt").write_text("Dear Sir or Madam,")
+    (tmp_path / "letter.rlp2").touch()
+    (tmp_path / "good.rlp").write_bytes(ROWS[0].raw)
+    with pytest.raises(Misuse, match=r"\A[^\n]+\Z"):
+        take_in(tmp_path / "data", [tmp_path / "good.rlp", tmp_path / name])
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_import_that_finds_no_room_keeps_what_it_saved_and_goes_on_next_time(tmp_path: Path) -> None:
+    rows: list[Envelope] = [envelope(number, number, size=2000) for number in range(3000)]
+    (tmp_path / "all.rlp").write_bytes(b"".join(each.raw for each in rows))
+    with no_file_beyond(4_000_000), pytest.raises(StoreError, match=r"\A[^\n]+\Z"):
+        take_in(tmp_path / "data", [tmp_path / "all.rlp"])
+    report = take_in(tmp_path / "data", [tmp_path / "all.rlp"])
+    assert report.known == 1000
+    assert raws_of(tmp_path / "data") == [each.raw for each in rows]
+
+
+@SUFFIXES
+def test_an_export_is_there_when_it_is_complete_or_not_at_all(tmp_path: Path, suffix: str) -> None:
+    rows = [envelope(number, number, size=2000) for number in range(200)]
+    data = archive_of(tmp_path / "data", rows)
+    with no_file_beyond(10_000), pytest.raises(StoreError, match=r"\Acannot write [^\n]+File too large\Z"):
+        export(data, tmp_path / f"all{suffix}")
+    assert [each.name for each in tmp_path.iterdir()] == ["data"]
+
+
+def test_an_export_makes_a_new_file(tmp_path: Path) -> None:
+    data = archive_of(tmp_path / "data")
+    (tmp_path / "there.rlp").write_text("mine")
+    for name, words in {
+        "there.rlp": "exists already",
+        "nowhere/all.rlp": "there is no directory",
+        "all.csv": r"must end in \.rlp or \.parquet",
+    }.items():
+        with pytest.raises(Misuse, match=words):
+            export(data, tmp_path / name)
+    with pytest.raises(Misuse, match="there is no Waku mailserver's data"):
+        export(tmp_path, tmp_path / "all.rlp")
+    assert (tmp_path / "there.rlp").read_text() == "mine"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["data", "there.rlp"]
+
+
+def test_a_damaged_archive_is_not_exported(tmp_path: Path) -> None:
+    data = archive_of(tmp_path / "data")
+    with (data / FILE).open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * 4096 * 8)
+    for name in ("all.rlp", "all.parquet"):
+        with pytest.raises(StoreError, match=r"\A[^\n]+\Z"):
+            export(data, tmp_path / name)
+    assert [each.name for each in tmp_path.iterdir()] == ["data"]

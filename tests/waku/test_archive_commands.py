@@ -1,0 +1,169 @@
+"""The archive's commands as their users run them: a process, its output, its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from restante.waku.archive import open_archive
+from restante.waku.archive.schema import FILE
+from waku.files import leveldbs
+from waku.files.archives import ROWS, archive_of, raws_of
+
+
+def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "restante", "waku", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def said(result: subprocess.CompletedProcess[str]) -> str:
+    """Give the one sentence of a command that could not do it."""
+    assert result.stdout == ""
+    [sentence] = result.stderr.splitlines()
+    return sentence
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return archive_of(tmp_path_factory.mktemp("archive") / "data")
+
+
+@pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
+def test_export_and_import(tmp_path: Path, data: Path, suffix: str) -> None:
+    file = tmp_path / f"all{suffix}"
+    exported = run("export", file, "--data", data)
+    assert (exported.returncode, exported.stdout) == (0, "exported 50 envelopes\n")
+    imported = run("import", file, RESTANTE_WAKU_DATA=str(tmp_path / "new"))
+    assert imported.returncode == 0, imported.stderr
+    assert [line.split()[-1] for line in imported.stdout.splitlines()] == ["50", "50", "0", "0"]
+    assert raws_of(tmp_path / "new") == [each.raw for each in ROWS]
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_leveldb_archive_and_a_file_in_one_go(tmp_path: Path, data: Path) -> None:
+    run("export", tmp_path / "all.rlp", "--data", data)
+    folder = leveldbs.of(tmp_path / "waku", ROWS)
+    imported = run("import", folder, tmp_path / "all.rlp", "--data", tmp_path / "new")
+    assert imported.returncode == 0, imported.stderr
+    assert [line.split()[-1] for line in imported.stdout.splitlines()] == ["100", "50", "50", "0"]
+
+
+def test_an_import_with_something_refused_says_what_and_fails(tmp_path: Path) -> None:
+    (tmp_path / "some.rlp").write_bytes(ROWS[0].raw + b"\x07" + ROWS[1].raw)
+    imported = run("import", tmp_path / "some.rlp", "--data", tmp_path / "new")
+    assert imported.returncode == 1
+    assert f"{tmp_path / 'some.rlp'}, byte {len(ROWS[0].raw)}: a list is expected\n" in imported.stderr
+    assert raws_of(tmp_path / "new") == [ROWS[0].raw, ROWS[1].raw]
+
+
+def test_check_says_that_all_is_well_or_what_is_not(tmp_path: Path) -> None:
+    data = archive_of(tmp_path / "data")
+    size = sum(len(each.raw) for each in ROWS)
+    well = run("check", "--data", data)
+    assert (well.returncode, well.stdout) == (0, f"50 envelopes, {size:,} bytes, 5 topics: all is well\n")
+    with closing(sqlite3.connect(data / FILE)) as database:
+        database.execute("UPDATE totals SET bytes = 7")
+        database.commit()
+    wrong = run("check", "--data", data)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert f"the count of bytes says 7, there are {size}\n" in wrong.stderr
+
+
+def test_check_export_and_backup_beside_a_running_server(tmp_path: Path) -> None:
+    async def serve() -> None:
+        archive = open_archive(tmp_path / "data")
+        try:
+            await archive.save(ROWS, 1)
+            for words in (["check"], ["export", tmp_path / "all.rlp"], ["backup", tmp_path / "copy"]):
+                result = await asyncio.to_thread(run, *words, "--data", tmp_path / "data")
+                assert result.returncode == 0, result.stderr
+            refused = await asyncio.to_thread(run, "import", tmp_path / "all.rlp", "--data", tmp_path / "data")
+            assert refused.returncode == 1
+            assert said(refused).startswith("restante: another process is using the data directory")
+        finally:
+            await archive.close()
+
+    asyncio.run(serve())
+    assert raws_of(tmp_path / "copy") == [each.raw for each in ROWS]
+
+
+MISUSES = {
+    "export all.csv --data DATA": "all.csv: the name must end in .rlp or .parquet",
+    "export THERE.rlp --data DATA": "THERE.rlp exists already: name another file",
+    "export all.rlp --data nowhere": "there is no Waku mailserver's data in nowhere",
+    "import gone.rlp --data new": "there is no gone.rlp",
+    "import letter.txt --data new": "letter.txt: neither .rlp nor .parquet",
+    "check --data nowhere": "there is no Waku mailserver's data in nowhere",
+    "backup DATA --data DATA": "DATA exists already and is not an empty directory",
+}
+
+
+@pytest.mark.parametrize("words", MISUSES)
+def test_misuse_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, data: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "DATA").symlink_to(data)
+    (tmp_path / "THERE.rlp").touch()
+    (tmp_path / "letter.txt").touch()
+    result = run(*words.split())
+    assert result.returncode == 2
+    assert said(result).startswith(f"restante: {MISUSES[words]}")
+
+
+def test_a_foreign_file_is_one_sentence_and_exit_code_1(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "letter.parquet").write_text("Dear Sir or Madam,")
+    (tmp_path / "folder").mkdir()
+    for name in ("letter.parquet", "folder"):
+        result = run("import", tmp_path / name, "--data", tmp_path / "new")
+        assert result.returncode == 1
+        assert said(result).startswith(f"restante: {tmp_path / name} ")
+    (tmp_path / FILE).write_bytes(b"not a database at all, but long enough to be one" * 99)
+    for words in (["check"], ["export", tmp_path / "all.rlp"], ["backup", tmp_path / "copy"]):
+        result = run(*words, "--data", tmp_path)
+        assert result.returncode == 1
+        assert said(result) == f"restante: cannot read {tmp_path / FILE}: file is not a database"
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(tmp_path: Path, data: Path) -> None:
+    lines = run("check", "--data", data).stderr.splitlines()
+    assert lines[-1] == "check: 50 of 50"
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "restante", "waku", "check", "--data", str(data)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    shown = b""
+    with subprocess.Popen(command, stderr=its, stdout=subprocess.DEVNULL, env=environment) as process:
+        os.close(its)
+        with suppress(OSError):  # EIO is how Linux says that nobody has the other end
+            while some := os.read(ours, 4096):
+                shown += some
+        assert process.wait(60) == 0
+    os.close(ours)
+    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}".encode() in shown
+    assert b"of" not in shown
+
+
+def test_without_the_extra_its_name_is_said(tmp_path: Path) -> None:
+    code = (
+        "import sys, importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'coincurve' else find(name, *rest)\n"
+        f"sys.argv[1:] = ['waku', 'check', '--data', {str(tmp_path)!r}]\n"
+        "from restante.cli import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 2
+    assert said(result) == "restante: this needs the extra 'waku': pip install 'restante[waku]'"
