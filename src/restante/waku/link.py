@@ -248,10 +248,16 @@ class Link(asyncio.Protocol):
             self._wire.send(code, payload, packed=packed)
             self._keeper.flush_soon(self)
 
-    def send_backlog(self, envelopes: Iterator[Envelope]) -> None:
-        """Send these as it reads, a packet at a time."""
-        self._backlog = iter(packets(envelopes))
-        self._keeper.loop.call_soon(self._pump)
+    @property
+    def in_arrears(self) -> bool:
+        """Tell whether it has not been sent all of its backlog yet."""
+        return self._backlog is not None
+
+    def send_backlog(self, parts: Iterator[list[Envelope]]) -> None:
+        """Send these as it reads, one part in a turn of the loop, instead of what is left of the last backlog."""
+        if self._backlog is None:
+            self._keeper.loop.call_soon(self._pump)
+        self._backlog = parts
 
     def _pump(self) -> None:
         if self._backlog is None or self.stuck or not self.here:
@@ -260,7 +266,8 @@ class Link(asyncio.Protocol):
         if part is None:
             self._backlog = None
             return
-        self.send(MESSAGES, write_envelopes(each.raw for each in part))
+        for some in packets(part):
+            self.send(MESSAGES, write_envelopes(each.raw for each in some))
         self._keeper.loop.call_soon(self._pump)
 
     def disconnect(self, reason: Reason, words: str = "") -> None:

@@ -50,6 +50,14 @@ ENOUGH: Final = 100
 AGAIN: Final = (1.0, 60.0)
 """Seconds until a static peer that was lost is dialled again: the first time, and at most; doubled each time."""
 
+LOOKS: Final = 500
+"""Topics looked at for a peer in one turn of the loop."""
+
+PART: Final = 1 << 18
+"""Bytes of envelopes sent of a backlog in one turn of the loop."""
+
+NOTHING: Final = Interest.named(())
+
 DIAL: Final = 10.0
 """Seconds that a dialled peer has to greet us."""
 
@@ -119,6 +127,8 @@ class Node:
             )
         )
         self._addresses: Counter[str] = Counter()
+        self._minds: dict[Link, Interest] = {}
+        """What those who changed their minds in this turn of the loop wanted before."""
         self._unsaid: set[Link] = set()
         self._held: set[Link] = set()
         self._gathered = asyncio.Event()
@@ -229,10 +239,10 @@ class Node:
         elif isinstance(event, Greeted):
             if link.dialled:
                 log.info("a static peer is connected", peer=link.address)
-            self._wants(link, None)
+            self._changed(link, NOTHING)
         elif isinstance(event, Changed):
             link.charge(REFUSED)
-            self._wants(link, event.before)
+            self._changed(link, event.before)
         elif isinstance(event, Fault):
             link.charge(REFUSED)
             self.counts["packets that were no good"] += 1
@@ -282,21 +292,39 @@ class Node:
                 link.send(wire.MESSAGES, body, squeezed)
             self.counts["relayed"] += len(wanted)
 
-    def _wants(self, link: Link, before: Interest | None) -> None:
-        """Relay to a peer from now on, and what lives already as far as it did not want that before."""
-        interest = link.peer.interest
-        self.interests.put(link, interest)
-        link.send_backlog(self._living(link, interest, before))
+    def _changed(self, link: Link, before: Interest) -> None:
+        """Note that a peer wants something else than before: once in a turn of the loop, however often it says so."""
+        if not self._minds:
+            self.loop.call_soon(self._change)
+        self._minds.setdefault(link, before)
 
-    def _living(self, link: Link, interest: Interest, before: Interest | None) -> Iterator[Envelope]:
-        live = self.mailserver.pool.live
+    def _change(self) -> None:
+        """Relay to those who changed their minds from now on, and what lives that they did not want before."""
+        minds, self._minds = self._minds, {}
+        for link, before in minds.items():
+            if link.here:
+                self.interests.put(link, link.peer.interest)
+                link.send_backlog(self._living(link, NOTHING if link.in_arrears else before))
+
+    def _living(self, link: Link, before: Interest) -> Iterator[list[Envelope]]:
+        """Give what lives of what a peer wants now, in parts that take a millisecond to find."""
+        live, interest = self.mailserver.pool.live, link.peer.interest
         few = interest.few()
-        for topic in list(live) if few is None else few:
-            if not interest.wants(topic) or (before is not None and before.wants(topic)):
-                continue
-            for each in list(live.get(topic, {}).values()):
-                if each.origin is not link and each.pow >= link.peer.pow:
-                    yield each.envelope
+        found: list[Envelope] = []
+        size = 0
+        for looked, topic in enumerate(list(live) if few is None else few, 1):
+            if interest.wants(topic) and not before.wants(topic):
+                for each in list(live.get(topic, {}).values()):
+                    if each.origin is not link and each.pow >= link.peer.pow:
+                        found.append(each.envelope)
+                        size += len(each.envelope.raw)
+                        if size > PART:
+                            yield found
+                            found, size = [], 0
+            if looked % LOOKS == 0:
+                yield found
+                found, size = [], 0
+        yield found
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
