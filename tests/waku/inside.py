@@ -98,6 +98,7 @@ async def inside(
     data: Path,
     *,
     number: int = 1,
+    port: int = 0,
     policy: Policy | None = None,
     terms: Terms | None = None,
     housekeeping: Housekeeping | None = None,
@@ -115,7 +116,7 @@ async def inside(
     node = node_type(key, mailserver, archive, housekeeping or Housekeeping(), limits, clock=clock)
     here = Inside(node, archive, clock)
     try:
-        [(_, here.port)] = await node.listen("127.0.0.1", 0)
+        [(_, here.port)] = await node.listen("127.0.0.1", port)
         yield here
     finally:
         if here.running.done():

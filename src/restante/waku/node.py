@@ -24,7 +24,7 @@ from restante.waku.interest import Interest, Interests
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.link import BEHIND, REFUSED, Link
+from restante.waku.link import BEHIND, CHANGE, REFUSED, Link
 from restante.waku.mailserver import Batch, Mailserver
 from restante.waku.packed import pack
 from restante.waku.peer import Changed, Event, Fault, Greeted, Offered
@@ -114,6 +114,7 @@ class Node:
         """Of those that have greeted."""
         self.counts: Counter[str] = Counter()
         """What became of connections and of relaying."""
+        self._id = node_id(key.public)
         self._dice = SystemDice()
         self._hello = Hello(client, (Capability(*wire.CAPABILITY),), 0, key.public)
         self._status = wire.write_options(
@@ -184,15 +185,22 @@ class Node:
         """Take note of a peer that has said Hello; gives why it must go, if it must."""
         link.node_id = node_id(public)
         before = self.peers.get(link.node_id)
-        if before is not None and not before.silent:
-            return Reason.ALREADY_CONNECTED
-        if len(self.peers) >= self.housekeeping.max_peers and not link.dialled:
+        if before is not None:
+            if not before.silent and not self._outranks(link, before):
+                return Reason.ALREADY_CONNECTED
+            before.disconnect(Reason.ALREADY_CONNECTED)
+        elif len(self.peers) >= self.housekeeping.max_peers and not link.dialled:
             self.counts["turned away, too many peers"] += 1
             return Reason.TOO_MANY_PEERS
-        if before is not None:
-            before.disconnect(Reason.ALREADY_CONNECTED)
         self.peers[link.node_id] = link
         return None
+
+    def _outranks(self, link: Link, before: Link) -> bool:
+        """Tell which stays where two nodes dial each other at once: on both sides the one that the lower id dialled.
+
+        Each would else end the one that it sees last, that is both, and again when they are dialled again.
+        """
+        return link.dialled is not before.dialled and link.dialled is (self._id < link.node_id)
 
     def status(self) -> bytes:
         """Give the body of our Status."""
@@ -213,8 +221,11 @@ class Node:
 
     async def stay_connected(self, enode: Enode) -> None:
         """Keep a static peer: dial it, and again when it is lost. Never ends by itself."""
-        wait = AGAIN[0]
+        wait, name = AGAIN[0], node_id(enode.public)
         while True:
+            if name in self.peers:  # it has dialled us
+                await asyncio.sleep(AGAIN[0])
+                continue
             link, words = None, ""
             try:
                 link = await asyncio.wait_for(self.dial(enode), DIAL)
@@ -241,7 +252,7 @@ class Node:
                 log.info("a static peer is connected", peer=link.address)
             self._changed(link, NOTHING)
         elif isinstance(event, Changed):
-            link.charge(REFUSED)
+            link.charge(CHANGE)
             self._changed(link, event.before)
         elif isinstance(event, Fault):
             link.charge(REFUSED)
@@ -367,9 +378,10 @@ class Node:
         for origin, response in answers:
             if isinstance(origin, Link):
                 self._confirm(origin, response)
-        held, self._held = self._held, set()
-        for link in held:
-            link.read_again(BEHIND)
+        if not self._stopping:
+            held, self._held = self._held, set()
+            for link in held:
+                link.read_again(BEHIND)
 
     async def prune(self) -> int:
         """Remove what is kept too long, or is too much; gives how many."""
