@@ -262,9 +262,13 @@ class Devp2p:
         return self._heard + (self._limits.silence if self._asked else self._limits.ping)
 
     def excuse(self, now: float) -> None:
-        """Take its silence for none: it is we who did not read."""
+        """Take its silence for none: it is we who did not read.
+
+        Pings it all the same, whatever it answers: so it hears from us, and its socket tells us when it is gone.
+        """
         if self._state is _OPEN:
             self._heard, self._asked = now, False
+            self._say(PING, _EMPTY)
 
     def handle_timeout(self, now: float) -> list[Event]:
         """Do what time has come for: ask a silent peer, or give it up."""

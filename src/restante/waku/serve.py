@@ -126,7 +126,7 @@ async def _tick(node: Node) -> None:
 
 def _tell(node: Node, minute: Counter[str]) -> None:
     """Log what a minute brought; who brought it, and of what topic, is nobody's business."""
-    log.info("the last minute", peers=len(node.peers), known=len(node.mailserver.pool.known), **minute)
+    log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known), **minute)
     offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
     untimely = minute["future"] + minute["old"]
     if offered >= ENOUGH and untimely > OUR_CLOCK * offered:
