@@ -154,8 +154,8 @@ class CoreWorld:
         self._send(name, living)
 
     def _send(self, name: str, envelopes: list[Envelope]) -> None:
-        for part in wire.packets(envelopes):
-            self.inboxes[name].append((wire.MESSAGES, wire.write_envelopes(each.raw for each in part)))
+        for part in wire.parted(each.raw for each in envelopes):
+            self.inboxes[name].append((wire.MESSAGES, wire.write_envelopes(part)))
 
     def _confirm(self, name: str, response: Response) -> None:
         self.inboxes[name].append((wire.BATCH_ACK, wire.write_ack(response.packet)))

@@ -14,7 +14,7 @@ from restante.waku.envelope import Envelope
 from restante.waku.hello import Reason
 from restante.waku.limits import Limits
 from restante.waku.peer import Event, Fault, Peer
-from restante.waku.wire import MESSAGES, STATUS, packets, write_envelopes
+from restante.waku.wire import MESSAGES, STATUS, parted, write_envelopes
 
 TAKES_NOTHING: Final = 20.0
 """Seconds that a peer may leave what we send unread, when it is more than it may owe (geth p2p/server.go:65)."""
@@ -79,6 +79,7 @@ class Link(asyncio.Protocol):
         "_greeting",
         "_keeper",
         "_patience",
+        "_room",
         "_timer",
         "_transport",
         "_unread",
@@ -101,6 +102,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self._room: asyncio.Future[None] | None = None
         self._greeting: asyncio.TimerHandle | None = None
         self._bytes = Bucket()
         self._envelopes = Bucket()
@@ -144,6 +146,7 @@ class Link(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
+        self._there_is_room()
         self.read_again(STUCK)
         if self._backlog is not None:
             self._keeper.loop.call_soon(self._pump)
@@ -154,6 +157,7 @@ class Link(asyncio.Protocol):
                 timer.cancel()
         self._transport = None
         self._backlog = None
+        self._there_is_room()
         self._ended = self._ended or (None, "the connection was lost")
         if self._counted:
             self._keeper.lost(self, *self._ended)
@@ -270,6 +274,17 @@ class Link(asyncio.Protocol):
             self._wire.send(code, payload, packed=packed)
             self._keeper.flush_soon(self)
 
+    async def writable(self) -> None:
+        """Wait until the peer has read so much that more may be sent, or is gone; for one who waits at a time."""
+        self.flush()
+        if self.stuck and self._transport is not None:
+            self._room = self._keeper.loop.create_future()
+            await self._room
+
+    def _there_is_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
     @property
     def in_arrears(self) -> bool:
         """Tell whether it has not been sent all of its backlog yet."""
@@ -288,8 +303,8 @@ class Link(asyncio.Protocol):
         if part is None:
             self._backlog = None
             return
-        for some in packets(part):
-            self.send(MESSAGES, write_envelopes(each.raw for each in some))
+        for some in parted(each.raw for each in part):
+            self.send(MESSAGES, write_envelopes(some))
         self._keeper.loop.call_soon(self._pump)
 
     def disconnect(self, reason: Reason, words: str = "") -> None:

@@ -420,5 +420,5 @@ class Node:
 
 
 def _bodies(envelopes: Iterable[Envelope]) -> Iterator[bytes]:
-    for part in wire.packets(envelopes):
-        yield wire.write_envelopes(each.raw for each in part)
+    for part in wire.parted(each.raw for each in envelopes):
+        yield wire.write_envelopes(part)

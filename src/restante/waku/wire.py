@@ -183,21 +183,21 @@ def write_envelopes(raws: Iterable[bytes]) -> bytes:
     return rlp.pack(raws)
 
 
-def packets(envelopes: Iterable[Envelope], most: int = PACKET - 16) -> Iterator[list[Envelope]]:
+def parted(raws: Iterable[bytes], most: int = PACKET - 16) -> Iterator[list[bytes]]:
     """Part envelopes into packets, each under so many bytes; the list's head takes up to 4 of the 16 left free.
 
     One that no such packet holds is left out: a peer that takes no larger ones would disconnect.
     """
-    part: list[Envelope] = []
+    part: list[bytes] = []
     size = 0
-    for each in envelopes:
-        if len(each.raw) > most:
+    for raw in raws:
+        if len(raw) > most:
             continue
-        if size + len(each.raw) > most:
+        if size + len(raw) > most:
             yield part
             part, size = [], 0
-        part.append(each)
-        size += len(each.raw)
+        part.append(raw)
+        size += len(raw)
     if part:
         yield part
 

@@ -1,0 +1,201 @@
+"""Requests answered: read, weighed, put in line; a page at a time from the archive, and out as the peer reads.
+
+    packet ──read──▶ request ──▶ the peer's line ──its turn──▶ a page ──▶ P2P Messages … Request Complete
+                        └── no request, not allowed, too often: an error, at once
+
+Lines of peers take turns, each has one page in the making, and all together only so many: so what is kept in memory
+for them is bounded, and who asks for much makes nobody wait who asks for little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from restante.bucket import Bucket
+from restante.errors import StoreError
+from restante.ops.logs import log, where
+from restante.waku import request, wire
+from restante.waku.archive import Archive
+from restante.waku.archive.query import Page, Query
+from restante.waku.link import REFUSED, Link
+from restante.waku.request import Demands, Request, RequestError
+
+PAGES: Final = 16
+"""Pages in memory at a time; each has up to 8 MiB."""
+
+LINE: Final = 16
+"""Requests of one peer that wait. status-go sends three at once, and the next when one is complete."""
+
+ACCOUNTS: Final = 10_000
+"""Peers and addresses whose use is remembered when they are gone; the one longest unused is forgotten first."""
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one node, and one address, may ask for. 0: no limit."""
+
+    pages: float = 20.0
+    """Requests a second. status-go runs three loops at once, each with a round trip between pages."""
+    pages_at_once: int = 500
+    """And so many more, after a silence: a month of history of a busy network."""
+    rows: float = 100_000.0
+    """Rows looked at a second: a tenth of what one core can."""
+    rows_at_once: int = 5_000_000
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is served, and how."""
+
+    demands: Demands = Demands()
+    descending: bool = False
+    allow: frozenset[bytes] | None = None
+    """Node ids; None: everybody."""
+    rates: Rates = Rates()
+
+
+class _Account:
+    """What one node, or one address, has asked for."""
+
+    __slots__ = ("pages", "rows")
+
+    def __init__(self) -> None:
+        self.pages = Bucket()
+        self.rows = Bucket()
+
+    def overdrawn(self, now: float, rates: Rates) -> bool:
+        return bool(
+            (rates.pages and self.pages.wait(now, rates.pages, rates.pages_at_once))
+            or (rates.rows and self.rows.wait(now, rates.rows, rates.rows_at_once))
+        )
+
+
+class History:
+    """The lines, and who is next."""
+
+    def __init__(self, archive: Archive, terms: Terms, now: Callable[[], int]) -> None:
+        self.counts: Counter[str] = Counter()
+        """What became of requests."""
+        self._archive = archive
+        self._terms = terms
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self._accounts: OrderedDict[bytes | str, _Account] = OrderedDict()
+        self._lines: dict[Link, deque[Request]] = {}
+        self._turns: deque[Link] = deque()
+        """Who has a request in line, and none in the making."""
+        self._making: dict[Link, asyncio.Task[None]] = {}
+
+    def ask(self, link: Link, payload: bytes) -> None:
+        """Take a P2P Request."""
+        self.counts["requests"] += 1
+        try:
+            asked = request.read(payload, self._terms.demands, self._now())
+        except RequestError as error:
+            link.charge(REFUSED)
+            self._refuse(link, error.id, error.words)
+            return
+        words = self._objection(link)
+        if words:
+            self._refuse(link, asked.id, words)
+            return
+        line = self._lines.setdefault(link, deque())
+        line.append(asked)
+        if link not in self._making and len(line) == 1:
+            self._turns.append(link)
+        self._go_on()
+
+    def _objection(self, link: Link) -> str:
+        """Tell why a peer is not served now; empty where it is. Counts the request."""
+        terms = self._terms
+        if terms.allow is not None and link.node_id not in terms.allow:
+            return "this server serves those that it was told to"
+        if len(self._lines.get(link, ())) >= LINE:
+            return "too many requests at once"
+        now = self._loop.time()
+        accounts = self._accounts_of(link)
+        if any(each.overdrawn(now, terms.rates) for each in accounts):
+            return "rate limit exceeded"
+        for each in accounts:
+            each.pages.take(now, terms.rates.pages, 1)
+        return ""
+
+    def _accounts_of(self, link: Link) -> list[_Account]:
+        found = []
+        for name in (link.node_id, link.address):
+            account = self._accounts.get(name)
+            if account is None:
+                account = self._accounts[name] = _Account()
+                if len(self._accounts) > ACCOUNTS:
+                    self._accounts.popitem(last=False)
+            self._accounts.move_to_end(name)
+            found.append(account)
+        return found
+
+    def _refuse(self, link: Link, digest: bytes | None, words: str) -> None:
+        self.counts["requests refused"] += 1
+        if digest is not None:
+            link.send(wire.REQUEST_COMPLETE, request.failure(digest, words))
+
+    def forget(self, link: Link) -> None:
+        """Drop what a peer asked for that is gone."""
+        self._lines.pop(link, None)
+        making = self._making.get(link)
+        if making is not None:
+            making.cancel()
+
+    # ── pages ────────────────────────────────────────────────────────────────────────────────────
+
+    def _go_on(self) -> None:
+        while self._turns and len(self._making) < PAGES:
+            link = self._turns.popleft()
+            line = self._lines.get(link)
+            if line:
+                task = self._making[link] = asyncio.create_task(self._answer(link, line.popleft()))
+                task.add_done_callback(lambda _task, link=link: self._made(link))
+
+    def _made(self, link: Link) -> None:
+        """Give the next their turn."""
+        del self._making[link]
+        if self._lines.get(link):
+            self._turns.append(link)
+        else:
+            self._lines.pop(link, None)
+        self._go_on()
+
+    async def _answer(self, link: Link, asked: Request) -> None:
+        try:
+            page = await self._archive.page(self._query(asked))
+        except StoreError as error:
+            log.error("the archive cannot be read", fault=where(error))
+            self._refuse(link, asked.id, "the archive cannot be read")
+            return
+        now = self._loop.time()
+        for each in self._accounts_of(link):
+            each.rows.take(now, self._terms.rates.rows, page.looked)
+        await self._hand_over(link, asked, page)
+        self.counts["requests answered"] += 1
+        self.counts["envelopes handed over"] += len(page.raws)
+
+    def _query(self, asked: Request) -> Query:
+        return Query(
+            lower=asked.lower,
+            upper=asked.upper,
+            topics=asked.topics or None,
+            bloom=asked.bloom,
+            limit=asked.limit,
+            after=asked.cursor or None,
+            descending=self._terms.descending,
+        )
+
+    async def _hand_over(self, link: Link, asked: Request, page: Page) -> None:
+        """Send a page as the peer reads, and strictly last that it is complete."""
+        parts = wire.parted(page.raws) if asked.batch else ([raw] for raw in page.raws)
+        for part in parts:
+            await link.writable()
+            link.send(wire.P2P_MESSAGE, wire.write_envelopes(part))
+        await link.writable()
+        link.send(wire.REQUEST_COMPLETE, request.complete(asked.id, page.last, page.cursor, asked.answer))
