@@ -26,7 +26,8 @@ LAYERS: list[set[str]] = [
     # cores
     {"restante.waku.ecies", "restante.waku.archive.ids"},
     {"restante.waku.peer", "restante.waku.pool", "restante.waku.sealing"},
-    {"restante.waku.mailserver"},
+    {"restante.waku.mailserver", "restante.waku.request"},
+    {"restante.waku.completion"},
     {"restante.waku.handshake"},
     {"restante.waku.frames"},
     {"restante.waku.rlpx"},
@@ -90,7 +91,7 @@ PURE |= {
         *("rlp", "keccak", "bloom", "envelope", "keys", "ecies", "limits", "archive.ids"),
         *("handshake", "frames", "rlpx", "packed", "hello", "devp2p", "enode"),
         *("interest", "wire", "peer", "pool", "mailserver", "acceptance"),
-        *("mining", "sealing"),
+        *("mining", "sealing", "request", "completion"),
     )
 }
 

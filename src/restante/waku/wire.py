@@ -6,8 +6,8 @@
     11    Batch Ack               hash of the Messages packet: a bare string; 6/WAKU1 has a list, nobody sends it
     12    Message Response        [1, [hash of the packet, [[hash of the envelope, code, words] …]]]
     22    Status Update           [[key, value] …]; what is not named stays. 6/WAKU1 says 22 and, once, 0x22
-    125   P2P Request Complete    see the requester
-    126   P2P Request             one envelope, or a plain list of seven
+    125   P2P Request Complete    see restante.waku.completion
+    126   P2P Request             one envelope, or a plain list of seven: see restante.waku.request
     127   P2P Message             [envelope …]
 
 Other codes up to 127 are ignored (waku/v1/peer.go:273-277); 124 of 128 were never used, or by Whisper only.

@@ -1,0 +1,253 @@
+"""P2P Requests: every shape that was ever sent is read; what cannot be served is said as shipped servers say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.waku import bloom, request, rlp
+from restante.waku.envelope import U32, Envelope, make
+from restante.waku.mining import mine
+from restante.waku.request import Demands, Request, RequestError
+from restante.waku.sealing import SymmetricKey, open_sealed, seal
+from waku.dice import Seeded
+from waku.fixed import KEY, OTHER_KEY, examples
+from waku.mutation import mutated
+from waku.vectors import load
+
+VECTORS = load("requests")
+NOW: int = VECTORS["now"]
+ID = b"\x11" * 32
+SHARED = SymmetricKey(b"\5" * 32)
+OPEN = Demands(keys=(SHARED,))
+TOPIC = b"\1\2\3\4"
+
+
+def enclosed(body: bytes, *, to: SymmetricKey | bytes = SHARED, sign: Any = KEY) -> Envelope:
+    return make(NOW + 50, 50, bytes(4), seal(body, to=to, sign=sign, dice=Seeded(1)))
+
+
+def wanted(vector: dict[str, Any], **others: Any) -> Request:
+    plain = {"bloom": None, **vector}
+    return Request(
+        id=bytes.fromhex(plain.get("id", "")) or others.pop("id"),
+        lower=plain["lower"],
+        upper=plain["upper"],
+        bloom=None if plain["bloom"] is None else bloom.read(bytes.fromhex(plain["bloom"])),
+        topics=frozenset(map(bytes.fromhex, plain["topics"])),
+        limit=plain["limit"],
+        cursor=bytes.fromhex(plain["cursor"]),
+        batch=plain["batch"],
+        answer=plain["answer"],
+        **others,
+    )
+
+
+def refused(payload: bytes, demands: Demands = OPEN, now: int = NOW) -> RequestError:
+    with pytest.raises(RequestError) as error:
+        request.read(payload, demands, now)
+    return error.value
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("vector", VECTORS["sealed"], ids=lambda each: each["name"])
+@pytest.mark.parametrize("sign", [KEY, None], ids=["signed", "unsigned"])
+def test_every_shape_in_an_envelope(vector: dict[str, Any], sign: Any) -> None:
+    envelope = enclosed(bytes.fromhex(vector["payload"]), sign=sign)
+    signer = None if sign is None else KEY.public
+    expected = wanted(vector["request"], id=envelope.hash, form="envelope", signer=signer)
+    assert request.read(envelope.raw, OPEN, NOW) == expected
+    assert request.read(envelope.raw + b"\0tail", OPEN, NOW) == expected
+
+
+@pytest.mark.parametrize("vector", VECTORS["plain"], ids=lambda each: each["name"])
+def test_every_shape_in_the_open(vector: dict[str, Any]) -> None:
+    assert request.read(bytes.fromhex(vector["payload"]), OPEN, NOW) == wanted(vector["request"])
+
+
+def test_a_plain_request_needs_no_key() -> None:
+    payload = bytes.fromhex(VECTORS["plain"][0]["payload"])
+    assert request.read(payload, Demands(), NOW).signer is None
+
+
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda each: each["name"])
+def test_what_makes_no_sense_is_answered_in_either_form(vector: dict[str, str]) -> None:
+    plain = refused(bytes.fromhex(vector["plain"]))
+    assert (plain.id, plain.words) == (ID, vector["words"])
+    envelope = enclosed(bytes.fromhex(vector["sealed"]))
+    sealed = refused(envelope.raw)
+    assert (sealed.id, sealed.words) == (envelope.hash, vector["sealed words"])
+
+
+@pytest.mark.parametrize("vector", VECTORS["refused, sealed only"], ids=lambda each: each["name"])
+def test_what_was_sealed_and_has_no_shape_is_answered(vector: dict[str, str]) -> None:
+    envelope = enclosed(bytes.fromhex(vector["sealed"]))
+    error = refused(envelope.raw)
+    assert (error.id, error.words) == (envelope.hash, vector["words"])
+
+
+@pytest.mark.parametrize("vector", VECTORS["nobody to answer"], ids=lambda each: each["name"])
+def test_what_has_no_id_is_nobody_s_to_be_answered(vector: dict[str, str]) -> None:
+    error = refused(bytes.fromhex(vector["payload"]))
+    assert error.id is None
+    assert error.words.startswith(f"no request: {vector['words']}")
+
+
+def test_a_thousand_topics_and_no_more() -> None:
+    topics = frozenset(number.to_bytes(4) for number in range(1000))
+    base = Request(id=ID, lower=1, upper=2, topics=topics)
+    assert request.read(request.write(base), OPEN, NOW) == base
+    one_more = msgspec.structs.replace(base, topics=topics | {TOPIC})
+    assert refused(request.write(one_more)).words == "request is invalid: more than 1000 topics"
+    many = rlp.encode([ID, 1, 2, 0, b"", b"", [TOPIC] * 100_000])
+    assert refused(many).words == "request is invalid: more than 1000 topics"
+
+
+# ── envelopes ────────────────────────────────────────────────────────────────────────────────────
+
+
+BODY = bytes.fromhex(VECTORS["sealed"][0]["payload"])
+
+
+def test_each_key_is_tried() -> None:
+    demands = Demands(keys=(KEY, SHARED))
+    for to in (SHARED, KEY.public):
+        assert request.read(enclosed(BODY, to=to).raw, demands, NOW).topics == {TOPIC}
+    for keys in ((), (OTHER_KEY,), (SymmetricKey(b"\6" * 32),)):
+        assert refused(enclosed(BODY).raw, Demands(keys=keys)).words == "failed to decrypt p2p request"
+
+
+def test_what_is_opened_and_no_payload_was_not_decrypted() -> None:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce = bytes(12)
+    for plain in (b"", b"\1\xff"):
+        envelope = make(NOW, 50, bytes(4), AESGCM(SHARED.secret).encrypt(nonce, plain, None) + nonce)
+        assert refused(envelope.raw).words == "failed to decrypt p2p request"
+
+
+def test_a_signature_is_wanted_by_those_who_want_one() -> None:
+    strict = Demands(keys=(SHARED,), require_signature=True)
+    assert request.read(enclosed(BODY).raw, strict, NOW).signer == KEY.public
+    unsigned = enclosed(BODY, sign=None)
+    error = refused(unsigned.raw, strict)
+    assert (error.id, error.words) == (
+        unsigned.hash,
+        "check message signature failed: wrong signature of p2p request",
+    )
+    plain = bytes.fromhex(VECTORS["plain"][0]["payload"])
+    assert request.read(plain, strict, NOW).signer is None
+
+
+def test_work_is_looked_at_before_anything_else() -> None:
+    envelope = enclosed(BODY)
+    enough, more = envelope.pow(), envelope.pow() * 1.01
+    assert request.read(envelope.raw, Demands(keys=(SHARED,), min_pow=enough), NOW)
+    error = refused(envelope.raw, Demands(min_pow=more))
+    assert (error.id, error.words) == (envelope.hash, "PoW too low")
+
+
+def test_a_time_to_live_of_nothing_is_work_without_end() -> None:
+    """nim-waku asks with expiry, ttl and nonce all 0."""
+    envelope = make(0, 0, bytes(4), seal(BODY, to=SHARED, dice=Seeded(1)))
+    assert request.read(envelope.raw, Demands(keys=(SHARED,), min_pow=1e9), NOW).topics == {TOPIC}
+
+
+def test_a_form_that_is_not_taken_is_said() -> None:
+    plain = bytes.fromhex(VECTORS["plain"][0]["payload"])
+    error = refused(plain, Demands(forms=frozenset(["envelope"])))
+    assert (error.id, error.words) == (ID, "this server takes no plain requests")
+    envelope = enclosed(BODY)
+    error = refused(envelope.raw, Demands(keys=(SHARED,), forms=frozenset(["plain"])))
+    assert (error.id, error.words) == (envelope.hash, "this server takes no requests in envelopes")
+
+
+# ── round trips ──────────────────────────────────────────────────────────────────────────────────
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    lower = draw(st.integers(0, U32))
+    topics = draw(st.frozensets(st.binary(min_size=4, max_size=4), max_size=8))
+    some_bloom = st.integers(0, bloom.FULL)
+    return Request(
+        id=draw(st.binary(min_size=32, max_size=32)),
+        lower=lower,
+        upper=draw(st.integers(max(lower, 1), U32)),
+        bloom=draw(st.none() | some_bloom if topics else some_bloom),
+        topics=topics,
+        limit=draw(st.integers(1, request.MOST)),
+        cursor=draw(st.just(b"") | st.binary(min_size=36, max_size=36)),
+    )
+
+
+@given(requests())
+@examples(200)
+def test_what_is_written_is_read(asked: Request) -> None:
+    assert request.read(request.write(asked), OPEN, NOW) == asked
+
+
+@given(requests(), st.booleans(), st.sampled_from([None, KEY]), st.booleans())
+@examples(100)
+def test_what_is_enclosed_is_read(asked: Request, batch: bool, sign: Any, asymmetric: bool) -> None:
+    asked = msgspec.structs.replace(asked, batch=batch)
+    to = OTHER_KEY.public if asymmetric else SHARED
+    envelope = mine(request.enclose(asked, to, now=NOW, dice=Seeded(2), sign=sign), 1e-6, start=0)
+    signer = None if sign is None else KEY.public
+    expected = msgspec.structs.replace(asked, id=envelope.hash, form="envelope", signer=signer)
+    assert request.read(envelope.raw, Demands(keys=(OTHER_KEY, SHARED), min_pow=1e-6), NOW) == expected
+
+
+def test_what_status_go_sent_is_what_we_write() -> None:
+    captured = bytes.fromhex(VECTORS["plain"][0]["payload"])
+    assert request.write(request.read(captured, OPEN, NOW)) == captured
+    again = request.enclose(request.read(enclosed(BODY).raw, OPEN, NOW), SHARED, now=NOW, dice=Seeded(1))
+    assert open_sealed(again.data, SHARED).payload == BODY
+    assert len(again.data) == 284
+
+
+# ── anything ─────────────────────────────────────────────────────────────────────────────────────
+
+PLAIN = [bytes.fromhex(each["payload"]) for each in VECTORS["plain"]]
+SEALED = [bytes.fromhex(each["payload"]) for each in VECTORS["sealed"]]
+
+
+def whatever(payload: bytes) -> None:
+    try:
+        found = request.read(payload, OPEN, NOW)
+    except RequestError:
+        return
+    assert found.lower <= found.upper
+    assert 1 <= found.limit <= 1000
+    assert found.topics or found.bloom is not None
+    assert len(found.topics) <= 1000
+    assert {len(each) for each in found.topics} <= {4}
+    assert len(found.cursor) in {0, 36}
+    assert len(found.id) == 32
+
+
+@given(st.binary(max_size=200) | mutated(st.sampled_from(PLAIN)))
+@examples(400)
+def test_whatever_comes_is_a_request_or_a_typed_error(payload: bytes) -> None:
+    whatever(payload)
+
+
+@given(st.binary(max_size=200) | mutated(st.sampled_from(SEALED)))
+@examples(300)
+def test_whatever_was_sealed_is_a_request_or_a_typed_error(body: bytes) -> None:
+    whatever(enclosed(body, sign=None).raw)
+
+
+@given(mutated(st.just(enclosed(BODY).raw)))
+@examples(200)
+def test_whatever_became_of_an_envelope_is_a_typed_error_or_a_request(payload: bytes) -> None:
+    whatever(payload)
