@@ -21,6 +21,7 @@ from restante.waku.archive import Archived
 from restante.waku.envelope import Envelope
 from restante.waku.files import Flaw, leveldb, parquet, rlpfile
 from waku.archive.envelopes import envelope
+from waku.disk import no_file_beyond
 from waku.files import leveldbs
 from waku.files.archives import ROWS, flaw_of
 
@@ -237,6 +238,13 @@ def test_a_directory_that_is_no_leveldb_is_refused(tmp_path: Path) -> None:
     (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
     with pytest.raises(StoreError, match=r"\A[^\n]+cannot be opened as a LevelDB database: [^\n]+\Z"):
         list(leveldb.read(tmp_path))
+
+
+def test_no_room_for_the_copy_is_one_sentence(tmp_path: Path) -> None:
+    folder = leveldbs.of(tmp_path / "waku", [envelope(n, n, size=3000) for n in range(40)])
+    with no_file_beyond(100), pytest.raises(StoreError, match=r"\Acannot make a copy of [^\n]+: File too large\Z"):
+        list(leveldb.read(folder))
+    assert [each.name for each in tmp_path.iterdir()] == ["waku"]
 
 
 def test_a_database_that_is_in_use_is_refused(tmp_path: Path) -> None:
