@@ -13,7 +13,7 @@ from restante.waku.devp2p import Connected, Devp2p, Disconnected, Packet
 from restante.waku.envelope import Envelope
 from restante.waku.hello import Reason
 from restante.waku.limits import Limits
-from restante.waku.peer import Event, Peer
+from restante.waku.peer import Event, Fault, Peer
 from restante.waku.wire import MESSAGES, STATUS, packets, write_envelopes
 
 TAKES_NOTHING: Final = 20.0
@@ -22,8 +22,17 @@ TAKES_NOTHING: Final = 20.0
 LAST_WORDS: Final = 5.0
 """Seconds that a Disconnect has to reach the peer."""
 
+GREETING: Final = 10.0
+"""Seconds after its Hello that a peer has for its Status; status-go waits for as long as it is there."""
+
 REFUSED: Final = 10
-"""How many envelopes one that is refused, or a change of mind, counts for."""
+"""How many envelopes one that is refused, or a packet that is no good, counts for."""
+
+CHANGE: Final = 100
+"""How many a change of mind counts for: some thousand topics are looked at for it."""
+
+SMALL: Final = 40
+"""Bytes of a packet without envelopes that count for one: all of them may be items, of a microsecond each."""
 
 HASTY: Final = 1
 """It sends more than it may in a second."""
@@ -67,6 +76,7 @@ class Link(asyncio.Protocol):
         "_counted",
         "_ended",
         "_envelopes",
+        "_greeting",
         "_keeper",
         "_patience",
         "_timer",
@@ -91,6 +101,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self._greeting: asyncio.TimerHandle | None = None
         self._bytes = Bucket()
         self._envelopes = Bucket()
         self._unread = 0
@@ -117,8 +128,10 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = self._keeper.loop.time()
-        self._bytes.take(now, self._keeper.limits.peer_bytes, len(data))
-        for event in self._wire.receive_data(data, now):
+        events = self._wire.receive_data(data, now)
+        inflated = sum(len(event.payload) for event in events if isinstance(event, Packet))
+        self._bytes.take(now, self._keeper.limits.peer_bytes, max(len(data), inflated))
+        for event in events:
             self._happen(event)
         self._pace(now)
         self._keeper.flush_soon(self)
@@ -136,7 +149,7 @@ class Link(asyncio.Protocol):
             self._keeper.loop.call_soon(self._pump)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        for timer in (self._timer, self._patience):
+        for timer in (self._timer, self._patience, self._greeting):
             if timer is not None:
                 timer.cancel()
         self._transport = None
@@ -157,6 +170,7 @@ class Link(asyncio.Protocol):
             if refused is not None:
                 self.disconnect(refused)
             else:
+                self._greeting = self._keeper.loop.call_later(GREETING, self._no_greeting)
                 self.send(STATUS, self._keeper.status())
         elif isinstance(event, Disconnected):
             self._ended = self._ended or (event.reason, event.words)
@@ -167,8 +181,16 @@ class Link(asyncio.Protocol):
         except PeerError as error:
             self.disconnect(Reason(error.code), error.words)
             return
+        if code != MESSAGES or isinstance(event, Fault):
+            self.charge(len(payload) // SMALL)
         if event is not None and self._ended is None:
+            if self._greeting is not None:
+                self._greeting.cancel()
+                self._greeting = None
             self._keeper.take(self, event, payload)
+
+    def _no_greeting(self) -> None:
+        self.disconnect(Reason.PING_TIMEOUT, "there was no Status in time")
 
     def _arm(self) -> None:
         due = self._wire.next_timeout()
@@ -248,10 +270,16 @@ class Link(asyncio.Protocol):
             self._wire.send(code, payload, packed=packed)
             self._keeper.flush_soon(self)
 
-    def send_backlog(self, envelopes: Iterator[Envelope]) -> None:
-        """Send these as it reads, a packet at a time."""
-        self._backlog = iter(packets(envelopes))
-        self._keeper.loop.call_soon(self._pump)
+    @property
+    def in_arrears(self) -> bool:
+        """Tell whether it has not been sent all of its backlog yet."""
+        return self._backlog is not None
+
+    def send_backlog(self, parts: Iterator[list[Envelope]]) -> None:
+        """Send these as it reads, one part in a turn of the loop, instead of what is left of the last backlog."""
+        if self._backlog is None:
+            self._keeper.loop.call_soon(self._pump)
+        self._backlog = parts
 
     def _pump(self) -> None:
         if self._backlog is None or self.stuck or not self.here:
@@ -260,7 +288,8 @@ class Link(asyncio.Protocol):
         if part is None:
             self._backlog = None
             return
-        self.send(MESSAGES, write_envelopes(each.raw for each in part))
+        for some in packets(part):
+            self.send(MESSAGES, write_envelopes(each.raw for each in some))
         self._keeper.loop.call_soon(self._pump)
 
     def disconnect(self, reason: Reason, words: str = "") -> None:

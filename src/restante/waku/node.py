@@ -24,7 +24,7 @@ from restante.waku.interest import Interest, Interests
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.link import BEHIND, REFUSED, Link
+from restante.waku.link import BEHIND, CHANGE, REFUSED, Link
 from restante.waku.mailserver import Batch, Mailserver
 from restante.waku.packed import pack
 from restante.waku.peer import Changed, Event, Fault, Greeted, Offered
@@ -49,6 +49,14 @@ ENOUGH: Final = 100
 
 AGAIN: Final = (1.0, 60.0)
 """Seconds until a static peer that was lost is dialled again: the first time, and at most; doubled each time."""
+
+LOOKS: Final = 500
+"""Topics looked at for a peer in one turn of the loop."""
+
+PART: Final = 1 << 18
+"""Bytes of envelopes sent of a backlog in one turn of the loop."""
+
+NOTHING: Final = Interest.named(())
 
 DIAL: Final = 10.0
 """Seconds that a dialled peer has to greet us."""
@@ -106,6 +114,7 @@ class Node:
         """Of those that have greeted."""
         self.counts: Counter[str] = Counter()
         """What became of connections and of relaying."""
+        self._id = node_id(key.public)
         self._dice = SystemDice()
         self._hello = Hello(client, (Capability(*wire.CAPABILITY),), 0, key.public)
         self._status = wire.write_options(
@@ -119,6 +128,8 @@ class Node:
             )
         )
         self._addresses: Counter[str] = Counter()
+        self._minds: dict[Link, Interest] = {}
+        """What those who changed their minds in this turn of the loop wanted before."""
         self._unsaid: set[Link] = set()
         self._held: set[Link] = set()
         self._gathered = asyncio.Event()
@@ -174,15 +185,22 @@ class Node:
         """Take note of a peer that has said Hello; gives why it must go, if it must."""
         link.node_id = node_id(public)
         before = self.peers.get(link.node_id)
-        if before is not None and not before.silent:
-            return Reason.ALREADY_CONNECTED
-        if len(self.peers) >= self.housekeeping.max_peers and not link.dialled:
+        if before is not None:
+            if not before.silent and not self._outranks(link, before):
+                return Reason.ALREADY_CONNECTED
+            before.disconnect(Reason.ALREADY_CONNECTED)
+        elif len(self.peers) >= self.housekeeping.max_peers and not link.dialled:
             self.counts["turned away, too many peers"] += 1
             return Reason.TOO_MANY_PEERS
-        if before is not None:
-            before.disconnect(Reason.ALREADY_CONNECTED)
         self.peers[link.node_id] = link
         return None
+
+    def _outranks(self, link: Link, before: Link) -> bool:
+        """Tell which stays where two nodes dial each other at once: on both sides the one that the lower id dialled.
+
+        Each would else end the one that it sees last, that is both, and again when they are dialled again.
+        """
+        return link.dialled is not before.dialled and link.dialled is (self._id < link.node_id)
 
     def status(self) -> bytes:
         """Give the body of our Status."""
@@ -203,8 +221,11 @@ class Node:
 
     async def stay_connected(self, enode: Enode) -> None:
         """Keep a static peer: dial it, and again when it is lost. Never ends by itself."""
-        wait = AGAIN[0]
+        wait, name = AGAIN[0], node_id(enode.public)
         while True:
+            if name in self.peers:  # it has dialled us
+                await asyncio.sleep(AGAIN[0])
+                continue
             link, words = None, ""
             try:
                 link = await asyncio.wait_for(self.dial(enode), DIAL)
@@ -229,10 +250,10 @@ class Node:
         elif isinstance(event, Greeted):
             if link.dialled:
                 log.info("a static peer is connected", peer=link.address)
-            self._wants(link, None)
+            self._changed(link, NOTHING)
         elif isinstance(event, Changed):
-            link.charge(REFUSED)
-            self._wants(link, event.before)
+            link.charge(CHANGE)
+            self._changed(link, event.before)
         elif isinstance(event, Fault):
             link.charge(REFUSED)
             self.counts["packets that were no good"] += 1
@@ -282,21 +303,39 @@ class Node:
                 link.send(wire.MESSAGES, body, squeezed)
             self.counts["relayed"] += len(wanted)
 
-    def _wants(self, link: Link, before: Interest | None) -> None:
-        """Relay to a peer from now on, and what lives already as far as it did not want that before."""
-        interest = link.peer.interest
-        self.interests.put(link, interest)
-        link.send_backlog(self._living(link, interest, before))
+    def _changed(self, link: Link, before: Interest) -> None:
+        """Note that a peer wants something else than before: once in a turn of the loop, however often it says so."""
+        if not self._minds:
+            self.loop.call_soon(self._change)
+        self._minds.setdefault(link, before)
 
-    def _living(self, link: Link, interest: Interest, before: Interest | None) -> Iterator[Envelope]:
-        live = self.mailserver.pool.live
+    def _change(self) -> None:
+        """Relay to those who changed their minds from now on, and what lives that they did not want before."""
+        minds, self._minds = self._minds, {}
+        for link, before in minds.items():
+            if link.here:
+                self.interests.put(link, link.peer.interest)
+                link.send_backlog(self._living(link, NOTHING if link.in_arrears else before))
+
+    def _living(self, link: Link, before: Interest) -> Iterator[list[Envelope]]:
+        """Give what lives of what a peer wants now, in parts that take a millisecond to find."""
+        live, interest = self.mailserver.pool.live, link.peer.interest
         few = interest.few()
-        for topic in list(live) if few is None else few:
-            if not interest.wants(topic) or (before is not None and before.wants(topic)):
-                continue
-            for each in list(live.get(topic, {}).values()):
-                if each.origin is not link and each.pow >= link.peer.pow:
-                    yield each.envelope
+        found: list[Envelope] = []
+        size = 0
+        for looked, topic in enumerate(list(live) if few is None else few, 1):
+            if interest.wants(topic) and not before.wants(topic):
+                for each in list(live.get(topic, {}).values()):
+                    if each.origin is not link and each.pow >= link.peer.pow:
+                        found.append(each.envelope)
+                        size += len(each.envelope.raw)
+                        if size > PART:
+                            yield found
+                            found, size = [], 0
+            if looked % LOOKS == 0:
+                yield found
+                found, size = [], 0
+        yield found
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -339,9 +378,10 @@ class Node:
         for origin, response in answers:
             if isinstance(origin, Link):
                 self._confirm(origin, response)
-        held, self._held = self._held, set()
-        for link in held:
-            link.read_again(BEHIND)
+        if not self._stopping:
+            held, self._held = self._held, set()
+            for link in held:
+                link.read_again(BEHIND)
 
     async def prune(self) -> int:
         """Remove what is kept too long, or is too much; gives how many."""

@@ -90,8 +90,8 @@ def _housekeeping(settings: WakuServe) -> Housekeeping:
     )
 
 
-def _seconds(days: float | None) -> int | None:
-    return None if days is None else int(days * DAY)
+def _seconds(days: float) -> int | None:
+    return int(days * DAY) if days else None
 
 
 async def _until(told: asyncio.Event, node: Node, settings: WakuServe) -> None:
@@ -126,7 +126,7 @@ async def _tick(node: Node) -> None:
 
 def _tell(node: Node, minute: Counter[str]) -> None:
     """Log what a minute brought; who brought it, and of what topic, is nobody's business."""
-    log.info("the last minute", peers=len(node.peers), known=len(node.mailserver.pool.known), **minute)
+    log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known), **minute)
     offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
     untimely = minute["future"] + minute["old"]
     if offered >= ENOUGH and untimely > OUR_CLOCK * offered:
