@@ -52,6 +52,7 @@ def test_a_parquet_file_has_the_arrivals_of_the_archive(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.leveldb
 @pytest.mark.usefixtures("small_batches")
 def test_an_import_done_again_changes_nothing(tmp_path: Path) -> None:
     export(archive_of(tmp_path / "data"), tmp_path / "all.rlp")
@@ -64,6 +65,7 @@ def test_an_import_done_again_changes_nothing(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "new") == before
 
 
+@pytest.mark.leveldb
 @pytest.mark.usefixtures("small_batches")
 def test_a_leveldb_archive_is_imported_whole(tmp_path: Path) -> None:
     report = take_in(tmp_path / "new", [leveldbs.of(tmp_path / "waku", ROWS)])
