@@ -19,7 +19,7 @@ import msgspec
 from restante.bucket import Bucket
 from restante.errors import StoreError
 from restante.ops.logs import log, where
-from restante.waku import request, wire
+from restante.waku import completion, request, wire
 from restante.waku.archive import Archive
 from restante.waku.archive.query import Page, Query
 from restante.waku.link import REFUSED, Link
@@ -138,7 +138,7 @@ class History:
     def _refuse(self, link: Link, digest: bytes | None, words: str) -> None:
         self.counts["requests refused"] += 1
         if digest is not None:
-            link.send(wire.REQUEST_COMPLETE, request.failure(digest, words))
+            link.send(wire.REQUEST_COMPLETE, completion.failure(digest, words))
 
     def forget(self, link: Link) -> None:
         """Drop what a peer asked for that is gone."""
@@ -198,4 +198,4 @@ class History:
             await link.writable()
             link.send(wire.P2P_MESSAGE, wire.write_envelopes(part))
         await link.writable()
-        link.send(wire.REQUEST_COMPLETE, request.complete(asked.id, page.last, page.cursor, asked.answer))
+        link.send(wire.REQUEST_COMPLETE, completion.complete(asked.id, page.last or completion.NOTHING, page.cursor or b"", asked.answer))
