@@ -50,6 +50,19 @@ def _serve_options(
     topics: Annotated[
         list[str] | None, typer.Option(metavar="TOPIC", help="Archive only this topic; repeatable. Default: all.")
     ] = None,
+    requests: Annotated[
+        list[str] | None, typer.Option(metavar="plain|envelope", help="Requests that are answered; repeatable.")
+    ] = None,
+    order: Annotated[str | None, typer.Option(metavar="asc|desc", help="Of history: oldest or newest first.")] = None,
+    password_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Of the password that requests in envelopes are sealed with.")
+    ] = None,
+    require_signature: Annotated[
+        bool | None, typer.Option("--require-signature", help="Answer signed requests in envelopes only.")
+    ] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="ENODE", help="Answer this node only; repeatable. Default: all.")
+    ] = None,
     peer: Annotated[list[str] | None, typer.Option(metavar="ENODE", help="Stay connected to; repeatable.")] = None,
     max_peers: Annotated[int | None, typer.Option(metavar="NUMBER")] = None,
     max_peers_per_address: Annotated[int | None, typer.Option(metavar="NUMBER")] = None,

@@ -29,7 +29,7 @@ def sealed_for(
         raise Misuse("seal it with a password or for a public key, not both: --password-file or --to")
     if to is not None:
         return place, _public(to)
-    password = _read(password_file) if password_file is not None else environment.get(PASSWORD)
+    password = read_password(password_file, environment)
     if password is None:
         raise Misuse(f"say who can open it: --password-file FILE, {PASSWORD} in the environment, or --to KEY")
     return place, SymmetricKey.from_password(password)
@@ -50,9 +50,11 @@ def _public(text: str) -> bytes:
     raise Misuse(f"--to: '{text}' is no public key; it has 128 hexadecimal digits")
 
 
-def _read(path: Path) -> str:
-    """Read a password: the file's text, less the end of its line."""
+def read_password(path: Path | str | None, environment: Mapping[str, str]) -> str | None:
+    """Read a password: the file's text, less the end of its line, or the variable. Raises Misuse."""
+    if path is None:
+        return environment.get(PASSWORD)
     try:
-        return path.read_text().rstrip("\r\n")
+        return Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise Misuse(f"cannot read {path}: {getattr(error, 'strerror', None) or error} (--password-file)") from error

@@ -25,6 +25,11 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
     retention: Annotated[float, Meta(ge=0, le=36525)] = 30.0
     retention_bytes: Annotated[int, Meta(ge=1 << 20)] | None = None
     topics: tuple[str, ...] = ()
+    requests: tuple[Literal["plain", "envelope"], ...] = ("plain", "envelope")
+    order: Literal["asc", "desc"] = "asc"
+    password_file: Annotated[str, Meta(min_length=1)] | None = None
+    require_signature: bool = False
+    allow: tuple[str, ...] = ()
     peer: tuple[str, ...] = ()
     max_peers: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
     max_peers_per_address: Annotated[int, Meta(ge=1)] = 50
@@ -47,7 +52,7 @@ def _check(settings: WakuServe) -> None:
     address(settings.listen, "--listen")
     if settings.admin != "off":
         address(settings.admin, "--admin")
-    for each in settings.peer:
+    for each in (*settings.peer, *settings.allow):
         enode.parse(each)
     for each in settings.topics:
         read_topic(each, "--topics")

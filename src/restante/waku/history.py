@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,6 +23,7 @@ from restante.ops.logs import log, where
 from restante.waku import completion, request, wire
 from restante.waku.archive import Archive
 from restante.waku.archive.query import Page, Query
+from restante.waku.limits import Limits
 from restante.waku.link import REFUSED, Link
 from restante.waku.request import Demands, Request, RequestError
 
@@ -35,18 +37,6 @@ ACCOUNTS: Final = 10_000
 """Peers and addresses whose use is remembered when they are gone; the one longest unused is forgotten first."""
 
 
-class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one node, and one address, may ask for. 0: no limit."""
-
-    pages: float = 20.0
-    """Requests a second. status-go runs three loops at once, each with a round trip between pages."""
-    pages_at_once: int = 500
-    """And so many more, after a silence: a month of history of a busy network."""
-    rows: float = 100_000.0
-    """Rows looked at a second: a tenth of what one core can."""
-    rows_at_once: int = 5_000_000
-
-
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Who is served, and how."""
 
@@ -54,7 +44,6 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     descending: bool = False
     allow: frozenset[bytes] | None = None
     """Node ids; None: everybody."""
-    rates: Rates = Rates()
 
 
 class _Account:
@@ -66,21 +55,22 @@ class _Account:
         self.pages = Bucket()
         self.rows = Bucket()
 
-    def overdrawn(self, now: float, rates: Rates) -> bool:
+    def overdrawn(self, now: float, limits: Limits) -> bool:
         return bool(
-            (rates.pages and self.pages.wait(now, rates.pages, rates.pages_at_once))
-            or (rates.rows and self.rows.wait(now, rates.rows, rates.rows_at_once))
+            (limits.pages and self.pages.wait(now, limits.pages, limits.pages_at_once))
+            or (limits.rows and self.rows.wait(now, limits.rows, limits.rows_at_once))
         )
 
 
 class History:
     """The lines, and who is next."""
 
-    def __init__(self, archive: Archive, terms: Terms, now: Callable[[], int]) -> None:
+    def __init__(self, archive: Archive, terms: Terms, limits: Limits, now: Callable[[], int]) -> None:
         self.counts: Counter[str] = Counter()
         """What became of requests."""
         self._archive = archive
         self._terms = terms
+        self._limits = limits
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._accounts: OrderedDict[bytes | str, _Account] = OrderedDict()
@@ -117,10 +107,10 @@ class History:
             return "too many requests at once"
         now = self._loop.time()
         accounts = self._accounts_of(link)
-        if any(each.overdrawn(now, terms.rates) for each in accounts):
+        if any(each.overdrawn(now, self._limits) for each in accounts):
             return "rate limit exceeded"
         for each in accounts:
-            each.pages.take(now, terms.rates.pages, 1)
+            each.pages.take(now, self._limits.pages, 1)
         return ""
 
     def _accounts_of(self, link: Link) -> list[_Account]:
@@ -155,11 +145,13 @@ class History:
             line = self._lines.get(link)
             if line:
                 task = self._making[link] = asyncio.create_task(self._answer(link, line.popleft()))
-                task.add_done_callback(lambda _task, link=link: self._made(link))
+                task.add_done_callback(partial(self._made, link))
 
-    def _made(self, link: Link) -> None:
+    def _made(self, link: Link, task: asyncio.Task[None]) -> None:
         """Give the next their turn."""
         del self._making[link]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a page could not be made", fault=where(task.exception()))
         if self._lines.get(link):
             self._turns.append(link)
         else:
@@ -175,7 +167,7 @@ class History:
             return
         now = self._loop.time()
         for each in self._accounts_of(link):
-            each.rows.take(now, self._terms.rates.rows, page.looked)
+            each.rows.take(now, self._limits.rows, page.looked)
         await self._hand_over(link, asked, page)
         self.counts["requests answered"] += 1
         self.counts["envelopes handed over"] += len(page.raws)
@@ -198,4 +190,7 @@ class History:
             await link.writable()
             link.send(wire.P2P_MESSAGE, wire.write_envelopes(part))
         await link.writable()
-        link.send(wire.REQUEST_COMPLETE, completion.complete(asked.id, page.last or completion.NOTHING, page.cursor or b"", asked.answer))
+        link.send(
+            wire.REQUEST_COMPLETE,
+            completion.complete(asked.id, page.last or completion.NOTHING, page.cursor or b"", asked.answer),
+        )

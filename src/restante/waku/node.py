@@ -20,6 +20,8 @@ from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
 from restante.waku.hello import Capability, Hello, Reason
+from restante.waku.history import History
+from restante.waku.history import Terms as HistoryTerms
 from restante.waku.interest import Interest, Interests
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
@@ -27,7 +29,7 @@ from restante.waku.limits import Limits
 from restante.waku.link import BEHIND, CHANGE, REFUSED, Link
 from restante.waku.mailserver import Batch, Mailserver
 from restante.waku.packed import pack
-from restante.waku.peer import Changed, Event, Fault, Greeted, Offered
+from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Requested
 from restante.waku.pool import Live
 from restante.waku.rlpx import Rlpx, largest
 
@@ -96,6 +98,7 @@ class Node:
         archive: Archive,
         housekeeping: Housekeeping,
         limits: Limits,
+        history: HistoryTerms | None = None,
         *,
         client: str = CLIENT,
         clock: Clock | None = None,
@@ -107,6 +110,7 @@ class Node:
         self.archive = archive
         self.clock: Clock = clock or SystemClock()
         self.loop = asyncio.get_running_loop()
+        self.history = History(archive, history or HistoryTerms(), limits, self.now)
         self.links: set[Link] = set()
         self.peers: dict[bytes, Link] = {}
         """Those that said Hello, by node id."""
@@ -137,6 +141,10 @@ class Node:
         self._relaying = False
         self._server: asyncio.Server | None = None
         self._told_full = False
+
+    def ready(self) -> str:
+        """Tell why nobody should be sent here; empty where there is no reason."""
+        return "draining" if self._stopping else "the disk is full" if self._told_full else ""
 
     def now(self) -> int:
         return int(self.clock.wall())
@@ -214,6 +222,7 @@ class Node:
         if not self._addresses[link.address]:
             del self._addresses[link.address]
         self.interests.drop(link)
+        self.history.forget(link)
         if self.peers.get(link.node_id) is link:
             del self.peers[link.node_id]
         self.counts[f"lost: {reason.name.lower() if reason is not None else words}"] += 1
@@ -253,6 +262,8 @@ class Node:
         elif isinstance(event, Changed):
             link.charge(CHANGE)
             self._changed(link, event.before)
+        elif isinstance(event, Requested):
+            self.history.ask(link, event.payload)
         elif isinstance(event, Fault):
             link.charge(REFUSED)
             self.counts["packets that were no good"] += 1

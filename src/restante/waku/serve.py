@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,18 +20,25 @@ from restante.ops.logs import log, watch
 from restante.ops.process import listen_for_signals, raise_descriptors
 from restante.waku import enode, keyfile
 from restante.waku.acceptance import Policy
+from restante.waku.address import read_password
 from restante.waku.archive import open_archive
 from restante.waku.config import WakuServe, read_topic
 from restante.waku.enode import Enode
-from restante.waku.keys import Key
+from restante.waku.history import Terms as HistoryTerms
+from restante.waku.keys import Key, node_id
 from restante.waku.mailserver import Mailserver, Terms
 from restante.waku.node import ENOUGH, OUR_CLOCK, Housekeeping, Node
 from restante.waku.pool import Pool
+from restante.waku.request import Demands
+from restante.waku.sealing import SymmetricKey
 
 DAY: Final = 86400
 
 KEY: Final = "node.key"
 """In the data directory, if --key names no other."""
+
+PASSWORD: Final = "status-offline-inbox"  # noqa: S105 - everybody's: that of the fleet of Status
+"""What requests in envelopes are sealed with, if nothing else is said."""
 
 PRUNE_EVERY: Final = 60
 """Seconds between looks at what is kept too long."""
@@ -48,12 +57,16 @@ async def _serve(settings: WakuServe) -> None:
     archive = open_archive(data)
     try:
         key = keyfile.load_or_make(Path(settings.key) if settings.key else data / KEY)
-        node = Node(key, _mailserver(settings), archive, _housekeeping(settings), settings.limits)
+        node = Node(
+            key, _mailserver(settings), archive, _housekeeping(settings), settings.limits, _history(settings, key)
+        )
         async with contextlib.AsyncExitStack() as stack:
             if settings.admin != "off":
                 from restante.ops import admin  # aiohttp takes a third of the start
+                from restante.waku import metrics
 
-                runner = await admin.start(*address(settings.admin, "--admin"))
+                where = address(settings.admin, "--admin")
+                runner = await admin.start(*where, ready=node.ready, metrics=partial(metrics.of, node))
                 stack.push_async_callback(runner.cleanup)
             for each in await node.listen(*address(settings.listen, "--listen")):
                 _announce(key, each)
@@ -78,6 +91,20 @@ def _mailserver(settings: WakuServe) -> Mailserver:
         Policy(min_pow=settings.min_pow, max_size=limits.envelope_bytes, max_ttl=settings.max_ttl),
         Terms(retention=_seconds(settings.retention), topics=topics or None),
         Pool(limits.known_bytes, limits.pool_bytes),
+    )
+
+
+def _history(settings: WakuServe, key: Key) -> HistoryTerms:
+    password = read_password(settings.password_file, os.environ) or PASSWORD
+    return HistoryTerms(
+        demands=Demands(
+            keys=(SymmetricKey.from_password(password), key),
+            min_pow=settings.min_pow,
+            require_signature=settings.require_signature,
+            forms=frozenset(settings.requests),
+        ),
+        descending=settings.order == "desc",
+        allow=frozenset(node_id(enode.parse(each).public) for each in settings.allow) or None,
     )
 
 

@@ -1,0 +1,81 @@
+"""Metrics for Prometheus: counts that the node keeps anyway, read when somebody asks.
+
+Names are status-go's where it has them (mailserver/metrics.go, waku/common/metrics.go), so that dashboards and alerts
+made for it work; what they count is what their names say, also where status-go's do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from restante.waku.archive import Counts
+from restante.waku.node import Node
+
+DATABASE: Final = "sqlite"
+
+FLAWS: Final = ("future", "old", "expired", "ttl", "size", "topic", "pow")
+"""Why envelopes are rejected (acceptance.py)."""
+
+
+async def of(node: Node) -> bytes:
+    """Write all metrics, in the text format. Raises StoreError where the archive cannot be read."""
+    registry = CollectorRegistry()
+    registry.register(_Now(node, await node.archive.counts()))  # type: ignore[arg-type] - a collector is whatever collects
+    return generate_latest(registry)
+
+
+class _Now:
+    """The counts, as they are."""
+
+    def __init__(self, node: Node, archive: Counts) -> None:
+        self._node = node
+        self._archive = archive
+
+    def collect(self) -> Iterator[Metric]:
+        """Give all metrics."""
+        yield from self._envelopes()
+        yield from self._requests()
+        yield _gauge("waku_peers", "Peers that have greeted", len(self._node.interests))
+        yield _gauge("waku_connections", "Connections, those that have not greeted among them", len(self._node.links))
+        pool = self._node.mailserver.pool
+        yield _gauge("waku_envelopes_cached", "Hashes of envelopes that are known", len(pool.known))
+        yield _gauge("waku_envelopes_cached_bytes", "Memory for envelopes that live", pool.size)
+
+    def _envelopes(self) -> Iterator[Metric]:
+        counts, node = self._node.mailserver.counts, self._node
+        received = counts["new"] + counts["known"] + sum(counts[flaw] for flaw in FLAWS)
+        yield _counter("waku_envelopes_received", "Envelopes that peers have offered", received)
+        yield _counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
+        rejected = CounterMetricFamily("waku_envelopes_rejected", "Envelopes that were not taken", labels=["reason"])
+        for flaw in FLAWS:
+            rejected.add_metric([flaw], counts[flaw])
+        yield rejected
+        yield _counter("waku_envelopes_relayed", "Envelopes that were sent on, for each peer", node.counts["relayed"])
+        held = GaugeMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
+        held.add_metric([DATABASE], self._archive.envelopes)
+        yield held
+        yield _gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
+        failed = CounterMetricFamily(
+            "mailserver_archived_envelopes_failures", "Envelopes that had no room in the archive", labels=["db"]
+        )
+        failed.add_metric([DATABASE], counts["not archived"])
+        yield failed
+
+    def _requests(self) -> Iterator[Metric]:
+        counts = self._node.history.counts
+        yield _counter("mailserver_requests", "Requests for history", counts["requests"])
+        yield _counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
+        yield _counter("mailserver_delivery_attempts", "Pages that were handed over", counts["requests answered"])
+        yield _counter("mailserver_envelopes", "Envelopes that were handed over", counts["envelopes handed over"])
+
+
+def _counter(name: str, words: str, value: float) -> Metric:
+    return CounterMetricFamily(name, words, value=value)
+
+
+def _gauge(name: str, words: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, words, value=value)
