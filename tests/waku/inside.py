@@ -13,6 +13,7 @@ from restante.waku.acceptance import Policy
 from restante.waku.archive.sqlite import SqliteArchive
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
+from restante.waku.history import Terms as HistoryTerms
 from restante.waku.keys import Key
 from restante.waku.limits import Limits
 from restante.waku.mailserver import Mailserver, Terms
@@ -104,6 +105,7 @@ async def inside(
     housekeeping: Housekeeping | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
+    history: HistoryTerms | None = None,
     node_type: type[Node] = Node,
 ) -> AsyncIterator[Inside]:
     """Serve from this process, on a free port, with the key of this number."""
@@ -113,7 +115,7 @@ async def inside(
     assert isinstance(archive, Archive)
     mailserver = Mailserver(policy or Policy(), terms or Terms(), Pool(limits.known_bytes, limits.pool_bytes))
     key = Key(bytes([number]) * 32)
-    node = node_type(key, mailserver, archive, housekeeping or Housekeeping(), limits, clock=clock)
+    node = node_type(key, mailserver, archive, housekeeping or Housekeeping(), limits, history, clock=clock)
     here = Inside(node, archive, clock)
     try:
         [(_, here.port)] = await node.listen("127.0.0.1", port)

@@ -1,0 +1,263 @@
+"""Requests over real RLPx: every shape is answered, strictly in form and order, and nobody holds up another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from restante.waku import bloom, completion, request, rlp, wire
+from restante.waku.completion import Completed, Failed
+from restante.waku.envelope import Envelope, make
+from restante.waku.history import LINE, Terms
+from restante.waku.keys import node_id
+from restante.waku.limits import Limits
+from restante.waku.request import Demands, Request
+from restante.waku.sealing import SymmetricKey, seal
+from waku.inside import Inside, inside
+from waku.letters import EPOCH, TOPIC, letter
+from waku.raw_peer import Dice, RawPeer
+
+PASSWORD = SymmetricKey(b"\7" * 32)
+DICE = Dice(7)
+ID = b"\x11" * 32
+OTHER = b"\xff\xff\xff\xff"
+
+DEMANDS = Terms(demands=Demands(keys=(PASSWORD,)))
+
+
+def plain(**given: Any) -> bytes:
+    return request.write(Request(**{"id": ID, "lower": 0, "upper": EPOCH, "topics": frozenset((TOPIC,)), **given}))
+
+
+def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = True) -> Envelope:
+    data = seal(body, to=to, dice=DICE, sign=DICE.key() if sign else None)
+    return make(EPOCH + 50, 50, bytes(4), data)
+
+
+async def archive(here: Inside, *envelopes: Envelope) -> None:
+    await here.archive.save(envelopes, EPOCH)
+
+
+async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]:
+    """Wait for an answer: the packets of envelopes, and what it ends with."""
+    packets = []
+    while True:
+        code, body = await peer.hear()
+        if code == wire.REQUEST_COMPLETE:
+            return packets, completion.read(body)
+        assert code == wire.P2P_MESSAGE
+        packets.append(wire.read_envelopes(body))
+
+
+def flat(packets: list[list[Envelope]]) -> list[Envelope]:
+    return [each for packet in packets for each in packet]
+
+
+LETTERS = [letter(number, age=100 - number) for number in range(5)]
+FILTER = bloom.write(bloom.of([TOPIC]))
+
+SHAPES: dict[str, Any] = {
+    "with topics and batch": [0, EPOCH, b"", [TOPIC], 0, b"", True],
+    "with a filter too": [0, EPOCH, FILTER, [TOPIC], 10, b"", True],
+    "by filter and batch": [0, EPOCH, FILTER, 10, b"", True],
+    "as RFC 8 has it": [0, EPOCH, b"", 10, b"", [TOPIC]],
+    "as the text has it": [0, EPOCH, FILTER, 10, b""],
+    "as the text has it, no cursor": [0, EPOCH, FILTER, 10],
+}
+LISTS = {"as RFC 8 has it", "as the text has it", "as the text has it, no cursor"}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_every_shape_is_answered_in_the_form_that_its_sender_reads(shape: str, tmp_path: Path) -> None:
+    async with inside(tmp_path, history=DEMANDS) as here:
+        await archive(here, *LETTERS, letter(99, topic=OTHER))
+        peer = await here.greet()
+        asked = sealed(rlp.encode(SHAPES[shape]))
+        peer.say(wire.REQUEST, asked.raw)
+        packets = []
+        while (heard := await peer.hear())[0] == wire.P2P_MESSAGE:
+            packets.append(wire.read_envelopes(heard[1]))
+        assert flat(packets) == LETTERS
+        assert rlp.span(heard[1]).is_list == (shape in LISTS)
+        assert completion.read(heard[1]) == Completed(asked.hash, LETTERS[-1].hash)
+
+
+async def test_the_old_fixed_form_and_one_for_our_own_key_are_answered(tmp_path: Path) -> None:
+    async with inside(tmp_path) as before:
+        key = before.node.key
+    async with inside(tmp_path, history=Terms(demands=Demands(keys=(PASSWORD, key)))) as here:
+        await archive(here, *LETTERS)
+        peer = await here.greet()
+        old = EPOCH.to_bytes(4, "big")
+        for asked in (
+            sealed(bytes([0x50, 0, 0, 0]) + old + FILTER),
+            sealed(rlp.encode(SHAPES["by filter and batch"]), to=key.public),
+        ):
+            peer.say(wire.REQUEST, asked.raw)
+            packets, end = await page(peer)
+            assert flat(packets) == LETTERS
+            assert end == Completed(asked.hash, LETTERS[-1].hash)
+
+
+async def test_the_cursor_loop_gives_each_envelope_once_in_both_orders(tmp_path: Path) -> None:
+    for descending in (False, True):
+        async with inside(tmp_path / str(descending), history=Terms(descending=descending)) as here:
+            await archive(here, *LETTERS)
+            peer = await here.greet()
+            found: list[Envelope] = []
+            cursor, pages = b"", 0
+            while True:
+                peer.say(wire.REQUEST, plain(limit=2, cursor=cursor))
+                packets, end = await page(peer)
+                assert isinstance(end, Completed)
+                found += flat(packets)
+                pages += 1
+                if not end.cursor:
+                    break
+                assert len(end.cursor) == 36
+                cursor = end.cursor
+            assert found == (LETTERS[::-1] if descending else LETTERS)
+            assert pages == 3
+
+
+async def test_without_batch_each_envelope_has_a_packet(tmp_path: Path) -> None:
+    async with inside(tmp_path, history=DEMANDS) as here:
+        await archive(here, *LETTERS)
+        peer = await here.greet()
+        peer.say(wire.REQUEST, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], 0, b"", False])).raw)
+        packets, _ = await page(peer)
+        assert [len(packet) for packet in packets] == [1] * len(LETTERS)
+
+
+async def test_packets_stay_under_a_mebibyte(tmp_path: Path) -> None:
+    large = [letter(number, size=300_000, age=9 - number) for number in range(4)]
+    async with inside(tmp_path) as here:
+        await archive(here, *large)
+        peer = await here.greet()
+        peer.say(wire.REQUEST, plain())
+        packets, _ = await page(peer)
+        assert [len(packet) for packet in packets] == [3, 1]
+
+
+async def test_nothing_found_is_said_with_a_hash_of_zeros(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        peer.say(wire.REQUEST, plain())
+        assert await page(peer) == ([], Completed(ID))
+
+
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "lower above upper": (plain(lower=EPOCH + 1), "query range is invalid: lower > upper"),
+    "nothing asked for": (plain(topics=frozenset()), "bloom filter and topics is empty"),
+    "another password": (
+        sealed(rlp.encode(SHAPES["as the text has it"]), to=SymmetricKey(b"\1" * 32)).raw,
+        "failed to decrypt p2p request",
+    ),
+    "a limit beyond a thousand": (
+        rlp.encode([ID, 0, EPOCH, 1001, b"", b"", [TOPIC]]),
+        "limit exceeds the maximum allowed value",
+    ),
+    "a filter of 63 bytes": (rlp.encode([ID, 0, EPOCH, 0, b"", bytes(63), []]), "bloom"),
+    "a cursor of 35 bytes": (rlp.encode([ID, 0, EPOCH, 0, bytes(35), b"", [TOPIC]]), "cursor"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_cannot_be_served_is_answered_with_an_error(case: str, tmp_path: Path) -> None:
+    asked, words = REFUSED[case]
+    async with inside(tmp_path, history=DEMANDS) as here:
+        peer = await here.greet()
+        peer.say(wire.REQUEST, asked)
+        _, end = await page(peer)
+        assert isinstance(end, Failed)
+        assert words in end.words
+        peer.say(wire.REQUEST, plain())
+        assert await page(peer) == ([], Completed(ID))
+
+
+async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        for junk in (b"", b"\x80", b"\xc0", rlp.encode([1] * 6), b"\xff" * 20):
+            peer.say(wire.REQUEST, junk)
+        await peer.fence()
+        assert peer.inbox == []
+        assert here.node.history.counts["requests refused"] == 5
+
+
+async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> None:
+    friend = Dice(99).key()
+    body = rlp.encode(SHAPES["as the text has it"])
+    terms = Terms(
+        demands=Demands(keys=(PASSWORD,), require_signature=True, forms=frozenset(("envelope",))),
+        allow=frozenset((node_id(friend.public),)),
+    )
+    async with inside(tmp_path, history=terms) as here:
+        known, stranger = await here.greet(key=friend), await here.greet()
+        told = []
+        for peer, asked in (
+            (known, plain()),
+            (known, sealed(body, sign=False).raw),
+            (stranger, sealed(body).raw),
+            (known, sealed(body).raw),
+        ):
+            peer.say(wire.REQUEST, asked)
+            _, end = await page(peer)
+            told.append(end.words if isinstance(end, Failed) else "served")
+        assert told == [
+            "this server takes no plain requests",
+            "check message signature failed: wrong signature of p2p request",
+            "this server serves those that it was told to",
+            "served",
+        ]
+
+
+async def test_who_asks_too_often_is_told_and_served_again_later(tmp_path: Path) -> None:
+    async with inside(tmp_path, limits=Limits(pages=0.001, pages_at_once=2)) as here:
+        peer = await here.greet()
+        ends = []
+        for _ in range(4):
+            peer.say(wire.REQUEST, plain())
+            ends.append((await page(peer))[1])
+        assert ends[:2] == [Completed(ID)] * 2
+        assert ends[3] == Failed(ID, "rate limit exceeded")
+        again = await here.greet(key=peer.key)
+        assert again.key is peer.key
+
+
+async def test_three_loops_at_once_of_status_go_are_served(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        await archive(here, *LETTERS)
+        peer = await here.greet()
+        peer.say_all([(wire.REQUEST, plain(id=bytes([number]) * 32)) for number in range(3)])
+        ends = [(await page(peer))[1] for _ in range(3)]
+        assert ends == [Completed(bytes([number]) * 32, LETTERS[-1].hash) for number in range(3)]
+
+
+async def test_a_line_has_an_end(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        count = LINE + 10
+        peer.say_all([(wire.REQUEST, plain(id=bytes([number]) * 32)) for number in range(count)])
+        ends = [(await page(peer))[1] for _ in range(count)]
+        refused = [end for end in ends if isinstance(end, Failed)]
+        assert {end.words for end in refused} == {"too many requests at once"}
+        assert {end.id for end in ends} == {bytes([number]) * 32 for number in range(count)}
+
+
+async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp_path: Path) -> None:
+    large = [letter(number, size=900_000, age=9 - number) for number in range(9)]
+    async with inside(tmp_path) as here:
+        await archive(here, *large, *LETTERS)
+        slow, quick = await here.greet(), await here.greet()
+        for number in range(5):
+            slow.say(wire.REQUEST, plain(id=bytes([number]) * 32))
+        await here.until("a page that waits", lambda: any(link.stuck for link in here.node.links))
+        quick.say(wire.REQUEST, plain(lower=EPOCH - 100, upper=EPOCH - 96))
+        packets, _ = await page(quick)
+        assert flat(packets) == LETTERS
+        slow.cut()
+        await here.until("nothing in the making", lambda: not here.node.history._making)
+        assert not here.node.history._lines
