@@ -244,6 +244,8 @@ def _default_shown(name: str, default: Any) -> str:
         return "for ever"
     if default is None or default is False or default == ():
         return ""
+    if isinstance(default, tuple):
+        return ", ".join(default)
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
