@@ -13,7 +13,7 @@ from restante.waku.acceptance import Policy
 from restante.waku.archive.sqlite import SqliteArchive
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
-from restante.waku.history import Terms as HistoryTerms
+from restante.waku.answers import Terms as AnswerTerms
 from restante.waku.keys import Key
 from restante.waku.limits import Limits
 from restante.waku.mailserver import Mailserver, Terms
@@ -105,7 +105,7 @@ async def inside(
     housekeeping: Housekeeping | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
-    history: HistoryTerms | None = None,
+    history: AnswerTerms | None = None,
     node_type: type[Node] = Node,
 ) -> AsyncIterator[Inside]:
     """Serve from this process, on a free port, with the key of this number."""

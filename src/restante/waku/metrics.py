@@ -66,7 +66,7 @@ class _Now:
         yield failed
 
     def _requests(self) -> Iterator[Metric]:
-        counts = self._node.history.counts
+        counts = self._node.answers.counts
         yield _counter("mailserver_requests", "Requests for history", counts["requests"])
         yield _counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
         yield _counter("mailserver_delivery_attempts", "Pages that were handed over", counts["requests answered"])

@@ -20,8 +20,8 @@ from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
 from restante.waku.hello import Capability, Hello, Reason
-from restante.waku.history import History
-from restante.waku.history import Terms as HistoryTerms
+from restante.waku.answers import Answers
+from restante.waku.answers import Terms as AnswerTerms
 from restante.waku.interest import Interest, Interests
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
@@ -98,7 +98,7 @@ class Node:
         archive: Archive,
         housekeeping: Housekeeping,
         limits: Limits,
-        history: HistoryTerms | None = None,
+        answers: AnswerTerms | None = None,
         *,
         client: str = CLIENT,
         clock: Clock | None = None,
@@ -110,7 +110,7 @@ class Node:
         self.archive = archive
         self.clock: Clock = clock or SystemClock()
         self.loop = asyncio.get_running_loop()
-        self.history = History(archive, history or HistoryTerms(), limits, self.now)
+        self.answers = Answers(archive, answers or AnswerTerms(), limits, self.now)
         self.links: set[Link] = set()
         self.peers: dict[bytes, Link] = {}
         """Those that said Hello, by node id."""
@@ -222,7 +222,7 @@ class Node:
         if not self._addresses[link.address]:
             del self._addresses[link.address]
         self.interests.drop(link)
-        self.history.forget(link)
+        self.answers.forget(link)
         if self.peers.get(link.node_id) is link:
             del self.peers[link.node_id]
         self.counts[f"lost: {reason.name.lower() if reason is not None else words}"] += 1
@@ -263,7 +263,7 @@ class Node:
             link.charge(CHANGE)
             self._changed(link, event.before)
         elif isinstance(event, Requested):
-            self.history.ask(link, event.payload)
+            self.answers.ask(link, event.payload)
         elif isinstance(event, Fault):
             link.charge(REFUSED)
             self.counts["packets that were no good"] += 1

@@ -24,7 +24,7 @@ from restante.waku.address import read_password
 from restante.waku.archive import open_archive
 from restante.waku.config import WakuServe, read_topic
 from restante.waku.enode import Enode
-from restante.waku.history import Terms as HistoryTerms
+from restante.waku.answers import Terms as AnswerTerms
 from restante.waku.keys import Key, node_id
 from restante.waku.mailserver import Mailserver, Terms
 from restante.waku.node import ENOUGH, OUR_CLOCK, Housekeeping, Node
@@ -58,7 +58,7 @@ async def _serve(settings: WakuServe) -> None:
     try:
         key = keyfile.load_or_make(Path(settings.key) if settings.key else data / KEY)
         node = Node(
-            key, _mailserver(settings), archive, _housekeeping(settings), settings.limits, _history(settings, key)
+            key, _mailserver(settings), archive, _housekeeping(settings), settings.limits, _answers(settings, key)
         )
         async with contextlib.AsyncExitStack() as stack:
             if settings.admin != "off":
@@ -94,9 +94,9 @@ def _mailserver(settings: WakuServe) -> Mailserver:
     )
 
 
-def _history(settings: WakuServe, key: Key) -> HistoryTerms:
+def _answers(settings: WakuServe, key: Key) -> AnswerTerms:
     password = read_password(settings.password_file, os.environ) or PASSWORD
-    return HistoryTerms(
+    return AnswerTerms(
         demands=Demands(
             keys=(SymmetricKey.from_password(password), key),
             min_pow=settings.min_pow,

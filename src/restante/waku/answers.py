@@ -62,7 +62,7 @@ class _Account:
         )
 
 
-class History:
+class Answers:
     """The lines, and who is next."""
 
     def __init__(self, archive: Archive, terms: Terms, limits: Limits, now: Callable[[], int]) -> None:

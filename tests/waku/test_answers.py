@@ -10,7 +10,7 @@ import pytest
 from restante.waku import bloom, completion, request, rlp, wire
 from restante.waku.completion import Completed, Failed
 from restante.waku.envelope import Envelope, make
-from restante.waku.history import LINE, Terms
+from restante.waku.answers import LINE, Terms
 from restante.waku.keys import node_id
 from restante.waku.limits import Limits
 from restante.waku.request import Demands, Request
@@ -184,7 +184,7 @@ async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) ->
             peer.say(wire.REQUEST, junk)
         await peer.fence()
         assert peer.inbox == []
-        assert here.node.history.counts["requests refused"] == 5
+        assert here.node.answers.counts["requests refused"] == 5
 
 
 async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> None:
@@ -259,5 +259,5 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         packets, _ = await page(quick)
         assert flat(packets) == LETTERS
         slow.cut()
-        await here.until("nothing in the making", lambda: not here.node.history._making)
-        assert not here.node.history._lines
+        await here.until("nothing in the making", lambda: not here.node.answers._making)
+        assert not here.node.answers._lines
