@@ -27,7 +27,9 @@ LAYERS: list[set[str]] = [
     {"restante.waku.ecies", "restante.waku.archive.ids"},
     {"restante.waku.peer", "restante.waku.pool", "restante.waku.sealing"},
     {"restante.waku.mailserver", "restante.waku.request"},
-    {"restante.waku.completion"},
+    {"restante.waku.completion", "restante.waku.gaps", "restante.waku.inbox"},
+    {"restante.waku.errand", "restante.waku.walk"},
+    {"restante.waku.requester"},
     {"restante.waku.handshake"},
     {"restante.waku.frames"},
     {"restante.waku.rlpx"},
@@ -92,6 +94,7 @@ PURE |= {
         *("handshake", "frames", "rlpx", "packed", "hello", "devp2p", "enode"),
         *("interest", "wire", "peer", "pool", "mailserver", "acceptance"),
         *("mining", "sealing", "request", "completion"),
+        *("gaps", "inbox", "errand", "walk", "requester"),
     )
 }
 
