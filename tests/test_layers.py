@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [
     {"restante.waku.envelope", "restante.waku.keys", "restante.waku.packed", "restante.waku.interest"},
     {"restante.waku.hello", "restante.waku.enode", "restante.waku.wire"},
     {"restante.waku.acceptance", "restante.waku.mining"},
-    {"restante.waku.limits"},
+    {"restante.waku.limits", "restante.waku.times"},
     {"restante.mailbox.addresses"},
     {"restante.config", "restante.ops", "restante.ops.logs"},
     {"restante.ops.process", "restante.ops.progress"},
@@ -58,8 +58,9 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.server", "restante.ops.admin"},
     {"restante.mailbox.serve"},
     {"restante.waku.dice", "restante.waku.link"},
-    {"restante.waku.keyfile", "restante.waku.caller", "restante.waku.address"},
-    {"restante.waku.post"},
+    {"restante.waku.keyfile", "restante.waku.caller", "restante.waku.results", "restante.waku.statefile"},
+    {"restante.waku.post", "restante.waku.ask"},
+    {"restante.waku.address", "restante.waku.history", "restante.waku.probe"},
     {"restante.waku.node"},
     {"restante.waku.serve"},
     {"restante.cli_waku"},
@@ -94,7 +95,7 @@ PURE |= {
         *("handshake", "frames", "rlpx", "packed", "hello", "devp2p", "enode"),
         *("interest", "wire", "peer", "pool", "mailserver", "acceptance"),
         *("mining", "sealing", "request", "completion"),
-        *("gaps", "inbox", "errand", "walk", "requester"),
+        *("gaps", "inbox", "errand", "walk", "requester", "times"),
     )
 }
 

@@ -155,8 +155,15 @@ async def call(
     With `hear` the node is trusted, and may send history. SilentError tells that it is there, and does not greet.
     """
     caller = Caller(interest, hear)
-    dice = SystemDice()
-    rlpx = Rlpx.initiator(key, enode.public, dice, cap=largest(caller.limits.packet_bytes))
+    try:
+        await _reach(caller, enode, key, seconds)
+        yield caller
+    finally:
+        await caller.leave(seconds)
+
+
+async def _reach(caller: Caller, enode: Enode, key: Key, seconds: float) -> None:
+    rlpx = Rlpx.initiator(key, enode.public, SystemDice(), cap=largest(caller.limits.packet_bytes))
     hello = Hello(CLIENT, (Capability(*wire.CAPABILITY),), 0, key.public)
     try:
         async with asyncio.timeout(seconds):
@@ -164,7 +171,6 @@ async def call(
                 lambda: Link(caller, Devp2p(rlpx, hello, caller.loop.time()), dialled=True), enode.host, enode.port
             )
             await caller.greeted()
-        yield caller
     except TimeoutError:
         if caller.link is None:
             raise CallError(f"cannot connect to {enode.address}: nobody answered within {seconds:g} s") from None
@@ -172,5 +178,3 @@ async def call(
     except OSError as error:
         words = os.strerror(error.errno) if error.errno and error.errno > 0 else error  # look-ups have their own
         raise CallError(f"cannot connect to {enode.address}: {words}") from error
-    finally:
-        await caller.leave(seconds)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from restante.waku.envelope import Envelope
 from restante.waku.gaps import Range, State
 from restante.waku.request import MOST, Request
 
+Count = Annotated[int, Meta(ge=1)]
 
-class Budgets(msgspec.Struct, frozen=True, kw_only=True):
+
+class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What each server may cost us."""
 
-    pages: int = 1_000
-    envelopes: int = 200_000
+    pages: Count = 1_000
+    envelopes: Count = 200_000
     """Whatever they are."""
-    bytes: int = 256 << 20
+    bytes: Count = 256 << 20
     """Of envelopes."""
-    seconds: float = 600.0
+    seconds: Annotated[float, Meta(gt=0)] = 600.0
     """In which it is connected to, or asked."""
-    size: int = 1 << 20
+    size: Count = 1 << 20
     """Of an envelope that is handed over, in bytes."""
 
 
