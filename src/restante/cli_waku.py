@@ -144,6 +144,100 @@ def post(
         print("the node never confirms; whether it took the envelope is not known", file=sys.stderr)
 
 
+Password = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The Mailserver's password; also in RESTANTE_WAKU_PASSWORD.")
+]
+FormOption = Annotated[str, typer.Option(metavar="envelope|plain", help="How requests are written.")]
+
+
+@app.command("request")
+def request_command(
+    nodes: Annotated[
+        list[str], typer.Argument(metavar="ENODE...", help="Mailservers, which are trusted; the first is preferred.")
+    ],
+    begin: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="1700000000, 2026-11-21T13:00 (UTC), -24h or now.")
+    ] = "-24h",
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Likewise.")] = "now",
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="8 hexadecimal digits; repeatable.")
+    ] = None,
+    channel: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A public chat: its topic; and its envelopes are opened.")
+    ] = None,
+    form: FormOption = "envelope",
+    password_file: Password = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Is made: .jsonl, .rlp or .parquet. Default: JSON lines."
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Fetch only what it does not know, and keep what is known in it."),
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER", help="Of a Mailserver: pages, envelopes, bytes, seconds, size; repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Fetch history from Mailservers."""
+    import time
+
+    from restante.waku import enode, results
+    from restante.waku.address import asked_for, how_to_ask
+    from restante.waku.gaps import Query
+    from restante.waku.history import Where, budgets, fetch
+    from restante.waku.times import read_time
+
+    now = int(time.time())
+    topics, key = asked_for(channel, topic or [])
+    query = Query(read_time(begin, now, "--from"), read_time(end, now, "--to"), topics)
+    how = how_to_ask(form, password_file, os.environ)
+    results.check(output)
+    report = fetch(
+        [enode.parse(each) for each in nodes],
+        query,
+        how,
+        Where(file=output, key=key, state=state),
+        budgets(limit or []),
+    )
+    for number, words in report.failures.items():
+        print(f"{enode.parse(nodes[number]).address}: {words}", file=sys.stderr)
+    if output is not None:
+        print(f"fetched {report.counts['handed over']:,} envelopes")
+    if report.missing:
+        gaps = ", ".join(f"{lower} to {upper}" for lower, upper in report.missing)
+        print(f"nobody answered for all of it; missing are the times {gaps}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command("probe")
+def probe_command(
+    node: Annotated[str, typer.Argument(metavar="ENODE", help="The Mailserver.")],
+    form: FormOption = "envelope",
+    password_file: Password = None,
+    patience: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="To wait for each of its answers.")
+    ] = 10.0,
+) -> None:
+    """Tell whether a Mailserver works: post an envelope, and fetch it.
+
+    Exit codes: 0 all is well, 3 cannot connect, 4 does not greet, 5 does not confirm or refuses the envelope,
+    6 does not answer requests, 7 answers with an error, 8 the envelope is missing.
+    """
+    from restante.waku import enode
+    from restante.waku.address import how_to_ask
+    from restante.waku.probe import probe
+
+    found = probe(enode.parse(node), how_to_ask(form, password_file, os.environ), patience)
+    print(found.words, file=sys.stderr if found.outcome else sys.stdout)
+    raise typer.Exit(found.outcome)
+
+
 Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", help="The data directory.")]
 DATA = Path("restante-waku")
 

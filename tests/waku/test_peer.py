@@ -13,8 +13,10 @@ from restante.waku.peer import (
     DEFAULT_POW,
     SUBPROTOCOL,
     Answered,
+    Brought,
     Changed,
     Confirmed,
+    Ended,
     Fault,
     Greeted,
     Offered,
@@ -113,6 +115,16 @@ def test_what_nobody_sends_is_ignored(code: int) -> None:
     peer = greeted()
     assert peer.receive(code, b"\xff") is None
     assert peer.faults is None
+
+
+def test_history_is_taken_from_who_is_trusted() -> None:
+    peer, envelopes = greeted(), [letter(1, age=1_000_000)]
+    body = wire.write_envelopes(each.raw for each in envelopes)
+    assert peer.receive(wire.P2P_MESSAGE, body) is None
+    peer.trusted = True
+    assert peer.receive(wire.P2P_MESSAGE, body) == Brought(envelopes)
+    assert peer.receive(wire.REQUEST_COMPLETE, b"anything") == Ended(b"anything")
+    assert isinstance(peer.receive(wire.P2P_MESSAGE, envelopes[0].raw), Fault)
 
 
 @pytest.mark.parametrize("code", sorted(KNOWN - {wire.REQUEST}))

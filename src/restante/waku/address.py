@@ -1,17 +1,21 @@
-"""What the command line says of where an envelope goes: its topic, and for whom it is sealed."""
+"""What the command line says of where an envelope goes, or is: its topic, for whom it is sealed, who is asked how."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from restante.errors import Misuse, PeerError
 from restante.waku import keys
+from restante.waku.ask import How
 from restante.waku.config import read_topic
 from restante.waku.sealing import SymmetricKey, topic_of
 
 PASSWORD: Final = "RESTANTE_WAKU_PASSWORD"  # noqa: S105 - the name of a variable
+
+OFFLINE_INBOX: Final = "status-offline-inbox"
+"""The password of every Mailserver that was not told another (status-go params/config.go:68-146)."""
 
 
 def sealed_for(
@@ -33,6 +37,28 @@ def sealed_for(
     if password is None:
         raise Misuse(f"say who can open it: --password-file FILE, {PASSWORD} in the environment, or --to KEY")
     return place, SymmetricKey.from_password(password)
+
+
+def asked_for(channel: str | None, topics: Sequence[str]) -> tuple[frozenset[bytes], SymmetricKey | None]:
+    """Give the topics to ask for, and what opens their envelopes if that is known. Raises Misuse."""
+    found = frozenset(read_topic(each, "--topic") for each in topics)
+    if channel is not None:
+        return found | {topic_of(channel)}, SymmetricKey.from_password(channel)
+    if not found:
+        raise Misuse("say what to ask for: --channel NAME, or --topic TOPIC")
+    return found, None
+
+
+def how_to_ask(form: str, password_file: Path | None, environment: Mapping[str, str]) -> How:
+    """Give how to write requests. Raises Misuse."""
+    if form == "plain":
+        if password_file is not None:
+            raise Misuse("a plain request is for every Mailserver, and has no password: leave --password-file out")
+        return How(form="plain")
+    if form != "envelope":
+        raise Misuse(f"--form is envelope or plain, not '{form}'")
+    password = _read(password_file) if password_file is not None else environment.get(PASSWORD, OFFLINE_INBOX)
+    return How(to=SymmetricKey.from_password(password))
 
 
 def _public(text: str) -> bytes:

@@ -1,10 +1,10 @@
-"""A caller: one link to a node, to hand envelopes over to it."""
+"""A caller: one link to a node, to hand envelopes over to it, or to ask it for history."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -20,7 +20,7 @@ from restante.waku.keccak import keccak
 from restante.waku.keys import Key
 from restante.waku.limits import Limits
 from restante.waku.link import Link
-from restante.waku.peer import Answered, Event, Greeted, Peer
+from restante.waku.peer import Answered, Brought, Ended, Event, Greeted, Peer
 from restante.waku.rlpx import Rlpx, largest
 from restante.waku.wire import Options, Response
 
@@ -31,14 +31,23 @@ class CallError(RestanteError):
     """A node could not be reached, or went away; says why."""
 
 
+class SilentError(CallError):
+    """Somebody answers at the node's address, and does not greet as the node."""
+
+
+Hear = Callable[[Brought | Ended], None]
+"""To be told what a trusted node sends of history."""
+
+
 class Caller:
     """One link that we dialled. Use `call`."""
 
-    def __init__(self, interest: Interest) -> None:
+    def __init__(self, interest: Interest, hear: Hear | None = None) -> None:
         self.limits = Limits(peer_bytes=0, peer_envelopes=0)
         self.loop = asyncio.get_running_loop()
         self.link: Link | None = None
         self._interest = interest
+        self._hear = hear
         self._greeted: asyncio.Future[None] = self.loop.create_future()
         self._answers: dict[bytes, asyncio.Future[Response]] = {}
 
@@ -64,11 +73,24 @@ class Caller:
         self.link.send(wire.MESSAGES, body)
         return keccak(body)
 
+    def ask(self, request: bytes) -> None:
+        """Send a P2P Request, given its body."""
+        assert self.link is not None
+        self.link.send(wire.REQUEST, request)
+
+    async def gone(self) -> str:
+        """Wait until the node is gone; tells why."""
+        assert self.link is not None
+        assert self.link.gone is not None
+        await asyncio.shield(self.link.gone)
+        return f"it went away: {self.link.parting}"
+
     # ── what the link calls (Keeper) ─────────────────────────────────────────────────────────────
 
     def made(self, link: Link) -> bool:
         """Take in the connection."""
         self.link = link
+        link.peer.trusted = self._hear is not None
         return True
 
     def connected(self, _link: Link, _public: bytes) -> Reason | None:
@@ -97,12 +119,14 @@ class Caller:
             waiting = self._answers.pop(event.response.packet, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(event.response)
+        elif isinstance(event, (Brought, Ended)) and self._hear is not None:
+            self._hear(event)
 
     def lost(self, _link: Link, _reason: Reason | None, words: str) -> None:
         """Take note that the link is no more."""
         gone = CallError(f"the node went away: {words}")
         if not self._greeted.done():
-            self._greeted.set_exception(gone)
+            self._greeted.set_exception(SilentError(str(gone)))
         for answer in self._answers.values():
             answer.set_exception(gone)
         self._answers.clear()
@@ -111,32 +135,46 @@ class Caller:
         """Have the link write when this turn of the loop is over."""
         self.loop.call_soon(link.flush)
 
+    async def leave(self, seconds: float) -> None:
+        """Say goodbye, if anybody is there, and wait until that was heard."""
+        if self.link is not None and self.link.gone is not None:
+            self.link.disconnect(Reason.CLIENT_QUITTING)
+            await asyncio.wait((self.link.gone,), timeout=seconds)
+
     async def greeted(self) -> None:
         """Wait until the node has greeted. Raises CallError."""
         await self._greeted
 
 
 @asynccontextmanager
-async def call(enode: Enode, key: Key, interest: Interest, seconds: float = 10.0) -> AsyncIterator[Caller]:
-    """Connect to a node and greet; goes away politely. Raises CallError, also when that takes longer."""
-    caller = Caller(interest)
-    dice = SystemDice()
-    rlpx = Rlpx.initiator(key, enode.public, dice, cap=largest(caller.limits.packet_bytes))
+async def call(
+    enode: Enode, key: Key, interest: Interest, seconds: float = 10.0, hear: Hear | None = None
+) -> AsyncIterator[Caller]:
+    """Connect to a node and greet; goes away politely. Raises CallError, also when that takes longer.
+
+    With `hear` the node is trusted, and may send history. SilentError tells that it is there, and does not greet.
+    """
+    caller = Caller(interest, hear)
+    try:
+        await _reach(caller, enode, key, seconds)
+        yield caller
+    finally:
+        await caller.leave(seconds)
+
+
+async def _reach(caller: Caller, enode: Enode, key: Key, seconds: float) -> None:
+    rlpx = Rlpx.initiator(key, enode.public, SystemDice(), cap=largest(caller.limits.packet_bytes))
     hello = Hello(CLIENT, (Capability(*wire.CAPABILITY),), 0, key.public)
     try:
         async with asyncio.timeout(seconds):
-            _, link = await caller.loop.create_connection(
+            await caller.loop.create_connection(
                 lambda: Link(caller, Devp2p(rlpx, hello, caller.loop.time()), dialled=True), enode.host, enode.port
             )
             await caller.greeted()
     except TimeoutError:
-        raise CallError(f"{enode.address} did not greet within {seconds:g} s") from None
+        if caller.link is None:
+            raise CallError(f"cannot connect to {enode.address}: nobody answered within {seconds:g} s") from None
+        raise SilentError(f"{enode.address} did not greet within {seconds:g} s") from None
     except OSError as error:
         words = os.strerror(error.errno) if error.errno and error.errno > 0 else error  # look-ups have their own
         raise CallError(f"cannot connect to {enode.address}: {words}") from error
-    try:
-        yield caller
-    finally:
-        link.disconnect(Reason.CLIENT_QUITTING)
-        assert link.gone is not None
-        await asyncio.wait((link.gone,), timeout=seconds)

@@ -62,24 +62,38 @@ class Requested(msgspec.Struct, frozen=True):
     payload: bytes
 
 
+class Brought(msgspec.Struct, frozen=True):
+    """A trusted peer hands over history."""
+
+    envelopes: list[Envelope]
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A trusted peer ends its answer to a request; `restante.waku.completion` reads it."""
+
+    payload: bytes
+
+
 class Fault(msgspec.Struct, frozen=True):
     """The peer broke the protocol, in a way that ends nothing."""
 
     words: str
 
 
-Event = Greeted | Changed | Offered | Confirmed | Answered | Requested | Fault
+Event = Greeted | Changed | Offered | Confirmed | Answered | Requested | Brought | Ended | Fault
 
 
 class Peer:
-    """One conversation. `trusted` peers may send P2P Messages; nobody is, by default (10/WAKU-MAILSERVER)."""
+    """One conversation."""
 
-    __slots__ = ("confirms", "faults", "greeted", "interest", "light", "pow")
+    __slots__ = ("confirms", "faults", "greeted", "interest", "light", "pow", "trusted")
 
     def __init__(self) -> None:
         self.greeted = False
         self.pow = DEFAULT_POW
         self.light = False
+        self.trusted = False
+        """It may send P2P Messages, and end answers; nobody may, by default (10/WAKU-MAILSERVER)."""
         self.confirms = False
         """It answers each Messages packet with a Batch Ack and a Message Response."""
         self.interest = EVERYTHING
@@ -90,7 +104,7 @@ class Peer:
         """Take a packet; None where there is nothing to do. Raises PeerError where the conversation must end."""
         if not self.greeted:
             return self._greet(code, payload)
-        read = _READERS.get(code)
+        read = _READERS.get(code) or (_OF_TRUSTED.get(code) if self.trusted else None)
         if read is None:
             return None
         try:
@@ -143,3 +157,9 @@ _READERS: Final[dict[int, Callable[[Peer, bytes], Event | None]]] = {
     wire.REQUEST: lambda _peer, payload: Requested(payload),
 }
 """How each packet is read; a second Status, and what is not here, is ignored (waku/v1/peer.go:273-277)."""
+
+_OF_TRUSTED: Final[dict[int, Callable[[Peer, bytes], Event | None]]] = {
+    wire.P2P_MESSAGE: lambda _peer, payload: Brought(wire.read_envelopes(payload)),
+    wire.REQUEST_COMPLETE: lambda _peer, payload: Ended(payload),
+}
+"""And what only a trusted peer may send."""

@@ -8,7 +8,7 @@ import time
 import msgspec
 
 from restante.errors import RestanteError
-from restante.waku.caller import CallError, call
+from restante.waku.caller import Caller, CallError, call
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope, make
@@ -23,6 +23,10 @@ PATIENCE = 30.0
 
 class RefusedError(RestanteError):
     """The node did not take the envelope; says why."""
+
+
+class UnconfirmedError(CallError):
+    """The node has said nothing of the envelope, though it says that it does; it may have it."""
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -51,21 +55,24 @@ def post(node: Enode, letter: Letter) -> Posted:
 
 
 async def _post(node: Enode, letter: Letter) -> Posted:
+    async with call(node, SystemDice().key(), Interest.named([])) as caller:
+        return await hand_in(caller, letter, PATIENCE)
+
+
+async def hand_in(caller: Caller, letter: Letter, patience: float) -> Posted:
+    """Seal a letter, do the work, and hand it in. Raises as `post`; UnconfirmedError after so many seconds."""
     dice = SystemDice()
-    async with call(node, dice.key(), Interest.named([])) as caller:
-        data = seal(letter.text, to=letter.to, sign=letter.sign, dice=dice)
-        draft = make(int(time.time()) + letter.ttl, letter.ttl, letter.topic, data)
-        start = int.from_bytes(dice.draw(4), "big")
-        envelope = await asyncio.to_thread(mine, draft, caller.node.pow, start=start)
-        if not caller.node.confirms:
-            caller.hand_over([envelope])
-            return Posted(envelope, confirmed=False)
-        try:
-            response = await asyncio.wait_for(caller.offer([envelope]), PATIENCE)
-        except TimeoutError:
-            raise CallError(
-                f"{node.address} did not confirm within {PATIENCE:g} s; it may have the envelope"
-            ) from None
-        for refusal in response.refusals:
-            raise RefusedError(f"the node refused the envelope: {refusal.words}")
-        return Posted(envelope, confirmed=True)
+    data = seal(letter.text, to=letter.to, sign=letter.sign, dice=dice)
+    draft = make(int(time.time()) + letter.ttl, letter.ttl, letter.topic, data)
+    start = int.from_bytes(dice.draw(4), "big")
+    envelope = await asyncio.to_thread(mine, draft, caller.node.pow, start=start)
+    if not caller.node.confirms:
+        caller.hand_over([envelope])
+        return Posted(envelope, confirmed=False)
+    try:
+        response = await asyncio.wait_for(caller.offer([envelope]), patience)
+    except TimeoutError:
+        raise UnconfirmedError(f"the node did not confirm within {patience:g} s; it may have the envelope") from None
+    for refusal in response.refusals:
+        raise RefusedError(f"the node refused the envelope: {refusal.words}")
+    return Posted(envelope, confirmed=True)

@@ -1,0 +1,120 @@
+"""Where history goes: lines of JSON, or a file of envelopes, by its suffix."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from restante.errors import Misuse, PeerError, StoreError
+from restante.store.newfile import new_file
+from restante.waku.archive import Archived
+from restante.waku.envelope import Envelope
+from restante.waku.files import Flaw, rlpfile
+from restante.waku.sealing import SymmetricKey, open_sealed
+
+Take = Callable[[list[Envelope]], None]
+
+SUFFIXES: Final = (".jsonl", ".rlp", ".parquet")
+PAGE: Final = 1000
+
+
+def check(file: Path | None) -> None:
+    """Raise Misuse where the name of a file does not tell what to write, or there is one already."""
+    if file is None:
+        return
+    if file.suffix not in SUFFIXES:
+        raise Misuse(f"{file}: the name must end in .jsonl, .rlp or .parquet, which tells what to write (-o)")
+    if file.exists():
+        raise Misuse(f"{file} exists already: name another file, or move it away (-o)")
+
+
+@contextmanager
+def results(file: Path | None, key: SymmetricKey | None) -> Iterator[Take]:
+    """Give what takes envelopes in: into a file that is there when all is written, or onto standard output at once.
+
+    With a key, lines say what is sealed in those that it opens. Raises Misuse, and StoreError where it cannot be
+    written.
+    """
+    check(file)
+    try:
+        if file is None:
+            yield lambda envelopes: _lines(sys.stdout.buffer, envelopes, key)
+        else:
+            with new_file(file) as unfinished, _writing(file.suffix, unfinished, key) as take:
+                yield take
+    except OSError as error:
+        raise StoreError(f"cannot write {file or 'standard output'}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _writing(suffix: str, unfinished: Path, key: SymmetricKey | None) -> Iterator[Take]:
+    if suffix == ".parquet":
+        with _table(unfinished) as take:
+            yield take
+        return
+    with unfinished.open("wb") as output:
+        if suffix == ".rlp":
+            yield lambda envelopes: output.writelines(each.raw for each in envelopes)
+        else:
+            yield lambda envelopes: _lines(output, envelopes, key)
+
+
+@contextmanager
+def _table(unfinished: Path) -> Iterator[Take]:
+    """Write a table in the end, of what is set aside in a file until then: it may be more than memory holds."""
+    from restante.waku.files import parquet
+
+    with tempfile.NamedTemporaryFile(dir=unfinished.parent, suffix=".rlp") as aside:
+        yield lambda envelopes: aside.writelines(each.raw for each in envelopes)
+        aside.flush()
+        parquet.write(unfinished, _pages(Path(aside.name)))
+
+
+def _pages(file: Path) -> Iterator[list[Archived]]:
+    now = int(time.time())
+    page: list[Archived] = []
+    for number, each in enumerate(rlpfile.read(file), 1):
+        assert not isinstance(each, Flaw)
+        page.append(Archived(number, now, each.raw))
+        if len(page) == PAGE:
+            yield page
+            page = []
+    yield page
+
+
+def _lines(output: IO[bytes], envelopes: list[Envelope], key: SymmetricKey | None) -> None:
+    output.writelines(msgspec.json.encode(line(each, key)) + b"\n" for each in envelopes)
+    output.flush()
+
+
+def line(envelope: Envelope, key: SymmetricKey | None) -> dict[str, Any]:
+    """Give what a line says of an envelope: all that it has, and what is sealed in it if the key opens it."""
+    said: dict[str, Any] = {
+        "hash": envelope.hash.hex(),
+        "sent": envelope.sent,
+        "expiry": envelope.expiry,
+        "ttl": envelope.ttl,
+        "topic": envelope.topic.hex(),
+        "nonce": envelope.nonce,
+        "data": envelope.data.hex(),
+    }
+    if key is None:
+        return said
+    try:
+        opened = open_sealed(envelope.data, key)
+    except PeerError:
+        return said
+    try:
+        said["text"] = opened.payload.decode()
+    except UnicodeDecodeError:
+        said["payload"] = opened.payload.hex()
+    if opened.signer is not None:
+        said["signer"] = opened.signer.hex()
+    return said

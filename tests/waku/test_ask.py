@@ -1,0 +1,291 @@
+"""Asking over real RLPx: honest Mailservers, and others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+
+from restante.errors import Misuse
+from restante.waku import request
+from restante.waku.ask import How, ask
+from restante.waku.caller import CallError, SilentError, call
+from restante.waku.dice import SystemDice
+from restante.waku.enode import Enode
+from restante.waku.envelope import Envelope
+from restante.waku.errand import Budgets, Patience, Report
+from restante.waku.gaps import Query, State
+from restante.waku.inbox import Inbox
+from restante.waku.interest import Interest
+from restante.waku.mining import mine
+from restante.waku.probe import Outcome, _probe
+from restante.waku.request import Request
+from waku.fake_node import SHARED, FakeNode, listening
+from waku.letters import EPOCH, TOPIC, letter
+from waku.mailservers import (
+    Empty,
+    EndFirst,
+    Endless,
+    EndOnly,
+    Foreign,
+    Honest,
+    Junk,
+    Refusing,
+    Repeating,
+    Silent,
+    Stuck,
+    WrongId,
+)
+
+QUERY = Query(EPOCH, EPOCH + 500, frozenset([TOPIC]))
+LETTERS = [letter(number, age=-number, size=300) for number in range(50)]
+ENVELOPE = How(to=SHARED)
+PLAIN = How(form="plain")
+QUICK = Patience(answer=0.3, tries=1, back_off=0.01)
+
+
+def hashes(envelopes: list[Envelope]) -> list[bytes]:
+    return sorted(each.hash for each in envelopes)
+
+
+async def asking(
+    *mailservers: Any, how: How = ENVELOPE, **options: Any
+) -> tuple[Report, list[Envelope], list[FakeNode]]:
+    came: list[Envelope] = []
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(listening(each)) for each in mailservers]
+        report = await ask([enode for _, enode in nodes], QUERY, how, came.extend, **options)
+    return report, came, [node for node, _ in nodes]
+
+
+def nobody() -> Enode:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return Enode(SystemDice().key().public, *unused.getsockname())
+
+
+@pytest.mark.parametrize("how", [ENVELOPE, PLAIN], ids=["envelope", "plain"])
+@pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
+@pytest.mark.parametrize("answer", ["string", "list"])
+async def test_history_comes_whole_and_once(how: How, downward: bool, answer: Any) -> None:
+    report, came, [node] = await asking(Honest(LETTERS, downward, 20, answer), how=how)
+    assert report.missing == []
+    assert hashes(came) == hashes(LETTERS)
+    assert report.counts == {"handed over": 50, "pages": 3}
+    assert {each.form for each in node.asked} == {how.form}
+    assert {each.topics for each in node.asked} == {frozenset([TOPIC])}
+    assert len({each.id for each in node.asked}) == 3
+    assert node.wrong == []
+
+
+async def test_who_asks_cannot_be_told_again() -> None:
+    async with listening(Honest(LETTERS, size=30)) as (node, enode):
+        for _ in range(2):
+            await ask([enode], QUERY, ENVELOPE, lambda _: None)
+    signers = {each.signer for each in node.asked}
+    assert len(node.known) == 2
+    assert len(signers) == 4
+    assert not signers & node.known
+
+
+async def test_the_work_that_a_server_wants_is_done() -> None:
+    async with listening(Honest(LETTERS), pow=1e-3) as (node, enode):
+        report = await ask([enode], QUERY, ENVELOPE, lambda _: None)
+    assert (report.missing, node.wrong) == ([], [])
+
+
+async def test_a_server_that_wants_more_work_than_we_do_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("restante.waku.ask.mine", partial(mine, budget=100))
+    came: list[Envelope] = []
+    async with listening(Honest(LETTERS), pow=1e3) as (hungry, first), listening(Honest(LETTERS)) as (_, second):
+        report = await ask([first, second], QUERY, ENVELOPE, came.extend, patience=QUICK)
+        assert report.missing == []
+        assert "it asks for more work than we do" in report.failures[0]
+        assert (hungry.asked, hungry.wrong) == ([], [])
+        report = await ask([first], QUERY, PLAIN, lambda _: None, patience=QUICK)
+        assert report.missing == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (Silent(), "it does not answer"),
+        (Refusing(), "it says: rate limit exceeded"),
+        (Junk(), "a byte below 80 has a length"),
+        (Stuck(), "its cursor does not advance"),
+        (Empty(), "its answer takes more than 20 pages"),
+        (Endless(), "its answer takes more than 100 envelopes"),
+        (Repeating(LETTERS[:3]), "its pages repeat"),
+        (EndOnly(LETTERS), "its answer ended, and its last envelope did not come"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_a_bad_server_is_left_for_a_good_one(bad: Any, words: str) -> None:
+    report, came, _ = await asking(
+        bad, Honest(LETTERS, size=20), budgets=Budgets(pages=20, envelopes=100), patience=QUICK
+    )
+    assert (report.missing, report.failures) == ([], {0: words})
+    assert len(came) == len(set(hashes(came))) <= 100 + 50
+    assert set(hashes(LETTERS)) <= set(hashes(came))
+
+
+@pytest.mark.parametrize("kind", [WrongId, EndFirst], ids=["wrong id", "the end first"])
+async def test_what_is_odd_and_loses_nothing_is_borne(kind: Any) -> None:
+    report, came, _ = await asking(kind(LETTERS, size=20))
+    assert (report.missing, report.failures) == ([], {})
+    assert hashes(came) == hashes(LETTERS)
+
+
+async def test_what_was_not_asked_for_is_not_handed_over() -> None:
+    report, came, _ = await asking(Foreign(LETTERS), budgets=Budgets(size=1000))
+    assert hashes(came) == hashes(LETTERS)
+    assert report.counts["of another topic"] == report.counts["too large"] == 1
+    assert report.counts["out of range"] == 2
+
+
+async def test_a_server_that_is_not_there_is_passed_over() -> None:
+    came: list[Envelope] = []
+    async with listening(Honest(LETTERS)) as (_, enode):
+        report = await ask([nobody(), enode], QUERY, ENVELOPE, came.extend, patience=QUICK)
+    assert report.missing == []
+    assert "Connection refused" in report.failures[0]
+    assert hashes(came) == hashes(LETTERS)
+
+
+class Dying(Honest):
+    """Answers one page, and then is no more."""
+
+    node: FakeNode
+
+    def packets(self, request: Any) -> Any:
+        if not request.cursor:
+            return super().packets(request)
+        for link in self.node.links:
+            link.drop()
+        return iter(())
+
+
+async def test_a_server_that_dies_is_followed_by_another_from_what_is_known() -> None:
+    came: list[Envelope] = []
+    async with listening(Dying(LETTERS, size=20)) as (node, dying), listening(Honest(LETTERS)) as (other, enode):
+        node.mailserver.node = node
+        report = await ask([dying, enode], QUERY, ENVELOPE, came.extend, patience=QUICK)
+    assert report.missing == []
+    assert hashes(came) == hashes(LETTERS)
+    assert "it went away" in report.failures[0]
+    [asked] = other.asked
+    assert (asked.lower, asked.cursor) == (EPOCH + 19, b"")
+
+
+async def test_the_state_is_kept_after_the_subscriber_has_it() -> None:
+    order: list[object] = []
+    async with listening(Honest(LETTERS, size=20, together=100)) as (_, enode):
+        await ask([enode], QUERY, ENVELOPE, lambda envelopes: order.append(len(envelopes)), keep=order.append)
+    assert [each for each in order if isinstance(each, int)] == [20, 20, 10]
+    known = [each.known[TOPIC.hex()] if isinstance(each, State) else each for each in order]
+    assert known[:4] == [20, [(EPOCH, EPOCH + 18)], 20, [(EPOCH, EPOCH + 38)]]
+    assert known[-1] == [(EPOCH, EPOCH + 500)]
+    state = order[-1]
+    assert isinstance(state, State)
+    async with listening(Honest(LETTERS)) as (node, enode):
+        report = await ask([enode], QUERY, ENVELOPE, lambda _: None, state=state)
+    assert (report.missing, node.asked, node.known) == ([], [], set())
+
+
+async def test_what_a_subscriber_raises_ends_it() -> None:
+    def subscriber(_envelopes: list[Envelope]) -> None:
+        raise LookupError("no more")
+
+    async with listening(Honest(LETTERS)) as (_, enode):
+        with pytest.raises(LookupError, match="no more"):
+            await ask([enode], QUERY, ENVELOPE, subscriber)
+
+
+async def test_live_envelopes_are_not_handed_over_again() -> None:
+    inbox = Inbox([Interest.named([TOPIC])])
+    assert inbox.new(LETTERS[:10]) == LETTERS[:10]
+    report, came, _ = await asking(Honest(LETTERS), inbox=inbox)
+    assert hashes(came) == hashes(LETTERS[10:])
+    assert report.counts["known"] == 10
+
+
+async def test_who_is_cancelled_leaves() -> None:
+    async with listening(Silent()) as (node, enode):
+        asked = asyncio.ensure_future(ask([enode], QUERY, ENVELOPE, lambda _: None))
+        await node.was_asked.wait()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await node.is_alone.wait()
+
+
+async def test_nobody_or_nothing_to_ask_with() -> None:
+    with pytest.raises(Misuse, match="nobody to ask"):
+        await ask([], QUERY, ENVELOPE, lambda _: None)
+    with pytest.raises(Misuse, match="name a key"):
+        How()
+
+
+async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
+    """A call to hand over envelopes trusts nobody."""
+    async with (
+        listening(Honest(LETTERS)) as (node, enode),
+        call(enode, SystemDice().key(), Interest.named([])) as caller,
+    ):
+        caller.ask(request.write(Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC]))))
+        response = await caller.offer([letter(99)])
+        assert response.refusals == ()
+        assert len(node.asked) == 1
+        assert caller.node.faults is None
+
+
+async def test_who_does_not_greet_is_told_from_who_is_not_there() -> None:
+    with pytest.raises(CallError, match="Connection refused") as refused:
+        async with call(nobody(), SystemDice().key(), Interest.named([])):
+            pass
+    assert not isinstance(refused.value, SilentError)
+    async with listening(greets=False) as (_, enode):
+        with pytest.raises(SilentError, match="went away"):
+            async with call(enode, SystemDice().key(), Interest.named([])):
+                pass
+
+
+# ── probe ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome", "words"),
+    [
+        ({}, Outcome.WELL, "all is well: posted, and fetched in"),
+        ({"says_so": False, "confirms": False}, Outcome.WELL, "all is well"),
+        ({"greets": False}, Outcome.SILENT, "went away"),
+        ({"confirms": False}, Outcome.UNCONFIRMED, "did not confirm within"),
+        ({"refuses": "full"}, Outcome.UNCONFIRMED, "refused the envelope: full"),
+        ({"archives": False}, Outcome.MISSING, "is not there"),
+        ({"mailserver": None}, Outcome.UNANSWERED, "it does not answer"),
+        ({"mailserver": Silent(), "archives": False}, Outcome.UNANSWERED, "it does not answer"),
+        ({"mailserver": Refusing("no"), "archives": False}, Outcome.REFUSED, "it says: no"),
+    ],
+    ids=[
+        *("well", "well, unconfirmed", "does not greet", "does not confirm", "refuses", "missing"),
+        *("no mailserver", "silent", "error"),
+    ],
+)
+async def test_a_probe_tells(
+    options: dict[str, Any], outcome: Outcome, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("restante.waku.probe.BETWEEN", 0.0)
+    options = {"mailserver": Honest([]), **options}
+    mailserver = options.pop("mailserver")
+    async with listening(mailserver, **options) as (_, enode):
+        found = await _probe(enode, ENVELOPE, 0.5)
+    assert (found.outcome, words in found.words) == (outcome, True), found
+
+
+async def test_a_probe_of_nobody() -> None:
+    found = await _probe(nobody(), ENVELOPE, 0.5)
+    assert (found.outcome, "Connection refused" in found.words) == (Outcome.UNREACHABLE, True)

@@ -1,0 +1,71 @@
+"""Ranges of times are sets of seconds, written short."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.waku.gaps import Query, Range, State, including, without
+from waku.fixed import examples
+from waku.letters import TOPIC, letter
+
+RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)).map(lambda pair: (pair[0], pair[0] + pair[1])))
+
+
+def seconds(ranges: list[Range]) -> set[int]:
+    return {second for lower, upper in ranges for second in range(lower, upper + 1)}
+
+
+def united(ranges: list[Range]) -> list[Range]:
+    return reduce(including, ranges, [])
+
+
+def is_short(ranges: list[Range]) -> bool:
+    return all(before[1] + 1 < after[0] for before, after in zip(ranges, ranges[1:], strict=False))
+
+
+@given(RANGES)
+@examples(200)
+def test_ranges_that_touch_are_one(ranges: list[Range]) -> None:
+    found = united(ranges)
+    assert seconds(found) == seconds(ranges)
+    assert is_short(found)
+
+
+@given(RANGES, RANGES)
+@examples(200)
+def test_what_is_taken_away_is_gone(ranges: list[Range], less: list[Range]) -> None:
+    found = without(united(ranges), less)
+    assert seconds(found) == seconds(ranges) - seconds(less)
+    assert is_short(found)
+
+
+@given(st.dictionaries(st.sampled_from(["01020304", "00000001"]), RANGES.map(united)))
+@examples(100)
+def test_what_one_topic_misses_is_asked_for_all_and_then_known(known: dict[str, list[Range]]) -> None:
+    query = Query(5, 45, frozenset([TOPIC, b"\0\0\0\1"]))
+    state = State(known)
+    missing = state.missing(query)
+    both = seconds(known.get("01020304", [])) & seconds(known.get("00000001", []))
+    assert seconds(missing) == set(range(5, 46)) - both
+    for gap in missing:
+        state.learn(query, gap)
+    assert state.missing(query) == []
+
+
+def test_what_is_known_is_no_longer_recent() -> None:
+    query = Query(1, 1_800_000_000, frozenset([TOPIC]))
+    state = State()
+    young, old = letter(1), letter(2, age=100)
+    state.remember(query, young)
+    state.remember(query, old)
+    copy = state.copy()
+    state.learn(query, (1, old.sent))
+    state.forget(query)
+    assert state.recent == {TOPIC.hex(): {young.hash.hex(): young.sent}}
+    assert copy.recent[TOPIC.hex()].keys() == {young.hash.hex(), old.hash.hex()}
+    state.learn(query, (young.sent, young.sent))
+    state.forget(query)
+    assert state.recent == {}

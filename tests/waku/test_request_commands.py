@@ -1,0 +1,171 @@
+"""`restante waku request` and `restante waku probe` as their users run them: a process, its output, its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from restante.waku.dice import SystemDice
+from restante.waku.envelope import make
+from restante.waku.files import parquet, rlpfile
+from restante.waku.sealing import SymmetricKey, seal, topic_of
+from waku.fake_node import listening
+from waku.fixed import KEY
+from waku.letters import EPOCH, letter
+from waku.mailservers import Honest, Refusing
+
+TOPIC = topic_of("status")
+LETTERS = [letter(number, age=-number, topic=TOPIC) for number in range(30)]
+SINCE = ("--from", str(EPOCH), "--to", str(EPOCH + 500))
+PLAIN = ("--form", "plain", "--topic", TOPIC.hex())
+
+
+class Result(NamedTuple):
+    code: int | None
+    out: str
+    err: str
+
+
+async def run(*words: str | Path, **environment: str) -> Result:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "restante", "waku", *map(str, words)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    out, err = await process.communicate()
+    return Result(process.returncode, out.decode(), err.decode())
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(each) for each in text.splitlines()]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+async def test_history_on_standard_output() -> None:
+    async with listening(Honest(LETTERS, size=20)) as (_, enode):
+        result = await run("request", str(enode), *PLAIN, *SINCE)
+    assert (result.code, result.err) == (0, "")
+    found = lines(result.out)
+    assert {each["hash"] for each in found} == {each.hash.hex() for each in LETTERS}
+    first = next(each for each in found if each["hash"] == LETTERS[7].hash.hex())
+    again = make(
+        first["expiry"], first["ttl"], bytes.fromhex(first["topic"]), bytes.fromhex(first["data"]), first["nonce"]
+    )
+    assert (again, first["sent"]) == (LETTERS[7], LETTERS[7].sent)
+
+
+async def test_history_in_files(tmp_path: Path) -> None:
+    async with listening(Honest(LETTERS, size=20)) as (_, enode):
+        for suffix in ("jsonl", "rlp", "parquet"):
+            result = await run("request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / f"all.{suffix}")
+            assert result == (0, "fetched 30 envelopes\n", "")
+    said = {each["hash"] for each in lines((tmp_path / "all.jsonl").read_text())}
+    assert said == {each.hash.hex() for each in LETTERS}
+    for file, read in ((tmp_path / "all.rlp", rlpfile.read), (tmp_path / "all.parquet", parquet.read)):
+        assert sorted(each.hash.hex() for each in read(file)) == sorted(said)  # type: ignore[union-attr] # no flaws
+    assert names(tmp_path) == ["all.jsonl", "all.parquet", "all.rlp"]
+
+
+async def test_a_channel_is_opened_and_the_password_is_the_mailserver_s(tmp_path: Path) -> None:
+    chat = SymmetricKey.from_password("status")
+    dice = SystemDice()
+    sealed = [
+        make(EPOCH + 50, 50, TOPIC, seal(b"held until called for", to=chat, sign=KEY, dice=dice)),
+        make(EPOCH + 51, 50, TOPIC, seal(b"\xff\0", to=chat, dice=dice)),
+        make(EPOCH + 52, 50, TOPIC, b"for somebody else"),
+    ]
+    (tmp_path / "password").write_text("swordfish\n")
+    async with listening(Honest(sealed), password="swordfish") as (node, enode):
+        by_file = await run(
+            "request", str(enode), "--channel", "status", *SINCE, "--password-file", tmp_path / "password"
+        )
+        by_variable = await run(
+            "request", str(enode), "--channel", "status", *SINCE, RESTANTE_WAKU_PASSWORD="swordfish"
+        )
+    assert (by_file, node.wrong) == (by_variable, [])
+    first, second, third = sorted(lines(by_file.out), key=lambda each: each["sent"])
+    assert (first["text"], first["signer"]) == ("held until called for", KEY.public.hex())
+    assert (second["payload"], "signer" in second, "text" in second) == ("ff00", False, False)
+    assert not {"text", "payload", "signer"} & third.keys()
+
+
+async def test_what_is_known_is_fetched_once(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    honest = Honest(LETTERS[:20])
+    async with listening(honest) as (_, enode):
+        for _ in range(2):
+            first = await run("request", str(enode), *PLAIN, *SINCE[:2], "--to", str(EPOCH + 19), "--state", state)
+        assert (first.code, first.out) == (0, "")
+        honest.envelopes = LETTERS
+        file = tmp_path / "rest.rlp"
+        second = await run("request", str(enode), *PLAIN, *SINCE, "--state", state, "-o", file)
+    assert second == (0, "fetched 10 envelopes\n", "")
+    assert msgspec.json.decode(state.read_bytes())["known"] == {TOPIC.hex(): [[EPOCH, EPOCH + 500]]}
+    assert names(tmp_path) == ["rest.rlp", "state.json"]
+
+
+async def test_what_nobody_answers_for_is_said(tmp_path: Path) -> None:
+    file, state = tmp_path / "some.rlp", tmp_path / "state.json"
+    async with listening(Honest(LETTERS)) as (_, enode):
+        result = await run(
+            "request", str(enode), *PLAIN, *SINCE, "--limit", "envelopes=12", "-o", file, "--state", state
+        )
+    assert (result.code, result.out) == (1, "fetched 12 envelopes\n")
+    reason, missing = result.err.splitlines()
+    assert reason == f"{enode.address}: its answer takes more than 12 envelopes"
+    assert missing == f"nobody answered for all of it; missing are the times {EPOCH} to {EPOCH + 500}"
+    assert len(list(rlpfile.read(file))) == 12
+    assert msgspec.json.decode(state.read_bytes())["known"] == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--topic", "xx"), "--topic: 'xx' is no topic"),
+        ((), "say what to ask for: --channel NAME, or --topic TOPIC"),
+        (("--topic", "01020304", "--from", "soon"), "--from: 'soon' is no time"),
+        (("--topic", "01020304", "--from", "now", "--to", "-1h"), "the first not after the last"),
+        (("--topic", "01020304", "--form", "letter"), "--form is envelope or plain, not 'letter'"),
+        (("--topic", "01020304", "--form", "plain", "--password-file", "x"), "leave --password-file out"),
+        (("--topic", "01020304", "--password-file", "/nowhere"), "cannot read /nowhere"),
+        (("--topic", "01020304", "-o", "all.csv"), "must end in .jsonl, .rlp or .parquet"),
+        (("--topic", "01020304", "--limit", "pages=0"), "--limit: Expected `int` >= 1"),
+        (("--topic", "01020304", "--limit", "cows=1"), "unknown field `cows`"),
+        (("--topic", "01020304", "--state", "/"), "cannot read /"),
+        (("--topic", "01020304", "--state", __file__), "is no state of a requester"),
+    ],
+)
+async def test_misuse_is_one_sentence(words: tuple[str, ...], said: str) -> None:
+    result = await run("request", f"enode://{KEY.public.hex()}@127.0.0.1:1", *words)
+    assert (result.code, result.out) == (2, "")
+    [sentence] = result.err.splitlines()
+    assert said in sentence
+
+
+async def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "all.rlp"
+    file.write_text("mine")
+    result = await run("request", f"enode://{KEY.public.hex()}@127.0.0.1:1", *PLAIN, "-o", file)
+    assert (result.code, file.read_text()) == (2, "mine")
+    assert "exists already" in result.err
+
+
+async def test_probe() -> None:
+    async with listening(Honest([])) as (_, enode):
+        well = await run("probe", str(enode), "--form", "plain")
+    assert (well.code, well.err) == (0, "")
+    assert well.out.startswith("all is well: posted, and fetched in ")
+    async with listening(Refusing("closed"), archives=False) as (_, enode):
+        refused = await run("probe", str(enode), "--form", "plain")
+    assert refused == (7, "", "it does not answer a request: it says: closed\n")
+    assert (await run("probe", str(enode))).code == 3

@@ -1,0 +1,52 @@
+"""Times as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from restante.errors import Misuse
+from restante.waku.times import read_time
+
+NOW = 1_795_223_193
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("now", NOW),
+        ("0", 0),
+        ("1700000000", 1_700_000_000),
+        ("-1s", NOW - 1),
+        ("-90m", NOW - 5400),
+        ("-24h", NOW - 86400),
+        ("-7d", NOW - 7 * 86400),
+        ("2023-11-14T22:13:20", 1_700_000_000),
+        ("2023-11-14T22:13:20Z", 1_700_000_000),
+        ("2023-11-15T00:13:20+02:00", 1_700_000_000),
+        ("2023-11-14", 1_699_920_000),
+    ],
+)
+def test_a_time(text: str, expected: int) -> None:
+    assert read_time(text, NOW, "--from") == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "soon",
+        "-24",
+        "24h",
+        "-1w",
+        "1.5",
+        "-99999999999s",
+        "99999999999",
+        "4294967296",
+        "1969-12-31",
+        "2200-01-01",
+        "٣",
+    ],
+)
+def test_no_time(text: str) -> None:
+    with pytest.raises(Misuse, match=r"--to: '.*' is no time"):
+        read_time(text, NOW, "--to")
