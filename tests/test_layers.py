@@ -25,6 +25,7 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     # cores
     {"restante.waku.ecies", "restante.waku.archive.ids"},
+    {"restante.waku.archive.query"},
     {"restante.waku.peer", "restante.waku.pool", "restante.waku.sealing"},
     {"restante.waku.mailserver", "restante.waku.request"},
     {"restante.waku.completion", "restante.waku.gaps", "restante.waku.inbox"},
@@ -46,6 +47,8 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.takeover.source", "restante.waku.archive.schema"},
     {"restante.waku.archive"},
     {"restante.waku.archive.rows", "restante.waku.archive.pruning", "restante.waku.archive.reading"},
+    {"restante.waku.archive.plans"},
+    {"restante.waku.archive.history"},
     {"restante.waku.archive.checking", "restante.waku.archive.backup", "restante.waku.files"},
     {"restante.waku.files.rlpfile", "restante.waku.files.parquet", "restante.waku.files.leveldb"},
     {"restante.mailbox.store.sqlite", "restante.mailbox.store.status", "restante.waku.archive.sqlite"},
@@ -91,7 +94,7 @@ PURE = {
 PURE |= {
     "restante.waku." + name
     for name in (
-        *("rlp", "keccak", "bloom", "envelope", "keys", "ecies", "limits", "archive.ids"),
+        *("rlp", "keccak", "bloom", "envelope", "keys", "ecies", "limits", "archive.ids", "archive.query"),
         *("handshake", "frames", "rlpx", "packed", "hello", "devp2p", "enode"),
         *("interest", "wire", "peer", "pool", "mailserver", "acceptance"),
         *("mining", "sealing", "request", "completion"),

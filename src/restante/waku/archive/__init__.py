@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
 from restante.waku.envelope import Envelope, parse
 
 
@@ -86,6 +87,13 @@ class Archive(Protocol):
         """Give those that came after this arrival number, in that order; 0 is before all.
 
         At most `limit`; fewer where they are large (some 8 MiB), but none only where there is none.
+        """
+
+    async def page(self, query: Query, bounds: Bounds = BOUNDS) -> Page:
+        """Give a page of history; to go on, ask the same again after its cursor.
+
+        Whatever is saved and pruned between the pages, an envelope that matches and is there all the time is given
+        once, and in order. One that comes meanwhile may be given or not. Who stops waiting stops the search.
         """
 
     async def close(self) -> None:

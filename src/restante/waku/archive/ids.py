@@ -18,6 +18,9 @@ from restante.waku.envelope import TOPIC, Envelope
 BITS: Final = 31
 """Of an id, for the hash: with 32 of `sent` that is what a signed 64-bit integer holds."""
 
+HASH: Final = (1 << BITS) - 1
+"""The bits of an id that come from the hash."""
+
 LAST: Final = (1 << 63) - 1
 """The highest id."""
 
@@ -28,7 +31,12 @@ his next envelope in that place and second left out; by chance it does not happe
 
 def home(envelope: Envelope) -> int:
     """Give the id that an envelope has where nothing is in its way."""
-    return envelope.sent << BITS | int.from_bytes(envelope.hash[:4]) >> 1
+    return named(envelope.sent, envelope.hash)
+
+
+def named(sent: int, name: bytes) -> int:
+    """Give that id from when it was sent, and its hash."""
+    return sent << BITS | int.from_bytes(name[:4]) >> 1
 
 
 def floor(sent: int) -> int:

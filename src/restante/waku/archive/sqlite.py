@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,8 @@ from restante.ops.logs import log
 from restante.store.database import roll_back
 from restante.store.directory import lock
 from restante.store.worker import Worker
-from restante.waku.archive import Archived, Counts, TopicCount, pruning, reading, rows
+from restante.waku.archive import Archived, Counts, TopicCount, history, pruning, reading, rows
+from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
 from restante.waku.archive.schema import FILE, SCHEMA
 from restante.waku.envelope import Envelope
 
@@ -30,6 +32,9 @@ BUSY_SECONDS: Final = 5.0
 
 CACHE: Final = 64 << 20
 """Bytes of pages that the writer keeps: the ends of some thousand topics, and the table's."""
+
+READ_CACHE: Final = 16 << 20
+"""Bytes of pages that the reader keeps: the upper ones of table and index, and what a page of history passes."""
 
 CHECKPOINT: Final = 64 << 20
 """Bytes to be moved from the log into the database at a time, about: a page that changes often is moved once."""
@@ -154,14 +159,16 @@ class SqliteArchive:
     async def after(self, arrival: int, limit: int) -> list[Archived]:
         return await self._read(lambda: reading.after(self.reader, arrival, limit))
 
-    async def _read(self, work: Callable[[], Result]) -> Result:
-        def translated() -> Result:
-            try:
-                return work()
-            except sqlite3.Error as error:
-                raise StoreError(f"cannot read the archive: {error}") from error
+    async def page(self, query: Query, bounds: Bounds = BOUNDS) -> Page:
+        return await self._read(lambda: history.page(self.reader, query, bounds))
 
-        return await self._reading.do(translated)
+    async def _read(self, work: Callable[[], Result]) -> Result:
+        turn = _Turn(self.reader)
+        try:
+            return await self._reading.do(lambda: turn.take(work))
+        except asyncio.CancelledError:
+            turn.stop()
+            raise
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._close)
@@ -175,10 +182,41 @@ class SqliteArchive:
         os.close(self._held)
 
 
+class _Turn:
+    """One use of the reader, which whoever asked for it may end from another thread."""
+
+    def __init__(self, reader: sqlite3.Connection) -> None:
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._running = False
+
+    def take(self, work: Callable[[], Result]) -> Result:
+        """Do the work."""
+        with self._lock:
+            self._running = True
+        try:
+            return work()
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the archive: {error}") from error
+        finally:
+            with self._lock:
+                self._running = False
+
+    def stop(self) -> None:
+        """End the statement that is running for this turn, and none of another's.
+
+        A statement that begins in this very moment goes on to its end, which is never far.
+        """
+        with self._lock:
+            if self._running:
+                self._reader.interrupt()
+
+
 def _reader(path: Path) -> sqlite3.Connection:
     try:
-        return sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
-        )
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        reader = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        reader.execute(f"PRAGMA cache_size = {-READ_CACHE // 1024}")
     except sqlite3.Error as error:
         raise StoreError(f"cannot open {path}: {error}") from error
+    return reader

@@ -1,0 +1,169 @@
+"""Ways to find a page's envelopes, and which of them is the cheapest.
+
+Each way is one statement: SQLite works without the interpreter lock only within a statement, so one for each topic or
+row would have whoever asks wait for the server's loop as often. docs/decisions/history-query.md has the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from restante.waku.archive import ids
+from restante.waku.archive.query import Query
+from restante.waku.bloom import FULL
+from restante.waku.envelope import TOPIC
+
+SEEK: Final = 8
+"""What it costs to find an entry in an index, in rows that are passed by one after the other."""
+
+MOST_TOPICS: Final = 5_000
+"""Topics that are looked for one by one. A filter that lets more through is held against each row instead."""
+
+PAIRED: Final = 40
+"""Places of a filter, up to which each pair of them is looked for among the topics: 1,600 seeks."""
+
+SPARSE: Final = 160
+"""Places, up to which each is looked for. With more, one topic in 33 is let through, and a walk soon has its page."""
+
+
+class Way(NamedTuple):
+    """A statement that gives id and raw, in order."""
+
+    statement: str
+    """It takes :low and :high, both inclusive, :rows, at most so many that it gives, :most and :wanted."""
+    wanted: str = "[]"
+    """JSON: topics, or a filter's places."""
+    topics: int = 0
+    """How many it seeks."""
+    walks: bool = False
+    """Whether it passes by what does not match, until it passed by :most."""
+
+
+EVERYTHING: Final = "SELECT id, raw FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :rows"
+
+FEW: Final = """
+SELECT id, raw FROM envelopes WHERE id IN (
+    SELECT id FROM envelopes WHERE topic IN (SELECT value FROM json_each(:wanted)) AND id BETWEEN :low AND :high
+) ORDER BY id {order} LIMIT :rows
+"""
+"""All entries of the topics are sorted: good where all of them are wanted."""
+
+MERGE: Final = """
+WITH RECURSIVE merged (topic, id) AS (
+    SELECT value, (SELECT {first}(id) FROM envelopes WHERE topic = value AND id BETWEEN :low AND :high)
+    FROM json_each(:wanted)
+    UNION ALL
+    SELECT topic, (
+        SELECT {first}(next.id) FROM envelopes AS next
+        WHERE next.topic = merged.topic AND next.id {beyond} merged.id AND next.id BETWEEN :low AND :high
+    ) FROM merged WHERE id IS NOT NULL
+    ORDER BY 2 {order} NULLS LAST LIMIT :rows
+)
+SELECT id, raw FROM merged CROSS JOIN envelopes USING (id)
+"""
+"""The recursion's queue (sqlite.org/lang_with.html) has the next entry of each topic: no more are read than wanted,
+and each costs a seek, however the envelopes of the topics are spread."""
+
+WALK: Final = """
+SELECT id, raw FROM (
+    SELECT id, topic FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :most
+) AS passed CROSS JOIN envelopes USING (id) WHERE {matches} LIMIT :rows
+"""
+"""What does not match is not read whole: it may be large."""
+
+PASSED: Final = """
+SELECT count(*), {last}(id) FROM (
+    SELECT id FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :most
+)
+"""
+"""How many a walk passed by, and where it stopped."""
+
+_OF_TOPICS: Final = "passed.topic IN (SELECT value FROM json_each(:wanted))"
+
+_PLACE0: Final = "((passed.topic >> 24 & 255) + (passed.topic & 1) * 256)"
+_PLACE1: Final = "((passed.topic >> 16 & 255) + (passed.topic & 2) * 128)"
+_PLACE2: Final = "((passed.topic >> 8 & 255) + (passed.topic & 4) * 64)"
+_SET: Final = "IN (SELECT value FROM json_each(:wanted))"
+
+_LET_THROUGH: Final = f"""
+    {_PLACE2} {_SET}
+    AND ({_PLACE1} {_SET} OR {_PLACE1} >> 3 = {_PLACE2} >> 3)
+    AND ({_PLACE0} {_SET} OR {_PLACE0} >> 3 = {_PLACE2} >> 3 OR {_PLACE0} >> 3 = {_PLACE1} >> 3)
+"""
+"""sqlite-0002.sql, the other way round: a place that a later one stands for need not be set."""
+
+_THERE: Final = """
+SELECT count(*), '[' || group_concat(topic) || ']', total(count),
+    (SELECT envelopes FROM totals), (SELECT min(id) FROM envelopes), (SELECT max(id) FROM envelopes)
+FROM (SELECT topic, count FROM {among} AND first <= :high >> 31 AND last >= :low >> 31 LIMIT :topics)
+"""
+
+_NAMED: Final = "topics WHERE topic IN (SELECT value FROM json_each(:wanted))"
+
+_PAIRS: Final = f"""
+    json_each(:wanted) AS a CROSS JOIN json_each(:wanted) AS b CROSS JOIN topics INDEXED BY topics_places
+    ON places BETWEEN a.value * 262144 + b.value * 512 AND a.value * 262144 + b.value * 512 + 511
+    WHERE places & 511 {_SET}
+"""
+
+_SINGLE: Final = f"""
+    json_each(:wanted) AS a CROSS JOIN topics INDEXED BY topics_places
+    ON places BETWEEN a.value * 262144 AND a.value * 262144 + 262143
+    WHERE (places >> 9 & 511) {_SET} AND places & 511 {_SET}
+"""
+
+
+def choose(database: sqlite3.Connection, query: Query, low: int, high: int, rows: int) -> Way | None:
+    """Choose a way to the first `rows` of the matches among these ids; None where no topic can match."""
+    if query.topics is not None:
+        numbers = [ids.number(topic) for topic in query.topics if len(topic) == TOPIC]
+        return _by_topics(_there(database, _NAMED, numbers, low, high, len(numbers)), low, high, rows)
+    if query.bloom is None or query.bloom == FULL:
+        return Way(EVERYTHING)
+    places = [place for place in range(FULL.bit_length()) if query.bloom >> place & 1]
+    if len(places) <= SPARSE:
+        among = _PAIRS if len(places) <= PAIRED else _SINGLE
+        there = _there(database, among, places, low, high, MOST_TOPICS + 1)
+        if there.topics <= MOST_TOPICS:
+            return _by_topics(there, low, high, rows)
+    return Way(WALK.replace("{matches}", _LET_THROUGH), _json(places), walks=True)
+
+
+class _There(NamedTuple):
+    """The topics that match and have envelopes near the range, and the archive's size."""
+
+    topics: int
+    wanted: str
+    matches: float
+    """Their envelopes, in the range or not."""
+    envelopes: int
+    oldest: int
+    newest: int
+    """Ids."""
+
+
+def _there(database: sqlite3.Connection, among: str, wanted: Iterable[int], low: int, high: int, most: int) -> _There:
+    statement = _THERE.replace("{among}", among)
+    given: dict[str, Any] = {"wanted": _json(wanted), "low": low, "high": high, "topics": most}
+    [row] = database.execute(statement, given).fetchall()
+    return _There(*row)
+
+
+def _by_topics(there: _There, low: int, high: int, rows: int) -> Way | None:
+    if not there.topics:
+        return None
+    if there.matches <= max(rows, 4 * there.topics):
+        return Way(FEW, there.wanted, there.topics)
+    # As if all were spread evenly; if they are not, it takes longer.
+    share = (min(high, there.newest) - max(low, there.oldest) + 1) / (there.newest - there.oldest + 1)
+    passed = there.envelopes * min(share, rows / there.matches)
+    if passed < SEEK * (there.topics + min(rows, there.matches * share)):
+        return Way(WALK.replace("{matches}", _OF_TOPICS), there.wanted, walks=True)
+    return Way(MERGE, there.wanted, there.topics)
+
+
+def _json(numbers: Iterable[int]) -> str:
+    return json.dumps(list(numbers))
