@@ -214,7 +214,7 @@ async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> Non
         ]
 
 
-async def test_who_asks_too_often_is_told_and_served_again_later(tmp_path: Path) -> None:
+async def test_who_asks_too_often_is_told_also_when_it_comes_again(tmp_path: Path) -> None:
     async with inside(tmp_path, limits=Limits(pages=0.001, pages_at_once=2)) as here:
         peer = await here.greet()
         ends = []
@@ -223,8 +223,11 @@ async def test_who_asks_too_often_is_told_and_served_again_later(tmp_path: Path)
             ends.append((await page(peer))[1])
         assert ends[:2] == [Completed(ID)] * 2
         assert ends[3] == Failed(ID, "rate limit exceeded")
+        peer.cut()
+        await here.until("the end of its connection", lambda: not here.node.links)
         again = await here.greet(key=peer.key)
-        assert again.key is peer.key
+        again.say(wire.REQUEST, plain())
+        assert (await page(again))[1] == Failed(ID, "rate limit exceeded")
 
 
 async def test_three_loops_at_once_of_status_go_are_served(tmp_path: Path) -> None:
@@ -248,7 +251,7 @@ async def test_a_line_has_an_end(tmp_path: Path) -> None:
 
 
 async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp_path: Path) -> None:
-    large = [letter(number, size=900_000, age=9 - number) for number in range(9)]
+    large = [make(EPOCH - 9 + number, 1, TOPIC, DICE.draw(900_000)) for number in range(9)]
     async with inside(tmp_path) as here:
         await archive(here, *large, *LETTERS)
         slow, quick = await here.greet(), await here.greet()

@@ -57,8 +57,7 @@ def how_to_ask(form: str, password_file: Path | None, environment: Mapping[str, 
         return How(form="plain")
     if form != "envelope":
         raise Misuse(f"--form is envelope or plain, not '{form}'")
-    password = _read(password_file) if password_file is not None else environment.get(PASSWORD, OFFLINE_INBOX)
-    return How(to=SymmetricKey.from_password(password))
+    return How(to=SymmetricKey.from_password(read_password(password_file, environment) or OFFLINE_INBOX))
 
 
 def _public(text: str) -> bytes:

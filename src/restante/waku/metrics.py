@@ -24,7 +24,7 @@ FLAWS: Final = ("future", "old", "expired", "ttl", "size", "topic", "pow")
 async def of(node: Node) -> bytes:
     """Write all metrics, in the text format. Raises StoreError where the archive cannot be read."""
     registry = CollectorRegistry()
-    registry.register(_Now(node, await node.archive.counts()))  # type: ignore[arg-type] - a collector is whatever collects
+    registry.register(_Now(node, await node.archive.counts()))
     return generate_latest(registry)
 
 

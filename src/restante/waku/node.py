@@ -14,14 +14,14 @@ from restante.config import unusable
 from restante.errors import PeerError, StoreBusy
 from restante.ops.logs import log
 from restante.waku import bloom, devp2p, wire
+from restante.waku.answers import Answers
+from restante.waku.answers import Terms as AnswerTerms
 from restante.waku.archive import Archive
 from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
 from restante.waku.hello import Capability, Hello, Reason
-from restante.waku.answers import Answers
-from restante.waku.answers import Terms as AnswerTerms
 from restante.waku.interest import Interest, Interests
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id

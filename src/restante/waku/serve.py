@@ -20,11 +20,11 @@ from restante.ops.logs import log, watch
 from restante.ops.process import listen_for_signals, raise_descriptors
 from restante.waku import enode, keyfile
 from restante.waku.acceptance import Policy
-from restante.waku.address import read_password
+from restante.waku.address import OFFLINE_INBOX, read_password
+from restante.waku.answers import Terms as AnswerTerms
 from restante.waku.archive import open_archive
 from restante.waku.config import WakuServe, read_topic
 from restante.waku.enode import Enode
-from restante.waku.answers import Terms as AnswerTerms
 from restante.waku.keys import Key, node_id
 from restante.waku.mailserver import Mailserver, Terms
 from restante.waku.node import ENOUGH, OUR_CLOCK, Housekeeping, Node
@@ -36,9 +36,6 @@ DAY: Final = 86400
 
 KEY: Final = "node.key"
 """In the data directory, if --key names no other."""
-
-PASSWORD: Final = "status-offline-inbox"  # noqa: S105 - everybody's: that of the fleet of Status
-"""What requests in envelopes are sealed with, if nothing else is said."""
 
 PRUNE_EVERY: Final = 60
 """Seconds between looks at what is kept too long."""
@@ -95,7 +92,7 @@ def _mailserver(settings: WakuServe) -> Mailserver:
 
 
 def _answers(settings: WakuServe, key: Key) -> AnswerTerms:
-    password = read_password(settings.password_file, os.environ) or PASSWORD
+    password = read_password(settings.password_file, os.environ) or OFFLINE_INBOX
     return AnswerTerms(
         demands=Demands(
             keys=(SymmetricKey.from_password(password), key),

@@ -189,10 +189,13 @@ class _Turn:
         self._reader = reader
         self._lock = threading.Lock()
         self._running = False
+        self._stopped = False
 
     def take(self, work: Callable[[], Result]) -> Result:
         """Do the work."""
         with self._lock:
+            if self._stopped:
+                raise StoreError("nobody waits for it any more")
             self._running = True
         try:
             return work()
@@ -208,6 +211,7 @@ class _Turn:
         A statement that begins in this very moment goes on to its end, which is never far.
         """
         with self._lock:
+            self._stopped = True
             if self._running:
                 self._reader.interrupt()
 
