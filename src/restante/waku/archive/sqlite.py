@@ -189,12 +189,12 @@ class _Turn:
         self._reader = reader
         self._lock = threading.Lock()
         self._running = False
-        self._stopped = False
+        self._over = False
 
     def take(self, work: Callable[[], Result]) -> Result:
         """Do the work."""
         with self._lock:
-            if self._stopped:
+            if self._over:
                 raise StoreError("nobody waits for it any more")
             self._running = True
         try:
@@ -206,12 +206,12 @@ class _Turn:
                 self._running = False
 
     def stop(self) -> None:
-        """End the statement that is running for this turn, and none of another's.
+        """End the statement that is running in this turn, and none of another's.
 
-        A statement that begins in this very moment goes on to its end, which is never far.
+        One that begins in this very moment goes on to its end, which is never far.
         """
         with self._lock:
-            self._stopped = True
+            self._over = True
             if self._running:
                 self._reader.interrupt()
 

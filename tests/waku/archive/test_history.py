@@ -1,0 +1,313 @@
+"""History: what matches, in order, each once, however it is cut into pages and whatever happens between them."""
+
+from __future__ import annotations
+
+import random
+from itertools import permutations
+
+import pytest
+
+from restante.waku import bloom
+from restante.waku.archive import ids
+from restante.waku.archive.query import CURSOR, MARK, Bounds, Page
+from restante.waku.envelope import Envelope
+from waku.archive.engines import Engine
+from waku.archive.envelopes import T0, alike, envelope
+from waku.archive.pages import answer, loop, on, pages, query
+
+DICE = random.Random(1)
+TOPICS = [DICE.randbytes(4) for _ in range(30)]
+ROWS = [envelope(DICE.randrange(100), number, topic=DICE.choice(TOPICS)) for number in range(600)]
+
+both_orders = pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
+
+
+def key(kind: Envelope) -> bytes:
+    """Give the cursor that shipped servers give for an envelope."""
+    return kind.sent.to_bytes(4, "big") + kind.hash
+
+
+# ── what matches ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_empty_archive_has_nothing(engine: Engine) -> None:
+    for asked in (query(), query(topics=TOPICS), query(bloom=bloom.of(TOPICS[:1])), query(bloom=1 << 300)):
+        assert await engine.archive.page(asked) == Page([], None, None, 0, False)
+
+
+@both_orders
+async def test_the_first_and_the_last_second_asked_for_are_given(engine: Engine, descending: bool) -> None:
+    await engine.archive.save(ROWS, 1)
+    for lower, upper in ((20, 30), (20, 20), (0, 99), (30, 20), (100, 200)):
+        asked = query(lower, upper, descending=descending)
+        page = await engine.archive.page(asked)
+        assert page.raws == answer(asked, ROWS)
+        assert (page.cursor, page.bounded) == (None, False)
+
+
+async def test_every_second_of_32_bits_can_be_asked_for(engine: Engine) -> None:
+    first, last = envelope(-T0), alike(envelope(0xFFFFFFFF - T0, 1), b"\xff\xff\xff\xff")
+    await engine.archive.save([first, last], 1)
+    for descending in (False, True):
+        wanted = [last.raw, first.raw] if descending else [first.raw, last.raw]
+        asked = query(-T0 - 5, 1 << 33, limit=1, descending=descending)
+        assert await loop(engine.archive, asked) == wanted
+
+
+@both_orders
+async def test_with_topics_the_bloom_filter_counts_for_nothing(engine: Engine, descending: bool) -> None:
+    await engine.archive.save(ROWS, 1)
+    for topics in (TOPICS[:1], TOPICS[:3], TOPICS[:20], [*TOPICS, b"none"], [b"none"], [], [TOPICS[0], b"\0\1", b""]):
+        asked = query(topics=topics, bloom=bloom.of(TOPICS[5:6]), limit=7, descending=descending)
+        assert await loop(engine.archive, asked) == answer(asked, ROWS)
+
+
+async def test_a_topic_that_is_not_four_bytes_is_no_number_of_one_that_is(engine: Engine) -> None:
+    await engine.archive.save([envelope(0, topic=b"\0\0\1\2")], 1)
+    for topic in (b"\1\2", b"\0\1\2", b"\0\0\0\1\2", b""):
+        assert await loop(engine.archive, query(topics=[topic])) == []
+
+
+@both_orders
+async def test_a_bloom_filter_gives_its_topics_and_what_else_it_lets_through(
+    engine: Engine, descending: bool
+) -> None:
+    await engine.archive.save(ROWS, 1)
+    half = sum(1 << place for place in random.Random(2).sample(range(512), 256))
+    for asked_for in (0, bloom.of(TOPICS[:1]), bloom.of(TOPICS[:9]), bloom.of(TOPICS), half, bloom.FULL >> 1):
+        asked = query(bloom=asked_for, limit=50, descending=descending)
+        assert await loop(engine.archive, asked) == answer(asked, ROWS)
+
+
+async def test_a_filter_of_ones_and_none_at_all_let_everything_through(engine: Engine) -> None:
+    await engine.archive.save(ROWS, 1)
+    assert await loop(engine.archive, query(bloom=bloom.FULL)) == answer(query(), ROWS)
+    page = await engine.archive.page(query(bloom=bloom.FULL, limit=10))
+    assert page.looked == 11  # nothing is held against a filter
+
+
+async def test_topics_that_a_filter_overwrites_are_found_by_what_is_left_of_them(engine: Engine) -> None:
+    """Two of three places in one byte, in every pair, and all of them; asked as status-go asks, and by the book."""
+    met = [b"\x10\x11\x80\x00", b"\x10\x80\x11\x00", b"\x80\x10\x11\x00", b"\x10\x11\x12\x00", b"\x10\x11\x80\x07"]
+    rows = [envelope(number, number, topic=topic) for number, topic in enumerate(met)]
+    await engine.archive.save([*rows, *ROWS], 1)
+    for topic in met:
+        assert bloom.kept(topic) != bloom.of([topic])
+        for asked_for in (bloom.kept(topic), bloom.of([topic])):
+            asked = query(bloom=asked_for)
+            found = await loop(engine.archive, asked)
+            assert found == answer(asked, [*rows, *ROWS])
+            assert rows[met.index(topic)].raw in found
+
+
+# ── pages ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@both_orders
+@pytest.mark.parametrize("limit", [1, 7, 599, 600, 601])
+async def test_pages_together_are_the_answer_and_only_the_last_has_no_cursor(
+    engine: Engine, limit: int, descending: bool
+) -> None:
+    await engine.archive.save(ROWS, 1)
+    asked = query(limit=limit, descending=descending)
+    found = await pages(engine.archive, asked)
+    by_raw = {each.raw: each for each in ROWS}
+    assert [raw for page in found for raw in page.raws] == answer(asked, ROWS)
+    assert [len(page.raws) for page in found] == [limit] * (len(found) - 1) + [600 - limit * (len(found) - 1)]
+    assert not any(page.bounded for page in found)
+    assert all(page.last == by_raw[page.raws[-1]].hash for page in found)
+    for page in found[:-1]:
+        assert page.cursor == key(by_raw[page.raws[-1]])  # as shipped servers give it
+
+
+@both_orders
+async def test_the_cursor_loop_goes_on_after_a_restart(engine: Engine, descending: bool) -> None:
+    await engine.archive.save(ROWS, 1)
+    for asked in (query(limit=100, descending=descending), query(topics=TOPICS[:9], limit=9, descending=descending)):
+        found = await engine.archive.page(asked)
+        raws = found.raws
+        while found.cursor is not None:
+            await engine.restart()
+            found = await engine.archive.page(on(asked, found))
+            raws = raws + found.raws
+        assert raws == answer(asked, ROWS)
+
+
+@both_orders
+@pytest.mark.parametrize("gone", [10, 30, 31, 60])
+async def test_the_cursor_holds_when_its_row_its_second_and_all_behind_it_are_pruned(
+    engine: Engine, gone: int, descending: bool
+) -> None:
+    """The page ends in second 29 or 30; what is pruned ends before, in or after it."""
+    await engine.archive.save(ROWS, 1)
+    asked = query(descending=descending)
+    whole = answer(asked, ROWS)
+    limit = next(at for at, raw in enumerate(whole) if raw in answer(query(30, 30), ROWS)[2:3]) + 1
+    first = await engine.archive.page(query(limit=limit, descending=descending))
+    assert first.raws == whole[:limit]
+    assert await engine.archive.prune(T0 + gone, 10_000) > 0
+    left = answer(query(gone), ROWS)
+    rest = await loop(engine.archive, on(query(limit=50, descending=descending), first))
+    assert rest == [raw for raw in whole[limit:] if raw in left]
+
+
+@both_orders
+async def test_what_is_saved_meanwhile_behind_the_cursor_is_not_given_and_before_it_is(
+    engine: Engine, descending: bool
+) -> None:
+    await engine.archive.save(ROWS, 1)
+    first = await engine.archive.page(query(limit=300, descending=descending))
+    late = [envelope(0, 9000), envelope(99, 9001)]
+    await engine.archive.save(late, 2)
+    rest = await loop(engine.archive, on(query(limit=100, descending=descending), first))
+    expected = answer(query(descending=descending), [*ROWS, late[0 if descending else 1]])
+    assert first.raws + rest == expected
+
+
+@both_orders
+async def test_lower_and_upper_stay_in_force_with_a_cursor(engine: Engine, descending: bool) -> None:
+    await engine.archive.save(ROWS, 1)
+    for sent, ascending_gives, descending_gives in ((5, True, False), (95, False, True)):
+        after = key(envelope(sent, 12345))
+        asked = query(40, 60, after=after, descending=descending)
+        gives = descending_gives if descending else ascending_gives
+        assert await loop(engine.archive, asked) == (answer(asked, ROWS) if gives else [])
+
+
+@both_orders
+async def test_any_36_bytes_mean_behind_this_key(engine: Engine, descending: bool) -> None:
+    await engine.archive.save(ROWS, 1)
+    dice = random.Random(3)
+    cursors = [(T0 + dice.randrange(100)).to_bytes(4, "big") + dice.randbytes(32) for _ in range(30)]
+    cursors += [key(each) for each in ROWS[:30]] + [bytes(CURSOR), b"\xff" * CURSOR]
+    by_key = sorted(ROWS, key=key, reverse=descending)
+    for after in cursors:
+        wanted = [each.raw for each in by_key if (key(each) < after if descending else key(each) > after)]
+        assert await loop(engine.archive, query(after=after, limit=300, descending=descending)) == wanted
+
+
+# ── bounds ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@both_orders
+async def test_a_page_that_is_full_of_bytes_ends_short_with_a_cursor(engine: Engine, descending: bool) -> None:
+    sizes = (10, 500, 10, 2000, 10, 10, 900)
+    rows = [envelope(number, number, size=size) for number, size in enumerate(sizes)]
+    await engine.archive.save(rows, 1)
+    asked = query(limit=6, descending=descending)
+    found = await pages(engine.archive, asked, Bounds(bytes=1000))
+    assert [raw for page in found for raw in page.raws] == answer(asked, rows)
+    assert [len(page.raws) for page in found] == [3, 1, 3]
+    assert [page.bounded for page in found] == [True, True, False]
+    assert [page.cursor is None for page in found] == [False, False, True]
+
+
+async def test_a_page_has_8_mib_and_what_is_larger_comes_alone(engine: Engine) -> None:
+    sizes = [1 << 20] * 20 + [9 << 20] + [10] * 3
+    rows = [envelope(number, number, size=size) for number, size in enumerate(sizes)]
+    await engine.archive.save(rows, 1)
+    for topics in (None, [rows[0].topic]):
+        found = await pages(engine.archive, query(topics=topics))
+        assert [len(page.raws) for page in found] == [7, 7, 6, 1, 3]
+        assert [page.bounded for page in found] == [True] * 4 + [False]
+        assert [raw for page in found for raw in page.raws] == [each.raw for each in rows]
+
+
+@both_orders
+async def test_a_page_that_looked_at_enough_ends_short_even_with_nothing_and_has_a_cursor(
+    engine: Engine, descending: bool
+) -> None:
+    """A filter that lets half of the topics through, while one end of the archive has none of them."""
+    dense = bloom.FULL ^ (1 << TOPICS[0][0] | 1 << TOPICS[0][0] + 256)
+    assert not bloom.passes(dense, TOPICS[0])
+    passing = next(topic for topic in TOPICS if bloom.passes(dense, topic))
+    rows = [envelope(number, number, topic=TOPICS[0] if number < 250 else passing) for number in range(300)]
+    await engine.archive.save(rows, 1)
+    asked = query(bloom=dense, limit=30, descending=descending)
+    found = await pages(engine.archive, asked, Bounds(rows=100))
+    assert [raw for page in found for raw in page.raws] == answer(asked, rows)
+    lengths = [30, 20, 0, 0] if descending else [0, 0, 30, 20]
+    assert [len(page.raws) for page in found] == lengths
+    assert [page.bounded for page in found] == (
+        [False, True, True, False] if descending else [True, True, False, False]
+    )
+    assert sum(page.looked for page in found) in (300, 301)  # the match that shows that there is more, twice
+    assert [page.last for page in found if not page.raws] == [None, None]
+
+
+async def test_the_bound_of_rows_is_one_of_the_limit_too(engine: Engine) -> None:
+    await engine.archive.save(ROWS, 1)
+    for topics in (None, TOPICS):
+        found = await pages(engine.archive, query(topics=topics, limit=500), Bounds(rows=250))
+        assert [len(page.raws) for page in found] == [250, 250, 100]
+        assert [page.bounded for page in found] == [True, True, False]
+
+
+# ── hashes that begin alike ──────────────────────────────────────────────────────────────────────
+
+THREE = [envelope(0, number) for number in (281534, 2157663, 3054885)]
+"""Envelopes of one second whose hashes begin alike, found by making three million."""
+
+
+def test_three_have_the_same_first_31_bits() -> None:
+    assert len({ids.home(each) for each in THREE}) == 1
+    assert len({each.hash for each in THREE}) == 3
+
+
+@both_orders
+async def test_envelopes_whose_hashes_begin_alike_come_once_each(engine: Engine, descending: bool) -> None:
+    for rows in (THREE, [alike(envelope(0, number)) for number in range(6)]):
+        await engine.archive.prune(1 << 33, 1000)
+        await engine.archive.save([envelope(0, 77), *rows, envelope(1, 78)], 1)
+        whole = (await engine.archive.page(query(descending=descending))).raws
+        assert sorted(whole) == sorted([envelope(0, 77).raw, *(each.raw for each in rows), envelope(1, 78).raw])
+        assert await loop(engine.archive, query(limit=1, descending=descending)) == whole
+
+
+async def test_a_cursor_in_the_midst_of_them_is_a_place(engine: Engine) -> None:
+    rows = [alike(envelope(0, number)) for number in range(3)]
+    await engine.archive.save(rows, 1)
+    for descending in (False, True):
+        page = await engine.archive.page(query(limit=1, descending=descending))
+        assert page.cursor is not None
+        assert len(page.cursor) == CURSOR
+        assert page.cursor[:4] == rows[0].sent.to_bytes(4, "big")
+        assert page.cursor.endswith(MARK)
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3])
+async def test_of_those_alike_that_stay_none_is_left_out_or_comes_twice_when_others_are_pruned(
+    engine: Engine, gone: int
+) -> None:
+    rows = [*THREE, alike(envelope(0, 5), THREE[0].hash[:4]), alike(envelope(0, 6), THREE[0].hash[:4])]
+    for given in (1, 2, 3):
+        for descending in (False, True):
+            await engine.archive.prune(1 << 33, 1000)
+            await engine.archive.save(rows, 1)
+            whole = (await engine.archive.page(query(descending=descending))).raws
+            first = await engine.archive.page(query(limit=given, descending=descending))
+            await engine.archive.prune(T0 + 1, gone)
+            left = (await engine.archive.page(query(descending=descending))).raws
+            rest = await loop(engine.archive, on(query(limit=1, descending=descending), first))
+            assert rest == [raw for raw in whole[given:] if raw in left]
+
+
+async def test_a_cursor_from_elsewhere_finds_its_envelope_among_those_alike(engine: Engine) -> None:
+    """Another archive had them in another order."""
+    for rows in permutations(THREE):
+        await engine.archive.prune(1 << 33, 1000)
+        await engine.archive.save(rows, 1)
+        for descending in (False, True):
+            whole = (await engine.archive.page(query(descending=descending))).raws
+            for each in THREE:
+                behind = await loop(engine.archive, query(after=key(each), descending=descending))
+                assert behind == whole[whole.index(each.raw) + 1 :]
+
+
+async def test_a_cursor_that_is_of_none_of_those_alike_leaves_none_of_them_out(engine: Engine) -> None:
+    await engine.archive.save(THREE, 1)
+    for end in (bytes(28), b"\xff" * 28):
+        after = THREE[0].sent.to_bytes(4, "big") + THREE[0].hash[:4] + end
+        for descending in (False, True):
+            found = await loop(engine.archive, query(after=after, descending=descending))
+            assert sorted(found) == sorted(each.raw for each in THREE)

@@ -1,0 +1,188 @@
+"""Any archive, any query, any cut into pages, anything saved and pruned between them: the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from machine.effort import effort
+from restante.waku import bloom
+from restante.waku.archive import history, ids, plans
+from restante.waku.archive.query import Bounds, Page, Query
+from restante.waku.envelope import Envelope
+from restante.waku.keccak import keccak
+from waku.archive.engines import ENGINES, Engine
+from waku.archive.envelopes import T0, alike, envelope, held
+from waku.archive.pages import matches, on, query
+
+SECONDS = 4
+TOPICS = [b"\0\0\0\0", b"\0\0\0\1", b"\xff\0\0\0", b"\x10\x11\x80\0"]
+ALIKE = [alike(envelope(second, 100 + number, topic=TOPICS[number % 2])) for second in (1, 2) for number in range(5)]
+OTHERS = [
+    envelope(second, number, topic=TOPICS[number % 4], size=8 + 7 * number)
+    for number in range(12)
+    for second in range(SECONDS)
+]
+POOL = ALIKE + OTHERS
+BY_RAW = {each.raw: each for each in POOL}
+
+batches = st.lists(st.sampled_from(POOL), max_size=12)
+topics = st.none() | st.frozensets(st.sampled_from(TOPICS))
+blooms = st.none() | st.sampled_from(
+    [bloom.of(TOPICS[:1]), bloom.of(TOPICS[1:3]), bloom.kept(TOPICS[3]), bloom.FULL, bloom.FULL >> 2, 0]
+)
+QUERIES = st.builds(
+    query,
+    st.integers(-1, SECONDS),
+    st.integers(-1, SECONDS),
+    topics=topics,
+    bloom=blooms,
+    limit=st.integers(1, 9),
+    descending=st.booleans(),
+)
+BOUNDS = st.builds(Bounds, st.sampled_from([100, 8 << 20]), st.sampled_from([3, 10, 200_000]))
+STEPS = st.one_of(
+    st.none(),
+    st.tuples(st.just("save"), batches),
+    st.tuples(st.just("prune"), st.integers(T0, T0 + SECONDS), st.integers(1, 4)),
+    st.just(("restart",)),
+)
+WAYS = st.fixed_dictionaries(
+    {
+        "SEEK": st.sampled_from([0, 8, 1000]),
+        "PAIRED": st.sampled_from([0, 40]),
+        "SPARSE": st.sampled_from([0, 160, 512]),
+        "MOST_TOPICS": st.sampled_from([1, 5000]),
+    }
+)
+
+
+def name(raw: bytes) -> bytes:
+    """Give the hash that an envelope has here: some begin alike."""
+    return BY_RAW[raw].hash if raw in BY_RAW else keccak(raw)
+
+
+class Meanwhile:
+    """What happens between pages, and what it means for who asks."""
+
+    def __init__(self, engine: Engine, start: Sequence[Envelope]) -> None:
+        self.engine = engine
+        self.there = {each.raw for each in start}
+        self.stayed = set(self.there)
+        self.came_back: set[bytes] = set()
+        self._gone: set[bytes] = set()
+
+    async def step(self, what: str, *arguments: Any) -> None:
+        if what == "restart":
+            await self.engine.restart()
+        elif what == "save":
+            await self.engine.archive.save(arguments[0], 1)
+        else:
+            await self.engine.archive.prune(*arguments)
+        now = set(await held(self.engine.archive))
+        self.came_back |= self._gone & now
+        self._gone |= self.there - now
+        self.stayed &= now
+        self.there = now
+
+
+async def whole(engine: Engine, asked: Query) -> list[bytes]:
+    """Give the answer as one page, when it is one that can be."""
+    exact = replace(asked, limit=1000, after=None)
+    page = await engine.archive.page(exact)
+    assert (page.cursor, page.bounded) == (None, False)
+    there = [BY_RAW[raw] for raw in await held(engine.archive)]
+    assert sorted(page.raws) == sorted(each.raw for each in there if matches(asked, each))
+    homes = [ids.home(BY_RAW[raw]) for raw in page.raws]
+    assert homes == sorted(homes, reverse=asked.descending)
+    return page.raws
+
+
+async def check(engine: Engine, asked: Query, bounds: Bounds, page: Page) -> None:
+    """Hold one page against what it promises, while the archive is as it was."""
+    assert all(matches(asked, BY_RAW[raw]) for raw in page.raws)
+    assert len(page.raws) <= min(asked.limit, bounds.rows)
+    assert len(page.raws) <= 1 or sum(map(len, page.raws)) <= bounds.bytes
+    assert page.last == (name(page.raws[-1]) if page.raws else None)
+    assert page.looked >= len(page.raws)
+    if page.cursor is not None:
+        assert len(page.cursor) == 36
+        further = await engine.archive.page(on(asked, page))
+        assert page.bounded or further.raws
+    assert page.cursor is not None or not page.bounded
+    assert not page.bounded or len(page.raws) < asked.limit
+
+
+@pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
+@effort(150)
+@given(
+    start=st.lists(batches, max_size=4), asked=QUERIES, bounds=BOUNDS, steps=st.lists(STEPS, max_size=8), ways=WAYS
+)
+async def test_pages_together_are_the_answer(
+    kind: type[Engine],
+    start: list[list[Envelope]],
+    asked: Query,
+    bounds: Bounds,
+    steps: list[tuple[Any, ...] | None],
+    ways: dict[str, Any],
+) -> None:
+    with patch.multiple(plans, **ways), patch.object(history, "keccak", name):
+        async with kind() as engine:
+            for batch in start:
+                await engine.archive.save(batch, 1)
+            meanwhile = Meanwhile(engine, [each for batch in start for each in batch])
+            page = await engine.archive.page(asked, bounds)
+            await check(engine, asked, bounds, page)
+            given, pages = [*page.raws], 1
+            while page.cursor is not None:
+                if pages <= len(steps) and (step := steps[pages - 1]) is not None:
+                    await meanwhile.step(*step)
+                page = await engine.archive.page(on(asked, page), bounds)
+                await check(engine, asked, bounds, page)
+                given += page.raws
+                pages += 1
+                assert pages < 200
+            exact = await whole(engine, asked)
+            stayed = [raw for raw in exact if raw in meanwhile.stayed]
+            assert [raw for raw in given if raw in meanwhile.stayed] == stayed
+            twice = {raw for raw in given if given.count(raw) > 1}
+            assert twice <= meanwhile.came_back & {each.raw for each in ALIKE}
+
+
+@pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
+@effort(100)
+@given(
+    start=batches, asked=QUERIES, at=st.sampled_from(POOL), end=st.none() | st.sampled_from([bytes(28), b"\xff" * 28])
+)
+async def test_any_cursor_means_behind_this_key(
+    kind: type[Engine], start: list[Envelope], asked: Query, at: Envelope, end: bytes | None
+) -> None:
+    """Of those alike, all come where it is none of theirs; where it is, those behind it."""
+    after = at.sent.to_bytes(4, "big") + (at.hash if end is None else at.hash[:4] + end)
+    with patch.object(history, "keccak", name):
+        async with kind() as engine:
+            await engine.archive.save(start, 1)
+            exact = await whole(engine, asked)
+            found = (await engine.archive.page(replace(asked, limit=1000, after=after))).raws
+            if end is None and at.raw in exact:
+                assert found == exact[exact.index(at.raw) + 1 :]
+            elif end is None and at in start:
+                assert [raw for raw in exact if raw in found] == found
+            else:
+                home = ids.named(at.sent, after[4:])
+                behind = [raw for raw in exact if is_behind(BY_RAW[raw], after, home, descending=asked.descending)]
+                assert found == behind
+
+
+def is_behind(kind: Envelope, after: bytes, home: int, *, descending: bool) -> bool:
+    """Tell whether an envelope is behind a cursor that is of none there is, or of those alike."""
+    if ids.home(kind) == home:
+        return True
+    key = kind.sent.to_bytes(4, "big") + kind.hash
+    return key < after if descending else key > after

@@ -1,0 +1,185 @@
+"""SQLite's ways to a page: each gives the same, and is taken where it is cheap; nobody is held up by any."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from restante.errors import StoreError
+from restante.waku import bloom
+from restante.waku.archive import history, ids, plans, sqlite
+from restante.waku.archive.query import Page, Query
+from restante.waku.archive.schema import SCHEMA
+from restante.waku.archive.sqlite import SqliteArchive
+from waku.archive.envelopes import envelope
+from waku.archive.pages import answer, loop
+from waku.archive.pages import query as ask
+from waku.fixed import examples
+
+DICE = random.Random(1)
+TOPICS = [DICE.randbytes(4) for _ in range(60)]
+ROWS = [envelope(number // 7, number, topic=DICE.choice(TOPICS)) for number in range(3000)]
+HALF = sum(1 << place for place in DICE.sample(range(512), 256))
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> AsyncIterator[SqliteArchive]:
+    archive = SqliteArchive.open(tmp_path)
+    await archive.save(ROWS, 1)
+    yield archive
+    await archive.close()
+
+
+def way(archive: SqliteArchive, asked: Query) -> str:
+    chosen = plans.choose(
+        archive.reader, asked, ids.floor(asked.lower), ids.floor(asked.upper + 1) - 1, asked.limit + 1
+    )
+    assert chosen is not None
+    kinds = {plans.EVERYTHING: "everything", plans.FEW: "few", plans.MERGE: "merge"}
+    return kinds.get(
+        chosen.statement, "dense" if "place" in chosen.statement or ">> 24" in chosen.statement else "walk"
+    )
+
+
+WAYS = [
+    ("everything", ask()),
+    ("few", ask(topics=TOPICS[:1])),
+    ("few", ask(topics=TOPICS[:10], limit=1000)),
+    ("merge", ask(topics=TOPICS[:3], limit=10)),
+    ("merge", ask(100, 120, topics=TOPICS[:5], limit=10)),
+    ("walk", ask(topics=TOPICS[:40], limit=10)),
+    ("walk", ask(topics=TOPICS[:40], limit=500)),
+    ("few", ask(bloom=bloom.of(TOPICS[:2]))),
+    ("merge", ask(bloom=bloom.of(TOPICS[:2]), limit=10)),
+    ("walk", ask(bloom=bloom.of(TOPICS[:10]), limit=10)),
+    ("few", ask(bloom=bloom.of(TOPICS[:25]), limit=2000)),
+    ("dense", ask(bloom=HALF, limit=100)),
+]
+
+
+@pytest.mark.parametrize(("wanted", "asked"), WAYS)
+async def test_each_way_is_taken_where_it_is_meant_to_be(archive: SqliteArchive, wanted: str, asked: Query) -> None:
+    assert way(archive, asked) == wanted
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(
+    "changed", [{"SEEK": 8}, {"SEEK": 0}, {"SEEK": 10**9}, {"PAIRED": 0}, {"SPARSE": 0}, {"MOST_TOPICS": 1}]
+)
+async def test_all_ways_lead_to_the_same(archive: SqliteArchive, changed: dict[str, Any], descending: bool) -> None:
+    with patch.multiple(plans, **changed):
+        for _, asked in WAYS:
+            for limit in (asked.limit, 13):
+                exact = replace(asked, limit=limit, descending=descending)
+                assert await loop(archive, exact) == answer(exact, ROWS)
+
+
+async def test_a_walk_passes_by_no_more_than_it_must_and_says_how_many(archive: SqliteArchive) -> None:
+    asked = ask(topics=TOPICS[:40], limit=10)
+    page = await archive.page(asked)
+    by_time = answer(ask(), ROWS)
+    assert page.looked == by_time.index(page.raws[-1]) + 1
+    merged = await archive.page(ask(topics=TOPICS[:3], limit=10))
+    assert merged.looked == 3 + 10 + 1
+
+
+@given(st.lists(st.binary(min_size=4, max_size=4), max_size=20))
+@examples(100)
+def test_the_places_of_a_topic_are_those_that_are_kept(topics: list[bytes]) -> None:
+    database = SCHEMA.connect(":memory:")
+    for topic in {*topics, b"\x10\x11\x80\0", b"\x10\x80\x11\0", b"\x80\x10\x11\0", b"\x10\x11\x12\0"}:
+        database.execute("INSERT INTO topics VALUES (?, 1, 1, 1)", (ids.number(topic),))
+    for number, places in database.execute("SELECT topic, places FROM topics").fetchall():
+        kept = sum({1 << (places >> shift & 511) for shift in (0, 9, 18)})
+        assert kept == bloom.kept(ids.topic(number))
+    database.close()
+
+
+async def test_a_count_that_changes_leaves_the_index_of_places_alone(archive: SqliteArchive) -> None:
+    """Each batch counts its topics; only a new one has places to be written."""
+    for changed, writes in (("count = count + 1, first = 0, last = 0", 0), ("topic = 8", 1)):
+        steps = archive.database.execute(f"EXPLAIN UPDATE topics SET {changed} WHERE topic = 7").fetchall()
+        assert [step[1] for step in steps].count("IdxInsert") == writes
+
+
+# ── nobody is held up ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_page_leaves_no_transaction_behind(archive: SqliteArchive) -> None:
+    """The log can be moved into the database and begun anew after each page, so it does not grow."""
+    for _, asked in WAYS:
+        page = await archive.page(asked)
+        await archive.save([envelope(5000, len(page.raws))], 1)
+        assert archive.database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+
+
+class Held:
+    """A search that has begun, and goes on for long once it is let."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+        self.begun = threading.Event()
+        self.let = threading.Event()
+        self.ended: list[str] = []
+        self._rows = rows
+        monkeypatch.setattr(history, "page", self._page)
+
+    def _page(self, database: sqlite3.Connection, *_: Any) -> Page:
+        def hold(_: int) -> None:
+            self.begun.set()
+            self.let.wait()
+
+        database.create_function("hold", 1, hold)
+        count = f"WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT {self._rows})"
+        try:
+            database.execute(f"{count} SELECT count(*) FROM n WHERE n > 1 OR hold(n)").fetchall()
+        except sqlite3.OperationalError as error:
+            self.ended.append(str(error))
+            raise
+        return history.NOTHING
+
+
+async def test_a_search_that_nobody_waits_for_stops(archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch, 30_000_000)
+    asking = asyncio.create_task(archive.page(ask()))
+    await asyncio.to_thread(held.begun.wait)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    held.let.set()
+    assert (await archive.counts()).envelopes == len(ROWS)  # the next one in line
+    assert held.ended == ["interrupted"]
+
+
+async def test_who_goes_stops_nobody_elses_search_and_who_writes_waits_for_none(
+    archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch, 10)
+    asking = asyncio.create_task(archive.page(ask()))
+    await asyncio.to_thread(held.begun.wait)
+    behind = asyncio.create_task(archive.topics())
+    await archive.save([envelope(5000, 1)], 1)
+    behind.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await behind
+    held.let.set()
+    assert await asking == history.NOTHING
+    assert held.ended == []
+    assert (await archive.counts()).envelopes == len(ROWS) + 1
+
+
+def test_a_search_that_was_given_up_before_its_turn_does_not_begin() -> None:
+    turn = sqlite._Turn(sqlite3.connect(":memory:"))
+    turn.stop()
+    with pytest.raises(StoreError, match="nobody waits"):
+        turn.take(lambda: pytest.fail("it began"))
