@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -24,6 +25,10 @@ from restante.cli import app
 from restante.config import Serve
 from restante.mailbox import books, door, messages, rules, session
 from restante.mailbox.limits import Limits
+from restante.waku import limits as waku_limits
+from restante.waku.config import WakuServe
+from waku.files import leveldbs
+from waku.files.archives import ROWS, archive_of, raws_of
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -48,10 +53,11 @@ def free_port() -> int:
 
 
 class Shell:
-    """Runs a document's commands in a folder, on a port that is free instead of 4000."""
+    """Runs a document's commands in a folder, on a port that is free instead of the usual one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, usual: int = 4000) -> None:
         self.folder = folder
+        self.usual = usual
         self.port = free_port()
         self.environment = {
             **os.environ,
@@ -59,10 +65,12 @@ class Shell:
             "PATH": f"{BIN}:{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ['PATH']}",
             "RESTANTE_LISTEN": f"127.0.0.1:{self.port}",
             "RESTANTE_ADMIN": "off",
+            "RESTANTE_WAKU_LISTEN": f"127.0.0.1:{self.port}",
+            "RESTANTE_WAKU_ADMIN": "off",
         }
 
     def here(self, command: str) -> str:
-        return command.replace("127.0.0.1:4000", f"127.0.0.1:{self.port}")
+        return command.replace(f"127.0.0.1:{self.usual}", f"127.0.0.1:{self.port}")
 
     def run(self, command: str) -> str:
         result = subprocess.run(
@@ -119,7 +127,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_transfer_of_the_readme(clone: Path) -> None:
-    serve, send, receive = blocks(clone / "README.md")
+    serve, send, receive = blocks(clone / "README.md")[:3]
     shell = Shell(clone)
     with shell.running(serve):
         shell.wait_for_port(120)  # it sets itself up first
@@ -128,6 +136,17 @@ def test_the_transfer_of_the_readme(clone: Path) -> None:
             code = next(found[1] for line in sender.stdout if (found := re.search(r"code is: (\S+)", line)))
             assert "7-your-code" in receive
             assert shell.run(receive.replace("7-your-code", code)) == "held until called for\n"
+
+
+def test_the_waku_node_of_the_readme(clone: Path) -> None:
+    serve, post, check = blocks(clone / "README.md")[3:]
+    shell = Shell(clone, 30303)
+    with shell.running(serve) as node:
+        assert node.stdout is not None
+        enode = next(line.strip() for line in node.stdout if line.startswith("enode://"))
+        assert len(shell.run(post.replace("enode://…", enode)).strip()) == 64
+    assert node.wait(20) == 0
+    assert shell.run(check).startswith("1 envelopes")
 
 
 def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
@@ -149,6 +168,30 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
     assert (tmp_path / "usage-copy.sqlite").exists()
 
 
+def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
+    serve, *others = blocks(ROOT / "docs" / "operations-waku.md")
+    post = next(each for each in others if each.startswith("restante waku post "))
+    others.remove(post)
+    (tmp_path / "serving").mkdir()
+    serving = Shell(tmp_path / "serving", 30303)
+    with serving.running(serve) as node:
+        assert node.stdout is not None
+        (serving.folder / "enode.txt").write_text(next(line for line in node.stdout if line.startswith("enode://")))
+        assert len(serving.run(post).strip()) == 64
+    assert node.wait(20) == 0
+    archive_of(tmp_path / "waku")  # a Mailserver ran here
+    (tmp_path / "status-go").mkdir()
+    leveldbs.of(tmp_path / "status-go" / "waku", ROWS)
+    shell = Shell(tmp_path)
+    for command in others:
+        if command.startswith("sqlite3 ") and shutil.which("sqlite3") is None:
+            _as_python(command, tmp_path)
+        else:
+            shell.run(command)
+    for folder in ("waku-copy", "another", "taken-over"):
+        assert sorted(raws_of(tmp_path / folder)) == sorted(each.raw for each in ROWS), folder
+
+
 def _as_python(command: str, folder: Path) -> None:
     """Do what the sqlite3 shell would, where it is not installed."""
     import sqlite3
@@ -165,17 +208,26 @@ def _as_python(command: str, folder: Path) -> None:
     database.close()
 
 
-def test_the_operations_guide_has_every_flag_and_its_default() -> None:
-    guide = (ROOT / "docs" / "operations.md").read_text()
-    for name in Serve.__struct_fields__[:-1]:
-        row = next(line for line in guide.splitlines() if line.startswith(f"| `--{name.replace('_', '-')}` |"))
-        assert row.split("|")[2].strip().strip("`") == _default_shown(name), row
+GUIDES: Final[dict[str, tuple[msgspec.Struct, msgspec.Struct]]] = {
+    "operations.md": (Serve(), Limits()),
+    "operations-waku.md": (WakuServe(), waku_limits.Limits()),
+}
 
 
-def test_the_operations_guide_has_every_limit_and_its_default() -> None:
-    guide = (ROOT / "docs" / "operations.md").read_text()
-    for name, default in msgspec.structs.asdict(Limits()).items():
-        row = next(line for line in guide.splitlines() if line.startswith(f"| `{name}` |"))
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_operations_guides_have_every_flag_and_its_default(guide: str) -> None:
+    text = (ROOT / "docs" / guide).read_text()
+    settings = GUIDES[guide][0]
+    for name in settings.__struct_fields__[:-1]:
+        row = next(line for line in text.splitlines() if line.startswith(f"| `--{name.replace('_', '-')}` |"))
+        assert row.split("|")[2].strip().strip("`") == _default_shown(name, getattr(settings, name)), row
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_operations_guides_have_every_limit_and_its_default(guide: str) -> None:
+    text = (ROOT / "docs" / guide).read_text()
+    for name, default in msgspec.structs.asdict(GUIDES[guide][1]).items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
         assert row.split("|")[2].strip().replace(",", "") == f"{default:.0f}", row
 
 
@@ -186,8 +238,7 @@ def test_the_operations_guide_has_every_flag_of_a_take_over() -> None:
         assert re.search(rf"^\| `{option}(?: [A-Z]+)?` \| [^|]+ \|$", guide, re.MULTILINE), option
 
 
-def _default_shown(name: str) -> str:
-    default = getattr(Serve(), name)
+def _default_shown(name: str, default: Any) -> str:
     if name == "keep_usage":
         return "for ever"
     if default is None or default is False or default == ():

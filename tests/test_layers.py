@@ -37,7 +37,7 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     # engines
     {"restante.store"},
-    {"restante.store.directory", "restante.store.newfile"},
+    {"restante.store.directory", "restante.store.newfile", "restante.store.worker"},
     {"restante.store.database"},
     {"restante.mailbox.store.load", "restante.mailbox.store.rows", "restante.mailbox.store.schema"},
     {"restante.mailbox.takeover.source", "restante.waku.archive.schema"},

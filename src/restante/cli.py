@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from restante import __version__, cli_waku
-from restante.config import SERVE, Serve, Source, settle
+from restante.config import SERVE, Serve, Source, settle, shown
 from restante.errors import Misuse, RestanteError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -122,9 +122,7 @@ def serve_command(settled: Settle) -> None:
 @_taking_options
 def config_show(settled: Settle) -> None:
     """Show the settings that `serve` would use, and where each comes from."""
-    for each in settled()[1]:
-        shown = "" if each.value is None else msgspec.json.encode(each.value).decode()
-        print(f"{each.name:<29} = {shown:<24} # {each.source}")
+    print("\n".join(shown(settled()[1])))
 
 
 Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", help="The data directory.")]

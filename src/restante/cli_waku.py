@@ -41,7 +41,9 @@ def _serve_options(
     max_ttl: Annotated[
         int | None, typer.Option(metavar="SECONDS", help="Envelopes that are to live longer are refused.")
     ] = None,
-    retention: Annotated[float | None, typer.Option(metavar="DAYS", help="How long envelopes are kept.")] = None,
+    retention: Annotated[
+        float | None, typer.Option(metavar="DAYS", help="How long envelopes are kept; 0: for ever.")
+    ] = None,
     retention_bytes: Annotated[
         int | None, typer.Option(metavar="BYTES", help="How much is kept, the oldest goes first. Default: no limit.")
     ] = None,
@@ -82,6 +84,15 @@ def serve_command(settings: Any, _sources: Any) -> None:
     logs.start(settings.log_format)
     os.umask(0o077)  # what is in the data directory is nobody else's business
     serve(settings)
+
+
+@app.command("config")
+@_serving
+def config_command(_settings: Any, sources: Any) -> None:
+    """Show the settings that `waku serve` would use, and where each comes from."""
+    from restante.config import shown
+
+    print("\n".join(shown(sources)))
 
 
 @app.command()

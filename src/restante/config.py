@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -188,6 +188,13 @@ def _check(settings: Serve) -> None:
 
 
 SERVE: Final = Part("serve", Serve, Limits, PREFIX, _check)
+
+
+def shown(sources: Iterable[Source]) -> Iterator[str]:
+    """Write settings for people, a line each."""
+    for each in sources:
+        value = "" if each.value is None else msgspec.json.encode(each.value).decode()
+        yield f"{each.name:<29} = {value:<24} # {each.source}"
 
 
 def _convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:

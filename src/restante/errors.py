@@ -1,7 +1,7 @@
 """Errors, named for whose fault they are.
 
 RestanteError
-├── PeerError      theirs: what a peer sent breaks the protocol; has a WebSocket close code
+├── PeerError      theirs: what a peer sent breaks the protocol; has a code that the peer is told
 ├── Misuse         ours: an option, a file or a command line that cannot mean anything
 └── StoreError     the disk's: the store cannot be opened, or a commit failed
     └── StoreBusy  nothing was written and nothing is lost: the senders may try again
@@ -17,8 +17,9 @@ class RestanteError(Exception):
 class PeerError(RestanteError):
     """A peer sent what cannot be taken.
 
-    `code` is the WebSocket close code to end the connection with (RFC 6455 section 7.4.1); `words` are always the
-    same for the same thing, `hint` says what to do about it.
+    `code` is what the connection ends with, if it does: at the mailbox server a WebSocket close code (RFC 6455
+    section 7.4.1), at the Waku node a Disconnect reason (devp2p, rlpx.md). `words` are always the same for the same
+    thing, `hint` says what to do about it.
     """
 
     def __init__(self, code: int, words: str, *, hint: str = "") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -22,13 +22,13 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
     key: Annotated[str, Meta(min_length=1)] | None = None
     min_pow: Annotated[float, Meta(ge=0, le=1e9)] = 2e-6
     max_ttl: Annotated[int, Meta(ge=1, le=2**31)] = 7 * 86400
-    retention: Annotated[float, Meta(gt=0, le=36525)] | None = 30.0
+    retention: Annotated[float, Meta(ge=0, le=36525)] = 30.0
     retention_bytes: Annotated[int, Meta(ge=1 << 20)] | None = None
     topics: tuple[str, ...] = ()
     peer: tuple[str, ...] = ()
     max_peers: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
     max_peers_per_address: Annotated[int, Meta(ge=1)] = 50
-    log_format: Annotated[str, Meta(pattern="^(auto|console|json)$")] = "auto"
+    log_format: Literal["auto", "console", "json"] = "auto"
     limits: Limits = Limits()
 
 

@@ -90,8 +90,8 @@ def _housekeeping(settings: WakuServe) -> Housekeeping:
     )
 
 
-def _seconds(days: float | None) -> int | None:
-    return None if days is None else int(days * DAY)
+def _seconds(days: float) -> int | None:
+    return int(days * DAY) if days else None
 
 
 async def _until(told: asyncio.Event, node: Node, settings: WakuServe) -> None:

@@ -22,7 +22,7 @@ from restante.waku.envelope import Envelope
 from restante.waku.files import Flaw, leveldb, parquet, rlpfile
 from waku.archive.envelopes import envelope
 from waku.files import leveldbs
-from waku.files.archives import ROWS
+from waku.files.archives import ROWS, flaw_of
 
 A, B, C = ROWS[:3]
 
@@ -54,8 +54,8 @@ def test_an_item_that_is_no_envelope_is_named_and_the_rest_goes_on(tmp_path: Pat
     flaws = [each for each in found if isinstance(each, Flaw)]
     first = len(A.raw)
     assert flaws == [
-        Flaw(f"byte {first}", "an envelope has five items, not 3"),
-        Flaw(f"byte {first + len(cut_short)}", "a list is expected"),
+        Flaw(f"byte {first}", flaw_of(cut_short)),
+        Flaw(f"byte {first + len(cut_short)}", flaw_of(b"\x07")),
         Flaw(f"byte {first + len(cut_short) + 1 + len(B.raw)}", "no envelope is as large"),
     ]
 
@@ -123,7 +123,7 @@ def test_a_row_whose_hash_is_another_s_or_whose_raw_is_no_envelope_is_named(tmp_
     pq.write_table(table, tmp_path / "file")
     assert list(parquet.read(tmp_path / "file")) == [
         A,
-        Flaw("row 1", "an envelope has five items, not 0"),
+        Flaw("row 1", flaw_of(b"\xc0")),
         Flaw("row 2", "the hash is another's"),
         Flaw("row 3", "raw is no string of bytes"),
         C,
@@ -207,7 +207,7 @@ def test_an_entry_that_is_not_what_its_key_says_is_named(tmp_path: Path) -> None
     entries = {
         sent + A.hash + A.topic: (A.raw, "the key is another's"),
         A.sent.to_bytes(4, "big") + B.hash + A.topic: (A.raw, "the key is another's"),
-        leveldbs.key(C): (C.raw + b"\0", "bytes follow the envelope"),
+        leveldbs.key(C): (C.raw + b"\0", flaw_of(C.raw + b"\0")),
         b"status": (b"1", "a key has 36 or 40 bytes"),
     }
     whole = [(leveldbs.key(each), each.raw) for each in ROWS[5:9]]

@@ -18,7 +18,7 @@ from restante.waku.files.importing import take_in
 from waku.archive.envelopes import envelope
 from waku.disk import no_file_beyond
 from waku.files import leveldbs
-from waku.files.archives import ROWS, archive_of, raws_of, rows_of
+from waku.files.archives import ROWS, archive_of, flaw_of, raws_of, rows_of
 
 SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
 
@@ -73,7 +73,7 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
     data = archive_of(tmp_path / "data", ROWS[:10])
     bad = bytearray(ROWS[12].raw)
     bad[-1] = 0x00  # a number with a leading zero
-    content = [each.raw for each in ROWS[5:12]] + [bytes(bad), ROWS[13].raw, ROWS[13].raw, b"\x01", b"\xf9\xff"]
+    content = [each.raw for each in ROWS[5:12]] + [bytes(bad), ROWS[13].raw, ROWS[13].raw, b"A", b"\xf9\xff"]
     (tmp_path / "some.rlp").write_bytes(b"".join(content))
     report = take_in(data, [tmp_path / "some.rlp"])
     assert (report.read, report.new, report.known, report.refused.total()) == (12, 3, 6, 3)
@@ -83,8 +83,8 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
         for at, reason in zip(
             where,
             [
-                "a number of an envelope is not one of up to 8 bytes",
-                "a list is expected",
+                flaw_of(bytes(bad)),
+                flaw_of(b"A"),
                 "an item ends early; the rest of the file cannot be read",
             ],
             strict=True,
@@ -95,8 +95,8 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
         "new                       3",
         "there already             6",
         "refused                   3",
-        "  1: a number of an envelope is not one of up to 8 bytes",
-        "  1: a list is expected",
+        f"  1: {flaw_of(bytes(bad))}",
+        f"  1: {flaw_of(b'A')}",
         "  1: an item ends early; the rest of the file cannot be read",
     ]
 
