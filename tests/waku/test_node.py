@@ -330,6 +330,24 @@ async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: py
         assert reader.inbox == []
 
 
+async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "LOOKS", 1)
+    letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(250)]
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        await (await here.greet(NOTHING)).post(*letters)
+        reader = await here.greet(NOTHING)
+        for wanted in (200, 250):
+            topics = frozenset(each.topic for each in letters[:wanted])
+            reader.say(wire.STATUS_UPDATE, wire.write_options(Options(topics=topics)))
+            await here.until("a backlog", lambda: any(each.in_arrears for each in here.node.links))
+        await here.until("its end", lambda: not any(each.in_arrears for each in here.node.links))
+        await here.settled(reader)
+        found = {each.hash for _, body in reader.inbox for each in wire.read_envelopes(body)}
+        assert found == {each.hash for each in letters}
+
+
 async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +404,17 @@ async def test_refused_envelopes_and_bad_packets_count_for_more(tmp_path: Path) 
         other.say(wire.MESSAGES, b"\x80")
         third.say(wire.STATUS_UPDATE, wire.write_options(Options(topics=frozenset())))
         await here.until("three that wait", lambda: len(unread(here)) == 3)
+
+
+async def test_packets_without_envelopes_count_by_their_length(tmp_path: Path) -> None:
+    limits = Limits(peer_envelopes=1.0, peer_envelopes_at_once=100)
+    async with inside(tmp_path, limits=limits) as here:
+        peer = await here.greet()
+        peer.say(99, bytes(3000))
+        await peer.fence()
+        assert unread(here) == []
+        peer.say(99, bytes(3000))
+        await here.until("one that waits", lambda: len(unread(here)) == 1)
 
 
 async def test_bytes_count_as_they_are_when_inflated(tmp_path: Path) -> None:

@@ -228,7 +228,8 @@ class Node:
                 continue
             link, words = None, ""
             try:
-                link = await asyncio.wait_for(self.dial(enode), DIAL)
+                async with asyncio.timeout(DIAL):
+                    link = await self.dial(enode)
             except (OSError, TimeoutError, PeerError) as error:
                 words = str(error) or "nobody answers"
             if link is not None:
@@ -378,10 +379,9 @@ class Node:
         for origin, response in answers:
             if isinstance(origin, Link):
                 self._confirm(origin, response)
-        if not self._stopping:
-            held, self._held = self._held, set()
-            for link in held:
-                link.read_again(BEHIND)
+        held, self._held = self._held, set()
+        for link in held:
+            link.read_again(BEHIND)
 
     async def prune(self) -> int:
         """Remove what is kept too long, or is too much; gives how many."""
