@@ -54,6 +54,7 @@ def test_export_and_import(tmp_path: Path, data: Path, suffix: str) -> None:
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.leveldb
 def test_a_leveldb_archive_and_a_file_in_one_go(tmp_path: Path, data: Path) -> None:
     run("export", tmp_path / "all.rlp", "--data", data)
     folder = leveldbs.of(tmp_path / "waku", ROWS)

@@ -39,7 +39,7 @@ STRANGERS: Final = 64
 DRAIN: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
 
-SLICE: Final = 2000
+SLICE: Final = 1000
 """Envelopes pruned at a time, so that those who wait to be archived wait some 50 ms."""
 
 OUR_CLOCK: Final = 0.2
@@ -136,7 +136,6 @@ class Node:
         self._stopping = False
         self._relaying = False
         self._server: asyncio.Server | None = None
-        self._static: list[asyncio.Task[None]] = []
         self._told_full = False
 
     def now(self) -> int:
