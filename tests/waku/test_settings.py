@@ -52,7 +52,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "none per address": ({"max_peers_per_address": 0}, "--max-peers-per-address"),
     "less than no work": ({"min_pow": -1.0}, "--min-pow"),
     "no time": ({"max_ttl": 0}, "--max-ttl"),
-    "no days": ({"retention": 0.0}, "--retention"),
+    "less than no days": ({"retention": -1.0}, "--retention"),
     "a few bytes": ({"retention_bytes": 1000}, "--retention-bytes"),
     "a limit that is none": ({"limit": ["patience=3"]}, r"--limit patience=3: .*peer_bytes"),
     "a limit without a number": ({"limit": ["pool_bytes=much"]}, "--limit pool_bytes"),

@@ -90,7 +90,7 @@ async def test_no_confirmation_leaves_before_its_commit_is_on_disk(tmp_path: Pat
     ("how", "wrong"),
     [
         pytest.param("never-flushes", {UNFLUSHED}, id="never-flushes"),
-        pytest.param("confirms-first", {UNWRITTEN}, id="confirms-first"),
+        pytest.param("confirms-first", {UNWRITTEN, UNFLUSHED}, id="confirms-first"),
         pytest.param("confirms-meanwhile", {UNWRITTEN, UNFLUSHED}, id="confirms-meanwhile"),
     ],
 )
