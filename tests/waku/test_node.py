@@ -18,6 +18,7 @@ from restante.errors import StoreError
 from restante.waku import devp2p, link, node, rlp, serve, wire
 from restante.waku.acceptance import Policy
 from restante.waku.archive.schema import FILE
+from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
 from restante.waku.hello import Reason
 from restante.waku.keys import Key, node_id
@@ -202,6 +203,17 @@ async def test_a_node_that_dials_itself_is_told_so(tmp_path: Path) -> None:
         assert gone.value.reason is Reason.SELF_CONNECTION
 
 
+async def test_a_node_with_another_key_than_was_said_is_no_peer(tmp_path: Path) -> None:
+    async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b:
+        dialled = await a.node.dial(Enode(KEY.public, "127.0.0.1", b.port))
+        assert dialled.gone is not None
+        await dialled.gone
+        await b.until("the other end", lambda: not b.node.links)
+        assert a.node.counts == {"lost: the connection was lost": 1}
+        assert b.node.counts == {"lost: breach": 1}
+        assert not a.node.peers
+
+
 # ── who may come ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -348,6 +360,13 @@ async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
         assert found == {each.hash for each in letters}
 
 
+def narrow(its_link: Link, peer: RawPeer) -> None:
+    """Have the kernel take little for a peer that does not read."""
+    assert its_link._transport is not None
+    its_link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+    peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+
+
 async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,9 +375,7 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
         poster, reader = await here.greet(NOTHING), await here.greet()
         [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
         monkeypatch.setattr(link, "TAKES_NOTHING", 0.05)
-        assert its_link._transport is not None
-        its_link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
-        reader.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        narrow(its_link, reader)
         number = 0
         while not its_link.stuck:
             await poster.post(letter(number := number + 1, size=500_000))
@@ -536,6 +553,23 @@ async def test_a_drain_confirms_what_was_offered_and_says_goodbye(tmp_path: Path
         here.running = asyncio.create_task(asyncio.sleep(0))
 
 
+async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "DRAIN", 0.05)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        deaf = await here.greet()
+        [its_link] = here.node.links
+        narrow(its_link, deaf)
+        poster = await here.greet(NOTHING)
+        number = 0
+        while not its_link.unsent():
+            await poster.post(letter(number := number + 1, size=500_000))
+        async with bounded("the end"):
+            await here.node.drain(here.running)
+        await here.until("the end of all links", lambda: not here.node.links)
+
+
 # ── what is told ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -544,6 +578,7 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
         peer = await here.greet()
         await peer.post(letter(1), letter(2, age=1000))
         await peer.post(letter(1))
+        peer.say(wire.REQUEST, b"history")
         await here.greet(key=KEY)
         await (await here.enter(KEY)).ended()
         await here.until("the loss", lambda: len(here.node.links) == 2)
@@ -560,6 +595,7 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
             "archived": 1,
             "old": 1,
             "lost: already_connected": 1,
+            "requests for history, not answered": 1,
         }
 
 

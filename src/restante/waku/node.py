@@ -27,7 +27,7 @@ from restante.waku.limits import Limits
 from restante.waku.link import BEHIND, CHANGE, REFUSED, Link
 from restante.waku.mailserver import Batch, Mailserver
 from restante.waku.packed import pack
-from restante.waku.peer import Changed, Event, Fault, Greeted, Offered
+from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Requested
 from restante.waku.pool import Live
 from restante.waku.rlpx import Rlpx, largest
 
@@ -254,6 +254,8 @@ class Node:
         elif isinstance(event, Changed):
             link.charge(CHANGE)
             self._changed(link, event.before)
+        elif isinstance(event, Requested):
+            self.counts["requests for history, not answered"] += 1
         elif isinstance(event, Fault):
             link.charge(REFUSED)
             self.counts["packets that were no good"] += 1
