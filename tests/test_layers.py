@@ -57,6 +57,7 @@ LAYERS: list[set[str]] = [
     {"restante.waku.dice", "restante.waku.link"},
     {"restante.waku.keyfile", "restante.waku.caller", "restante.waku.address"},
     {"restante.waku.post"},
+    {"restante.waku.relay"},
     {"restante.waku.node"},
     {"restante.waku.serve"},
     {"restante.cli_waku"},

@@ -15,7 +15,7 @@ import structlog
 
 from durability.bounds import bounded
 from restante.errors import StoreError
-from restante.waku import devp2p, link, node, rlp, serve, wire
+from restante.waku import devp2p, link, node, relay, rlp, serve, wire
 from restante.waku.acceptance import Policy
 from restante.waku.archive.schema import FILE
 from restante.waku.enode import Enode
@@ -327,7 +327,7 @@ async def test_a_backlog_comes_in_packets_that_every_node_takes(tmp_path: Path) 
 
 
 async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "LOOKS", 10)
+    monkeypatch.setattr(relay, "LOOKS", 10)
     letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(1000)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         await (await here.greet(NOTHING)).post(*letters)
@@ -345,7 +345,7 @@ async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: py
 async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "LOOKS", 1)
+    monkeypatch.setattr(relay, "LOOKS", 1)
     letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(250)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         await (await here.greet(NOTHING)).post(*letters)
@@ -383,7 +383,7 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
         await poster.post(letter(number + 1, size=500_000))
         await here.until("the end of its patience", lambda: its_link not in here.node.links)
         assert owed < 64 * 1024 + 2 * 510_000
-        assert here.node.counts["not relayed, the peer does not read"] >= 1
+        assert here.node.relay.counts["not relayed, the peer does not read"] >= 1
         assert await reader.ended() is None
 
 
