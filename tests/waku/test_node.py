@@ -271,6 +271,20 @@ async def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) ->
         await here.greet()
 
 
+async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
+        good, bad = await here.greet(), await here.greet()
+        bad.say_all([(wire.MESSAGES, b"\x80")] * (node.WRONG - 1))
+        await bad.fence()
+        assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
+        bad.say(wire.MESSAGES, b"\x80")
+        await bad.fence()
+        await here.greet()
+        assert await bad.ended() is Reason.TOO_MANY_PEERS
+        await good.fence()
+        assert len(here.node.peers) == 2
+
+
 async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "STRANGERS", 2)
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=1)) as here:

@@ -33,6 +33,9 @@ CLIENT: Final = "restante"
 STRANGERS: Final = 64
 """Connections beyond the peers that may be in their handshake: they are told that there are too many peers."""
 
+WRONG: Final = 100
+"""Refused envelopes and packets that were no good, from which on a peer makes room when there is none."""
+
 DRAIN: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
 
@@ -173,11 +176,20 @@ class Node:
             if not before.silent and not self._outranks(link, before):
                 return Reason.ALREADY_CONNECTED
             before.disconnect(Reason.ALREADY_CONNECTED)
-        elif len(self.peers) >= self.housekeeping.max_peers and not link.dialled:
+        elif len(self.peers) >= self.housekeeping.max_peers and not link.dialled and not self._make_room():
             self.counts["turned away, too many peers"] += 1
             return Reason.TOO_MANY_PEERS
         self.peers[link.node_id] = link
         return None
+
+    def _make_room(self) -> bool:
+        """Have the peer go that was wrong most often, if that was often; tell whether one went."""
+        worst = max(self.peers.values(), key=lambda each: each.peer.score)
+        if worst.dialled or worst.peer.score < WRONG:
+            return False
+        worst.disconnect(Reason.TOO_MANY_PEERS)
+        del self.peers[worst.node_id]
+        return True
 
     def _outranks(self, link: Link, before: Link) -> bool:
         """Tell which stays where two nodes dial each other at once: on both sides the one that the lower id dialled.
