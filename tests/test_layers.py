@@ -65,6 +65,7 @@ LAYERS: list[set[str]] = [
     {"restante.waku.post", "restante.waku.ask"},
     {"restante.waku.address", "restante.waku.history", "restante.waku.probe"},
     {"restante.waku.answers"},
+    {"restante.waku.relay"},
     {"restante.waku.node"},
     {"restante.waku.metrics"},
     {"restante.waku.serve"},

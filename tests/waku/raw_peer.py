@@ -215,8 +215,10 @@ class RawPeer:
         return self._frames.pop(0)
 
     def _take(self, frame: bytes) -> None:
+        if frame[0] == 0x80:
+            return  # a Hello: nobody waits for it, or it would not come here
         long = frame[0] == 0x81
-        message = frame[1] if long else frame[0] & 0x7F
+        message = frame[1] if long else frame[0]
         payload = unpack(frame[2 if long else 1 :], 1 << 24)
         if message == DISCONNECT:
             raise self._parted(payload)

@@ -15,9 +15,10 @@ import structlog
 
 from durability.bounds import bounded
 from restante.errors import StoreError
-from restante.waku import devp2p, link, node, rlp, serve, wire
+from restante.waku import devp2p, link, node, relay, rlp, serve, wire
 from restante.waku.acceptance import Policy
 from restante.waku.archive.schema import FILE
+from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
 from restante.waku.hello import Reason
 from restante.waku.keys import Key, node_id
@@ -202,6 +203,17 @@ async def test_a_node_that_dials_itself_is_told_so(tmp_path: Path) -> None:
         assert gone.value.reason is Reason.SELF_CONNECTION
 
 
+async def test_a_node_with_another_key_than_was_said_is_no_peer(tmp_path: Path) -> None:
+    async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b:
+        dialled = await a.node.dial(Enode(KEY.public, "127.0.0.1", b.port))
+        assert dialled.gone is not None
+        await dialled.gone
+        await b.until("the other end", lambda: not b.node.links)
+        assert a.node.counts == {"lost: the connection was lost": 1}
+        assert b.node.counts == {"lost: breach": 1}
+        assert not a.node.peers
+
+
 # ── who may come ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -257,6 +269,20 @@ async def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) ->
         first.cut()
         await here.until("the loss", lambda: len(here.node.links) == 1)
         await here.greet()
+
+
+async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
+        good, bad = await here.greet(), await here.greet()
+        bad.say_all([(wire.MESSAGES, b"\x80")] * (node.WRONG - 1))
+        await bad.fence()
+        assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
+        bad.say(wire.MESSAGES, b"\x80")
+        await bad.fence()
+        await here.greet()
+        assert await bad.ended() is Reason.TOO_MANY_PEERS
+        await good.fence()
+        assert len(here.node.peers) == 2
 
 
 async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +341,7 @@ async def test_a_backlog_comes_in_packets_that_every_node_takes(tmp_path: Path) 
 
 
 async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "LOOKS", 10)
+    monkeypatch.setattr(relay, "LOOKS", 10)
     letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(1000)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         await (await here.greet(NOTHING)).post(*letters)
@@ -330,6 +356,31 @@ async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: py
         assert reader.inbox == []
 
 
+async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "LOOKS", 1)
+    letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(250)]
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        await (await here.greet(NOTHING)).post(*letters)
+        reader = await here.greet(NOTHING)
+        for wanted in (200, 250):
+            topics = frozenset(each.topic for each in letters[:wanted])
+            reader.say(wire.STATUS_UPDATE, wire.write_options(Options(topics=topics)))
+            await here.until("a backlog", lambda: any(each.in_arrears for each in here.node.links))
+        await here.until("its end", lambda: not any(each.in_arrears for each in here.node.links))
+        await here.settled(reader)
+        found = {each.hash for _, body in reader.inbox for each in wire.read_envelopes(body)}
+        assert found == {each.hash for each in letters}
+
+
+def narrow(its_link: Link, peer: RawPeer) -> None:
+    """Have the kernel take little for a peer that does not read."""
+    assert its_link._transport is not None
+    its_link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+    peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+
+
 async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,9 +389,7 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
         poster, reader = await here.greet(NOTHING), await here.greet()
         [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
         monkeypatch.setattr(link, "TAKES_NOTHING", 0.05)
-        assert its_link._transport is not None
-        its_link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
-        reader.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        narrow(its_link, reader)
         number = 0
         while not its_link.stuck:
             await poster.post(letter(number := number + 1, size=500_000))
@@ -348,7 +397,7 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
         await poster.post(letter(number + 1, size=500_000))
         await here.until("the end of its patience", lambda: its_link not in here.node.links)
         assert owed < 64 * 1024 + 2 * 510_000
-        assert here.node.counts["not relayed, the peer does not read"] >= 1
+        assert here.node.relay.counts["not relayed, the peer does not read"] >= 1
         assert await reader.ended() is None
 
 
@@ -386,6 +435,17 @@ async def test_refused_envelopes_and_bad_packets_count_for_more(tmp_path: Path) 
         other.say(wire.MESSAGES, b"\x80")
         third.say(wire.STATUS_UPDATE, wire.write_options(Options(topics=frozenset())))
         await here.until("three that wait", lambda: len(unread(here)) == 3)
+
+
+async def test_packets_without_envelopes_count_by_their_length(tmp_path: Path) -> None:
+    limits = Limits(peer_envelopes=1.0, peer_envelopes_at_once=100)
+    async with inside(tmp_path, limits=limits) as here:
+        peer = await here.greet()
+        peer.say(99, bytes(3000))
+        await peer.fence()
+        assert unread(here) == []
+        peer.say(99, bytes(3000))
+        await here.until("one that waits", lambda: len(unread(here)) == 1)
 
 
 async def test_bytes_count_as_they_are_when_inflated(tmp_path: Path) -> None:
@@ -507,6 +567,23 @@ async def test_a_drain_confirms_what_was_offered_and_says_goodbye(tmp_path: Path
         here.running = asyncio.create_task(asyncio.sleep(0))
 
 
+async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "DRAIN", 0.05)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        deaf = await here.greet()
+        [its_link] = here.node.links
+        narrow(its_link, deaf)
+        poster = await here.greet(NOTHING)
+        number = 0
+        while not its_link.unsent():
+            await poster.post(letter(number := number + 1, size=500_000))
+        async with bounded("the end"):
+            await here.node.drain(here.running)
+        await here.until("the end of all links", lambda: not here.node.links)
+
+
 # ── what is told ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -515,6 +592,7 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
         peer = await here.greet()
         await peer.post(letter(1), letter(2, age=1000))
         await peer.post(letter(1))
+        peer.say(wire.REQUEST, b"history")
         await here.greet(key=KEY)
         await (await here.enter(KEY)).ended()
         await here.until("the loss", lambda: len(here.node.links) == 2)
@@ -531,6 +609,7 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
             "archived": 1,
             "old": 1,
             "lost: already_connected": 1,
+            "requests for history, not answered": 1,
         }
 
 

@@ -67,8 +67,10 @@ class Caller:
         return await answer
 
     def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
-        """Hand over envelopes, in one packet, give the packet's hash."""
+        """Hand over envelopes, in one packet, give the packet's hash. Raises CallError where the node is gone."""
         assert self.link is not None
+        if not self.link.here:
+            raise CallError(f"the node went away: {self.link.parting}")
         body = wire.write_envelopes(each.raw for each in envelopes)
         self.link.send(wire.MESSAGES, body)
         return keccak(body)
@@ -128,7 +130,8 @@ class Caller:
         if not self._greeted.done():
             self._greeted.set_exception(SilentError(str(gone)))
         for answer in self._answers.values():
-            answer.set_exception(gone)
+            if not answer.done():  # nobody waits any more
+                answer.set_exception(gone)
         self._answers.clear()
 
     def flush_soon(self, link: Link) -> None:

@@ -39,7 +39,7 @@ class _Now:
         """Give all metrics."""
         yield from self._envelopes()
         yield from self._requests()
-        yield _gauge("waku_peers", "Peers that have greeted", len(self._node.interests))
+        yield _gauge("waku_peers", "Peers that have greeted", len(self._node.relay.interests))
         yield _gauge("waku_connections", "Connections, those that have not greeted among them", len(self._node.links))
         pool = self._node.mailserver.pool
         yield _gauge("waku_envelopes_cached", "Hashes of envelopes that are known", len(pool.known))
@@ -54,7 +54,9 @@ class _Now:
         for flaw in FLAWS:
             rejected.add_metric([flaw], counts[flaw])
         yield rejected
-        yield _counter("waku_envelopes_relayed", "Envelopes that were sent on, for each peer", node.counts["relayed"])
+        yield _counter(
+            "waku_envelopes_relayed", "Envelopes that were sent on, for each peer", node.relay.counts["relayed"]
+        )
         held = GaugeMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
         held.add_metric([DATABASE], self._archive.envelopes)
         yield held

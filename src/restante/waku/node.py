@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 import msgspec
@@ -22,21 +21,22 @@ from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
 from restante.waku.hello import Capability, Hello, Reason
-from restante.waku.interest import Interest, Interests
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.link import BEHIND, CHANGE, REFUSED, Link
 from restante.waku.mailserver import Batch, Mailserver
-from restante.waku.packed import pack
 from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Requested
-from restante.waku.pool import Live
+from restante.waku.relay import NOTHING, Relay
 from restante.waku.rlpx import Rlpx, largest
 
 CLIENT: Final = "restante"
 
 STRANGERS: Final = 64
 """Connections beyond the peers that may be in their handshake: they are told that there are too many peers."""
+
+WRONG: Final = 100
+"""Refused envelopes and packets that were no good, from which on a peer makes room when there is none."""
 
 DRAIN: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
@@ -51,14 +51,6 @@ ENOUGH: Final = 100
 
 AGAIN: Final = (1.0, 60.0)
 """Seconds until a static peer that was lost is dialled again: the first time, and at most; doubled each time."""
-
-LOOKS: Final = 500
-"""Topics looked at for a peer in one turn of the loop."""
-
-PART: Final = 1 << 18
-"""Bytes of envelopes sent of a backlog in one turn of the loop."""
-
-NOTHING: Final = Interest.named(())
 
 DIAL: Final = 10.0
 """Seconds that a dialled peer has to greet us."""
@@ -114,8 +106,7 @@ class Node:
         self.links: set[Link] = set()
         self.peers: dict[bytes, Link] = {}
         """Those that said Hello, by node id."""
-        self.interests: Interests[Link] = Interests()
-        """Of those that have greeted."""
+        self.relay = Relay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
         """What became of connections and of relaying."""
         self._id = node_id(key.public)
@@ -132,13 +123,10 @@ class Node:
             )
         )
         self._addresses: Counter[str] = Counter()
-        self._minds: dict[Link, Interest] = {}
-        """What those who changed their minds in this turn of the loop wanted before."""
         self._unsaid: set[Link] = set()
         self._held: set[Link] = set()
         self._gathered = asyncio.Event()
         self._stopping = False
-        self._relaying = False
         self._server: asyncio.Server | None = None
         self._told_full = False
 
@@ -196,11 +184,20 @@ class Node:
             if not before.silent and not self._outranks(link, before):
                 return Reason.ALREADY_CONNECTED
             before.disconnect(Reason.ALREADY_CONNECTED)
-        elif len(self.peers) >= self.housekeeping.max_peers and not link.dialled:
+        elif len(self.peers) >= self.housekeeping.max_peers and not link.dialled and not self._make_room():
             self.counts["turned away, too many peers"] += 1
             return Reason.TOO_MANY_PEERS
         self.peers[link.node_id] = link
         return None
+
+    def _make_room(self) -> bool:
+        """Have the peer go that was wrong most often, if that was often; tell whether one went."""
+        worst = max(self.peers.values(), key=lambda each: each.peer.score)
+        if worst.dialled or worst.peer.score < WRONG:
+            return False
+        worst.disconnect(Reason.TOO_MANY_PEERS)
+        del self.peers[worst.node_id]
+        return True
 
     def _outranks(self, link: Link, before: Link) -> bool:
         """Tell which stays where two nodes dial each other at once: on both sides the one that the lower id dialled.
@@ -221,7 +218,7 @@ class Node:
         self._addresses[link.address] -= 1
         if not self._addresses[link.address]:
             del self._addresses[link.address]
-        self.interests.drop(link)
+        self.relay.drop(link)
         self.answers.forget(link)
         if self.peers.get(link.node_id) is link:
             del self.peers[link.node_id]
@@ -236,7 +233,8 @@ class Node:
                 continue
             link, words = None, ""
             try:
-                link = await asyncio.wait_for(self.dial(enode), DIAL)
+                async with asyncio.timeout(DIAL):
+                    link = await self.dial(enode)
             except (OSError, TimeoutError, PeerError) as error:
                 words = str(error) or "nobody answers"
             if link is not None:
@@ -258,10 +256,10 @@ class Node:
         elif isinstance(event, Greeted):
             if link.dialled:
                 log.info("a static peer is connected", peer=link.address)
-            self._changed(link, NOTHING)
+            self.relay.turn_to(link, NOTHING)
         elif isinstance(event, Changed):
             link.charge(CHANGE)
-            self._changed(link, event.before)
+            self.relay.turn_to(link, event.before)
         elif isinstance(event, Requested):
             self.answers.ask(link, event.payload)
         elif isinstance(event, Fault):
@@ -278,9 +276,8 @@ class Node:
         link.charge(len(envelopes) + REFUSED * refused)
         if response is not None:
             self._confirm(link, response)
-        if mailserver.fresh and not self._relaying:
-            self._relaying = True
-            self.loop.call_soon(self._relay)
+        if mailserver.fresh:
+            self.relay.push_soon()
         if mailserver.gathered:
             self._gathered.set()
             if mailserver.gathered_size > self.limits.unsaved_bytes:
@@ -290,62 +287,6 @@ class Node:
     def _confirm(self, link: Link, response: wire.Response) -> None:
         link.send(wire.BATCH_ACK, wire.write_ack(response.packet))
         link.send(wire.MESSAGE_RESPONSE, wire.write_response(response))
-
-    def _relay(self) -> None:
-        """Push what is new to those who want it."""
-        self._relaying = False
-        fresh, self.mailserver.fresh = self.mailserver.fresh, []
-        outgoing: dict[Link, list[Live]] = {}
-        for live in fresh:
-            for link in self.interests.wanting(live.envelope.topic):
-                if link is not live.origin and live.pow >= link.peer.pow:
-                    outgoing.setdefault(link, []).append(live)
-        packed: dict[tuple[int, ...], list[tuple[bytes, bytes]]] = {}
-        for link, wanted in outgoing.items():
-            if link.stuck:
-                self.counts["not relayed, the peer does not read"] += len(wanted)
-                continue
-            same = tuple(map(id, wanted))
-            bodies = packed.get(same)
-            if bodies is None:
-                bodies = packed[same] = [(body, pack(body)) for body in _bodies(live.envelope for live in wanted)]
-            for body, squeezed in bodies:
-                link.send(wire.MESSAGES, body, squeezed)
-            self.counts["relayed"] += len(wanted)
-
-    def _changed(self, link: Link, before: Interest) -> None:
-        """Note that a peer wants something else than before: once in a turn of the loop, however often it says so."""
-        if not self._minds:
-            self.loop.call_soon(self._change)
-        self._minds.setdefault(link, before)
-
-    def _change(self) -> None:
-        """Relay to those who changed their minds from now on, and what lives that they did not want before."""
-        minds, self._minds = self._minds, {}
-        for link, before in minds.items():
-            if link.here:
-                self.interests.put(link, link.peer.interest)
-                link.send_backlog(self._living(link, NOTHING if link.in_arrears else before))
-
-    def _living(self, link: Link, before: Interest) -> Iterator[list[Envelope]]:
-        """Give what lives of what a peer wants now, in parts that take a millisecond to find."""
-        live, interest = self.mailserver.pool.live, link.peer.interest
-        few = interest.few()
-        found: list[Envelope] = []
-        size = 0
-        for looked, topic in enumerate(list(live) if few is None else few, 1):
-            if interest.wants(topic) and not before.wants(topic):
-                for each in list(live.get(topic, {}).values()):
-                    if each.origin is not link and each.pow >= link.peer.pow:
-                        found.append(each.envelope)
-                        size += len(each.envelope.raw)
-                        if size > PART:
-                            yield found
-                            found, size = [], 0
-            if looked % LOOKS == 0:
-                yield found
-                found, size = [], 0
-        yield found
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -388,10 +329,9 @@ class Node:
         for origin, response in answers:
             if isinstance(origin, Link):
                 self._confirm(origin, response)
-        if not self._stopping:
-            held, self._held = self._held, set()
-            for link in held:
-                link.read_again(BEHIND)
+        held, self._held = self._held, set()
+        for link in held:
+            link.read_again(BEHIND)
 
     async def prune(self) -> int:
         """Remove what is kept too long, or is too much; gives how many."""
@@ -427,8 +367,3 @@ class Node:
             await asyncio.sleep(0.02)  # transports have no event for it
         for link in list(self.links):
             link.drop()
-
-
-def _bodies(envelopes: Iterable[Envelope]) -> Iterator[bytes]:
-    for part in wire.parted(each.raw for each in envelopes):
-        yield wire.write_envelopes(part)

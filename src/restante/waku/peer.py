@@ -120,6 +120,11 @@ class Peer:
             self.faults[words] += times
         return Fault(words)
 
+    @property
+    def score(self) -> int:
+        """How often it was wrong."""
+        return self.faults.total() if self.faults is not None else 0
+
     def _greet(self, code: int, payload: bytes) -> Greeted:
         if code != wire.STATUS:
             raise PeerError(SUBPROTOCOL, "the first packet must be a Status")
