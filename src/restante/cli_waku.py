@@ -147,6 +147,10 @@ def post(
 Password = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The Mailserver's password; also in RESTANTE_WAKU_PASSWORD.")
 ]
+Key = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Who to be, where not all are let in. Default: somebody new."),
+]
 FormOption = Annotated[str, typer.Option(metavar="envelope|plain", help="How requests are written.")]
 
 
@@ -167,6 +171,7 @@ def request_command(
     ] = None,
     form: FormOption = "envelope",
     password_file: Password = None,
+    key: Key = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -194,15 +199,15 @@ def request_command(
     from restante.waku.times import read_time
 
     now = int(time.time())
-    topics, key = asked_for(channel, topic or [])
+    topics, chat = asked_for(channel, topic or [])
     query = Query(read_time(begin, now, "--from"), read_time(end, now, "--to"), topics)
-    how = how_to_ask(form, password_file, os.environ)
+    how = how_to_ask(form, password_file, key, os.environ)
     results.check(output)
     report = fetch(
         [enode.parse(each) for each in nodes],
         query,
         how,
-        Where(file=output, key=key, state=state),
+        Where(file=output, key=chat, state=state),
         budgets(limit or []),
     )
     for number, words in report.failures.items():
@@ -220,6 +225,7 @@ def probe_command(
     node: Annotated[str, typer.Argument(metavar="ENODE", help="The Mailserver.")],
     form: FormOption = "envelope",
     password_file: Password = None,
+    key: Key = None,
     patience: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="To wait for each of its answers.")
     ] = 10.0,
@@ -233,7 +239,7 @@ def probe_command(
     from restante.waku.address import how_to_ask
     from restante.waku.probe import probe
 
-    found = probe(enode.parse(node), how_to_ask(form, password_file, os.environ), patience)
+    found = probe(enode.parse(node), how_to_ask(form, password_file, key, os.environ), patience)
     print(found.words, file=sys.stderr if found.outcome else sys.stdout)
     raise typer.Exit(found.outcome)
 

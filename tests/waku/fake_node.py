@@ -85,7 +85,7 @@ class FakeNode:
 
     def _offered(self, link: Link, event: Offered, payload: bytes) -> None:
         if self.archives and self.mailserver is not None:
-            self.mailserver.envelopes += event.envelopes
+            self.mailserver.envelopes = [*self.mailserver.envelopes, *event.envelopes]
         if self.confirms:
             refusals = tuple(Refusal(each.hash, 22, self.refuses) for each in event.envelopes if self.refuses)
             link.send(wire.MESSAGE_RESPONSE, wire.write_response(Response(keccak(payload), refusals)))

@@ -25,6 +25,7 @@ from restante.waku.mining import mine
 from restante.waku.probe import Outcome, _probe
 from restante.waku.request import Request
 from waku.fake_node import SHARED, FakeNode, listening
+from waku.fixed import KEY
 from waku.letters import EPOCH, TOPIC, letter
 from waku.mailservers import (
     Empty,
@@ -90,6 +91,14 @@ async def test_who_asks_cannot_be_told_again() -> None:
     assert len(node.known) == 2
     assert len(signers) == 4
     assert not signers & node.known
+
+
+async def test_who_says_who_he_is_is_the_same_each_time() -> None:
+    async with listening(Honest(LETTERS, size=30)) as (node, enode):
+        for _ in range(2):
+            await ask([enode], QUERY, How(to=SHARED, key=KEY), lambda _: None)
+        assert (await _probe(enode, How(to=SHARED, key=KEY), 5)).outcome is Outcome.WELL
+    assert {each.signer for each in node.asked} == node.known == {KEY.public}
 
 
 async def test_the_work_that_a_server_wants_is_done() -> None:

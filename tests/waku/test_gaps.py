@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ def united(ranges: list[Range]) -> list[Range]:
 
 
 def is_short(ranges: list[Range]) -> bool:
-    return all(before[1] + 1 < after[0] for before, after in zip(ranges, ranges[1:], strict=False))
+    return all(before[1] + 1 < after[0] for before, after in pairwise(ranges))
 
 
 @given(RANGES)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from restante.waku import keyfile
 from restante.waku.dice import SystemDice
 from restante.waku.envelope import make
 from restante.waku.files import parquet, rlpfile
@@ -97,6 +98,14 @@ async def test_a_channel_is_opened_and_the_password_is_the_mailserver_s(tmp_path
     assert (first["text"], first["signer"]) == ("held until called for", KEY.public.hex())
     assert (second["payload"], "signer" in second, "text" in second) == ("ff00", False, False)
     assert not {"text", "payload", "signer"} & third.keys()
+
+
+async def test_who_is_known_by_a_key(tmp_path: Path) -> None:
+    keyfile.load_or_make(tmp_path / "node.key")
+    async with listening(Honest(LETTERS)) as (node, enode):
+        for command in (("request", str(enode), *PLAIN, *SINCE), ("probe", str(enode), "--form", "plain")):
+            assert (await run(*command, "--key", tmp_path / "node.key")).code == 0
+    assert node.known == {keyfile.load(tmp_path / "node.key").public}
 
 
 async def test_what_is_known_is_fetched_once(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from restante.errors import Misuse, PeerError
-from restante.waku import keys
+from restante.waku import keyfile, keys
 from restante.waku.ask import How
 from restante.waku.config import read_topic
 from restante.waku.sealing import SymmetricKey, topic_of
@@ -49,15 +49,17 @@ def asked_for(channel: str | None, topics: Sequence[str]) -> tuple[frozenset[byt
     return found, None
 
 
-def how_to_ask(form: str, password_file: Path | None, environment: Mapping[str, str]) -> How:
+def how_to_ask(form: str, password_file: Path | None, key_file: Path | None, environment: Mapping[str, str]) -> How:
     """Give how to write requests. Raises Misuse."""
+    key = keyfile.load(key_file) if key_file is not None else None
     if form == "plain":
         if password_file is not None:
             raise Misuse("a plain request is for every Mailserver, and has no password: leave --password-file out")
-        return How(form="plain")
+        return How(form="plain", key=key)
     if form != "envelope":
         raise Misuse(f"--form is envelope or plain, not '{form}'")
-    return How(to=SymmetricKey.from_password(read_password(password_file, environment) or OFFLINE_INBOX))
+    password = read_password(password_file, environment) or OFFLINE_INBOX
+    return How(to=SymmetricKey.from_password(password), key=key)
 
 
 def _public(text: str) -> bytes:

@@ -18,8 +18,9 @@ from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
 from restante.waku.errand import Action, Ask, Budgets, Connect, Finished, HandOver, Leave, Patience, Report, Save
 from restante.waku.gaps import Query, State
-from restante.waku.inbox import Inbox
+from restante.waku.inbox import REMEMBERED, Inbox
 from restante.waku.interest import EVERYTHING, Interest
+from restante.waku.keys import Key
 from restante.waku.mining import NotMined, mine
 from restante.waku.peer import Brought, Ended
 from restante.waku.request import Form, Request
@@ -42,6 +43,9 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
     form: Form = "envelope"
     to: SymmetricKey | bytes | None = None
     """What an envelope is sealed for: the key of the Mailserver's password, or its public key."""
+    key: Key | None = None
+    """Who we are, to Mailservers that let only some in; otherwise somebody else each time, so that nobody can tell
+    that two requests have the same sender."""
 
     def __post_init__(self) -> None:
         if self.form == "envelope" and self.to is None:
@@ -67,7 +71,10 @@ async def ask(
     """
     if not servers:
         raise Misuse("there is nobody to ask: name a Mailserver")
-    core = Requester(query, len(servers), inbox or Inbox([EVERYTHING]), state, budgets, patience)
+    budgets = budgets or Budgets()
+    if inbox is None:
+        inbox = Inbox([EVERYTHING], max(REMEMBERED, len(servers) * budgets.envelopes))
+    core = Requester(query, len(servers), inbox, state, budgets, patience)
     return await _Asking(servers, core, how, subscriber, keep).run()
 
 
@@ -162,10 +169,9 @@ class _Asking:
     async def _visit(self, visit: _Visit) -> None:
         server = visit.server
         try:
-            # A key that nobody has seen: requests are not to be told to be of the same person by it.
             async with call(
                 self._servers[server],
-                self._dice.key(),
+                self._how.key or self._dice.key(),
                 Interest.named([]),
                 CONNECT,
                 lambda event: self._heard(visit, event),
@@ -206,7 +212,9 @@ class _Asking:
             named = msgspec.structs.replace(request, id=self._id())
             return named.id, requests.write(named)
         assert self._how.to is not None
-        draft = requests.enclose(request, self._how.to, now=int(time.time()), dice=self._dice, sign=self._dice.key())
+        draft = requests.enclose(
+            request, self._how.to, now=int(time.time()), dice=self._dice, sign=self._how.key or self._dice.key()
+        )
         start = int.from_bytes(self._dice.draw(4))
         envelope = await asyncio.to_thread(mine, draft, least, start=start)
         return envelope.hash, envelope.raw

@@ -41,9 +41,9 @@ def fetch(servers: Sequence[Enode], query: Query, how: How, where: Where, budget
 
     def keep(found: State) -> None:
         nonlocal last
-        last = found
-        if where.state is not None and where.file is None:
+        if where.state is not None and where.file is None and found != last:
             statefile.save(where.state, found)
+        last = found
 
     with results(where.file, where.key) as take, progress("request") as advance:
 

@@ -54,7 +54,7 @@ async def _probe(node: Enode, how: How, patience: float) -> Found:
     dice = SystemDice()
     letter = Letter(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
     try:
-        async with call(node, dice.key(), Interest.named([]), patience) as caller:
+        async with call(node, how.key or dice.key(), Interest.named([]), patience) as caller:
             posted = await hand_in(caller, letter, patience)
     except SilentError as error:
         return Found(Outcome.SILENT, str(error))

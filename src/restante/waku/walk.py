@@ -65,6 +65,7 @@ class Walk:
         if not end.cursor:
             self.known = (self.lower, self.upper)
             self.over = True
+            self._hashes.clear()
             return
         if end.cursor in self._cursors:
             raise StuckError("its cursor does not advance")

@@ -1,0 +1,83 @@
+"""The guide to history runs: its commands, its program; and what it lists is complete."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer.main
+
+from restante.cli_waku import app
+from restante.waku.dice import SystemDice
+from restante.waku.envelope import make
+from restante.waku.errand import Budgets
+from restante.waku.probe import Outcome
+from restante.waku.sealing import SymmetricKey, seal, topic_of
+from waku.fake_node import listening
+from waku.mailservers import Honest
+
+GUIDE = (Path(__file__).parent.parent.parent / "docs" / "waku-history.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+
+
+def mailserver() -> Honest:
+    """It has what was sent to a chat an hour and a day ago."""
+    chat, dice, now = SymmetricKey.from_password("status"), SystemDice(), int(time.time())
+    data = seal(b"held until called for", to=chat, dice=dice)
+    return Honest([make(now - age + 50, 50, topic_of("status"), data) for age in (3600, 2 * 86400)])
+
+
+async def shell(command: str, folder: Path) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", command),
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    )
+    out, err = await process.communicate()
+    assert (process.returncode, err) == (0, b""), f"{command}\n{err.decode()}"
+    return out.decode()
+
+
+async def test_the_commands_of_the_guide(tmp_path: Path) -> None:
+    [block] = blocks("sh")
+    async with listening(mailserver(), password="status-offline-inbox") as (node, enode):
+        (tmp_path / "enode.txt").write_text(f"{enode}\n")
+        to_file, plain, with_state, probe = [await shell(each, tmp_path) for each in block.splitlines()]
+    assert to_file == "fetched 1 envelopes\n"
+    assert msgspec.json.decode((tmp_path / "history.jsonl").read_bytes())["text"] == "held until called for"
+    assert len(plain.splitlines()) == len(with_state.splitlines()) == 1
+    assert (tmp_path / "status.json").exists()
+    assert probe.startswith("all is well")
+    assert node.wrong == []
+
+
+async def test_the_program_of_the_guide() -> None:
+    [block] = blocks("python")
+    names: dict[str, Any] = {}
+    exec(block, names)
+    async with listening(mailserver(), password="status-offline-inbox") as (_, enode):
+        envelopes, state = await names["history"]([enode])
+        again, _ = await names["history"]([enode], state)
+    assert (len(envelopes), again) == (1, [])
+
+
+def test_the_guide_has_every_flag_limit_and_exit_code() -> None:
+    commands = typer.main.get_group(app).commands
+    for name in ("request", "probe"):
+        for option in (opt for each in commands[name].params for opt in each.opts if opt.startswith("-")):
+            assert f"`{option}`" in GUIDE, option
+    for name, default in msgspec.structs.asdict(Budgets()).items():
+        assert f"| `{name}` | {default:,.0f} |" in GUIDE, name
+    for outcome in Outcome:
+        assert f"| {outcome.value} | " in GUIDE, outcome
