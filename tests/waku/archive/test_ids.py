@@ -28,6 +28,11 @@ def test_a_topic_is_a_number_of_four_bytes(topic: bytes) -> None:
     assert ids.topic(ids.number(topic)) == topic
 
 
+@given(st.lists(st.binary(max_size=6)))
+def test_many_topics_are_written_as_each_is(topics: list[bytes]) -> None:
+    assert ids.numbers(topics) == tuple(ids.number(topic) for topic in topics if len(topic) == 4)
+
+
 def test_who_is_in_the_way_is_passed_by_downward() -> None:
     rows = {1000: b"a", 999: b"b"}
     assert ids.place(1001, b"c", rows.get) == 1001

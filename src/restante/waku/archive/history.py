@@ -7,8 +7,8 @@ of the log. What is saved or pruned between two statements of a page might as we
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from itertools import accumulate
+from bisect import bisect_right
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from restante.waku.archive import ids, plans
@@ -24,8 +24,8 @@ _ALL: Final = "SELECT group_concat(id), group_concat(length(raw)), CAST(group_co
 _SIZES: Final = "SELECT group_concat(id), group_concat(length(raw)), NULL FROM ({way})"
 
 _ORDERS: Final = (
-    {"{order}": "ASC", "{first}": "min", "{last}": "max", "{beyond}": ">"},
-    {"{order}": "DESC", "{first}": "max", "{last}": "min", "{beyond}": "<"},
+    {"{order}": "ASC", "{first}": "min", "{last}": "max", "{beyond}": ">", "{within}": "<= :high"},
+    {"{order}": "DESC", "{first}": "max", "{last}": "min", "{beyond}": "<", "{within}": ">= :low"},
 )
 
 NOTHING: Final = Page([], None, None, 0, False)
@@ -76,29 +76,36 @@ class _Search(NamedTuple):
             pass
         finally:
             self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
-        _, sizes, _ = self._rows(_SIZES, most + 1)
-        fitting = _fitting(sizes[:most], self.bounds.bytes)
-        return self._cut(fitting, *self._rows(_ALL, fitting))._replace(more=fitting < len(sizes))
+        _, stops, _ = self._rows(_SIZES, most + 1)
+        fitting = self._fitting(stops[:most])
+        return self._cut(fitting, *self._rows(_ALL, fitting))._replace(more=fitting < len(stops))
 
-    def _cut(self, most: int, at: list[int], sizes: list[int], whole: bytes) -> _Found:
-        given = _fitting(sizes[:most], self.bounds.bytes)
-        raws = [whole[stop - size : stop] for size, stop in zip(sizes, accumulate(sizes[:given]), strict=False)]
-        return _Found(raws, at[given - 1] if given else 0, given < len(at))
+    def _cut(self, most: int, at: list[str], stops: list[int], whole: bytes) -> _Found:
+        given = self._fitting(stops[:most])
+        raws = [whole[start:stop] for start, stop in pairwise([0, *stops[:given]])]
+        return _Found(raws, int(at[given - 1]) if given else 0, given < len(at))
+
+    def _fitting(self, stops: list[int]) -> int:
+        """Tell how many fit: the first in any case."""
+        return max(bisect_right(stops, self.bounds.bytes), min(len(stops), 1))
 
     def looked(self, found: _Found) -> tuple[int, int | None]:
         """Tell how much was looked at, and where a walk stopped because of its bound, if it did."""
         if not self.way.walks:
             return self.way.topics + len(found.raws) + found.more, None
-        low, high = self.low, self.high
         if found.more:
-            low, high = (found.at, high) if self.descending else (low, found.at)
-        [(passed, stop)] = self._run(plans.PASSED, low, high, 0)
+            low, high = (found.at, self.high) if self.descending else (self.low, found.at)
+            [(passed,)] = self._run(plans.COUNT, low, high, 0)
+            return passed, None
+        [(passed, stop)] = self._run(plans.PASSED, self.low, self.high, 0)
         return passed, stop if passed == self.bounds.rows else None
 
-    def _rows(self, shape: str, rows: int) -> tuple[list[int], list[int], bytes]:
-        statement = shape.replace("{way}", self.way.statement)
-        [(at, sizes, raws)] = self._run(statement, self.low, self.high, rows)
-        return _numbers(at), _numbers(sizes), raws or b""
+    def _rows(self, shape: str, rows: int) -> tuple[list[str], list[int], bytes]:
+        """Give ids, as text; where each envelope ends; and all of them, one behind the other."""
+        [(at, sizes, whole)] = self._run(shape.replace("{way}", self.way.statement), self.low, self.high, rows)
+        if at is None:
+            return [], [], b""
+        return at.split(","), list(accumulate(map(int, sizes.split(",")))), whole
 
     def _run(self, statement: str, low: int, high: int, rows: int) -> list[Any]:
         for slot, word in _ORDERS[self.descending].items():
@@ -106,15 +113,6 @@ class _Search(NamedTuple):
         most = self.bounds.rows
         given = {"wanted": self.way.wanted, "low": low, "high": high, "rows": rows, "most": most}
         return self.database.execute(statement, given).fetchall()
-
-
-def _numbers(written: str | None) -> list[int]:
-    return list(map(int, written.split(","))) if written else []
-
-
-def _fitting(sizes: Sequence[int], room: int) -> int:
-    """Tell how many fit: the first in any case."""
-    return max(sum(end <= room for end in accumulate(sizes)), min(len(sizes), 1))
 
 
 def _range(database: sqlite3.Connection, query: Query) -> tuple[int, int]:

@@ -10,7 +10,8 @@ find it, or to know that it is not there, is to walk down from where it would be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from restante.waku.envelope import TOPIC, Envelope
@@ -61,6 +62,12 @@ def place(at: int, raw: bytes, there: Callable[[int], bytes | None]) -> int | No
 def number(topic: bytes) -> int:
     """Write a topic as a number: a small one for SQLite, which stores it in four bytes."""
     return int.from_bytes(topic, signed=True)
+
+
+def numbers(topics: Iterable[bytes]) -> tuple[int, ...]:
+    """Write many, at once; what is not as long as a topic is none."""
+    found = [topic for topic in topics if len(topic) == TOPIC]
+    return struct.unpack(f">{len(found)}i", b"".join(found))
 
 
 def topic(written: int) -> bytes:

@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 from restante.waku.archive import ids
 from restante.waku.archive.query import Query
 from restante.waku.bloom import FULL
-from restante.waku.envelope import TOPIC
 
-SEEK: Final = 8
+SEEK: Final = 5
 """What it costs to find an entry in an index, in rows that are passed by one after the other."""
 
 MOST_TOPICS: Final = 5_000
@@ -58,14 +57,15 @@ WITH RECURSIVE merged (topic, id) AS (
     UNION ALL
     SELECT topic, (
         SELECT {first}(next.id) FROM envelopes AS next
-        WHERE next.topic = merged.topic AND next.id {beyond} merged.id AND next.id BETWEEN :low AND :high
+        WHERE next.topic = merged.topic AND next.id {beyond} merged.id AND next.id {within}
     ) FROM merged WHERE id IS NOT NULL
     ORDER BY 2 {order} NULLS LAST LIMIT :rows
 )
 SELECT id, raw FROM merged CROSS JOIN envelopes USING (id)
 """
 """The recursion's queue (sqlite.org/lang_with.html) has the next entry of each topic: no more are read than wanted,
-and each costs a seek, however the envelopes of the topics are spread."""
+and each costs a seek, however the envelopes of the topics are spread. One bound below and one above: of two on the
+same side SQLite may seek by the wrong one, and pass by all that were given."""
 
 WALK: Final = """
 SELECT id, raw FROM (
@@ -74,12 +74,14 @@ SELECT id, raw FROM (
 """
 """What does not match is not read whole: it may be large."""
 
+COUNT: Final = "SELECT count(*) FROM envelopes WHERE id BETWEEN :low AND :high"
+
 PASSED: Final = """
 SELECT count(*), {last}(id) FROM (
     SELECT id FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :most
 )
 """
-"""How many a walk passed by, and where it stopped."""
+"""How many a walk passed by that came to its end, and where that was."""
 
 _OF_TOPICS: Final = "passed.topic IN (SELECT value FROM json_each(:wanted))"
 
@@ -119,7 +121,7 @@ _SINGLE: Final = f"""
 def choose(database: sqlite3.Connection, query: Query, low: int, high: int, rows: int) -> Way | None:
     """Choose a way to the first `rows` of the matches among these ids; None where no topic can match."""
     if query.topics is not None:
-        numbers = [ids.number(topic) for topic in query.topics if len(topic) == TOPIC]
+        numbers = ids.numbers(query.topics)
         return _by_topics(_there(database, _NAMED, numbers, low, high, len(numbers)), low, high, rows)
     if query.bloom is None or query.bloom == FULL:
         return Way(EVERYTHING)

@@ -70,7 +70,7 @@ class Page(msgspec.Struct, frozen=True):
     looked: int
     """Envelopes and topics looked at, as a measure of the work: an entry in an index counts as much as a row."""
     bounded: bool
-    """Whether the page ended before its limit, and not because there was no more."""
+    """Whether one of the bounds ended it: then nobody knows whether more matches."""
 
 
 def cursor(at: int, name: bytes | None) -> bytes:
