@@ -37,6 +37,7 @@ class Caller:
     def __init__(self, interest: Interest) -> None:
         self.limits = Limits(peer_bytes=0, peer_envelopes=0)
         self.loop = asyncio.get_running_loop()
+        self.unfinished = 0
         self.link: Link | None = None
         self._interest = interest
         self._greeted: asyncio.Future[None] = self.loop.create_future()
@@ -72,6 +73,9 @@ class Caller:
         """Take in the connection."""
         self.link = link
         return True
+
+    def too_much(self) -> None:
+        """One link cannot have too much: a packet has an end."""
 
     def connected(self, _link: Link, _public: bytes) -> Reason | None:
         """Take note that the node has said Hello."""
