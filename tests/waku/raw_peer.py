@@ -122,8 +122,11 @@ class RawPeer:
 
     def say_all(self, packets: Iterable[Packet]) -> None:
         """Send packets by one write."""
-        sealed = [self.rlpx.seal(rlp.encode(BASE + code) + pack(payload)) for code, payload in packets]
-        self.writer.write(b"".join(sealed))
+        self.writer.write(self.sealed(packets))
+
+    def sealed(self, packets: Iterable[Packet]) -> bytes:
+        """Give the bytes of packets, which are to be written next."""
+        return b"".join(self.rlpx.seal(rlp.encode(BASE + code) + pack(payload)) for code, payload in packets)
 
     def offer(self, envelopes: Iterable[Envelope]) -> bytes:
         """Send Messages; gives the packet's hash."""

@@ -30,7 +30,7 @@ from restante.waku.packed import pack
 from restante.waku.wire import Options
 from waku.inside import Clock, Inside, inside
 from waku.letters import EPOCH, letter
-from waku.raw_peer import BASE, FULL_NODE, GoneError, RawPeer
+from waku.raw_peer import BASE, FULL_NODE, Dice, GoneError, RawPeer
 
 KEY = Key(b"\x77" * 32)
 NOTHING = Options(pow=0.0, confirmations=True, topics=frozenset())
@@ -283,6 +283,22 @@ async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:
         assert await bad.ended() is Reason.TOO_MANY_PEERS
         await good.fence()
         assert len(here.node.peers) == 2
+
+
+async def test_what_is_not_complete_is_bounded_for_all_together(tmp_path: Path) -> None:
+    """Each may send a large packet, and slowly; but not all of them at once."""
+    async with inside(tmp_path, limits=Limits(unfinished_bytes=100_000)) as here:
+        good, small, large = [await here.greet() for _ in range(3)]
+        packet = Dice(5).draw(90_000)
+        small.writer.write(small.rlpx.seal(packet)[:40_000])
+        await here.until("the first part", lambda: here.node.unfinished > 39_000)
+        large.writer.write(large.rlpx.seal(packet)[:70_000])
+        assert await large.ended() is Reason.TOO_MANY_PEERS
+        await here.until("the loss", lambda: len(here.node.links) == 2)
+        assert 39_000 < here.node.unfinished <= 40_000
+        small.cut()
+        await here.until("the loss", lambda: here.node.unfinished == 0)
+        await good.fence()
 
 
 async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -165,8 +166,10 @@ class CoreWorld:
 class LiveWorld:
     """The whole node, spoken to over real sockets."""
 
-    def __init__(self, here: Inside) -> None:
+    def __init__(self, here: Inside, pieces: int | None = None) -> None:
         self.here = here
+        self.pieces = pieces
+        """Bytes that are written at a time, each in a turn of the loop of its own."""
         self.peers: dict[str, RawPeer] = {}
         self.reasons: dict[str, int | None] = {}
 
@@ -178,7 +181,11 @@ class LiveWorld:
         self.peers[name] = await self.here.enter()
 
     async def say(self, name: str, *packets: Packet) -> None:
-        self.peers[name].say_all(packets)
+        data = self.peers[name].sealed(packets)
+        size = self.pieces or len(data)
+        for at in range(0, len(data), size):
+            self.peers[name].writer.write(data[at : at + size])
+            await asyncio.sleep(0)
 
     async def lose(self, name: str) -> None:
         links = len(self.here.node.links)
@@ -213,8 +220,8 @@ class LiveWorld:
 
 
 @asynccontextmanager
-async def live_world(options: dict[str, str], data: Path) -> AsyncIterator[LiveWorld]:
+async def live_world(options: dict[str, str], data: Path, pieces: int | None = None) -> AsyncIterator[LiveWorld]:
     limits = limits_of(options)
     policy = msgspec.structs.replace(policy_of(options), max_size=limits.envelope_bytes)
     async with inside(data, policy=policy, terms=terms_of(options), limits=limits) as here:
-        yield LiveWorld(here)
+        yield LiveWorld(here, pieces)

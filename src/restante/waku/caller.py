@@ -45,6 +45,7 @@ class Caller:
     def __init__(self, interest: Interest, hear: Hear | None = None) -> None:
         self.limits = Limits(peer_bytes=0, peer_envelopes=0)
         self.loop = asyncio.get_running_loop()
+        self.unfinished = 0
         self.link: Link | None = None
         self._interest = interest
         self._hear = hear
@@ -94,6 +95,9 @@ class Caller:
         self.link = link
         link.peer.trusted = self._hear is not None
         return True
+
+    def too_much(self) -> None:
+        """One link cannot have too much: a packet has an end."""
 
     def connected(self, _link: Link, _public: bytes) -> Reason | None:
         """Take note that the node has said Hello."""

@@ -119,6 +119,11 @@ class Devp2p:
         return self._state is _CLOSED
 
     @property
+    def held(self) -> int:
+        """Tell how many bytes there are of a packet that is not complete."""
+        return self._rlpx.held
+
+    @property
     def asking(self) -> bool:
         """Tell whether the peer was asked if it is there, and has not said a thing since."""
         return self._asked

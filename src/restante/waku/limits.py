@@ -46,6 +46,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unsaved_bytes: Annotated[int, Meta(ge=MIB)] = 32 * MIB
     """Bytes of envelopes that wait for the disk; beyond that, those who bring more are left unread."""
 
+    unfinished_bytes: Annotated[int, Meta(ge=32 * MIB)] = 256 * MIB
+    """Bytes of packets of all peers that are not complete yet; beyond that, who has sent most of one is disconnected.
+    A packet of a megabyte is a third of a second on a slow line: so hundreds of peers may be in one."""
+
     owed_bytes: Annotated[int, Meta(ge=64 * KIB)] = 2 * MIB
     """Bytes that a peer may leave unread; what would be relayed to it beyond that is not."""
 

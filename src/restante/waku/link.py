@@ -47,6 +47,11 @@ class Keeper(Protocol):
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
+    unfinished: int
+    """Bytes of packets that are not complete, of all links."""
+
+    def too_much(self) -> None:
+        """Do something about it: there are more such bytes than there may be."""
 
     def made(self, link: Link) -> bool:
         """Take in a connection; False where it may not even shake hands."""
@@ -87,6 +92,7 @@ class Link(asyncio.Protocol):
         "address",
         "dialled",
         "gone",
+        "held",
         "node_id",
         "peer",
     )
@@ -97,6 +103,8 @@ class Link(asyncio.Protocol):
         self.address = ""
         """Whom to count it with."""
         self.dialled = dialled
+        self.held = 0
+        """Bytes of a packet of its that is not complete."""
         self._keeper = keeper
         self._wire = wire
         self._transport: asyncio.Transport | None = None
@@ -131,12 +139,20 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = self._keeper.loop.time()
         events = self._wire.receive_data(data, now)
+        self._account(self._wire.held)
         inflated = sum(len(event.payload) for event in events if isinstance(event, Packet))
         self._bytes.take(now, self._keeper.limits.peer_bytes, max(len(data), inflated))
         for event in events:
             self._happen(event)
         self._pace(now)
         self._keeper.flush_soon(self)
+
+    def _account(self, held: int) -> None:
+        keeper = self._keeper
+        keeper.unfinished += held - self.held
+        self.held = held
+        if held and keeper.unfinished > keeper.limits.unfinished_bytes:
+            keeper.too_much()
 
     def pause_writing(self) -> None:
         """Stop reading, too: what it would be answered has no room."""
@@ -155,6 +171,7 @@ class Link(asyncio.Protocol):
         for timer in (self._timer, self._patience, self._greeting):
             if timer is not None:
                 timer.cancel()
+        self._account(0)
         self._transport = None
         self._backlog = None
         self._there_is_room()
@@ -262,6 +279,11 @@ class Link(asyncio.Protocol):
     def parting(self) -> str:
         """Why it ended, in words."""
         return self._ended[1] if self._ended is not None else ""
+
+    @property
+    def ending(self) -> bool:
+        """Tell whether it has said goodbye, or we have."""
+        return self._ended is not None
 
     @property
     def here(self) -> bool:

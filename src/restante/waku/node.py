@@ -122,6 +122,7 @@ class Node:
                 bytes=(0, 0, 0),
             )
         )
+        self.unfinished = 0
         self._addresses: Counter[str] = Counter()
         self._unsaid: set[Link] = set()
         self._held: set[Link] = set()
@@ -175,6 +176,13 @@ class Node:
         self.links.add(link)
         self._addresses[link.address] += 1
         return True
+
+    def too_much(self) -> None:
+        """Have the peer go that has sent most of a packet that is not complete."""
+        most = max((each for each in self.links if not each.ending), key=lambda each: each.held, default=None)
+        if most is not None and most.held:
+            self.counts["disconnected, too much that is not complete"] += 1
+            most.disconnect(Reason.TOO_MANY_PEERS)
 
     def connected(self, link: Link, public: bytes) -> Reason | None:
         """Take note of a peer that has said Hello; gives why it must go, if it must."""
