@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -30,6 +32,9 @@ from restante.waku.mailserver import Batch, Intake, Mailserver
 from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Poured, Requested
 from restante.waku.relay import Relay
 from restante.waku.rlpx import Rlpx, largest
+
+RECEIVE_BUFFER: Final = 64 * 1024
+"""Bytes that the kernel holds for a peer (it doubles this), and so what one peer can bring in a turn of the loop."""
 
 CLIENT: Final = "restante"
 
@@ -145,6 +150,9 @@ class Node:
             self._server = await self.loop.create_server(self._answer, host, port, backlog=1024)
         except OSError as error:
             raise unusable(host, port, "--listen", error) from error
+        for each in self._server.sockets:
+            with socket.socket(fileno=os.dup(each.fileno())) as door:
+                door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
         return [each.getsockname()[:2] for each in self._server.sockets]
 
     def _answer(self) -> Link:

@@ -29,7 +29,7 @@ OPTIONS: Final = (
     *("--limit", "address_connects=0"),
     *("--limit", f"known_bytes={MIB}", "--limit", f"pool_bytes={2 * MIB}"),
 )
-"""Attackers come from one address, by the hundred. The node's memory of envelopes is small, so that what else it keeps shows."""
+"""Attackers come by the hundred. The node's memory of envelopes is small, so that what else it keeps shows."""
 
 SLACK: Final = 8 * MIB
 """How much more a node may hold when all have gone than after its warm-up, besides what SQLite has in its cache: of
