@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from restante.waku import bloom, completion, request, rlp, wire
+from restante.waku.answers import LINE, Terms
 from restante.waku.completion import Completed, Failed
 from restante.waku.envelope import Envelope, make
-from restante.waku.answers import LINE, Terms
 from restante.waku.keys import node_id
 from restante.waku.limits import Limits
 from restante.waku.request import Demands, Request
