@@ -168,6 +168,7 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
     assert (tmp_path / "usage-copy.sqlite").exists()
 
 
+@pytest.mark.leveldb
 def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
     serve, *others = blocks(ROOT / "docs" / "operations-waku.md")
     post = next(each for each in others if each.startswith("restante waku post "))

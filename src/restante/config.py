@@ -163,7 +163,7 @@ def settle(
             source = str(path)
         if option.variable in environment:
             value, source, fixed = environment[option.variable], option.variable, True
-            if option.type is tuple[str, ...]:
+            if option.type == tuple[str, ...]:
                 value = [each.strip() for each in value.split(",") if each.strip()]
             value = _convert(value, option.type, option.variable)
         if (option.table, option.name) in given:

@@ -17,9 +17,9 @@ class RestanteError(Exception):
 class PeerError(RestanteError):
     """A peer sent what cannot be taken.
 
-    `code` is what the connection ends with, if it does: a WebSocket close code (RFC 6455 section 7.4.1) at the mailbox
-    server, a Disconnect reason (devp2p, rlpx.md) at the Waku node. `words` are always the same for the same thing,
-    `hint` says what to do about it.
+    `code` is what the connection ends with, if it does: at the mailbox server a WebSocket close code (RFC 6455
+    section 7.4.1), at the Waku node a Disconnect reason (devp2p, rlpx.md). `words` are always the same for the same
+    thing, `hint` says what to do about it.
     """
 
     def __init__(self, code: int, words: str, *, hint: str = "") -> None:

@@ -60,9 +60,13 @@ class Serving:
                 for line in self.log:
                     if line.startswith("{") and (said := json.loads(line))["event"] == event:
                         return dict(said)
-                assert not self._reading.done(), f"it ended instead: {self.log}"
-                self._news.clear()
-                await self._news.wait()
+                await self.news()
+
+    async def news(self) -> None:
+        """Wait for one more line of its log."""
+        assert not self._reading.done(), f"it ended instead: {self.log}"
+        self._news.clear()
+        await self._news.wait()
 
     async def ended(self) -> int:
         """Wait until it has ended; gives its exit code."""
@@ -85,7 +89,11 @@ class Serving:
 
 @asynccontextmanager
 async def started(
-    data: Path, program: tuple[str, ...] = RESTANTE, options: tuple[str, ...] = (), **variables: str
+    data: Path,
+    program: tuple[str, ...] = RESTANTE,
+    options: tuple[str, ...] = (),
+    stdout: int = DEVNULL,
+    **variables: str,
 ) -> AsyncIterator[Serving]:
     """Start a server on a free port, and do not wait for it. No process stays behind."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RESTANTE_")}
@@ -95,7 +103,7 @@ async def started(
         *("--log-format", "json", *options),
         env={**environment, "PYTHONPATH": path, **variables},
         stdin=DEVNULL,
-        stdout=DEVNULL,
+        stdout=stdout,
         stderr=PIPE,
     )
     server = Serving(process, data)
@@ -112,7 +120,7 @@ async def serving(
     data: Path, program: tuple[str, ...] = RESTANTE, options: tuple[str, ...] = (), **variables: str
 ) -> AsyncIterator[Serving]:
     """Start a server, and wait until it listens."""
-    async with started(data, program, options, **variables) as server:
+    async with started(data, program, options, DEVNULL, **variables) as server:
         server.url = (await server.logged("listening"))["url"]
         yield server
 

@@ -15,8 +15,8 @@ from restante.mailbox.store import open_store
 from restante.mailbox.takeover.exporting import give_back
 from restante.mailbox.takeover.importing import SLICE
 from restante.records import CurrentUsage
+from schemas import schema
 from stores.ledger import Ledger
-from stores.test_schema import schema
 from takeover.sources import Their, alter, select, usage_v1
 from takeover.taking import rows, taking
 

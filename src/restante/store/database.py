@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -85,8 +86,10 @@ class Schema(NamedTuple):
         if not path.exists():
             raise Misuse(f"there is no {self.whose}'s data in {data} (--data names another directory)")
         try:
-            # Nobody writes and there is no log: then SQLite need make no files beside it, where it may not.
-            still = not running(data) and not path.with_name(f"{self.file}-wal").exists()
+            # SQLite makes its files beside it, which a server that starts meanwhile needs. Where it may not, nobody
+            # can write, and there is no log, it is told that nothing will change.
+            log = path.with_name(f"{self.file}-wal")
+            still = not os.access(data, os.W_OK) and not running(data) and not log.exists()
             uri = f"{path.absolute().as_uri()}?{'immutable=1' if still else 'mode=ro'}"
             with closing(sqlite3.connect(uri, uri=True, timeout=5, isolation_level=None)) as database:
                 if _pragma(database, "application_id") != self.application_id:

@@ -35,8 +35,9 @@ class Caller:
     """One link that we dialled. Use `call`."""
 
     def __init__(self, interest: Interest) -> None:
-        self.limits = Limits(peer_bytes=0, peer_envelopes=0)
+        self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
+        self.unfinished = 0
         self.link: Link | None = None
         self._interest = interest
         self._greeted: asyncio.Future[None] = self.loop.create_future()
@@ -58,8 +59,10 @@ class Caller:
         return await answer
 
     def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
-        """Hand over envelopes, in one packet, give the packet's hash."""
+        """Hand over envelopes, in one packet, give the packet's hash. Raises CallError where the node is gone."""
         assert self.link is not None
+        if not self.link.here:
+            raise CallError(f"the node went away: {self.link.parting}")
         body = wire.write_envelopes(each.raw for each in envelopes)
         self.link.send(wire.MESSAGES, body)
         return keccak(body)
@@ -70,6 +73,12 @@ class Caller:
         """Take in the connection."""
         self.link = link
         return True
+
+    def too_much(self) -> None:
+        """One link cannot have too much: a packet has an end."""
+
+    def caught_up(self, _link: Link) -> None:
+        """Nothing is relayed to a node that we call."""
 
     def connected(self, _link: Link, _public: bytes) -> Reason | None:
         """Take note that the node has said Hello."""
@@ -104,7 +113,8 @@ class Caller:
         if not self._greeted.done():
             self._greeted.set_exception(gone)
         for answer in self._answers.values():
-            answer.set_exception(gone)
+            if not answer.done():  # nobody waits any more
+                answer.set_exception(gone)
         self._answers.clear()
 
     def flush_soon(self, link: Link) -> None:

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final, Protocol, cast
 
-from restante.bucket import Bucket
 from restante.errors import PeerError
 from restante.waku import devp2p
+from restante.waku.accounts import Account
 from restante.waku.devp2p import Connected, Devp2p, Disconnected, Packet
 from restante.waku.envelope import Envelope
 from restante.waku.hello import Reason
 from restante.waku.limits import Limits
-from restante.waku.peer import Event, Peer
-from restante.waku.wire import MESSAGES, STATUS, packets, write_envelopes
+from restante.waku.peer import Event, Fault, Peer
+from restante.waku.wire import MESSAGES, STATUS, parted, write_envelopes
 
 TAKES_NOTHING: Final = 20.0
 """Seconds that a peer may leave what we send unread, when it is more than it may owe (geth p2p/server.go:65)."""
@@ -22,8 +22,17 @@ TAKES_NOTHING: Final = 20.0
 LAST_WORDS: Final = 5.0
 """Seconds that a Disconnect has to reach the peer."""
 
+GREETING: Final = 10.0
+"""Seconds after its Hello that a peer has for its Status; status-go waits for as long as it is there."""
+
 REFUSED: Final = 10
-"""How many envelopes one that is refused, or a change of mind, counts for."""
+"""How many envelopes one that is refused, or a packet that is no good, counts for."""
+
+CHANGE: Final = 100
+"""How many a change of mind counts for: some thousand topics are looked at for it."""
+
+SMALL: Final = 40
+"""Bytes of a packet without envelopes that count for one: all of them may be items, of a microsecond each."""
 
 HASTY: Final = 1
 """It sends more than it may in a second."""
@@ -31,6 +40,13 @@ STUCK: Final = 2
 """It does not read."""
 BEHIND: Final = 4
 """We have more to save than we may have."""
+TURN: Final = 8
+"""It is the others' turn."""
+DIGESTING: Final = 16
+"""A large packet of its is being taken in."""
+
+MUCH: Final = 1 << 16
+"""Bytes that came at once, after which it is the others' turn."""
 
 
 class Keeper(Protocol):
@@ -38,6 +54,11 @@ class Keeper(Protocol):
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
+    unfinished: int
+    """Bytes of packets that are not complete, of all links."""
+
+    def too_much(self) -> None:
+        """Do something about it: there are more such bytes than there may be."""
 
     def made(self, link: Link) -> bool:
         """Take in a connection; False where it may not even shake hands."""
@@ -54,6 +75,9 @@ class Keeper(Protocol):
     def lost(self, link: Link, reason: Reason | None, words: str) -> None:
         """Take note that a link is no more."""
 
+    def caught_up(self, link: Link) -> None:
+        """Take note that a link which missed envelopes reads again."""
+
     def flush_soon(self, link: Link) -> None:
         """Call `flush` of the link when this turn of the loop is over."""
 
@@ -63,19 +87,22 @@ class Link(asyncio.Protocol):
 
     __slots__ = (
         "_backlog",
-        "_bytes",
         "_counted",
         "_ended",
-        "_envelopes",
+        "_frames",
+        "_greeting",
         "_keeper",
         "_patience",
         "_timer",
         "_transport",
         "_unread",
         "_wire",
+        "account",
         "address",
         "dialled",
         "gone",
+        "held",
+        "missed",
         "node_id",
         "peer",
     )
@@ -85,14 +112,20 @@ class Link(asyncio.Protocol):
         self.node_id = b""
         self.address = ""
         """Whom to count it with."""
+        self.account = Account()
+        """What all from that address have used up."""
+        self.missed: int | None = None
+        """The first live envelope, by number, that it was not sent because it did not read."""
         self.dialled = dialled
+        self.held = 0
+        """Bytes of a packet of its that is not complete."""
         self._keeper = keeper
         self._wire = wire
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self._bytes = Bucket()
-        self._envelopes = Bucket()
+        self._greeting: asyncio.TimerHandle | None = None
+        self._frames = 0
         self._unread = 0
         """Why we do not read: HASTY, STUCK, BEHIND."""
         self._ended: tuple[Reason | None, str] | None = None
@@ -117,28 +150,53 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = self._keeper.loop.time()
-        self._bytes.take(now, self._keeper.limits.peer_bytes, len(data))
-        for event in self._wire.receive_data(data, now):
+        events = self._wire.receive_data(data, now)
+        self._account(self._wire.held)
+        inflated = sum(len(event.payload) for event in events if isinstance(event, Packet))
+        frames, self._frames = self._wire.frames - self._frames, self._wire.frames
+        self.account.charge(now, self._keeper.limits, max(len(data), inflated), frames)
+        for event in events:
             self._happen(event)
-        self._pace(now)
+        self._pace(now, len(data))
         self._keeper.flush_soon(self)
+
+    def _account(self, held: int) -> None:
+        keeper = self._keeper
+        keeper.unfinished += held - self.held
+        self.held = held
+        if held and keeper.unfinished > keeper.limits.unfinished_bytes:
+            keeper.too_much()
 
     def pause_writing(self) -> None:
         """Stop reading, too: what it would be answered has no room."""
         self._leave_unread(STUCK)
-        self._patience = self._keeper.loop.call_later(TAKES_NOTHING, self._give_up, "it does not read")
+        self._watch()
+
+    def _watch(self) -> None:
+        """Look after a while whether it has read anything; what it reads of much may be slow."""
+        self._patience = self._keeper.loop.call_later(TAKES_NOTHING, self._look, self.unsent())
+
+    def _look(self, before: int) -> None:
+        if self.unsent() >= before:
+            self._ended = self._ended or (Reason.PING_TIMEOUT, "it does not read")
+            self.drop()
+        else:
+            self._watch()
 
     def resume_writing(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
         self.read_again(STUCK)
+        if self.missed is not None:
+            self._keeper.caught_up(self)
         if self._backlog is not None:
             self._keeper.loop.call_soon(self._pump)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        for timer in (self._timer, self._patience):
+        for timer in (self._timer, self._patience, self._greeting):
             if timer is not None:
                 timer.cancel()
+        self._account(0)
         self._transport = None
         self._backlog = None
         self._ended = self._ended or (None, "the connection was lost")
@@ -157,6 +215,7 @@ class Link(asyncio.Protocol):
             if refused is not None:
                 self.disconnect(refused)
             else:
+                self._greeting = self._keeper.loop.call_later(GREETING, self._no_greeting)
                 self.send(STATUS, self._keeper.status())
         elif isinstance(event, Disconnected):
             self._ended = self._ended or (event.reason, event.words)
@@ -167,8 +226,16 @@ class Link(asyncio.Protocol):
         except PeerError as error:
             self.disconnect(Reason(error.code), error.words)
             return
+        if code != MESSAGES or isinstance(event, Fault):
+            self.charge(len(payload) // SMALL)
         if event is not None and self._ended is None:
+            if self._greeting is not None:
+                self._greeting.cancel()
+                self._greeting = None
             self._keeper.take(self, event, payload)
+
+    def _no_greeting(self) -> None:
+        self.disconnect(Reason.PING_TIMEOUT, "there was no Status in time")
 
     def _arm(self) -> None:
         due = self._wire.next_timeout()
@@ -191,24 +258,33 @@ class Link(asyncio.Protocol):
         """Tell whether it owes us so much reading that nothing should be added."""
         return bool(self._unread & STUCK)
 
-    def charge(self, envelopes: int) -> None:
-        """Count what it brought; who brings too much is left unread for a while."""
-        self._envelopes.take(self._keeper.loop.time(), self._keeper.limits.peer_envelopes, envelopes)
+    @property
+    def unread(self) -> bool:
+        """Tell whether it is we who do not read."""
+        return bool(self._unread)
 
-    def _pace(self, now: float) -> None:
-        limits = self._keeper.limits
-        wait = 0.0
-        if limits.peer_bytes:
-            wait = self._bytes.wait(now, limits.peer_bytes, limits.peer_bytes_at_once)
-        if limits.peer_envelopes:
-            wait = max(wait, self._envelopes.wait(now, limits.peer_envelopes, limits.peer_envelopes_at_once))
+    def charge(self, envelopes: int) -> None:
+        """Count what it brought; all from its address are left unread for a while when it is too much."""
+        self.account.charge(self._keeper.loop.time(), self._keeper.limits, 0, envelopes)
+
+    def _pace(self, now: float, size: int) -> None:
+        wait = self.account.wait(now, self._keeper.limits)
         if wait > 0:
             self._leave_unread(HASTY)
             self._keeper.loop.call_later(wait, self.read_again, HASTY)
+        elif size >= MUCH:
+            # More may be there already, and the transport would go on reading before others have their turn.
+            self._leave_unread(TURN)
+            self._keeper.loop.call_soon(self.read_again, TURN)
 
-    def hold(self) -> None:
-        """Leave it unread until `read_again(BEHIND)`."""
-        self._leave_unread(BEHIND)
+    def digested(self) -> None:
+        """Read on after a large packet, if what it counts for allows that."""
+        self._pace(self._keeper.loop.time(), 0)
+        self.read_again(DIGESTING)
+
+    def hold(self, why: int = BEHIND) -> None:
+        """Leave it unread until `read_again` for this reason."""
+        self._leave_unread(why)
 
     def _leave_unread(self, why: int) -> None:
         if not self._unread and self._transport is not None:
@@ -220,10 +296,6 @@ class Link(asyncio.Protocol):
         was, self._unread = self._unread, self._unread & ~why
         if was and not self._unread and self._transport is not None:
             self._transport.resume_reading()
-
-    def _give_up(self, words: str) -> None:
-        self._ended = self._ended or (Reason.PING_TIMEOUT, words)
-        self.drop()
 
     # ── our side ─────────────────────────────────────────────────────────────────────────────────
 
@@ -238,6 +310,11 @@ class Link(asyncio.Protocol):
         return self._ended[1] if self._ended is not None else ""
 
     @property
+    def ending(self) -> bool:
+        """Tell whether it has said goodbye, or we have."""
+        return self._ended is not None
+
+    @property
     def here(self) -> bool:
         """Tell whether it has greeted, and is not gone."""
         return self.peer.greeted and self._ended is None and self._transport is not None
@@ -248,10 +325,16 @@ class Link(asyncio.Protocol):
             self._wire.send(code, payload, packed=packed)
             self._keeper.flush_soon(self)
 
-    def send_backlog(self, envelopes: Iterator[Envelope]) -> None:
-        """Send these as it reads, a packet at a time."""
-        self._backlog = iter(packets(envelopes))
-        self._keeper.loop.call_soon(self._pump)
+    @property
+    def in_arrears(self) -> bool:
+        """Tell whether it has not been sent all of its backlog yet."""
+        return self._backlog is not None
+
+    def send_backlog(self, parts: Iterator[list[Envelope]]) -> None:
+        """Send these as it reads, one part in a turn of the loop, instead of what is left of the last backlog."""
+        if self._backlog is None:
+            self._keeper.loop.call_soon(self._pump)
+        self._backlog = parts
 
     def _pump(self) -> None:
         if self._backlog is None or self.stuck or not self.here:
@@ -260,7 +343,9 @@ class Link(asyncio.Protocol):
         if part is None:
             self._backlog = None
             return
-        self.send(MESSAGES, write_envelopes(each.raw for each in part))
+        for some in parted(each.raw for each in part):
+            self.send(MESSAGES, write_envelopes(some))
+        self.flush()
         self._keeper.loop.call_soon(self._pump)
 
     def disconnect(self, reason: Reason, words: str = "") -> None:

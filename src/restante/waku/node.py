@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import msgspec
@@ -14,21 +14,21 @@ from restante.config import unusable
 from restante.errors import PeerError, StoreBusy
 from restante.ops.logs import log
 from restante.waku import bloom, devp2p, wire
+from restante.waku.accounts import Account, Accounts
 from restante.waku.archive import Archive
 from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
 from restante.waku.hello import Capability, Hello, Reason
-from restante.waku.interest import Interest, Interests
+from restante.waku.interest import NOTHING
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.link import BEHIND, REFUSED, Link
-from restante.waku.mailserver import Batch, Mailserver
-from restante.waku.packed import pack
-from restante.waku.peer import Changed, Event, Fault, Greeted, Offered
-from restante.waku.pool import Live
+from restante.waku.link import BEHIND, CHANGE, DIGESTING, REFUSED, Link
+from restante.waku.mailserver import Batch, Intake, Mailserver
+from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Poured, Requested
+from restante.waku.relay import Relay
 from restante.waku.rlpx import Rlpx, largest
 
 CLIENT: Final = "restante"
@@ -36,10 +36,16 @@ CLIENT: Final = "restante"
 STRANGERS: Final = 64
 """Connections beyond the peers that may be in their handshake: they are told that there are too many peers."""
 
+WRONG: Final = 100
+"""Refused envelopes and packets that were no good, from which on a peer makes room when there is none."""
+
 DRAIN: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
 
-SLICE: Final = 2000
+BITE: Final = 250
+"""Envelopes of a large packet that are taken in at a time: some milliseconds."""
+
+SLICE: Final = 1000
 """Envelopes pruned at a time, so that those who wait to be archived wait some 50 ms."""
 
 OUR_CLOCK: Final = 0.2
@@ -102,10 +108,10 @@ class Node:
         self.links: set[Link] = set()
         self.peers: dict[bytes, Link] = {}
         """Those that said Hello, by node id."""
-        self.interests: Interests[Link] = Interests()
-        """Of those that have greeted."""
+        self.relay = Relay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
         """What became of connections and of relaying."""
+        self._id = node_id(key.public)
         self._dice = SystemDice()
         self._hello = Hello(client, (Capability(*wire.CAPABILITY),), 0, key.public)
         self._status = wire.write_options(
@@ -118,14 +124,14 @@ class Node:
                 bytes=(0, 0, 0),
             )
         )
-        self._addresses: Counter[str] = Counter()
+        self.unfinished = 0
+        self._accounts = Accounts()
+        self._digesting: set[asyncio.Task[None]] = set()
         self._unsaid: set[Link] = set()
         self._held: set[Link] = set()
         self._gathered = asyncio.Event()
         self._stopping = False
-        self._relaying = False
         self._server: asyncio.Server | None = None
-        self._static: list[asyncio.Task[None]] = []
         self._told_full = False
 
     def now(self) -> int:
@@ -160,29 +166,55 @@ class Node:
 
     def made(self, link: Link) -> bool:
         """Take in a connection; False where it may not even shake hands."""
-        room = len(self.links) < self.housekeeping.max_peers + STRANGERS
-        if not link.dialled and (
-            not room or self._addresses[link.address] >= self.housekeeping.max_peers_per_address
-        ):
+        link.account = self._accounts.of(link.address)
+        if not link.dialled and not self._lets_in(link.account):
             self.counts["turned away at the door"] += 1
             return False
         self.links.add(link)
-        self._addresses[link.address] += 1
+        link.account.links += 1
         return True
+
+    def _lets_in(self, account: Account) -> bool:
+        terms = self.housekeeping
+        room = len(self.links) < terms.max_peers + STRANGERS and account.links < terms.max_peers_per_address
+        return room and account.connect(self.loop.time(), self.limits)
+
+    def too_much(self) -> None:
+        """Have the peer go that has sent most of a packet that is not complete."""
+        most = max((each for each in self.links if not each.ending), key=lambda each: each.held, default=None)
+        if most is not None and most.held:
+            self.counts["disconnected, too much that is not complete"] += 1
+            most.disconnect(Reason.TOO_MANY_PEERS)
 
     def connected(self, link: Link, public: bytes) -> Reason | None:
         """Take note of a peer that has said Hello; gives why it must go, if it must."""
         link.node_id = node_id(public)
         before = self.peers.get(link.node_id)
-        if before is not None and not before.silent:
-            return Reason.ALREADY_CONNECTED
-        if len(self.peers) >= self.housekeeping.max_peers and not link.dialled:
+        if before is not None:
+            if not before.silent and not before.unread and not self._outranks(link, before):
+                return Reason.ALREADY_CONNECTED
+            before.disconnect(Reason.ALREADY_CONNECTED)
+        elif len(self.peers) >= self.housekeeping.max_peers and not link.dialled and not self._make_room():
             self.counts["turned away, too many peers"] += 1
             return Reason.TOO_MANY_PEERS
-        if before is not None:
-            before.disconnect(Reason.ALREADY_CONNECTED)
         self.peers[link.node_id] = link
         return None
+
+    def _make_room(self) -> bool:
+        """Have the peer go that was wrong most often, if that was often; tell whether one went."""
+        worst = max(self.peers.values(), key=lambda each: each.peer.score)
+        if worst.dialled or worst.peer.score < WRONG:
+            return False
+        worst.disconnect(Reason.TOO_MANY_PEERS)
+        del self.peers[worst.node_id]
+        return True
+
+    def _outranks(self, link: Link, before: Link) -> bool:
+        """Tell which stays where two nodes dial each other at once: on both sides the one that the lower id dialled.
+
+        Each would else end the one that it sees last, that is both, and again when they are dialled again.
+        """
+        return link.dialled is not before.dialled and link.dialled is (self._id < link.node_id)
 
     def status(self) -> bytes:
         """Give the body of our Status."""
@@ -193,21 +225,23 @@ class Node:
         self.links.discard(link)
         self._unsaid.discard(link)
         self._held.discard(link)
-        self._addresses[link.address] -= 1
-        if not self._addresses[link.address]:
-            del self._addresses[link.address]
-        self.interests.drop(link)
+        link.account.links -= 1
+        self.relay.drop(link)
         if self.peers.get(link.node_id) is link:
             del self.peers[link.node_id]
         self.counts[f"lost: {reason.name.lower() if reason is not None else words}"] += 1
 
     async def stay_connected(self, enode: Enode) -> None:
         """Keep a static peer: dial it, and again when it is lost. Never ends by itself."""
-        wait = AGAIN[0]
+        wait, name = AGAIN[0], node_id(enode.public)
         while True:
+            if name in self.peers:  # it has dialled us
+                await asyncio.sleep(AGAIN[0])
+                continue
             link, words = None, ""
             try:
-                link = await asyncio.wait_for(self.dial(enode), DIAL)
+                async with asyncio.timeout(DIAL):
+                    link = await self.dial(enode)
             except (OSError, TimeoutError, PeerError) as error:
                 words = str(error) or "nobody answers"
             if link is not None:
@@ -226,77 +260,79 @@ class Node:
         """Handle what a peer's packet amounts to."""
         if isinstance(event, Offered):
             self._offered(link, event.envelopes, payload)
+        elif isinstance(event, Poured):
+            link.hold(DIGESTING)
+            task = asyncio.create_task(self._digest(link, payload))
+            self._digesting.add(task)
+            task.add_done_callback(self._digesting.discard)
         elif isinstance(event, Greeted):
             if link.dialled:
                 log.info("a static peer is connected", peer=link.address)
-            self._wants(link, None)
+            self.relay.turn_to(link, NOTHING)
         elif isinstance(event, Changed):
-            link.charge(REFUSED)
-            self._wants(link, event.before)
+            link.charge(CHANGE)
+            self.relay.turn_to(link, event.before)
+        elif isinstance(event, Requested):
+            self.counts["requests for history, not answered"] += 1
         elif isinstance(event, Fault):
-            link.charge(REFUSED)
-            self.counts["packets that were no good"] += 1
+            self._fault(link)
 
     def _offered(self, link: Link, envelopes: list[Envelope], payload: bytes) -> None:
+        intake = Intake(link.node_id, keccak(payload))
+        self._take_in(link, intake, envelopes)
+        self._finish(link, intake)
+
+    async def _digest(self, link: Link, payload: bytes) -> None:
+        """Take in a large packet in slices; it is read whole before any of it counts."""
+        try:
+            envelopes: list[Envelope] = []
+            for count, each in enumerate(wire.walk_envelopes(payload), 1):
+                envelopes.append(each)
+                if count % BITE == 0:
+                    await asyncio.sleep(0)
+            intake = Intake(link.node_id, keccak(payload))
+            for start in range(0, len(envelopes), BITE):
+                self._take_in(link, intake, envelopes[start : start + BITE])
+                await asyncio.sleep(0)
+            self._finish(link, intake)
+        except PeerError as error:
+            link.peer.blame(error.words)
+            self._fault(link)
+        finally:
+            link.digested()
+
+    def _take_in(self, link: Link, intake: Intake, envelopes: list[Envelope]) -> None:
         mailserver = self.mailserver
         refused = mailserver.refused
-        response = mailserver.offer(link, keccak(payload), envelopes, self.now())
+        mailserver.take_in(intake, envelopes, self.now())
         refused = mailserver.refused - refused
         if refused:
             link.peer.blame("envelopes refused", refused)
         link.charge(len(envelopes) + REFUSED * refused)
-        if response is not None:
-            self._confirm(link, response)
-        if mailserver.fresh and not self._relaying:
-            self._relaying = True
-            self.loop.call_soon(self._relay)
+        if mailserver.fresh:
+            self.relay.push_soon()
         if mailserver.gathered:
             self._gathered.set()
             if mailserver.gathered_size > self.limits.unsaved_bytes:
                 self._held.add(link)
                 link.hold()
 
+    def _finish(self, link: Link, intake: Intake) -> None:
+        response = self.mailserver.finish(intake)
+        if response is not None:
+            self._confirm(link, response)
+
+    def _fault(self, link: Link) -> None:
+        link.charge(REFUSED)
+        self.counts["packets that were no good"] += 1
+
     def _confirm(self, link: Link, response: wire.Response) -> None:
         link.send(wire.BATCH_ACK, wire.write_ack(response.packet))
         link.send(wire.MESSAGE_RESPONSE, wire.write_response(response))
 
-    def _relay(self) -> None:
-        """Push what is new to those who want it."""
-        self._relaying = False
-        fresh, self.mailserver.fresh = self.mailserver.fresh, []
-        outgoing: dict[Link, list[Live]] = {}
-        for live in fresh:
-            for link in self.interests.wanting(live.envelope.topic):
-                if link is not live.origin and live.pow >= link.peer.pow:
-                    outgoing.setdefault(link, []).append(live)
-        packed: dict[tuple[int, ...], list[tuple[bytes, bytes]]] = {}
-        for link, wanted in outgoing.items():
-            if link.stuck:
-                self.counts["not relayed, the peer does not read"] += len(wanted)
-                continue
-            same = tuple(map(id, wanted))
-            bodies = packed.get(same)
-            if bodies is None:
-                bodies = packed[same] = [(body, pack(body)) for body in _bodies(live.envelope for live in wanted)]
-            for body, squeezed in bodies:
-                link.send(wire.MESSAGES, body, squeezed)
-            self.counts["relayed"] += len(wanted)
-
-    def _wants(self, link: Link, before: Interest | None) -> None:
-        """Relay to a peer from now on, and what lives already as far as it did not want that before."""
-        interest = link.peer.interest
-        self.interests.put(link, interest)
-        link.send_backlog(self._living(link, interest, before))
-
-    def _living(self, link: Link, interest: Interest, before: Interest | None) -> Iterator[Envelope]:
-        live = self.mailserver.pool.live
-        few = interest.few()
-        for topic in list(live) if few is None else few:
-            if not interest.wants(topic) or (before is not None and before.wants(topic)):
-                continue
-            for each in list(live.get(topic, {}).values()):
-                if each.origin is not link and each.pow >= link.peer.pow:
-                    yield each.envelope
+    def caught_up(self, link: Link) -> None:
+        """Take note that a link which missed envelopes reads again."""
+        self.relay.catch_up(link)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -336,12 +372,17 @@ class Node:
                 log.info("envelopes are archived again")
             self._told_full = False
             answers = self.mailserver.settle(batch)
-        for origin, response in answers:
-            if isinstance(origin, Link):
-                self._confirm(origin, response)
+        self._tell(answers)
         held, self._held = self._held, set()
         for link in held:
             link.read_again(BEHIND)
+
+    def _tell(self, answers: Iterable[tuple[bytes, wire.Response]]) -> None:
+        """Confirm packets to those who brought them, and are here."""
+        for name, response in answers:
+            link = self.peers.get(name)
+            if link is not None:
+                self._confirm(link, response)
 
     async def prune(self) -> int:
         """Remove what is kept too long, or is too much; gives how many."""
@@ -367,6 +408,8 @@ class Node:
             self._server.close()
         for link in self.links:
             link.hold()
+        if self._digesting:
+            await asyncio.wait(self._digesting)
         self._stopping = True
         self._gathered.set()
         await running
@@ -377,8 +420,3 @@ class Node:
             await asyncio.sleep(0.02)  # transports have no event for it
         for link in list(self.links):
             link.drop()
-
-
-def _bodies(envelopes: Iterable[Envelope]) -> Iterator[bytes]:
-    for part in wire.packets(envelopes):
-        yield wire.write_envelopes(each.raw for each in part)

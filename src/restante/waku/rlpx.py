@@ -91,6 +91,11 @@ class Rlpx:
         """Tell whether the handshake is done, so that frames can be sealed."""
         return self._frames is not None
 
+    @property
+    def held(self) -> int:
+        """Tell how many bytes there are of a frame that is not complete."""
+        return len(self._buffer)
+
     def data_to_send(self) -> bytes:
         """Give what the handshake has to say; it goes before all that is sealed."""
         out, self._out = self._out, b""

@@ -119,14 +119,14 @@ async def _tick(node: Node) -> None:
         second += 1
         node.tick()
         if second % 60 == 0:
-            counts = node.mailserver.counts + node.counts
+            counts = node.mailserver.counts + node.counts + node.relay.counts
             _tell(node, counts - before)
             before = counts
 
 
 def _tell(node: Node, minute: Counter[str]) -> None:
     """Log what a minute brought; who brought it, and of what topic, is nobody's business."""
-    log.info("the last minute", peers=len(node.peers), known=len(node.mailserver.pool.known), **minute)
+    log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known), **minute)
     offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
     untimely = minute["future"] + minute["old"]
     if offered >= ENOUGH and untimely > OUR_CLOCK * offered:

@@ -13,6 +13,7 @@ from restante.waku.archive import checking, open_archive
 from restante.waku.archive.schema import FILE, SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
 from waku.archive.envelopes import envelope
+from waku.files.archives import flaw_of
 
 ROWS = [envelope(number // 3, number, topic=bytes([255 - number % 4] * 4)) for number in range(30)]
 
@@ -31,6 +32,16 @@ def found(data: Path) -> list[str]:
 
 
 def test_a_whole_archive_is_whole(data: Path) -> None:
+    assert found(data) == []
+
+
+async def test_an_archive_is_whole_after_prunes(data: Path) -> None:
+    archive = open_archive(data)
+    assert await archive.prune(ROWS[9].sent, 5) == 5
+    assert await archive.prune_bytes((await archive.counts()).bytes - 50, 5) == 3
+    await archive.save(ROWS, 2)
+    await archive.prune(ROWS[15].sent, 100)
+    await archive.close()
     assert found(data) == []
 
 
@@ -53,7 +64,9 @@ async def test_every_row_is_looked_at_beside_a_running_server(data: Path) -> Non
 
 
 DAMAGE = {
-    "UPDATE envelopes SET raw = CAST(x'00' || substr(raw, 2) AS BLOB) WHERE arrival = 5": "bytes follow",
+    "UPDATE envelopes SET raw = CAST(x'00' || substr(raw, 2) AS BLOB) WHERE arrival = 5": flaw_of(
+        b"\0" + ROWS[4].raw[1:]
+    ),
     "UPDATE envelopes SET raw = CAST(substr(raw, 1, 21) || x'07' AS BLOB) WHERE arrival = 5": "belong to",
     "UPDATE envelopes SET id = id + 1 WHERE arrival = 5": "belong to",
     "UPDATE envelopes SET id = id - 1 WHERE arrival = 5": "belong to",

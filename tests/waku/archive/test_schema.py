@@ -10,7 +10,7 @@ import pytest
 
 import restante.waku.archive
 from restante.errors import Misuse, StoreBusy, StoreError
-from restante.waku.archive import Counts, open_archive
+from restante.waku.archive import Counts, open_archive, reading
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
 from schemas import schema, version
@@ -106,6 +106,22 @@ def test_who_only_reads_makes_no_archive(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="there is no Waku mailserver's data"), SCHEMA.reading(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_server_that_starts_meanwhile_does_not_harm_who_reads(tmp_path: Path) -> None:
+    await saving(tmp_path, range(500))
+    with SCHEMA.reading(tmp_path) as database:
+        assert len(reading.after(database, 0, 10)) == 10
+        await saving(tmp_path, range(500, 1500))
+        assert [each.raw for page in reading.everything(database) for each in page] == [
+            envelope(number, number).raw for number in range(1500)
+        ]
+
+
+async def saving(data: Path, numbers: range) -> None:
+    archive = open_archive(data)
+    await archive.save([envelope(number, number) for number in numbers], 1)
+    await archive.close()
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from restante.waku.archive import Archived, open_archive
-from restante.waku.envelope import Envelope
+from restante.waku.envelope import Envelope, parse
+from restante.waku.rlp import RlpError
 from waku.archive.envelopes import envelope, everything
 
 ROWS: Final = [
@@ -40,6 +43,13 @@ def rows_of(data: Path) -> list[Archived]:
             await archive.close()
 
     return asyncio.run(read())
+
+
+def flaw_of(raw: bytes) -> str:
+    """Give the words with which what should be an envelope is refused."""
+    with pytest.raises(RlpError) as refusal:
+        parse(raw)
+    return str(refusal.value)
 
 
 def raws_of(data: Path) -> list[bytes]:

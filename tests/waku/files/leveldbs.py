@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-import plyvel
-
 from restante.waku.envelope import Envelope
 
 
@@ -21,6 +19,8 @@ def key(envelope: Envelope, *, old: bool = False) -> bytes:
 
 def write(folder: Path, entries: Iterable[tuple[bytes, bytes]]) -> Path:
     """Make a database, a part of which is in a table and a part still in the log."""
+    import plyvel  # where there is none, tests marked `leveldb` are left out
+
     with closing(plyvel.DB(str(folder), create_if_missing=True)) as database:
         rows = list(entries)
         for number, (name, value) in enumerate(rows):

@@ -21,8 +21,9 @@ from restante.waku.archive import Archived
 from restante.waku.envelope import Envelope
 from restante.waku.files import Flaw, leveldb, parquet, rlpfile
 from waku.archive.envelopes import envelope
+from waku.disk import no_file_beyond
 from waku.files import leveldbs
-from waku.files.archives import ROWS
+from waku.files.archives import ROWS, flaw_of
 
 A, B, C = ROWS[:3]
 
@@ -54,8 +55,8 @@ def test_an_item_that_is_no_envelope_is_named_and_the_rest_goes_on(tmp_path: Pat
     flaws = [each for each in found if isinstance(each, Flaw)]
     first = len(A.raw)
     assert flaws == [
-        Flaw(f"byte {first}", "an envelope has five items, not 3"),
-        Flaw(f"byte {first + len(cut_short)}", "a list is expected"),
+        Flaw(f"byte {first}", flaw_of(cut_short)),
+        Flaw(f"byte {first + len(cut_short)}", flaw_of(b"\x07")),
         Flaw(f"byte {first + len(cut_short) + 1 + len(B.raw)}", "no envelope is as large"),
     ]
 
@@ -123,7 +124,7 @@ def test_a_row_whose_hash_is_another_s_or_whose_raw_is_no_envelope_is_named(tmp_
     pq.write_table(table, tmp_path / "file")
     assert list(parquet.read(tmp_path / "file")) == [
         A,
-        Flaw("row 1", "an envelope has five items, not 0"),
+        Flaw("row 1", flaw_of(b"\xc0")),
         Flaw("row 2", "the hash is another's"),
         Flaw("row 3", "raw is no string of bytes"),
         C,
@@ -174,6 +175,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
+@pytest.mark.leveldb
 def test_a_key_is_the_one_that_status_go_makes(tmp_path: Path) -> None:
     """Observed at a real one: the envelope's bytes, its hash and its key."""
     raw = bytes.fromhex("d0845f5e103232840102030483aabbcc07")
@@ -183,12 +185,14 @@ def test_a_key_is_the_one_that_status_go_makes(tmp_path: Path) -> None:
     assert leveldbs.key(found).hex() == key
 
 
+@pytest.mark.leveldb
 def test_keys_of_40_bytes_and_old_ones_of_36_are_read(tmp_path: Path) -> None:
     folder = leveldbs.of(tmp_path / "waku", ROWS)
     assert any(name.endswith((".ldb", ".sst")) for name in contents(folder))
     assert list(leveldb.read(folder)) == by_key(ROWS)
 
 
+@pytest.mark.leveldb
 def test_the_database_itself_stays_as_it_is(tmp_path: Path) -> None:
     folder = leveldbs.of(tmp_path / "waku", ROWS)
     before = contents(folder)
@@ -197,17 +201,19 @@ def test_the_database_itself_stays_as_it_is(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["waku"]
 
 
+@pytest.mark.leveldb
 def test_the_topic_of_a_key_is_not_believed(tmp_path: Path) -> None:
     folder = leveldbs.write(tmp_path / "waku", [(leveldbs.key(A, old=True) + b"\xde\xad\xbe\xef", A.raw)])
     assert list(leveldb.read(folder)) == [A]
 
 
+@pytest.mark.leveldb
 def test_an_entry_that_is_not_what_its_key_says_is_named(tmp_path: Path) -> None:
     sent = (A.sent + 1).to_bytes(4, "big")
     entries = {
         sent + A.hash + A.topic: (A.raw, "the key is another's"),
         A.sent.to_bytes(4, "big") + B.hash + A.topic: (A.raw, "the key is another's"),
-        leveldbs.key(C): (C.raw + b"\0", "bytes follow the envelope"),
+        leveldbs.key(C): (C.raw + b"\0", flaw_of(C.raw + b"\0")),
         b"status": (b"1", "a key has 36 or 40 bytes"),
     }
     whole = [(leveldbs.key(each), each.raw) for each in ROWS[5:9]]
@@ -219,6 +225,7 @@ def test_an_entry_that_is_not_what_its_key_says_is_named(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.leveldb
 def test_a_table_that_is_damaged_is_a_flaw(tmp_path: Path) -> None:
     folder = leveldbs.of(tmp_path / "waku", [envelope(n, n, size=3000) for n in range(40)])
     [table] = [file for file in folder.iterdir() if file.suffix in {".ldb", ".sst"}]
@@ -231,6 +238,7 @@ def test_a_table_that_is_damaged_is_a_flaw(tmp_path: Path) -> None:
     assert flaw.reason.startswith("the rest cannot be read")
 
 
+@pytest.mark.leveldb
 def test_a_directory_that_is_no_leveldb_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is not a LevelDB database: it has no file CURRENT"):
         list(leveldb.read(tmp_path))
@@ -239,6 +247,15 @@ def test_a_directory_that_is_no_leveldb_is_refused(tmp_path: Path) -> None:
         list(leveldb.read(tmp_path))
 
 
+@pytest.mark.leveldb
+def test_no_room_for_the_copy_is_one_sentence(tmp_path: Path) -> None:
+    folder = leveldbs.of(tmp_path / "waku", [envelope(n, n, size=3000) for n in range(40)])
+    with no_file_beyond(100), pytest.raises(StoreError, match=r"\Acannot make a copy of [^\n]+: File too large\Z"):
+        list(leveldb.read(folder))
+    assert [each.name for each in tmp_path.iterdir()] == ["waku"]
+
+
+@pytest.mark.leveldb
 def test_a_database_that_is_in_use_is_refused(tmp_path: Path) -> None:
     folder = leveldbs.of(tmp_path / "waku", ROWS)
     holder = "import plyvel, sys; database = plyvel.DB(sys.argv[1]); print(1, flush=True); sys.stdin.read()"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,14 +14,14 @@ import pytest
 from restante.errors import Misuse, StoreError
 from restante.waku.archive import checking, open_archive
 from restante.waku.archive.schema import FILE, SCHEMA
-from restante.waku.envelope import Envelope
+from restante.waku.envelope import Envelope, make
 from restante.waku.files import importing
 from restante.waku.files.exporting import export
 from restante.waku.files.importing import take_in
-from waku.archive.envelopes import envelope
+from waku.archive.envelopes import T0, envelope
 from waku.disk import no_file_beyond
 from waku.files import leveldbs
-from waku.files.archives import ROWS, archive_of, raws_of, rows_of
+from waku.files.archives import ROWS, archive_of, flaw_of, raws_of, rows_of
 
 SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
 
@@ -49,6 +52,7 @@ def test_a_parquet_file_has_the_arrivals_of_the_archive(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.leveldb
 @pytest.mark.usefixtures("small_batches")
 def test_an_import_done_again_changes_nothing(tmp_path: Path) -> None:
     export(archive_of(tmp_path / "data"), tmp_path / "all.rlp")
@@ -61,6 +65,7 @@ def test_an_import_done_again_changes_nothing(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "new") == before
 
 
+@pytest.mark.leveldb
 @pytest.mark.usefixtures("small_batches")
 def test_a_leveldb_archive_is_imported_whole(tmp_path: Path) -> None:
     report = take_in(tmp_path / "new", [leveldbs.of(tmp_path / "waku", ROWS)])
@@ -73,7 +78,7 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
     data = archive_of(tmp_path / "data", ROWS[:10])
     bad = bytearray(ROWS[12].raw)
     bad[-1] = 0x00  # a number with a leading zero
-    content = [each.raw for each in ROWS[5:12]] + [bytes(bad), ROWS[13].raw, ROWS[13].raw, b"\x01", b"\xf9\xff"]
+    content = [each.raw for each in ROWS[5:12]] + [bytes(bad), ROWS[13].raw, ROWS[13].raw, b"A", b"\xf9\xff"]
     (tmp_path / "some.rlp").write_bytes(b"".join(content))
     report = take_in(data, [tmp_path / "some.rlp"])
     assert (report.read, report.new, report.known, report.refused.total()) == (12, 3, 6, 3)
@@ -83,8 +88,8 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
         for at, reason in zip(
             where,
             [
-                "a number of an envelope is not one of up to 8 bytes",
-                "a list is expected",
+                flaw_of(bytes(bad)),
+                flaw_of(b"A"),
                 "an item ends early; the rest of the file cannot be read",
             ],
             strict=True,
@@ -95,8 +100,8 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
         "new                       3",
         "there already             6",
         "refused                   3",
-        "  1: a number of an envelope is not one of up to 8 bytes",
-        "  1: a list is expected",
+        f"  1: {flaw_of(bytes(bad))}",
+        f"  1: {flaw_of(b'A')}",
         "  1: an item ends early; the rest of the file cannot be read",
     ]
 
@@ -137,11 +142,32 @@ def test_an_import_that_finds_no_room_keeps_what_it_saved_and_goes_on_next_time(
 
 @SUFFIXES
 def test_an_export_is_there_when_it_is_complete_or_not_at_all(tmp_path: Path, suffix: str) -> None:
-    rows = [envelope(number, number, size=2000) for number in range(200)]
-    data = archive_of(tmp_path / "data", rows)
-    with no_file_beyond(10_000), pytest.raises(StoreError, match=r"\Acannot write [^\n]+File too large\Z"):
+    dice = random.Random(1)  # so that it cannot be compressed
+    data = archive_of(tmp_path / "data", [make(T0 + 50, 50, b"\1\2\3\4", dice.randbytes(2000)) for _ in range(200)])
+    with no_file_beyond(100_000), pytest.raises(StoreError, match=r"\Acannot write [^\n]+File too large\Z"):
         export(data, tmp_path / f"all{suffix}")
     assert [each.name for each in tmp_path.iterdir()] == ["data"]
+
+
+def test_an_export_ends_with_what_had_come_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = archive_of(tmp_path / "data")
+    later = iter([[envelope(100, number) for number in range(20)]])
+
+    @contextmanager
+    def busy(_what: str, _total: int) -> Iterator[Callable[[int], None]]:
+        """A server starts after the first page, and takes in more."""
+
+        def advance(_items: int) -> None:
+            for rows in later:
+                archive_of(data, rows)
+
+        yield advance
+
+    monkeypatch.setattr("restante.waku.archive.reading.PAGE_ROWS", 9)
+    monkeypatch.setattr("restante.waku.files.exporting.progress", busy)
+    assert export(data, tmp_path / "all.rlp") == len(ROWS)
+    assert (tmp_path / "all.rlp").read_bytes() == b"".join(each.raw for each in ROWS)
+    assert len(raws_of(data)) == len(ROWS) + 20
 
 
 def test_an_export_makes_a_new_file(tmp_path: Path) -> None:

@@ -7,12 +7,10 @@ goes to a thread. WAL with synchronous=FULL: a commit that returned is on disk
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +23,7 @@ from restante.mailbox.store.schema import FILE, connect
 from restante.ops.logs import log
 from restante.store.database import roll_back
 from restante.store.directory import lock
+from restante.store.worker import Worker
 
 BUSY_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file. Longer, and clients time out."""
@@ -54,7 +53,7 @@ class SqliteStore:
         self.database = database
         self._held = held
         # Statements run on the loop, COMMIT in this one thread; never both at once.
-        self._committer = ThreadPoolExecutor(1, "commit")
+        self._committer = Worker("commit")
         self._flush = QUICK
         """Seconds that the last commit took; the first is made in the thread, who knows the disk."""
         self._unchecked = 0
@@ -162,10 +161,10 @@ class SqliteStore:
             )
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._committer, work)
+        await self._committer.do(work)
 
     async def close(self) -> None:
-        self._committer.shutdown(wait=True)
+        self._committer.end()
         self._checkpoint("TRUNCATE")
         self.database.close()
         if self._held is not None:

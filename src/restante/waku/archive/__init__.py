@@ -97,7 +97,7 @@ class Archive(Protocol):
         """
 
     async def close(self) -> None:
-        """Leave everything on disk in good order."""
+        """Leave everything on disk in good order; nothing else may be under way."""
 
 
 def open_archive(data: Path) -> Archive:

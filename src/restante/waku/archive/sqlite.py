@@ -11,7 +11,6 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -20,6 +19,7 @@ from restante.errors import StoreBusy, StoreError
 from restante.ops.logs import log
 from restante.store.database import roll_back
 from restante.store.directory import lock
+from restante.store.worker import Worker
 from restante.waku.archive import Archived, Counts, TopicCount, history, pruning, reading, rows
 from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
 from restante.waku.archive.schema import FILE, SCHEMA
@@ -54,8 +54,8 @@ class SqliteArchive:
         self.database = database
         self.reader = reader
         self._held = held
-        self._writing = ThreadPoolExecutor(1, "archive-write")
-        self._reading = ThreadPoolExecutor(1, "archive-read")
+        self._writing = Worker("archive-write")
+        self._reading = Worker("archive-read")
         self._unmoved = 0
         """Bytes in the log since the last checkpoint, about."""
         self._failed = False
@@ -92,15 +92,15 @@ class SqliteArchive:
 
     async def _write(self, work: Callable[[], Result]) -> Result:
         try:
-            done = await asyncio.get_running_loop().run_in_executor(self._writing, work)
+            done = await self._writing.do(work)
         except StoreBusy:
             # If the disk is full: what is in the log may have its room in the database already, pruned pages above
             # all, and then the log can be written anew from its beginning.
-            self._writing.submit(self._checkpoint)
+            self._writing.later(self._checkpoint)
             raise
         if self._unmoved >= CHECKPOINT:
             self._unmoved = 0
-            self._writing.submit(self._checkpoint)  # who waits for this batch is answered meanwhile
+            self._writing.later(self._checkpoint)  # who waits for this batch is answered meanwhile
         return done
 
     def _save(self, batch: Sequence[Envelope], arrived: int) -> None:
@@ -164,9 +164,8 @@ class SqliteArchive:
 
     async def _read(self, work: Callable[[], Result]) -> Result:
         turn = _Turn(self.reader)
-        reading = asyncio.get_running_loop().run_in_executor(self._reading, turn.take, work)
         try:
-            return await reading
+            return await self._reading.do(lambda: turn.take(work))
         except asyncio.CancelledError:
             turn.stop()
             raise
@@ -175,8 +174,8 @@ class SqliteArchive:
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
-        self._reading.shutdown()
-        self._writing.shutdown()
+        self._reading.end()
+        self._writing.end()
         self.reader.close()
         self._checkpoint("TRUNCATE")
         self.database.close()

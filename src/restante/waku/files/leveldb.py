@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -73,11 +73,15 @@ def _item(key: bytes, value: bytes) -> files.Item:
 @contextmanager
 def _copied(folder: Path) -> Iterator[Path]:
     """Give a copy to open: LevelDB changes what it opens. Tables, the most of it, are linked where they can be."""
-    with _nobody_else(folder), tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as copy:
-        for file in folder.iterdir():
-            if file.name != "LOCK" and file.is_file():
-                _bring(file, Path(copy) / file.name)
-        yield Path(copy)
+    with _nobody_else(folder), ExitStack() as made:
+        try:
+            copy = Path(made.enter_context(tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent)))
+            for file in folder.iterdir():
+                if file.name != "LOCK" and file.is_file():
+                    _bring(file, copy / file.name)
+        except OSError as error:
+            raise StoreError(f"cannot make a copy of {folder} beside it: {error.strerror}") from error
+        yield copy
 
 
 def _bring(file: Path, to: Path) -> None:

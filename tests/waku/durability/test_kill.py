@@ -1,0 +1,119 @@
+"""kill -9 while callers post: what was confirmed is there after the restart, and nothing twice.
+
+What a killed process has written stays with the kernel; that a commit reaches the disk is for test_disk.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from durability.bounds import bounded
+from restante.errors import PeerError
+from restante.waku import wire
+from restante.waku.envelope import Envelope
+from waku.letters import letter
+from waku.processes import WAKU, NodeProcess, altered, archived, node_process
+from waku.raw_peer import GoneError, RawPeer
+
+KILLS: Final = 10
+CALLERS: Final = 4
+AHEAD: Final = 4
+"""Packets that a caller has under way."""
+EARLIEST, LATEST = 1, 150
+"""When the kill comes, in confirmations."""
+
+
+class Load:
+    """Rounds of posting on one data directory."""
+
+    def __init__(self, seed: int, data: Path) -> None:
+        self.data = data
+        self.confirmed: set[bytes] = set()
+        self.offered: set[bytes] = set()
+        self.interrupted = 0
+        """Packets that were under way at a kill."""
+        self._dice = random.Random(seed)
+        self._letters: list[Envelope] = []
+
+    async def until_killed(self, program: tuple[str, ...] = WAKU) -> None:
+        """Post, and kill the node in the middle of it."""
+        left = self._dice.randrange(EARLIEST, LATEST)
+        async with node_process(self.data, program=program) as node:
+
+            def count() -> None:
+                nonlocal left
+                left -= 1
+                if not left:
+                    node.serving.process.kill()
+
+            async with bounded("the kill"), asyncio.TaskGroup() as callers:
+                for _ in range(CALLERS):
+                    callers.create_task(self._call(node, count))
+            assert await node.serving.ended() == -signal.SIGKILL, node.serving.log
+
+    async def _call(self, node: NodeProcess, count: Callable[[], None]) -> None:
+        """Post until the node is gone: new envelopes, and copies of old ones, also of those under way elsewhere."""
+        peer = await RawPeer.greet(node.port, node.enode.public)
+        under_way: dict[bytes, set[bytes]] = {}
+        try:
+            while True:
+                while len(under_way) < AHEAD:
+                    some = self._some()
+                    under_way[peer.offer(some)] = {each.hash for each in some}
+                code, body = await peer.hear()
+                if code == wire.MESSAGE_RESPONSE:
+                    response = wire.read_response(body)
+                    assert not response.refusals, response
+                    self.confirmed |= under_way.pop(response.packet)
+                    count()
+        except (GoneError, PeerError, ConnectionError):
+            self.interrupted += len(under_way)
+
+    def _some(self) -> list[Envelope]:
+        dice = self._dice
+        fresh = [
+            letter(
+                len(self.offered) + number,
+                topic=bytes((dice.randrange(3), 0, 0, 0)),
+                age=dice.randrange(20),
+                size=dice.randrange(400),
+                now=int(time.time()),
+            )
+            for number in range(dice.randrange(1, 6))
+        ]
+        copies = dice.sample(self._letters, min(len(self._letters), dice.randrange(4)))
+        self._letters = (self._letters + fresh)[-50:]
+        self.offered |= {each.hash for each in fresh}
+        some = fresh + copies
+        dice.shuffle(some)
+        return some
+
+    async def losses(self) -> list[str]:
+        """Look at what is on disk while no node runs."""
+        there = Counter(await archived(self.data))
+        found = [f"{digest.hex()} was confirmed and is lost" for digest in self.confirmed - there.keys()]
+        found += [f"{digest.hex()} is there {times} times" for digest, times in there.items() if times > 1]
+        found += [f"{digest.hex()} was never offered" for digest in there.keys() - self.offered]
+        return found
+
+
+async def test_every_confirmed_envelope_survives_every_kill(tmp_path: Path) -> None:
+    load = Load(20261121, tmp_path / "data")
+    for _ in range(KILLS):
+        await load.until_killed()
+        assert await load.losses() == []
+    assert load.interrupted, "no kill hit a packet under way"
+    assert len(load.confirmed) > 100 * KILLS
+
+
+async def test_a_node_that_confirms_before_it_commits_is_caught(tmp_path: Path) -> None:
+    load = Load(8, tmp_path / "data")
+    await load.until_killed(altered("commits-late"))
+    assert [each for each in await load.losses() if each.endswith("is lost")]

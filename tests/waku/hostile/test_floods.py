@@ -1,0 +1,135 @@
+"""Too much of what is allowed: who sends it waits, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import pytest
+
+from restante.waku import wire
+from restante.waku.bloom import FULL
+from restante.waku.envelope import make
+from restante.waku.packed import pack
+from restante.waku.wire import Options
+from waku.hostile.siege import NOTHING, TOPIC, Siege, floods
+from waku.raw_peer import BASE, RawPeer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ATTACKERS: Final = 4
+
+
+async def all_of(siege: Siege, *bodies: tuple[int, bytes], times: int = 1) -> None:
+    """Have each attacker say all this, as fast as it is taken."""
+
+    async def attack(peer: RawPeer) -> None:
+        for _ in range(times):
+            for code, body in bodies:
+                peer.say(code, body)
+                await peer.drain()
+        await peer.fence()
+
+    await asyncio.gather(*(attack(peer) for peer in await siege.greet_many(ATTACKERS)))
+
+
+async def test_a_flood_of_good_envelopes(siege: Siege) -> None:
+    async with siege.beside_the_pair("a flood of good envelopes"):
+        peers = await siege.greet_many(ATTACKERS)
+
+        async def flood(peer: RawPeer) -> None:
+            for part in floods(3000, 100, size=300):
+                peer.offer(part)
+                await peer.drain()
+            await peer.fence()
+
+        await asyncio.gather(*map(flood, peers))
+
+
+async def test_a_flood_of_refused_envelopes(siege: Siege) -> None:
+    bodies = [wire.write_envelopes(each.raw for each in part) for part in floods(4000, 200, age=1000, size=300)]
+    async with siege.beside_the_pair("a flood of refused envelopes"):
+        await all_of(siege, *((wire.MESSAGES, body) for body in bodies))
+
+
+async def test_decades_of_ttl_are_refused(siege: Siege) -> None:
+    decades = [make(2**32 - 1 - number, 2**31 - 1, number.to_bytes(4, "big"), b"x") for number in range(2000)]
+    back = [make(each.expiry - 2**31, 2**31 - 1, each.topic, b"x") for each in decades]
+    async with siege.beside_the_pair("decades of TTL"):
+        peer = await siege.greet(NOTHING)
+        for envelopes in (decades, back):
+            response = await peer.post(*envelopes)
+            assert len(response.refusals) == len(envelopes)
+
+
+async def test_as_many_topics_as_envelopes_take_no_more_memory_than_is_set_aside(siege: Siege) -> None:
+    """A million would be like these: what is forgotten makes room."""
+    async with siege.beside_the_pair("20,000 envelopes of as many topics"):
+        peer = await siege.greet(NOTHING)
+        for part in floods(20_000, 1000, ttl=3600):
+            assert not (await peer.post(*part)).refusals
+        newcomer = await siege.greet(Options(bloom=1, pow=0.0))
+        await newcomer.fence()
+
+
+MANY: Final = [number.to_bytes(4, "big") for number in range(1 << 20, (1 << 20) + wire.MOST_TOPICS)]
+
+
+async def test_updates_of_ten_thousand_topics(siege: Siege) -> None:
+    bodies = [wire.write_options(Options(topics=frozenset(MANY[number:]))) for number in range(9)]
+    async with siege.beside_the_pair("updates of ten thousand topics"):
+        await all_of(siege, *((wire.STATUS_UPDATE, body) for body in bodies))
+
+
+async def test_minds_that_change_with_every_packet(siege: Siege) -> None:
+    bodies = [wire.write_options(Options(bloom=FULL ^ 1 << bit)) for bit in range(120)]
+    async with siege.beside_the_pair("filters that change with every packet"):
+        await all_of(siege, *((wire.STATUS_UPDATE, body) for body in bodies))
+
+
+async def test_packets_of_a_million_items(siege: Siege) -> None:
+    """They are 50 kB on the wire: whoever listed the items would need seconds and hundreds of MiB for each."""
+    million = b"\xfa\x10\x00\x00" + b"\x80" * (1 << 20)
+    codes = (wire.MESSAGES, wire.BATCH_ACK, wire.MESSAGE_RESPONSE, wire.STATUS_UPDATE)
+    async with siege.beside_the_pair("packets of a million items"):
+        for code in codes:
+            peer = await siege.greet(NOTHING)
+            peer.say(code, million)
+            await peer.fence()
+        stranger = await siege.enter()
+        stranger.say(wire.STATUS, million)
+        await stranger.ended()
+
+
+async def test_more_envelopes_than_a_packet_may_have(siege: Siege) -> None:
+    body = wire.write_envelopes([make(1, 1, b"tiny", b"").raw] * (wire.MOST_ENVELOPES + 1))
+    async with siege.beside_the_pair("50,001 envelopes of 10 bytes"):
+        peer = await siege.greet(NOTHING)
+        peer.say(wire.MESSAGES, body)
+        await peer.drain()
+        await siege.until("it was read", lambda: not peer.writer.transport.get_write_buffer_size())
+
+
+async def test_pings_and_pongs(siege: Siege) -> None:
+    async with siege.beside_the_pair("pings and pongs"):
+        for peer in await siege.greet_many(ATTACKERS):
+            for number in range(2000):
+                peer.frame((b"\2", b"\3")[number % 2] + pack(b"\xc0"))
+            await peer.fence()
+
+
+async def test_unknown_codes_and_hellos(siege: Siege) -> None:
+    async with siege.beside_the_pair("unknown codes, and Hellos again"):
+        for peer in await siege.greet_many(ATTACKERS):
+            for number in range(2000):
+                peer.frame(b"\x80" + pack(b"\xc0") if number % 2 else bytes((BASE + 99,)) + pack(b"anything"))
+            await peer.fence()
+
+
+async def test_copies_of_what_the_pair_has_posted(siege: Siege) -> None:
+    async with siege.beside_the_pair("copies of what the pair has posted") as pair:
+        peer = await siege.greet(Options(topics=frozenset([TOPIC]), pow=0.0))
+        for _ in range(200):
+            peer.offer(pair.posted)
+            await peer.drain()
+        await peer.fence()

@@ -1,0 +1,771 @@
+"""The node over sockets: who may come, who stays, what goes round between nodes, and what is left when one goes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+import structlog
+
+from durability.bounds import bounded
+from restante.errors import StoreError
+from restante.waku import devp2p, link, node, relay, rlp, serve, wire
+from restante.waku.acceptance import Policy
+from restante.waku.archive.schema import FILE
+from restante.waku.enode import Enode
+from restante.waku.envelope import Envelope, make
+from restante.waku.hello import Reason
+from restante.waku.keys import Key, node_id
+from restante.waku.limits import MIB, Limits
+from restante.waku.link import Link
+from restante.waku.mailserver import TRY_AGAIN, Terms
+from restante.waku.node import Housekeeping, Node
+from restante.waku.packed import pack
+from restante.waku.wire import Options
+from waku.inside import Clock, Inside, inside
+from waku.letters import EPOCH, TOPIC, letter
+from waku.raw_peer import BASE, FULL_NODE, Dice, GoneError, RawPeer
+
+KEY = Key(b"\x77" * 32)
+NOTHING = Options(pow=0.0, confirmations=True, topics=frozenset())
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Static peers are dialled again without a wait."""
+    monkeypatch.setattr(node, "AGAIN", (0.0, 0.0))
+
+
+class Quick(Node):
+    """Asks whether a peer is there as soon as it says nothing."""
+
+    def _devp2p_limits(self) -> devp2p.Limits:
+        return devp2p.Limits(ping=0.01, silence=1000.0)
+
+
+def time_has_come(its_link: Link) -> None:
+    """Have a link look whether its peer is there: it would when the time for a handshake is over."""
+    assert its_link._timer is not None
+    its_link._timer.cancel()
+    its_link._on_time()
+
+
+async def both_know(one: Inside, other: Inside) -> None:
+    """Wait until two nodes have greeted each other."""
+    for here, there in ((one, other), (other, one)):
+        await here.until("a peer", lambda here=here, there=there: knows(here, there))  # type: ignore[misc]
+
+
+def knows(here: Inside, there: Inside) -> bool:
+    found = here.node.peers.get(there.node._id)
+    return found is not None and found.here
+
+
+@asynccontextmanager
+async def keeping(here: Inside, there: Inside) -> AsyncIterator[None]:
+    """Have a node keep another as a static peer."""
+    task = asyncio.create_task(here.node.stay_connected(there.enode))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def has(here: Inside, *envelopes: Envelope) -> None:
+    """Wait until a node has archived these, each once, and nothing else."""
+    async with bounded("the archive"):
+        while len(await here.archive.hashes()) < len(envelopes):  # noqa: ASYNC110 - it is another thread's
+            await asyncio.sleep(0)
+    assert sorted(await here.archive.hashes()) == sorted(each.hash for each in envelopes)
+
+
+# ── between nodes ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_two_nodes_tell_each_other_what_they_get_whoever_dialled(tmp_path: Path) -> None:
+    async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b, keeping(a, b):
+        await both_know(a, b)
+        at_a, at_b = await a.greet(), await b.greet()
+        for poster, reader, posted in ((at_a, at_b, letter(1)), (at_b, at_a, letter(2))):
+            await poster.post(posted)
+            assert await reader.relayed(1) == [posted]
+        await has(a, letter(1), letter(2))
+        await has(b, letter(1), letter(2))
+
+
+async def test_an_envelope_goes_along_a_row_of_nodes_and_is_archived_at_each_once(tmp_path: Path) -> None:
+    async with (
+        inside(tmp_path / "a", number=1) as a,
+        inside(tmp_path / "b", number=2) as b,
+        inside(tmp_path / "c", number=3) as c,
+        keeping(a, b),
+        keeping(b, c),
+    ):
+        await both_know(a, b)
+        await both_know(b, c)
+        at_a, at_c = await a.greet(), await c.greet()
+        await at_a.post(letter(1), letter(2))
+        assert await at_c.relayed(2) == [letter(1), letter(2)]
+        await at_c.post(letter(3), letter(1))
+        assert await at_a.relayed(1) == [letter(3)]
+        for here in (a, b, c):
+            await has(here, letter(1), letter(2), letter(3))
+        await a.settled(at_a)
+        await c.settled(at_c)
+        assert (at_a.inbox, at_c.inbox) == ([], [])
+
+
+async def test_who_meets_a_node_later_is_told_what_lives(tmp_path: Path) -> None:
+    async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b:
+        await (await a.greet()).post(letter(1), letter(2))
+        async with keeping(b, a):
+            await has(b, letter(1), letter(2))
+
+
+async def test_a_static_peer_that_was_lost_is_dialled_until_it_is_back(tmp_path: Path) -> None:
+    async with inside(tmp_path / "a") as a:
+        async with inside(tmp_path / "b", number=2) as b, keeping(a, b):
+            await both_know(a, b)
+            enode = b.enode
+        assert not a.node.peers
+        task = asyncio.create_task(a.node.stay_connected(enode))
+        await a.until("an attempt", lambda: not a.node.links)
+        async with inside(tmp_path / "b", number=2, port=enode.port) as b:
+            await both_know(a, b)
+            await (await a.greet(NOTHING)).post(letter(1))
+            await has(b, letter(1))
+            for each in list(b.node.links):
+                each.drop()
+            await b.until("the loss", lambda: not knows(b, a))
+            await both_know(a, b)
+            task.cancel()
+
+
+async def test_two_that_keep_each_other_have_one_connection(tmp_path: Path) -> None:
+    """Both dial at once, and see both connections; that both end the other one's would go on for ever."""
+    async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b:
+        async with keeping(a, b), keeping(b, a):
+            await both_know(a, b)
+            await (await a.greet(NOTHING)).post(letter(1))
+            await has(b, letter(1))
+            await a.until("one link", lambda: len(a.node.peers) == 2)
+            lost = sum(a.node.counts.values())
+            await (await b.greet(NOTHING)).post(letter(2))
+            await has(a, letter(1), letter(2))
+            assert knows(a, b)
+            assert knows(b, a)
+            assert sum(a.node.counts.values()) - lost <= 1, a.node.counts  # what was relayed
+        assert a.node.counts["lost: already_connected"] <= 1
+
+
+@pytest.mark.parametrize("first", [1, 2])
+async def test_of_two_connections_made_at_once_both_keep_the_same(tmp_path: Path, first: int) -> None:
+    """Whichever of the two Hellos comes first, at either end."""
+    numbers = (1, 2) if node_id(Key(b"\1" * 32).public) < node_id(Key(b"\2" * 32).public) else (2, 1)
+    async with inside(tmp_path / "a", number=numbers[0]) as low, inside(tmp_path / "b", number=numbers[1]) as high:
+        dials: list[Callable[[], object]] = [lambda: low.node.dial(high.enode), lambda: high.node.dial(low.enode)]
+        if first == 2:
+            dials.reverse()
+        links = [await dial() for dial in dials]  # type: ignore[misc]
+        await both_know(low, high)
+        await low.until("the end of one", lambda: len(low.node.links) == len(high.node.links) == 1)
+        assert low.node.peers[high.node._id].dialled
+        assert not high.node.peers[low.node._id].dialled
+        assert len(links) == 2
+
+
+async def test_who_has_dialled_us_is_not_dialled(tmp_path: Path) -> None:
+    async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b, keeping(b, a):
+        await both_know(a, b)
+        async with keeping(a, b):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert len(a.node.links) == 1
+        assert a.node.counts == {}
+
+
+async def test_a_node_that_dials_itself_is_told_so(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        dialled = await here.node.dial(here.enode)
+        assert dialled.gone is not None
+        await dialled.gone
+        await here.until("the other end", lambda: not here.node.links)
+        assert here.node.counts == {"lost: self_connection": 2}
+        with pytest.raises(GoneError) as gone:
+            await here.enter(here.node.key)
+        assert gone.value.reason is Reason.SELF_CONNECTION
+
+
+async def test_a_node_with_another_key_than_was_said_is_no_peer(tmp_path: Path) -> None:
+    async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b:
+        dialled = await a.node.dial(Enode(KEY.public, "127.0.0.1", b.port))
+        assert dialled.gone is not None
+        await dialled.gone
+        await b.until("the other end", lambda: not b.node.links)
+        assert a.node.counts == {"lost: the connection was lost": 1}
+        assert b.node.counts == {"lost: breach": 1}
+        assert not a.node.peers
+
+
+# ── who may come ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_who_is_there_already_is_told_so_and_the_first_stays(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        first = await here.greet(key=KEY)
+        second = await here.enter(KEY)
+        assert await second.ended() is Reason.ALREADY_CONNECTED
+        await first.post(letter(1))
+
+
+async def test_who_comes_back_takes_the_place_of_a_connection_that_says_nothing(tmp_path: Path) -> None:
+    async with inside(tmp_path, node_type=Quick, housekeeping=Housekeeping(max_peers=1)) as here:
+        first = await here.greet(key=KEY)
+        [its_link] = here.node.links
+        time_has_come(its_link)
+        await here.until("a Ping that is not answered", lambda: its_link.silent)
+        second = await here.greet(key=KEY)
+        assert await first.ended() is Reason.ALREADY_CONNECTED
+        await second.post(letter(1))
+
+
+async def test_so_many_peers_and_no_more(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
+        first, second = await here.greet(), await here.greet()
+        assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
+        first.cut()
+        await here.until("the loss", lambda: len(here.node.peers) == 1)
+        third = await here.greet()
+        await third.post(letter(1))
+        assert await second.relayed(1) == [letter(1)]
+
+
+async def test_a_node_that_has_all_its_peers_keeps_its_static_ones(tmp_path: Path) -> None:
+    async with (
+        inside(tmp_path / "a", housekeeping=Housekeeping(max_peers=1)) as a,
+        inside(tmp_path / "b", number=2) as b,
+    ):
+        await a.greet()
+        async with keeping(a, b):
+            await both_know(a, b)
+
+
+async def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=2)) as here:
+        first = await here.greet()
+        await RawPeer.knock(here.port, here.node.key.public)
+        await here.until("two links", lambda: len(here.node.links) == 2)
+        with pytest.raises(GoneError) as gone:
+            await here.enter()
+        assert gone.value.reason is None
+        assert here.node.counts == {"turned away at the door": 1}
+        first.cut()
+        await here.until("the loss", lambda: len(here.node.links) == 1)
+        await here.greet()
+
+
+async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
+        good, bad = await here.greet(), await here.greet()
+        bad.say_all([(wire.MESSAGES, b"\x80")] * (node.WRONG - 1))
+        await bad.fence()
+        assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
+        bad.say(wire.MESSAGES, b"\x80")
+        await bad.fence()
+        await here.greet()
+        assert await bad.ended() is Reason.TOO_MANY_PEERS
+        await good.fence()
+        assert len(here.node.peers) == 2
+
+
+async def test_what_is_not_complete_is_bounded_for_all_together(tmp_path: Path) -> None:
+    """Each may send a large packet, and slowly; but not all of them at once."""
+    async with inside(tmp_path, limits=Limits(unfinished_bytes=100_000)) as here:
+        good, small, large = [await here.greet() for _ in range(3)]
+        packet = Dice(5).draw(90_000)
+        small.writer.write(small.rlpx.seal(packet)[:40_000])
+        await here.until("the first part", lambda: here.node.unfinished > 39_000)
+        large.writer.write(large.rlpx.seal(packet)[:70_000])
+        assert await large.ended() is Reason.TOO_MANY_PEERS
+        await here.until("the loss", lambda: len(here.node.links) == 2)
+        assert 39_000 < here.node.unfinished <= 40_000
+        small.cut()
+        await here.until("the loss", lambda: here.node.unfinished == 0)
+        await good.fence()
+
+
+async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "STRANGERS", 2)
+    async with inside(tmp_path, housekeeping=Housekeeping(max_peers=1)) as here:
+        for _ in range(3):
+            await RawPeer.knock(here.port, here.node.key.public)
+        await here.until("three links", lambda: len(here.node.links) == 3)
+        with pytest.raises(GoneError):
+            await here.enter()
+
+
+async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "GREETING", 0.05)
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        assert await (await here.enter()).ended() is Reason.PING_TIMEOUT
+        await peer.fence()  # who has said it may stay
+
+
+async def test_who_asks_for_more_than_there_is_here_is_disconnected(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        peer.frame(rlp.encode(BASE + wire.CODES) + pack(b"\xc0"))
+        assert await peer.ended() is Reason.BREACH
+
+
+# ── relaying ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_envelope_that_no_packet_holds_is_archived_and_not_relayed(tmp_path: Path) -> None:
+    """status-go would disconnect from whoever sent it such a packet, and so from us, whoever made it."""
+    large, small = letter(1, size=MIB - 20, ttl=1), letter(2)
+    assert len(large.raw) > wire.PACKET - 16
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        poster, reader = await here.greet(NOTHING), await here.greet()
+        assert not (await poster.post(large, small)).refusals
+        assert await reader.relayed(1) == [small]
+        assert await (await here.greet()).relayed(1) == [small]
+        await has(here, large, small)
+
+
+async def test_a_backlog_comes_in_packets_that_every_node_takes(tmp_path: Path) -> None:
+    letters = [letter(number, topic=number.to_bytes(4, "big"), size=3000) for number in range(1200)]
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        poster = await here.greet(NOTHING)
+        await poster.post(*letters)
+        reader = await here.greet()
+        found: list[Envelope] = []
+        while len(found) < len(letters):
+            code, body = await reader.hear()
+            assert code == wire.MESSAGES
+            assert len(body) <= wire.PACKET
+            found += wire.read_envelopes(body)
+        assert Counter(each.hash for each in found) == Counter(each.hash for each in letters)
+
+
+async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "LOOKS", 10)
+    letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(1000)]
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        await (await here.greet(NOTHING)).post(*letters)
+        reader = await here.greet(Options(bloom=1 << 511))  # wants none of them, and each has to be looked at
+        [its_link] = [each for each in here.node.links if each.peer.interest.bloom == 1 << 511]
+        turns = 0
+        while its_link.in_arrears:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 50
+        await here.settled(reader)
+        assert reader.inbox == []
+
+
+async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "LOOKS", 1)
+    letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(250)]
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        await (await here.greet(NOTHING)).post(*letters)
+        reader = await here.greet(NOTHING)
+        for wanted in (200, 250):
+            topics = frozenset(each.topic for each in letters[:wanted])
+            reader.say(wire.STATUS_UPDATE, wire.write_options(Options(topics=topics)))
+            await here.until("a backlog", lambda: any(each.in_arrears for each in here.node.links))
+        await here.until("its end", lambda: not any(each.in_arrears for each in here.node.links))
+        await here.settled(reader)
+        found = {each.hash for _, body in reader.inbox for each in wire.read_envelopes(body)}
+        assert found == {each.hash for each in letters}
+
+
+def narrow(its_link: Link, peer: RawPeer) -> None:
+    """Have the kernel take little for a peer that does not read."""
+    assert its_link._transport is not None
+    its_link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+    peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+
+
+async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        poster, reader = await here.greet(NOTHING), await here.greet()
+        [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
+        monkeypatch.setattr(link, "TAKES_NOTHING", 0.05)
+        narrow(its_link, reader)
+        number = 0
+        while not its_link.stuck:
+            await poster.post(letter(number := number + 1, size=500_000))
+        owed = its_link.unsent()
+        await poster.post(letter(number + 1, size=500_000))
+        await here.until("the end of its patience", lambda: its_link not in here.node.links)
+        assert owed < 64 * 1024 + 2 * 510_000
+        assert here.node.relay.counts["relayed later, when the peer reads"] >= 1
+        assert await reader.ended() is None
+
+
+# ── what is allowed ──────────────────────────────────────────────────────────────────────────────
+
+
+def unread(here: Inside) -> list[Link]:
+    return [each for each in here.node.links if each._unread]
+
+
+async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_path: Path) -> None:
+    limits = Limits(address_envelopes=1.0, address_envelopes_at_once=14)
+    async with inside(tmp_path, limits=limits, node_type=Quick) as here:
+        peer = await here.greet()
+        await peer.post(*(letter(number) for number in range(5)))
+        assert unread(here) == []
+        await peer.post(*(letter(number) for number in range(5, 10_000)))
+        [its_link] = unread(here)
+        peer.cut()  # for hours nobody would look
+        time_has_come(its_link)
+        await here.until("the loss", lambda: not here.node.links)
+
+
+@pytest.mark.parametrize(
+    ("packet", "count"),
+    [
+        ((wire.MESSAGES, wire.write_envelopes([letter(1).raw])), 2),
+        ((wire.MESSAGES, b"\xc0"), 1),
+        ((wire.MESSAGES, wire.write_envelopes([letter(1, age=1000).raw])), 12),
+        ((wire.MESSAGES, b"\x80"), 11),
+        ((99, b""), 1),
+        ((wire.STATUS_UPDATE, wire.write_options(Options(topics=frozenset()))), 101),
+        ((wire.STATUS_UPDATE, wire.write_options(Options(light=True))), 1),
+    ],
+)
+async def test_what_each_packet_counts_for(packet: tuple[int, bytes], count: int, tmp_path: Path) -> None:
+    async with inside(tmp_path, limits=Limits(address_envelopes=0)) as here:
+        peer = await here.greet()
+        [its_link] = here.node.links
+        spent = partial(its_link.account._envelopes.spent, 0.0, 0.0)
+        before = spent()
+        peer.say(*packet)
+        await peer.fence()
+        assert spent() - before == count + 1  # and the Ping of the fence
+
+
+async def test_all_of_an_address_share_what_it_may_send_also_when_they_come_again(tmp_path: Path) -> None:
+    limits = Limits(address_envelopes=0.001, address_envelopes_at_once=60)
+    async with inside(tmp_path, limits=limits) as here:
+        for number in range(3):
+            peer = await here.greet()
+            await peer.post(*(letter(number * 100 + each) for each in range(15)))
+            peer.cut()
+            await here.until("the loss", lambda: not here.node.links)
+        late = await RawPeer.enter(here.port, here.node.key.public)
+        late.say(wire.STATUS, wire.write_options(FULL_NODE))
+        late.offer([letter(1000 + each) for each in range(15)])
+        await here.until("one that is left unread", lambda: len(unread(here)) == 1)
+
+
+async def test_who_comes_too_often_is_turned_away_at_the_door(tmp_path: Path) -> None:
+    limits = Limits(address_connects=0.001, address_connects_at_once=2)
+    async with inside(tmp_path, limits=limits) as here:
+        for _ in range(3):
+            (await here.greet()).cut()
+        with pytest.raises(GoneError):
+            await here.enter()
+
+
+async def test_who_is_left_unread_makes_room_for_itself(tmp_path: Path) -> None:
+    """Whether it is still there, nobody could tell: we do not listen."""
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        [its_link] = here.node.links
+        its_link.hold()
+        again = await here.greet(key=peer.key)
+        await again.fence()
+        assert await peer.ended() is Reason.ALREADY_CONNECTED
+
+
+async def test_what_a_peer_missed_while_it_did_not_read_comes_when_it_does(tmp_path: Path) -> None:
+    limits = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
+    letters = [make(EPOCH + 50, 50, TOPIC, Dice(number).draw(30_000)) for number in range(40)]
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        poster, reader = await here.greet(NOTHING), await here.greet()
+        [its_link] = [each for each in here.node.links if each.peer.interest.wants(TOPIC)]
+        narrow(its_link, reader)
+        for each in letters:
+            await poster.post(each)
+        assert its_link.missed is not None
+        assert its_link.unsent() < 3 * 64 * 1024
+        found: set[bytes] = set()
+        async with bounded("all of them"):
+            while len(found) < len(letters):
+                code, body = await reader.hear()
+                assert code == wire.MESSAGES
+                found |= {each.hash for each in wire.read_envelopes(body)}
+        assert found == {each.hash for each in letters}
+
+
+async def test_who_reads_slowly_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        [its_link] = here.node.links
+        left = [1000]
+        monkeypatch.setattr(Link, "unsent", lambda _link: left[0])
+        its_link.pause_writing()
+        left[0] = 999
+        its_link._look(1000)  # it has read something
+        await asyncio.sleep(0)
+        assert here.node.links == {its_link}
+        its_link._look(999)  # and now nothing
+        await here.until("the loss", lambda: not here.node.links)
+        assert here.node.counts == {"lost: ping_timeout": 1}
+        peer.cut()
+
+
+async def test_a_large_packet_is_taken_in_while_others_are_served(tmp_path: Path) -> None:
+    limits = Limits(address_bytes=0, address_envelopes=0)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        large, small = await here.greet(NOTHING), await here.greet(NOTHING)
+        packet = large.offer([letter(number) for number in range(20_000)])
+        await large.drain()
+        await here.until("the large packet", lambda: bool(here.node._digesting))
+        await small.post(letter(1_000_000))
+        assert here.node._digesting  # it still is
+        assert (await large.confirmed(packet)).refusals == ()
+        assert (await here.archive.counts()).envelopes == 20_001
+
+
+async def test_a_large_packet_with_one_that_is_no_envelope_counts_for_nothing(tmp_path: Path) -> None:
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        peer = await here.greet(NOTHING)
+        raws = [letter(number).raw for number in range(5000)]
+        peer.say(wire.MESSAGES, wire.write_envelopes([*raws, b"\xc0"]))
+        await here.until("the fault", lambda: here.node.counts["packets that were no good"] == 1)
+        assert here.node.mailserver.counts == {}
+        assert (await peer.post(letter(1))).refusals == ()
+
+
+async def test_links_that_are_gone_are_gone_whatever_they_brought(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        await peer.post(letter(1))
+        number = id(next(iter(here.node.links)))
+        peer.cut()
+        await here.until("the loss", lambda: not here.node.links)
+        gc.collect()
+        assert number not in {id(each) for each in gc.get_objects() if isinstance(each, Link)}
+        assert here.node.mailserver.pool.live
+
+
+async def test_packets_without_envelopes_count_by_their_length(tmp_path: Path) -> None:
+    limits = Limits(address_envelopes=1.0, address_envelopes_at_once=100)
+    async with inside(tmp_path, limits=limits) as here:
+        peer = await here.greet()
+        peer.say(99, bytes(3000))
+        await peer.fence()
+        assert unread(here) == []
+        peer.say(99, bytes(3000))
+        await here.until("one that waits", lambda: len(unread(here)) == 1)
+
+
+async def test_bytes_count_as_they_are_when_inflated(tmp_path: Path) -> None:
+    limits = Limits(address_bytes=1.0, address_bytes_at_once=300_000)
+    async with inside(tmp_path, limits=limits) as here:
+        peer = await here.greet()
+        body = bytes(200_000)
+        assert len(pack(body)) < 10_000
+        peer.say(99, body)
+        await peer.fence()
+        assert unread(here) == []
+        peer.say(99, body)
+        await here.until("one that waits", lambda: len(unread(here)) == 1)
+
+
+async def test_who_brings_more_than_the_disk_takes_is_left_unread_until_it_has(tmp_path: Path) -> None:
+    limits = Limits(unsaved_bytes=MIB)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        poster, other = await here.greet(NOTHING), await here.greet(NOTHING)
+        with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as busy:
+            busy.execute("BEGIN IMMEDIATE")
+            first = other.offer([letter(1)])
+            await other.fence()
+            await here.until("a batch that waits", lambda: not here.node.mailserver.gathered)
+            packets = [poster.offer([letter(number, size=600_000)]) for number in (2, 3)]
+            await here.until("it is left unread", lambda: len(unread(here)) == 1)
+            packets.append(poster.offer([letter(4)]))
+            busy.execute("ROLLBACK")
+        for packet in packets:
+            assert not (await poster.confirmed(packet)).refusals
+        await other.confirmed(first)
+        assert unread(here) == []
+
+
+# ── the disk ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_full_disk_is_said_and_what_comes_again_is_archived_when_there_is_room(tmp_path: Path) -> None:
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        poster, reader = await here.greet(NOTHING), await here.greet()
+        await poster.post(letter(1))
+        await reader.relayed(1)
+        [(pages,)] = here.archive.database.execute("PRAGMA page_count")
+        here.archive.database.execute(f"PRAGMA max_page_count = {pages + 1}")
+        large = letter(2, size=100_000, ttl=100)
+        with structlog.testing.capture_logs() as logs:
+            response = await poster.post(large)
+            assert [(each.hash, each.code) for each in response.refusals] == [(large.hash, wire.OTHER_ERROR)]
+            assert await reader.relayed(1) == [large]
+            assert not (await poster.post(letter(1))).refusals  # this one is there
+            here.archive.database.execute("PRAGMA max_page_count = 1000000")
+            assert (await poster.post(large)).refusals, "it is tried again after a while only"
+            here.clock.now += TRY_AGAIN
+            assert not (await poster.post(large)).refusals
+        assert [each["event"] for each in logs] == [
+            "envelopes are not archived until there is room",
+            "envelopes are archived again",
+        ]
+        await has(here, letter(1), large)
+        await here.settled(poster, reader)
+        assert reader.inbox == []
+
+
+async def test_a_commit_that_failed_is_the_end_and_nobody_is_told(tmp_path: Path) -> None:
+    def refuse_commit(action: int, name: str | None, *_: str | None) -> int:
+        commits = action == sqlite3.SQLITE_TRANSACTION and name == "COMMIT"
+        return sqlite3.SQLITE_DENY if commits else sqlite3.SQLITE_OK
+
+    async with inside(tmp_path) as here:
+        poster, reader = await here.greet(NOTHING), await here.greet()
+        here.archive.database.set_authorizer(refuse_commit)
+        poster.offer([letter(1)])
+        async with bounded("the end of the node"):
+            with pytest.raises(StoreError, match="commit failed"):
+                await here.running
+        here.archive.database.set_authorizer(None)
+        for peer in (poster, reader):
+            await peer.fence()
+        assert poster.inbox == []
+        assert await reader.relayed(1) == [letter(1)]
+        assert await here.archive.hashes() == []
+
+
+async def test_what_is_kept_too_long_or_is_too_much_is_pruned(tmp_path: Path) -> None:
+    house = Housekeeping(retention=100, retention_bytes=3 * len(letter(1, ttl=200).raw))
+    letters = [letter(number, ttl=200, age=age) for number, age in enumerate((100, 50, 40, 30, 20, 10))]
+    async with inside(tmp_path, terms=Terms(retention=100), housekeeping=house) as here:
+        await (await here.greet()).post(*letters)
+        here.clock.now += 1
+        assert await here.node.prune() == 3
+        assert await here.archive.hashes() == [each.hash for each in letters[3:]]
+        assert await here.node.prune() == 0
+
+
+# ── the end ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_drain_confirms_what_was_offered_and_says_goodbye(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        poster, reader, stranger = await here.greet(), await here.greet(), await here.enter()
+        with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as busy:
+            busy.execute("BEGIN IMMEDIATE")
+            packets = [poster.offer([letter(number)]) for number in range(3)]
+            await poster.fence()
+            draining = asyncio.create_task(here.node.drain(here.running))
+            await asyncio.sleep(0)
+            with pytest.raises(OSError):
+                await asyncio.open_connection("127.0.0.1", here.port)
+            assert poster.inbox == []
+            busy.execute("ROLLBACK")
+        for packet in packets:
+            await poster.confirmed(packet)
+        assert len(await reader.relayed(3)) == 3
+        for peer in (poster, reader, stranger):
+            assert await peer.ended() is Reason.CLIENT_QUITTING
+        await draining
+        assert not here.node.links
+        await has(here, *(letter(number) for number in range(3)))
+        here.running = asyncio.create_task(asyncio.sleep(0))
+
+
+async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "DRAIN", 0.05)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        deaf = await here.greet()
+        [its_link] = here.node.links
+        narrow(its_link, deaf)
+        poster = await here.greet(NOTHING)
+        number = 0
+        while not its_link.unsent():
+            await poster.post(letter(number := number + 1, size=500_000))
+        async with bounded("the end"):
+            await here.node.drain(here.running)
+        await here.until("the end of all links", lambda: not here.node.links)
+
+
+# ── what is told ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        await peer.post(letter(1), letter(2, age=1000))
+        await peer.post(letter(1))
+        peer.say(wire.REQUEST, b"history")
+        await here.greet(key=KEY)
+        await (await here.enter(KEY)).ended()
+        await here.until("the loss", lambda: len(here.node.links) == 2)
+        with structlog.testing.capture_logs() as logs:
+            serve._tell(here.node, here.node.mailserver.counts + here.node.counts)
+        [told] = logs
+        assert told == {
+            "event": "the last minute",
+            "log_level": "info",
+            "peers": 2,
+            "hashes": 1,
+            "new": 1,
+            "known": 1,
+            "archived": 1,
+            "old": 1,
+            "lost: already_connected": 1,
+            "requests for history, not answered": 1,
+        }
+
+
+@pytest.mark.parametrize(("late", "warned"), [(24, False), (26, True)])
+async def test_a_clock_that_is_probably_wrong_is_told(tmp_path: Path, late: int, warned: bool) -> None:
+    async with inside(tmp_path) as here:
+        good = [letter(number) for number in range(100)]
+        bad = [letter(number, age=-60 if number % 2 else 1000) for number in range(late)]
+        await (await here.greet()).post(*good, *bad)
+        with structlog.testing.capture_logs() as logs:
+            serve._tell(here.node, here.node.mailserver.counts)
+        assert [each["log_level"] for each in logs] == ["info", "warning"][: 1 + warned]
+
+
+async def test_time_goes_on_in_ticks(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        await (await here.greet()).post(letter(1, ttl=10))
+        here.clock.now = EPOCH + 11
+        here.node.tick()
+        assert (here.node.mailserver.pool.live, len(here.node.mailserver.pool.known)) == ({}, 1)
+        here.clock.now = EPOCH + 31
+        here.node.tick()
+        assert not here.node.mailserver.pool.known
+
+
+def test_the_clock_is_an_argument() -> None:
+    assert Clock().wall() == EPOCH
+    assert FULL_NODE.pow == 0

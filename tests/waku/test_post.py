@@ -1,0 +1,137 @@
+"""`restante waku post`: what was posted is archived, and who has the key opens it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from restante.errors import Misuse
+from restante.waku import keyfile
+from restante.waku.address import PASSWORD, sealed_for
+from restante.waku.archive import open_archive
+from restante.waku.dice import SystemDice
+from restante.waku.envelope import Envelope
+from restante.waku.sealing import SymmetricKey, open_sealed, topic_of
+
+RESTANTE = (sys.executable, "-m", "restante", "waku")
+
+
+@contextmanager
+def node(data: Path) -> Iterator[str]:
+    """Run a node; gives its enode. It drains at the end."""
+    serve = (*RESTANTE, "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--admin", "off")
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+            process.terminate()
+            _, said = process.communicate(timeout=20)
+            assert process.returncode == 0, said
+        finally:
+            process.kill()
+
+
+def post(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*RESTANTE, "post", *arguments],
+        input=text,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def archived(data: Path) -> list[Envelope]:
+    async def read() -> list[Envelope]:
+        archive = open_archive(data)
+        try:
+            return [each.envelope() for each in await archive.after(0, 100)]
+        finally:
+            await archive.close()
+
+    return asyncio.run(read())
+
+
+def test_what_is_posted_is_archived_and_opened_by_who_has_the_key(tmp_path: Path) -> None:
+    bob, alice = SystemDice().key(), keyfile.load_or_make(tmp_path / "alice")
+    topic = "01020304"
+    with node(tmp_path / "data") as enode:
+        posted = [
+            post(enode, "--channel", "status", "to the chat"),
+            post(enode, "--topic", topic, text="by password", **{PASSWORD: "open sesame"}),
+            post(enode, "--topic", topic, "--to", bob.public.hex(), "--sign", str(tmp_path / "alice"), "to Bob"),
+        ]
+    assert [each.returncode for each in posted] == [0, 0, 0], posted
+    chat, secret, letter = archived(tmp_path / "data")
+    assert [each.hash.hex() for each in (chat, secret, letter)] == [each.stdout.strip() for each in posted]
+    assert chat.topic == topic_of("status")
+    assert open_sealed(chat.data, SymmetricKey.from_password("status")).payload == b"to the chat"
+    assert open_sealed(secret.data, SymmetricKey.from_password("open sesame")).payload == b"by password"
+    opened = open_sealed(letter.data, bob)
+    assert (opened.payload, opened.signer) == (b"to Bob", alice.public)
+
+
+def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with node(tmp_path / "data") as enode:
+        long = post(enode, "--channel", "x", "--ttl", "9999999", "text")
+        assert (long.returncode, long.stderr) == (
+            1,
+            "restante: the node refused the envelope: the ttl is longer than this node takes\n",
+        )
+        port = enode.rpartition(":")[2]
+        stranger = f"enode://{SystemDice().key().public.hex()}@127.0.0.1:{port}"
+        wrong = post(stranger, "--channel", "x", "text")
+        assert wrong.returncode == 1
+        assert wrong.stderr.startswith("restante: the node went away: ")
+    gone = post(enode, "--channel", "x", "text")
+    assert (gone.returncode, gone.stderr) == (
+        1,
+        f"restante: cannot connect to 127.0.0.1:{port}: Connection refused\n",
+    )
+    nowhere = post("enode://x", "--channel", "x", "text")
+    assert nowhere.returncode == 2
+    assert archived(tmp_path / "data") == []
+
+
+KEY = SystemDice().key().public.hex()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("x", "01020304", None, None), "--channel stands for a topic and a key"),
+        ((None, None, None, None), "say where it goes"),
+        ((None, "01020304", None, None), "say who can open it"),
+        ((None, "010203", None, KEY), "no topic; it has 8 hexadecimal digits"),
+        ((None, "01020304", Path("none"), KEY), "not both"),
+        ((None, "01020304", Path("none"), None), "cannot read none: No such file"),
+        ((None, "01020304", None, "abc"), "no public key"),
+        ((None, "01020304", None, "00" * 64), "no public key"),
+    ],
+)
+def test_where_it_goes_and_who_can_open_it_must_be_said_once(
+    given: tuple[str | None, str | None, Path | None, str | None], words: str
+) -> None:
+    with pytest.raises(Misuse, match=words):
+        sealed_for(*given, {})
+
+
+def test_a_password_comes_from_a_file_or_the_environment_without_the_end_of_its_line(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("open sesame\n")
+    expected = SymmetricKey.from_password("open sesame").secret
+    for file, environment in ((tmp_path / "password", {PASSWORD: "other"}), (None, {PASSWORD: "open sesame"})):
+        topic, key = sealed_for(None, "0x01020304", file, None, environment)
+        assert isinstance(key, SymmetricKey)
+        assert (topic, key.secret) == (b"\1\2\3\4", expected)
+
+
+def test_a_public_key_may_have_the_prefix_that_others_write() -> None:
+    assert sealed_for(None, "01020304", None, f"0x04{KEY}", {}) == (b"\1\2\3\4", bytes.fromhex(KEY))

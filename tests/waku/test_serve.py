@@ -1,0 +1,196 @@
+"""`restante waku serve`: how it begins, how it ends, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import signal
+import sqlite3
+import stat
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from durability.bounds import bounded
+from durability.processes import started
+from restante.waku import wire
+from restante.waku.archive.schema import FILE
+from restante.waku.caller import CallError, call
+from restante.waku.hello import Reason
+from restante.waku.interest import Interest
+from restante.waku.keys import Key
+from restante.waku.wire import OTHER_ERROR
+from waku.letters import letter
+from waku.processes import WAKU, altered, archived, node_process
+from waku.raw_peer import GoneError
+
+
+async def test_its_enode_is_the_first_line_and_its_key_is_its_own(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with node_process(data) as node:
+        url = node.url
+        assert url.startswith(f"enode://{node.enode.public.hex()}@127.0.0.1:")
+        key = data / "node.key"
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert Key(bytes.fromhex(key.read_text())).public == node.enode.public
+        assert stat.S_IMODE(data.stat().st_mode) == 0o700
+        await node.serving.stop()
+        assert node.serving.process.stdout is not None
+        assert await node.serving.process.stdout.read() == b"", "nothing else is on standard output"
+    async with node_process(data) as node:
+        assert node.url.partition("@")[0] == url.partition("@")[0]
+        assert (await node.serving.logged("listening"))["data"] == str(data)
+
+
+async def test_a_key_that_others_may_read_is_one_sentence(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("ab" * 32)
+    key.chmod(0o644)
+    async with started(tmp_path / "data", WAKU, ("--key", str(key))) as serving:
+        assert await serving.ended() == 2
+        assert serving.log == [f"restante: {key} holds a private key, and others may read it: chmod 600 {key}"]
+
+
+async def test_a_port_that_is_taken_and_a_flag_that_means_nothing_are_one_sentence_each(tmp_path: Path) -> None:
+    async with node_process(tmp_path / "data") as node:
+        address = f"127.0.0.1:{node.port}"
+        async with started(tmp_path / "other", WAKU, ("--listen", address)) as serving:
+            assert await serving.ended() == 2
+            assert serving.log == [f"restante: cannot listen on {address}: Address already in use (--listen)"]
+    async with started(tmp_path / "other", WAKU, ("--topics", "all")) as serving:
+        assert await serving.ended() == 2
+        [sentence] = serving.log
+        assert sentence.startswith("restante: --topics: 'all' is no topic")
+
+
+async def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with node_process(data) as node, started(data, WAKU) as second:
+        assert await second.ended() == 1
+        [sentence] = second.log
+        assert sentence.startswith("restante: another process is using the data directory")
+        await (await node.greet()).post(letter(now=int(time.time())))  # the first does not mind
+
+
+async def test_sigterm_confirms_what_was_offered_and_says_goodbye(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    letters = [letter(number, now=int(time.time())) for number in range(20)]
+    async with node_process(data) as node:
+        poster, reader = await node.greet(), await node.greet()
+        with closing(sqlite3.connect(data / FILE, isolation_level=None)) as busy:
+            busy.execute("BEGIN IMMEDIATE")
+            packets = [poster.offer([each]) for each in letters]
+            await poster.fence()  # all of it was read
+            node.serving.send(signal.SIGTERM)
+            await node.serving.logged("draining")
+            assert [code for code, _ in poster.inbox if code != wire.MESSAGES] == []
+            busy.execute("ROLLBACK")
+        for packet in packets:
+            assert not (await poster.confirmed(packet)).refusals
+        assert await reader.relayed(len(letters)) == letters
+        for peer in (poster, reader):
+            assert await peer.ended() is Reason.CLIENT_QUITTING
+        assert await node.serving.ended() == 0
+    assert sorted(await archived(data)) == sorted(each.hash for each in letters)
+
+
+async def test_sigint_as_soon_as_it_listens_is_a_clean_end(tmp_path: Path) -> None:
+    async with node_process(tmp_path / "data") as node:
+        node.serving.send(signal.SIGINT)
+        assert await node.serving.ended() == 0
+
+
+async def test_a_second_sigterm_ends_it_even_if_the_disk_hangs(tmp_path: Path) -> None:
+    async with node_process(tmp_path / "data", program=altered("hangs-at-commit")) as node:
+        poster, reader = await node.greet(), await node.greet()
+        poster.offer([letter(now=int(time.time()))])
+        await reader.relayed(1)
+        node.serving.send(signal.SIGTERM)
+        await node.serving.logged("draining")
+        node.serving.send(signal.SIGTERM)
+        assert await node.serving.ended() == 1
+        with pytest.raises(GoneError):
+            await poster.hear()  # no confirmation
+
+
+async def test_a_disk_that_fails_ends_it_with_one_sentence_and_nobody_is_told(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    kept, lost = letter(1, now=int(time.time())), letter(2, now=int(time.time()), size=100_000, ttl=2)
+    async with node_process(data, "--min-pow", "0") as node:
+        poster = await node.greet()
+        await poster.post(kept)
+        # A limit on the size of files stands for the disk: the kernel refuses to let the log grow (setrlimit(2)).
+        size = (data / f"{FILE}-wal").stat().st_size
+        resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        poster.offer([lost])
+        assert await node.serving.ended() == 1
+        assert node.serving.log[-1].startswith("restante: ")
+        assert not [line for line in node.serving.log if "Traceback" in line]
+        with pytest.raises(GoneError):
+            await poster.hear()
+    assert await archived(data) == [kept.hash]
+
+
+async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: Path) -> None:
+    data = tmp_path / "b"
+    async with node_process(data) as b:
+        url = b.url
+        async with node_process(tmp_path / "a", "--peer", url) as a:
+            await a.serving.logged("a static peer is connected")
+            poster, reader = await a.greet(), await b.greet()
+            await poster.post(letter(1, now=int(time.time())))
+            await reader.relayed(1)
+            b.serving.process.kill()
+            await b.serving.ended()
+            lost = await a.serving.logged("a static peer is not connected")
+            assert lost["peer"] == b.enode.address
+            connected = len(a.serving.log)
+            async with node_process(data, "--listen", b.enode.address) as back:
+                async with bounded("the static peer"):
+                    while not any("is connected" in line for line in a.serving.log[connected:]):
+                        await a.serving.news()
+                assert back.url == url
+                reader = await back.greet()
+                assert len(await reader.relayed(1)) == 1  # it lives yet, and a has brought it
+                await poster.post(letter(2, now=int(time.time())))
+                await reader.relayed(1)
+                await back.serving.stop()
+            await a.serving.stop()
+    assert sorted(await archived(data)) == sorted(await archived(tmp_path / "a"))
+
+
+async def test_a_caller_hands_over_and_is_told(tmp_path: Path) -> None:
+    now = int(time.time())
+    async with node_process(tmp_path / "data") as node:
+        async with call(node.enode, Key(b"\5" * 32), Interest.named([])) as caller:
+            assert not (await caller.offer([letter(1, now=now)])).refusals
+            [refusal] = (await caller.offer([letter(2, now=now, ttl=8 * 86400)])).refusals
+            assert refusal.code == OTHER_ERROR
+            waiting = asyncio.create_task(caller.offer([letter(3, now=now)]))
+            node.serving.process.kill()
+            await node.serving.ended()
+            assert caller.link is not None
+            assert caller.link.gone is not None
+            await caller.link.gone
+            await asyncio.gather(waiting, return_exceptions=True)  # it may have been answered
+            with pytest.raises(CallError, match="went away"):
+                await caller.offer([letter(4, now=now)])
+        with pytest.raises(CallError, match="cannot connect"):
+            async with call(node.enode, Key(b"\5" * 32), Interest.named([])):
+                pass
+
+
+async def test_its_log_is_json_and_names_nobody(tmp_path: Path) -> None:
+    async with node_process(tmp_path / "data") as node:
+        peer = await node.greet()
+        posted = letter(1, now=int(time.time()))
+        await peer.post(posted)
+        await node.serving.stop()
+        events = [json.loads(line) for line in node.serving.log]
+        assert [each["event"] for each in events] == ["listening", "draining", "stopped"]
+        told = "\n".join(node.serving.log)
+        for secret in ("127.0.0.1", posted.hash.hex(), posted.topic.hex(), peer.key.public.hex()):
+            assert secret not in told

@@ -1,0 +1,76 @@
+"""Settings of `restante waku serve`: what cannot mean anything is one sentence that names the flag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from restante.config import settle
+from restante.errors import Misuse
+from restante.waku.config import WAKU, WakuServe, read_topic
+from restante.waku.keys import Key
+from restante.waku.limits import MIB
+
+ENODE = f"enode://{Key(bytes([1]) * 32).public.hex()}@127.0.0.1:30303"
+
+
+def settled(environment: dict[str, str] | None = None, file: Path | None = None, **flags: Any) -> WakuServe:
+    return settle(WAKU, flags, environment or {}, file)[0]
+
+
+def test_without_a_word_it_listens_here_alone_and_keeps_thirty_days() -> None:
+    settings = settled()
+    assert (settings.listen, settings.admin) == ("127.0.0.1:30303", "127.0.0.1:4011")
+    assert (settings.retention, settings.retention_bytes, settings.topics, settings.peer) == (30.0, None, (), ())
+    assert (settings.min_pow, settings.max_ttl) == (2e-6, 7 * 86400)
+
+
+def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "restante.toml"
+    file.write_text("[waku]\nmax_peers = 1\nmax_ttl = 1\nmin_pow = 1.0\n[waku.limits]\npool_bytes = 2097152\n")
+    environment = {"RESTANTE_WAKU_MAX_TTL": "2", "RESTANTE_WAKU_MIN_POW": "2", "RESTANTE_WAKU_TOPICS": "01020304, ff"}
+    with pytest.raises(Misuse, match="'ff' is no topic"):
+        settled(environment, file)
+    environment["RESTANTE_WAKU_TOPICS"] = "01020304,0x05060708"
+    settings = settled(environment, file, min_pow=3.0)
+    assert (settings.max_peers, settings.max_ttl, settings.min_pow) == (1, 2, 3.0)
+    assert settings.topics == ("01020304", "0x05060708")
+    assert settings.limits.pool_bytes == 2 * MIB
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a peer": ({"peer": ["enode://nobody"]}, "not an enode URL"),
+    "a peer without a key": ({"peer": ["enode://@127.0.0.1:1"]}, "128 hex digits"),
+    "a peer without a port": ({"peer": [ENODE.rpartition(":")[0]]}, "has no port"),
+    "a topic": ({"topics": ["xyz"]}, r"--topics: 'xyz' is no topic; it has 8 hexadecimal digits"),
+    "a long topic": ({"topics": ["0102030405"]}, "--topics"),
+    "where to listen": ({"listen": "nowhere"}, "--listen: 'nowhere' is not HOST:PORT"),
+    "where the admin is": ({"admin": "4011"}, "--admin"),
+    "no peers": ({"max_peers": 0}, "--max-peers"),
+    "none per address": ({"max_peers_per_address": 0}, "--max-peers-per-address"),
+    "less than no work": ({"min_pow": -1.0}, "--min-pow"),
+    "no time": ({"max_ttl": 0}, "--max-ttl"),
+    "less than no days": ({"retention": -1.0}, "--retention"),
+    "a few bytes": ({"retention_bytes": 1000}, "--retention-bytes"),
+    "a limit that is none": ({"limit": ["patience=3"]}, r"--limit patience=3: .*address_bytes"),
+    "a limit without a number": ({"limit": ["pool_bytes=much"]}, "--limit pool_bytes"),
+    "packets that devp2p cannot have": ({"limit": ["packet_bytes=16777216"]}, "--limit packet_bytes"),
+    "a log that is none": ({"log_format": "poem"}, "--log-format"),
+    "a key without a name": ({"key": ""}, "--key"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_mean_anything_is_refused_by_name(name: str) -> None:
+    flags, words = BAD[name]
+    with pytest.raises(Misuse, match=words):
+        settled(**flags)
+
+
+def test_what_can_be_is_taken() -> None:
+    settings = settled(peer=[ENODE], topics=["0x01020304"], limit=["address_envelopes=0"], listen="*:0", admin="off")
+    assert settings.peer == (ENODE,)
+    assert settings.limits.address_envelopes == 0
+    assert read_topic("0x01020304", "--topics") == b"\1\2\3\4"
