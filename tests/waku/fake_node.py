@@ -60,6 +60,14 @@ class FakeNode:
         self.links.add(link)
         return True
 
+    unfinished = 0
+
+    def too_much(self) -> None:
+        pass
+
+    def caught_up(self, link: Link) -> None:
+        pass
+
     def connected(self, _link: Link, public: bytes) -> Reason | None:
         self.known.add(public)
         return None if self.greets else Reason.TOO_MANY_PEERS

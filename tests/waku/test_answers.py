@@ -42,7 +42,7 @@ async def archive(here: Inside, *envelopes: Envelope) -> None:
 
 async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]:
     """Wait for an answer: the packets of envelopes, and what it ends with."""
-    packets = []
+    packets: list[list[Envelope]] = []
     while True:
         code, body = await peer.hear()
         if code == wire.REQUEST_COMPLETE:
@@ -76,7 +76,7 @@ async def test_every_shape_is_answered_in_the_form_that_its_sender_reads(shape: 
         peer = await here.greet()
         asked = sealed(rlp.encode(SHAPES[shape]))
         peer.say(wire.REQUEST, asked.raw)
-        packets = []
+        packets: list[list[Envelope]] = []
         while (heard := await peer.hear())[0] == wire.P2P_MESSAGE:
             packets.append(wire.read_envelopes(heard[1]))
         assert flat(packets) == LETTERS

@@ -6,15 +6,16 @@ import contextlib
 import sqlite3
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
 
-from restante.waku.archive import Archive, open_archive
+from restante.waku.archive import Archive, open_archive, pruning
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.envelope import Envelope
 
 
 class Engine(ABC):
@@ -41,6 +42,18 @@ class Engine(ABC):
     @abstractmethod
     def read_on(self) -> contextlib.AbstractContextManager[None]:
         """Have somebody else read meanwhile, who does not end."""
+
+    @abstractmethod
+    def meddling(self, steps: Iterable[Callable[[], None]]) -> contextlib.AbstractContextManager[None]:
+        """Take one step before each thing that is read meanwhile, as long as there are any."""
+
+    @abstractmethod
+    def save_now(self, batch: Sequence[Envelope]) -> None:
+        """Save in such a step."""
+
+    @abstractmethod
+    def prune_now(self, before: int, most: int) -> None:
+        """Prune in such a step."""
 
     @abstractmethod
     def full(self) -> contextlib.AbstractContextManager[None]:
@@ -72,6 +85,23 @@ class Fallible(sqlite3.Connection):
             failure.sqlite_errorcode = self.code
             raise failure
         return super().execute(sql, parameters)
+
+
+class Meddled:
+    """A connection, and what happens before each of its statements."""
+
+    def __init__(self, database: sqlite3.Connection, steps: Iterable[Callable[[], None]]) -> None:
+        self._database = database
+        self._steps = iter(steps)
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        for step in self._steps:
+            step()
+            break
+        return self._database.execute(sql, parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
 
 
 class Sqlite(Engine):
@@ -128,6 +158,17 @@ class Sqlite(Engine):
                 yield
             finally:
                 database.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def meddling(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:
+        with patch.object(self.archive, "reader", Meddled(self.archive.reader, steps)):
+            yield
+
+    def save_now(self, batch: Sequence[Envelope]) -> None:
+        self.archive._save(batch, 1)
+
+    def prune_now(self, before: int, most: int) -> None:
+        self.archive._prune(lambda: pruning.prune(self.archive.database, before, most))
 
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:

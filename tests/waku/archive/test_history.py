@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -233,6 +234,27 @@ async def test_a_page_that_looked_at_enough_ends_short_even_with_nothing_and_has
     )
     assert sum(page.looked for page in found) in (300, 301)  # the match that shows that there is more, twice
     assert [page.last for page in found if not page.raws] == [None, None]
+
+
+@both_orders
+@pytest.mark.parametrize("what", ["save", "prune"])
+async def test_where_a_page_stopped_is_not_moved_by_what_happens_meanwhile(
+    engine: Engine, what: str, descending: bool
+) -> None:
+    """What matches is where the first page stops; what is saved and pruned, step by step, is where it begins."""
+    dense = bloom.FULL ^ (1 << TOPICS[0][0] | 1 << TOPICS[0][0] + 256)
+    passing = next(topic for topic in TOPICS if bloom.passes(dense, topic))
+    rows = [envelope(at, at, topic=passing if 80 <= at < 120 else TOPICS[0]) for at in range(200)]
+    await engine.archive.save(rows, 1)
+
+    def save(step: int) -> None:
+        second = 300 + step if descending else -300 - step
+        engine.save_now([envelope(second, number, topic=TOPICS[0]) for number in range(7)])
+
+    steps = [partial(save, step) if what == "save" else partial(engine.prune_now, T0 + 80, 7) for step in range(50)]
+    asked = query(-1000, 1000, bloom=dense, descending=descending)
+    with engine.meddling(steps):
+        assert await loop(engine.archive, asked, Bounds(rows=100)) == answer(asked, rows)
 
 
 async def test_the_bound_of_rows_is_one_of_the_limit_too(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -19,7 +20,7 @@ from restante.waku.envelope import Envelope
 from restante.waku.keccak import keccak
 from waku.archive.engines import ENGINES, Engine
 from waku.archive.envelopes import T0, alike, envelope, held
-from waku.archive.pages import matches, on, query
+from waku.archive.pages import loop, matches, on, query
 
 SECONDS = 4
 TOPICS = [b"\0\0\0\0", b"\0\0\0\1", b"\xff\0\0\0", b"\x10\x11\x80\0"]
@@ -29,8 +30,10 @@ OTHERS = [
     for number in range(12)
     for second in range(SECONDS)
 ]
+LATE = [envelope(second, number, topic=TOPICS[number % 4]) for number in range(20, 30) for second in range(SECONDS)]
+LATE += [alike(envelope(second, 200 + number, topic=TOPICS[0])) for second in (1, 2) for number in range(3)]
 POOL = ALIKE + OTHERS
-BY_RAW = {each.raw: each for each in POOL}
+BY_RAW = {each.raw: each for each in POOL + LATE}
 
 batches = st.lists(st.sampled_from(POOL), max_size=12)
 topics = st.none() | st.frozensets(st.sampled_from(TOPICS))
@@ -153,6 +156,45 @@ async def test_pages_together_are_the_answer(
             assert [raw for raw in given if raw in meanwhile.stayed] == stayed
             twice = {raw for raw in given if given.count(raw) > 1}
             assert twice <= meanwhile.came_back & {each.raw for each in ALIKE}
+
+
+MEDDLING = st.one_of(
+    st.none(),
+    st.tuples(st.just("save_now"), st.lists(st.sampled_from(LATE), max_size=12)),
+    st.tuples(st.just("prune_now"), st.integers(T0, T0 + SECONDS), st.integers(1, 4)),
+)
+
+
+@pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
+@effort(200)
+@given(
+    start=st.lists(st.sampled_from(POOL), min_size=10, max_size=60),
+    asked=QUERIES,
+    bounds=BOUNDS,
+    steps=st.lists(MEDDLING, max_size=30),
+    ways=WAYS,
+    room=st.sampled_from([0, 16 << 20]),
+)
+async def test_pages_together_are_the_answer_whatever_happens_while_one_is_made(
+    kind: type[Engine],
+    start: list[Envelope],
+    asked: Query,
+    bounds: Bounds,
+    steps: list[tuple[Any, ...] | None],
+    ways: dict[str, Any],
+    room: int,
+) -> None:
+    """`room`: whether a page's envelopes are read at the first attempt, or counted first."""
+    with patch.multiple(plans, **ways), patch.multiple(history, keccak=name, ROOM=room or 2000):
+        async with kind() as engine:
+            await engine.archive.save(start, 1)
+            taken = [partial(getattr(engine, step[0]), *step[1:]) if step else lambda: None for step in steps]
+            with engine.meddling(taken):
+                given = await loop(engine.archive, asked, bounds)
+            exact = await whole(engine, asked)
+            stayed = [raw for raw in exact if raw in {each.raw for each in start}]
+            assert [raw for raw in given if raw in stayed] == stayed
+            assert len(given) == len(set(given))
 
 
 @pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)

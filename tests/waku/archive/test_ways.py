@@ -85,6 +85,25 @@ async def test_all_ways_lead_to_the_same(archive: SqliteArchive, changed: dict[s
                 assert await loop(archive, exact) == answer(exact, ROWS)
 
 
+@pytest.mark.parametrize("changed", [{"PAIRED": 512}, {"PAIRED": 0, "SPARSE": 512}, {"SPARSE": 0}])
+async def test_every_way_finds_topics_at_the_edges_and_those_that_a_filter_overwrites(
+    archive: SqliteArchive, changed: dict[str, Any]
+) -> None:
+    special = [
+        *(b"\x10\x11\x80\x00", b"\x10\x80\x11\x00", b"\x80\x10\x11\x00", b"\x10\x11\x12\x00", b"\x10\x11\x80\x07"),
+        *(b"\xff\x80\x10\x01", b"\x10\xff\x80\x02", b"\x10\x80\xff\x04", b"\xff\xff\xff\xff", b"\0\0\0\0"),
+        *(b"\0\x80\x10\0", b"\x10\0\x80\0", b"\x10\x80\0\0"),
+    ]
+    rows = [envelope(number, 5000 + number, topic=topic) for number, topic in enumerate(special)]
+    await archive.save(rows, 1)
+    with patch.multiple(plans, **changed):
+        for each in rows:
+            for filtered in (bloom.kept(each.topic), bloom.of([each.topic])):
+                found = await loop(archive, ask(bloom=filtered))
+                assert each.raw in found
+                assert found == answer(ask(bloom=filtered), [*ROWS, *rows])
+
+
 async def test_a_walk_passes_by_no_more_than_it_must_and_says_how_many(archive: SqliteArchive) -> None:
     asked = ask(topics=TOPICS[:40], limit=10)
     page = await archive.page(asked)

@@ -1,13 +1,15 @@
 """A page of an archive's history, through whatever connection.
 
-Every statement gives one row and is over with it, and with it the transaction: nothing is kept from being moved out
-of the log. What is saved or pruned between two statements of a page might as well have been between two pages.
+Nothing of it is left open: what is in the log can be moved out of it as soon as a page is there. What is saved or
+pruned between two of its statements might as well have been between two pages, except in a walk (`_one_moment`).
 """
 
 from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -39,14 +41,29 @@ def page(database: sqlite3.Connection, query: Query, bounds: Bounds) -> Page:
     if way is None:
         return NOTHING
     search = _Search(database, way, query.descending, low, high, bounds)
-    found = search.find(most)
+    with _one_moment(database) if way.walks else nullcontext():
+        found = search.find(most)
+        looked, stop = search.looked(found)
     last = keccak(found.raws[-1]) if found.raws else None
-    looked, stop = search.looked(found)
     if found.more:
         return Page(found.raws, last, cursor(found.at, last), looked, len(found.raws) < query.limit)
     if stop is not None:
         return Page(found.raws, last, cursor(stop, None), looked, True)
     return Page(found.raws, last, None, looked, False)
+
+
+@contextmanager
+def _one_moment(database: sqlite3.Connection) -> Iterator[None]:
+    """Have all statements see the archive as it is for the first: how far a walk came is told by another one."""
+    database.execute("BEGIN")
+    try:
+        yield
+    finally:
+        try:
+            database.execute("ROLLBACK")
+        except sqlite3.OperationalError:  # it was interrupted, which happens once
+            if database.in_transaction:
+                database.execute("ROLLBACK")
 
 
 class _Found(NamedTuple):
@@ -78,7 +95,7 @@ class _Search(NamedTuple):
             self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
         _, stops, _ = self._rows(_SIZES, most + 1)
         fitting = self._fitting(stops[:most])
-        return self._cut(fitting, *self._rows(_ALL, fitting))._replace(more=fitting < len(stops))
+        return self._cut(fitting, *self._rows(_ALL, fitting + 1))
 
     def _cut(self, most: int, at: list[str], stops: list[int], whole: bytes) -> _Found:
         given = self._fitting(stops[:most])

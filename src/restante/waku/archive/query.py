@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from restante.errors import Misuse
 from restante.waku.archive import ids
 
 CURSOR: Final = 36
@@ -26,7 +27,7 @@ MARK: Final = b"restante: behind this place\0"
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A question. Times are seconds since 1970."""
+    """A question. Times are seconds since 1970. Raises Misuse for a limit or a cursor that is none."""
 
     lower: int
     """Sent not before this,"""
@@ -44,6 +45,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     or not; `lower` and `upper` stay in force."""
     descending: bool = False
     """The newest first."""
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise Misuse("a page has a limit of at least 1")
+        if self.after is not None and len(self.after) != CURSOR:
+            raise Misuse(f"a cursor has {CURSOR} bytes")
 
 
 class Bounds(msgspec.Struct, frozen=True):

@@ -1,0 +1,49 @@
+"""Cursors: 36 bytes, read as what they were written for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.errors import Misuse
+from restante.waku.archive import ids
+from restante.waku.archive.query import CURSOR, cursor, read_cursor
+from waku.archive.pages import query
+
+IDS = st.integers(0, ids.LAST)
+
+
+def test_a_cursor_is_the_time_and_the_hash_as_in_status_go() -> None:
+    """The key of mailserver/db_key.go, without its topic."""
+    name = bytes.fromhex("bc10" + "42" * 30)
+    at = ids.named(0x5F5E1000, name)
+    assert cursor(at, name) == bytes.fromhex("5f5e1000bc10" + "42" * 30)
+    assert read_cursor(cursor(at, name)) == (at, name)
+
+
+@given(IDS, st.none() | st.binary(min_size=32, max_size=32))
+def test_a_place_that_is_not_where_the_hash_says_is_itself(at: int, name: bytes | None) -> None:
+    written = cursor(at, name)
+    assert len(written) == CURSOR
+    if name is not None and ids.named(at >> ids.BITS, name) == at:
+        assert read_cursor(written) == (at, name)
+    else:
+        assert read_cursor(written) == (at, None)
+
+
+@given(st.binary(min_size=36, max_size=36))
+def test_any_36_bytes_are_a_cursor(wire: bytes) -> None:
+    at, name = read_cursor(wire)
+    assert cursor(at, name) == wire
+
+
+@pytest.mark.parametrize("after", [b"", bytes(35), bytes(37), bytes(40)])
+def test_what_is_not_36_bytes_is_none(after: bytes) -> None:
+    with pytest.raises(Misuse, match="36 bytes"):
+        query(after=after)
+
+
+def test_a_page_has_room_for_one() -> None:
+    with pytest.raises(Misuse, match="at least 1"):
+        query(limit=0)
