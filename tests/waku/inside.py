@@ -10,10 +10,10 @@ from pathlib import Path
 from durability.bounds import bounded
 from restante.errors import StoreBusy
 from restante.waku.acceptance import Policy
+from restante.waku.answers import Terms as AnswerTerms
 from restante.waku.archive.sqlite import SqliteArchive
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
-from restante.waku.answers import Terms as AnswerTerms
 from restante.waku.keys import Key
 from restante.waku.limits import Limits
 from restante.waku.mailserver import Mailserver, Terms
