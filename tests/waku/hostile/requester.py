@@ -31,6 +31,9 @@ class Requester:
         self._peers = itertools.cycle(peers)
         self._topic = topic
         self._expected = expected
+        self._on = False
+        self._asking: asyncio.Task[None] | None = None
+        self._answered = asyncio.Event()
 
     async def ask(self) -> None:
         """Ask for a page, which must be right."""
@@ -39,10 +42,36 @@ class Requester:
         self.delays.append(time.perf_counter() - began)
         assert found == self._expected
         assert not cursor
+        self._answered.set()
 
-    async def ask_on(self) -> None:
-        while True:
-            await self.ask()
+    def start(self) -> None:
+        """Ask one page after the other, until `stop`."""
+
+        async def ask_on() -> None:
+            while self._on:
+                await self.ask()
+
+        self._on = True
+        self.delays = []
+        self._asking = asyncio.create_task(ask_on())
+
+    async def asks(self, count: int) -> None:
+        """Wait until it has got so many more."""
+        wanted = len(self.delays) + count
+        while len(self.delays) < wanted:
+            assert self._asking is not None
+            self._answered.clear()
+            waiting = asyncio.ensure_future(self._answered.wait())
+            await asyncio.wait((waiting, self._asking), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if self._asking.done():
+                self._asking.result()
+
+    async def stop(self) -> None:
+        """Wait for the last page, and ask for no more."""
+        assert self._asking is not None
+        self._on = False
+        await self._asking
 
 
 async def requester(siege: Siege, topic: bytes, expected: list[Envelope]) -> Requester:
@@ -60,16 +89,14 @@ async def requester(siege: Siege, topic: bytes, expected: list[Envelope]) -> Req
 @asynccontextmanager
 async def beside_both(siege: Siege, asking: Requester, attack: str) -> AsyncIterator[None]:
     """The pair posts, and the requester asks, as long as the block lasts, and after; they may notice nothing."""
-    asking.delays = []
     async with siege.beside_the_pair(attack):
-        going_on = asyncio.create_task(asking.ask_on())
+        asking.start()
         try:
+            await asking.asks(1)
             yield
+            await asking.asks(2)
         finally:
-            going_on.cancel()
-            await asyncio.wait([going_on])
-        if not going_on.cancelled():
-            going_on.result()
+            await asking.stop()
     median, longest = statistics.median(asking.delays), max(asking.delays)
     shown = " ".join(f"{each * 1000:>9.1f}" for each in (median, longest))
     FIGURES.append(

@@ -134,8 +134,11 @@ class Siege:
     async def enter(self) -> RawPeer:
         return self._one_more(await self.node.enter())
 
-    async def greet(self, options: Options = FULL_NODE) -> RawPeer:
-        return self._one_more(await self.node.greet(options))
+    async def greet(self, options: Options = FULL_NODE, source: str = "127.0.0.1") -> RawPeer:
+        """Have a peer from this address, that the node has taken note of."""
+        peer = self._one_more(await RawPeer.greet(self.node.port, self.public, options, source=source))
+        await peer.fence()
+        return peer
 
     async def greet_many(self, count: int, options: Options = NOTHING) -> list[RawPeer]:
         return [await self.greet(options) for _ in range(count)]
