@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from restante.waku import bloom, completion, rlp, wire
 from restante.waku.answers import LINE, Terms
-from restante.waku.archive.query import Bounds
+from restante.waku.archive.query import Bounds, Page, Query
 from restante.waku.completion import Completed, Failed
 from restante.waku.envelope import Envelope, make
 from restante.waku.keys import node_id
@@ -275,3 +276,35 @@ async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
         assert any(cursor for _, cursor in ends)
         for found, cursor in ends:
             assert found + (await walk(quick, cursor, lower=EPOCH - 40) if cursor else []) == large
+
+
+async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("restante.waku.answers.PAGES", 1)
+    async with inside(tmp_path) as here:
+        await archive(here, *LETTERS)
+        made, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
+
+        async def when_told(query: Query, bounds: Bounds) -> Page:
+            made.set()
+            await on.wait()
+            return await make_page(query, bounds)
+
+        here.archive.page = when_told  # type: ignore[method-assign, assignment]
+        slow, quick = await here.greet(), await here.greet()
+        slow.say(wire.REQUEST, plain())
+        await made.wait()
+        [link] = here.node.answers._making
+        link.pause_writing()
+        quick.say(wire.REQUEST, plain())
+        await here.until("who waits", lambda: here.node.answers._waiting == 1)
+        on.set()
+        assert flat((await page(quick))[0]) == LETTERS
+        await here.until("a place that nobody has", lambda: not here.node.answers._places.locked())
+        assert link in here.node.answers._making
+        link.resume_writing()
+        packets, end = await page(slow)
+        assert flat(packets) == LETTERS
+        assert end == Completed(ID, LETTERS[-1].hash)
+        assert here.node.answers.counts["requests answered"] == 2

@@ -156,8 +156,11 @@ class Answers:
         """Answer what is in a peer's line; nothing is made for a peer that has not read what it has."""
         while line:
             await link.writable()
+            asked = line.popleft()
             async with self._turn():
-                await self._answer(link, line.popleft())
+                answered = await self._answer(link, asked)
+            if not answered:
+                line.appendleft(asked)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -188,17 +191,18 @@ class Answers:
         if line:  # it came when the task was over already, or failed
             self._begin(link, line)
 
-    async def _answer(self, link: Link, asked: Request) -> None:
+    async def _answer(self, link: Link, asked: Request) -> bool:
+        """Answer; False where there was no room for a beginning, and others waited."""
         try:
             page = await self._archive.page(self._query(asked), self._terms.bounds)
         except StoreError as error:
             log.error("the archive cannot be read", fault=where(error))
             self._refuse(link, asked.id, "the archive cannot be read")
-            return
+            return True
         now = self._loop.time()
         for each in self._accounts_of(link):
             each.rows.take(now, self._limits.rows, page.looked)
-        await self._hand_over(link, asked, page)
+        return await self._hand_over(link, asked, page)
 
     def _query(self, asked: Request) -> Query:
         return Query(
@@ -211,8 +215,8 @@ class Answers:
             descending=self._terms.descending,
         )
 
-    async def _hand_over(self, link: Link, asked: Request, page: Page) -> None:
-        """Send a page as the peer reads, and strictly last that it is complete.
+    async def _hand_over(self, link: Link, asked: Request, page: Page) -> bool:
+        """Send a page as the peer reads, and strictly last that it is complete; False where nothing was sent.
 
         Of a page whose place is wanted meanwhile the rest is left for the next one, as if it had been too large.
         """
@@ -222,8 +226,7 @@ class Answers:
         for part in parts:
             if not await self._has_room(link):
                 if not sent:
-                    self._refuse(link, asked.id, "too many requests of others: ask again")
-                    return
+                    return False
                 last, cursor = _behind(page.raws[sent - 1])
                 break
             link.send(wire.P2P_MESSAGE, wire.write_envelopes(part))
@@ -234,17 +237,19 @@ class Answers:
         )
         self.counts["requests answered"] += 1
         self.counts["envelopes handed over"] += sent
+        return True
 
     async def _has_room(self, link: Link) -> bool:
         """Wait until the peer has read; False where somebody else needs the page's place before."""
         link.flush()
         if not link.stuck:
             return True
-        if self._waiting:
-            return False
         self._unread[link] = None
         try:
-            await link.writable()
+            if self._waiting:
+                self._shorten()
+            if link in self._unread:
+                await link.writable()
             return link in self._unread
         finally:
             self._unread.pop(link, None)
