@@ -298,7 +298,7 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         [link] = here.node.answers._making
         link.pause_writing()
         quick.say(wire.REQUEST, plain())
-        await here.until("who waits", lambda: here.node.answers._waiting == 1)
+        await here.until("who waits", lambda: here.node.answers._places.waiting == 1)
         on.set()
         assert flat((await page(quick))[0]) == LETTERS
         await here.until("a place that nobody has", lambda: not here.node.answers._places.locked())

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -32,6 +32,9 @@ from restante.waku.request import Demands, Request, RequestError
 
 PAGES: Final = 16
 """Pages in memory at a time; each has up to 8 MiB."""
+
+OWN: Final = 4
+"""Of them, pages for one address: who comes by many connections makes nobody wait but himself."""
 
 LINE: Final = 16
 """Requests of one peer that wait. status-go sends three at once, and the next when one is complete."""
@@ -51,14 +54,29 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Of a page."""
 
 
+class _Places(asyncio.Semaphore):
+    """Room for so many pages, for those first who came first."""
+
+    waiting = 0
+    """How many lines wait for it."""
+
+    async def acquire(self) -> Literal[True]:
+        self.waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self.waiting -= 1
+
+
 class _Account:
     """What one node, or one address, has asked for."""
 
-    __slots__ = ("pages", "rows")
+    __slots__ = ("pages", "places", "rows")
 
     def __init__(self) -> None:
         self.pages = Bucket()
         self.rows = Bucket()
+        self.places = _Places(OWN)
 
     def overdrawn(self, now: float, limits: Limits) -> bool:
         return bool(
@@ -82,9 +100,7 @@ class Answers:
         self._lines: dict[Link, deque[Request]] = {}
         self._making: dict[Link, asyncio.Task[None]] = {}
         """Who goes through a line."""
-        self._places = asyncio.Semaphore(PAGES)
-        self._waiting = 0
-        """How many lines wait for a place."""
+        self._places = _Places(PAGES)
         self._unread: dict[Link, None] = {}
         """Who has a page that waits to be read, the longest first."""
 
@@ -157,28 +173,31 @@ class Answers:
         while line:
             await link.writable()
             asked = line.popleft()
-            async with self._turn():
+            async with self._turn(link):
                 answered = await self._answer(link, asked)
             if not answered:
                 line.appendleft(asked)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Wait for a place in memory. Whoever waited longest for a peer to read gives up its own for it."""
-        self._waiting += 1
-        try:
+    async def _turn(self, link: Link) -> AsyncIterator[None]:
+        """Wait for a place. Whoever waited longest for a peer to read gives up its own for it."""
+        own = self._own(link)
+        if own.locked():
+            self._shorten(link.address)
+        async with own:
             if self._places.locked():
                 self._shorten()
-            await self._places.acquire()
-        finally:
-            self._waiting -= 1
-        try:
-            yield
-        finally:
-            self._places.release()
+            async with self._places:
+                yield
 
-    def _shorten(self) -> None:
-        link = next(iter(self._unread), None)
+    def _own(self, link: Link) -> _Places:
+        """Give the places of a peer's address."""
+        _, account = self._accounts_of(link)
+        return account.places
+
+    def _shorten(self, address: str | None = None) -> None:
+        """Have one page end, of this address if one is given."""
+        link = next((each for each in self._unread if address in {None, each.address}), None)
         if link is not None:
             del self._unread[link]
             link.wait_no_more()
@@ -246,7 +265,9 @@ class Answers:
             return True
         self._unread[link] = None
         try:
-            if self._waiting:
+            if self._own(link).waiting:
+                self._shorten(link.address)
+            if self._places.waiting:
                 self._shorten()
             if link in self._unread:
                 await link.writable()

@@ -203,7 +203,7 @@ async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Gre
 
 
 async def test_who_asks_for_much_and_takes_nothing(siege: Siege, asking: Requester, greet: Greet) -> None:
-    """There are more of them than places."""
+    """There are more of them than places, also than those of all addresses together."""
     async with beside_both(siege, asking, "who asks for much and takes nothing"):
         for number in range(2 * PAGES):
             peer = await greet()
