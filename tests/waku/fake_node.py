@@ -47,6 +47,7 @@ class FakeNode:
     wrong: list[str] = field(default_factory=list)
     known: set[bytes] = field(default_factory=set)
     """Public keys of those that came."""
+    unfinished: int = 0
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -55,6 +56,9 @@ class FakeNode:
         self.is_alone = asyncio.Event()
 
     # ── what the link calls (Keeper) ─────────────────────────────────────────────────────────────
+
+    def too_much(self) -> None:
+        raise AssertionError("nobody sends this much")
 
     def made(self, link: Link) -> bool:
         self.links.add(link)

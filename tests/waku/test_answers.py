@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from restante.waku import bloom, completion, request, rlp, wire
+from restante.waku import bloom, completion, rlp, wire
 from restante.waku.answers import LINE, Terms
+from restante.waku.archive.query import Bounds, Page, Query
 from restante.waku.completion import Completed, Failed
 from restante.waku.envelope import Envelope, make
 from restante.waku.keys import node_id
 from restante.waku.limits import Limits
-from restante.waku.request import Demands, Request
+from restante.waku.request import Demands
 from restante.waku.sealing import SymmetricKey, seal
+from waku.asking import ID, flat, page, plain, walk
 from waku.inside import Inside, inside
 from waku.letters import EPOCH, TOPIC, letter
-from waku.raw_peer import Dice, RawPeer
+from waku.raw_peer import Dice
 
 PASSWORD = SymmetricKey(b"\7" * 32)
 DICE = Dice(7)
-ID = b"\x11" * 32
 OTHER = b"\xff\xff\xff\xff"
 
 DEMANDS = Terms(demands=Demands(keys=(PASSWORD,)))
-
-
-def plain(**given: Any) -> bytes:
-    return request.write(Request(**{"id": ID, "lower": 0, "upper": EPOCH, "topics": frozenset((TOPIC,)), **given}))
 
 
 def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = True) -> Envelope:
@@ -38,21 +36,6 @@ def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = Tru
 
 async def archive(here: Inside, *envelopes: Envelope) -> None:
     await here.archive.save(envelopes, EPOCH)
-
-
-async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]:
-    """Wait for an answer: the packets of envelopes, and what it ends with."""
-    packets: list[list[Envelope]] = []
-    while True:
-        code, body = await peer.hear()
-        if code == wire.REQUEST_COMPLETE:
-            return packets, completion.read(body)
-        assert code == wire.P2P_MESSAGE
-        packets.append(wire.read_envelopes(body))
-
-
-def flat(packets: list[list[Envelope]]) -> list[Envelope]:
-    return [each for packet in packets for each in packet]
 
 
 LETTERS = [letter(number, age=100 - number) for number in range(5)]
@@ -264,3 +247,64 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         slow.cut()
         await here.until("nothing in the making", lambda: not here.node.answers._making)
         assert not here.node.answers._lines
+
+
+async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their page ends where it is, with a cursor: with it they get the rest."""
+    monkeypatch.setattr("restante.waku.answers.PAGES", 2)
+    large = [make(EPOCH - 30 + number, 1, TOPIC, DICE.draw(900_000)) for number in range(25)]
+    terms = Terms(bounds=Bounds(bytes=32 << 20))  # more than all buffers of the kernel
+    async with inside(tmp_path, history=terms) as here:
+        await archive(here, *large, *LETTERS)
+        slow = [await here.greet() for _ in range(2)]
+        for peer in slow:
+            peer.say_all([(wire.REQUEST, plain(lower=EPOCH - 40))] * 2)
+        await here.until("pages that wait", lambda: len(here.node.answers._unread) == 2)
+        quick = await here.greet()
+        for _ in range(3):
+            assert await walk(quick, upper=EPOCH - 96) == LETTERS
+        ends = []
+        for peer in slow:
+            for _ in range(2):
+                packets, end = await page(peer)
+                assert isinstance(end, Completed)
+                found = flat(packets)
+                assert end.last == found[-1].hash
+                ends.append((found, end.cursor))
+        assert any(cursor for _, cursor in ends)
+        for found, cursor in ends:
+            assert found + (await walk(quick, cursor, lower=EPOCH - 40) if cursor else []) == large
+
+
+async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("restante.waku.answers.PAGES", 1)
+    async with inside(tmp_path) as here:
+        await archive(here, *LETTERS)
+        made, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
+
+        async def when_told(query: Query, bounds: Bounds) -> Page:
+            made.set()
+            await on.wait()
+            return await make_page(query, bounds)
+
+        here.archive.page = when_told  # type: ignore[method-assign, assignment]
+        slow, quick = await here.greet(), await here.greet()
+        slow.say(wire.REQUEST, plain())
+        await made.wait()
+        [link] = here.node.answers._making
+        link.pause_writing()
+        quick.say(wire.REQUEST, plain())
+        await here.until("who waits", lambda: here.node.answers._places.waiting == 1)
+        on.set()
+        assert flat((await page(quick))[0]) == LETTERS
+        await here.until("a place that nobody has", lambda: not here.node.answers._places.locked())
+        assert link in here.node.answers._making
+        link.resume_writing()
+        packets, end = await page(slow)
+        assert flat(packets) == LETTERS
+        assert end == Completed(ID, LETTERS[-1].hash)
+        assert here.node.answers.counts["requests answered"] == 2

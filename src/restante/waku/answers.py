@@ -4,31 +4,37 @@
                         └── no request, not allowed, too often: an error, at once
 
 Lines of peers take turns, each has one page in the making, and all together only so many: so what is kept in memory
-for them is bounded, and who asks for much makes nobody wait who asks for little.
+for them is bounded, and who asks for much makes nobody wait who asks for little. Nor does who asks and does not read:
+when others wait, its page ends where it is, with a cursor.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from restante.bucket import Bucket
 from restante.errors import StoreError
 from restante.ops.logs import log, where
-from restante.waku import completion, request, wire
+from restante.waku import completion, request, rlp, wire
 from restante.waku.archive import Archive
-from restante.waku.archive.query import Page, Query
+from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
+from restante.waku.envelope import cut
 from restante.waku.limits import Limits
 from restante.waku.link import REFUSED, Link
 from restante.waku.request import Demands, Request, RequestError
 
 PAGES: Final = 16
 """Pages in memory at a time; each has up to 8 MiB."""
+
+OWN: Final = 4
+"""Of them, pages for one address: who comes by many connections makes nobody wait but himself."""
 
 LINE: Final = 16
 """Requests of one peer that wait. status-go sends three at once, and the next when one is complete."""
@@ -44,16 +50,33 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     descending: bool = False
     allow: frozenset[bytes] | None = None
     """Node ids; None: everybody."""
+    bounds: Bounds = BOUNDS
+    """Of a page."""
+
+
+class _Places(asyncio.Semaphore):
+    """Room for so many pages, for those first who came first."""
+
+    waiting = 0
+    """How many lines wait for it."""
+
+    async def acquire(self) -> Literal[True]:
+        self.waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self.waiting -= 1
 
 
 class _Account:
     """What one node, or one address, has asked for."""
 
-    __slots__ = ("pages", "rows")
+    __slots__ = ("pages", "places", "rows")
 
     def __init__(self) -> None:
         self.pages = Bucket()
         self.rows = Bucket()
+        self.places = _Places(OWN)
 
     def overdrawn(self, now: float, limits: Limits) -> bool:
         return bool(
@@ -75,9 +98,11 @@ class Answers:
         self._loop = asyncio.get_running_loop()
         self._accounts: OrderedDict[bytes | str, _Account] = OrderedDict()
         self._lines: dict[Link, deque[Request]] = {}
-        self._turns: deque[Link] = deque()
-        """Who has a request in line, and none in the making."""
         self._making: dict[Link, asyncio.Task[None]] = {}
+        """Who goes through a line."""
+        self._places = _Places(PAGES)
+        self._unread: dict[Link, None] = {}
+        """Who has a page that waits to be read, the longest first."""
 
     def ask(self, link: Link, payload: bytes) -> None:
         """Take a P2P Request."""
@@ -94,9 +119,13 @@ class Answers:
             return
         line = self._lines.setdefault(link, deque())
         line.append(asked)
-        if link not in self._making and len(line) == 1:
-            self._turns.append(link)
-        self._go_on()
+        if link not in self._making:
+            self._begin(link, line)
+
+    def _begin(self, link: Link, line: deque[Request]) -> None:
+        self._lines[link] = line
+        task = self._making[link] = asyncio.create_task(self._serve(link, line))
+        task.add_done_callback(partial(self._made, link))
 
     def _objection(self, link: Link) -> str:
         """Tell why a peer is not served now; empty where it is. Counts the request."""
@@ -139,38 +168,60 @@ class Answers:
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
-    def _go_on(self) -> None:
-        while self._turns and len(self._making) < PAGES:
-            link = self._turns.popleft()
-            line = self._lines.get(link)
-            if line:
-                task = self._making[link] = asyncio.create_task(self._answer(link, line.popleft()))
-                task.add_done_callback(partial(self._made, link))
+    async def _serve(self, link: Link, line: deque[Request]) -> None:
+        """Answer what is in a peer's line; nothing is made for a peer that has not read what it has."""
+        while line:
+            await link.writable()
+            asked = line.popleft()
+            async with self._turn(link):
+                answered = await self._answer(link, asked)
+            if not answered:
+                line.appendleft(asked)
+
+    @asynccontextmanager
+    async def _turn(self, link: Link) -> AsyncIterator[None]:
+        """Wait for a place. Whoever waited longest for a peer to read gives up its own for it."""
+        own = self._own(link)
+        if own.locked():
+            self._shorten(link.address)
+        async with own:
+            if self._places.locked():
+                self._shorten()
+            async with self._places:
+                yield
+
+    def _own(self, link: Link) -> _Places:
+        """Give the places of a peer's address."""
+        _, account = self._accounts_of(link)
+        return account.places
+
+    def _shorten(self, address: str | None = None) -> None:
+        """Have one page end, of this address if one is given."""
+        link = next((each for each in self._unread if address in {None, each.address}), None)
+        if link is not None:
+            del self._unread[link]
+            link.wait_no_more()
 
     def _made(self, link: Link, task: asyncio.Task[None]) -> None:
-        """Give the next their turn."""
         del self._making[link]
         if not task.cancelled() and task.exception() is not None:
             log.error("a page could not be made", fault=where(task.exception()))
-        if self._lines.get(link):
-            self._turns.append(link)
-        else:
-            self._lines.pop(link, None)
-        self._go_on()
+        line = self._lines.pop(link, None)
+        if line:  # it came when the task was over already, or failed
+            self._begin(link, line)
 
-    async def _answer(self, link: Link, asked: Request) -> None:
+    async def _answer(self, link: Link, asked: Request) -> bool:
+        """Answer; False where there was no room for a beginning, and others waited."""
         try:
-            page = await self._archive.page(self._query(asked))
+            page = await self._archive.page(self._query(asked), self._terms.bounds)
         except StoreError as error:
             log.error("the archive cannot be read", fault=where(error))
             self._refuse(link, asked.id, "the archive cannot be read")
-            return
+            return True
         now = self._loop.time()
         for each in self._accounts_of(link):
             each.rows.take(now, self._limits.rows, page.looked)
-        await self._hand_over(link, asked, page)
-        self.counts["requests answered"] += 1
-        self.counts["envelopes handed over"] += len(page.raws)
+        return await self._hand_over(link, asked, page)
 
     def _query(self, asked: Request) -> Query:
         return Query(
@@ -183,14 +234,49 @@ class Answers:
             descending=self._terms.descending,
         )
 
-    async def _hand_over(self, link: Link, asked: Request, page: Page) -> None:
-        """Send a page as the peer reads, and strictly last that it is complete."""
+    async def _hand_over(self, link: Link, asked: Request, page: Page) -> bool:
+        """Send a page as the peer reads, and strictly last that it is complete; False where nothing was sent.
+
+        Of a page whose place is wanted meanwhile the rest is left for the next one, as if it had been too large.
+        """
         parts = wire.parted(page.raws) if asked.batch else ([raw] for raw in page.raws)
+        last, cursor = page.last, page.cursor
+        sent = 0
         for part in parts:
-            await link.writable()
+            if not await self._has_room(link):
+                if not sent:
+                    return False
+                last, cursor = _behind(page.raws[sent - 1])
+                break
             link.send(wire.P2P_MESSAGE, wire.write_envelopes(part))
-        await link.writable()
+            sent += len(part)
         link.send(
             wire.REQUEST_COMPLETE,
-            completion.complete(asked.id, page.last or completion.NOTHING, page.cursor or b"", asked.answer),
+            completion.complete(asked.id, last or completion.NOTHING, cursor or b"", asked.answer),
         )
+        self.counts["requests answered"] += 1
+        self.counts["envelopes handed over"] += sent
+        return True
+
+    async def _has_room(self, link: Link) -> bool:
+        """Wait until the peer has read; False where somebody else needs the page's place before."""
+        link.flush()
+        if not link.stuck:
+            return True
+        self._unread[link] = None
+        try:
+            if self._own(link).waiting:
+                self._shorten(link.address)
+            if self._places.waiting:
+                self._shorten()
+            if link in self._unread:
+                await link.writable()
+            return link in self._unread
+        finally:
+            self._unread.pop(link, None)
+
+
+def _behind(raw: bytes) -> tuple[bytes, bytes]:
+    """Give the hash of an envelope, and the cursor that goes on behind it."""
+    envelope = cut(raw, rlp.span(raw))
+    return envelope.hash, envelope.sent.to_bytes(4) + envelope.hash

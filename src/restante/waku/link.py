@@ -336,6 +336,10 @@ class Link(asyncio.Protocol):
             self._room = self._keeper.loop.create_future()
             await self._room
 
+    def wait_no_more(self) -> None:
+        """End the wait for `writable`, though there is no room."""
+        self._there_is_room()
+
     def _there_is_room(self) -> None:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)

@@ -137,10 +137,11 @@ class Siege:
     async def enter(self) -> RawPeer:
         return self._one_more(await RawPeer.enter(self.node.port, self.public, source=self.source))
 
-    async def greet(self, options: Options = FULL_NODE) -> RawPeer:
-        peer = await RawPeer.greet(self.node.port, self.public, options, source=self.source)
+    async def greet(self, options: Options = FULL_NODE, source: str | None = None) -> RawPeer:
+        """Have a peer from this address, or where attackers come from, that the node has taken note of."""
+        peer = self._one_more(await RawPeer.greet(self.node.port, self.public, options, source=source or self.source))
         await peer.fence()
-        return self._one_more(peer)
+        return peer
 
     async def greet_many(self, count: int, options: Options = NOTHING) -> list[RawPeer]:
         return [await self.greet(options) for _ in range(count)]

@@ -1,0 +1,178 @@
+"""The node's admin port: whether it is alive, whether it is ready, and counts that agree with what was done."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from restante.ops import admin
+from restante.waku import metrics, rlp, wire
+from restante.waku.acceptance import Policy
+from restante.waku.envelope import Envelope
+from restante.waku.interest import Interest
+from restante.waku.mailserver import TRY_AGAIN
+from waku.asking import ask, page, plain
+from waku.inside import Inside, inside
+from waku.letters import EPOCH, TOPIC, letter
+from waku.processes import node_process
+
+OPERATIONS: Final = Path(__file__).parents[2] / "docs/operations-waku.md"
+
+SHARED: Final = "waku_envelopes"
+"""What names that begin with `_` there are put behind."""
+
+
+class Admin:
+    """Whoever looks at the admin port."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self._session.get(self._url + path) as response:
+            return response.status, await response.text()
+
+    async def counts(self) -> dict[str, float]:
+        """Read the metrics; a label's value is behind the name."""
+        status, text = await self.get("/metrics")
+        assert status == 200, text
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        found = {" ".join((each.name, *each.labels.values())): each.value for each in samples}
+        assert len(found) == len(samples)
+        return found
+
+
+@asynccontextmanager
+async def looked_at(here: Inside) -> AsyncIterator[Admin]:
+    """Serve the node's admin port, as `serve` does."""
+    node = here.node
+    runner = await admin.start("127.0.0.1", 0, ready=node.ready, metrics=partial(metrics.of, node))
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Admin(session, f"http://127.0.0.1:{runner.addresses[0][1]}")
+    finally:
+        await runner.cleanup()
+
+
+def documented() -> set[str]:
+    """Read the names that the manual has."""
+    [section] = re.findall(r"^## Metrics\n(.*?)^## ", OPERATIONS.read_text(), re.DOTALL | re.MULTILINE)
+    names = re.findall(r"`((?:waku|mailserver)?_[a-z_]+)(?:\{[a-z]+\})?`", section)
+    return {SHARED + name if name.startswith("_") else name for name in names}
+
+
+async def test_every_name_that_the_manual_has_is_there(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here) as look:
+        given = {name.split()[0] for name in await look.counts()}
+        assert len(documented()) == 10
+        assert documented() <= given
+
+
+async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
+    policy = Policy(min_pow=1e-6, max_ttl=1000, max_size=5000, interest=Interest.named([TOPIC]))
+    bad = {
+        "future": [letter(age=-100), letter(age=-101)],
+        "old": [letter(age=1000)],
+        "expired": [letter(age=55)],
+        "ttl": [letter(ttl=1001)],
+        "size": [letter(size=6000)],
+        "topic": [letter(topic=b"none")],
+        "pow": [letter(ttl=999, size=4000, topic=TOPIC)],
+    }
+    good = [letter(number, age=number) for number in range(5)]
+    async with inside(tmp_path, policy=policy) as here, looked_at(here) as look:
+        poster, reader = await here.greet(), await here.greet()
+        before = await look.counts()
+        assert {each for name, each in before.items() if name.startswith("mailserver")} == {0.0}
+        await poster.post(*good)
+        await poster.post(*good[:2])
+        await poster.post(*(each for some in bad.values() for each in some))
+        assert await reader.relayed(5)
+        for _ in range(2):
+            await ask(reader, lower=EPOCH - 2)
+        reader.say(wire.REQUEST, plain(lower=EPOCH + 1))
+        await page(reader)
+        reader.say(wire.REQUEST, rlp.encode([1] * 6))
+        await here.settled(poster, reader)
+        counts = await look.counts()
+        rejected = {flaw: counts[f"waku_envelopes_rejected_total {flaw}"] for flaw in metrics.FLAWS}
+        assert rejected == {flaw: len(some) for flaw, some in bad.items()}
+        expected = {
+            "waku_envelopes_received_total": 5 + 2 + 8,
+            "waku_envelopes_validated_total": 5,
+            "waku_envelopes_relayed_total": 5,
+            "waku_envelopes_cached": 5,
+            "waku_peers": 2,
+            "waku_connections": 2,
+            "mailserver_archived_envelopes_total sqlite": 5,
+            "mailserver_archived_bytes": sum(len(each.raw) for each in good),
+            "mailserver_archived_envelopes_failures_total sqlite": 0,
+            "mailserver_requests_total": 4,
+            "mailserver_requests_refused_total": 2,
+            "mailserver_delivery_attempts_total": 2,
+            "mailserver_envelopes_total": 2 * 3,
+        }
+        assert {name: counts[name] for name in expected} == expected
+
+
+async def test_it_is_not_ready_while_the_disk_is_full_and_alive_all_the_time(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here) as look:
+        poster = await here.greet()
+        assert await look.get("/readyz") == (200, "ok\n")
+        here.archive.full = True
+        await poster.post(letter(1))
+        assert await look.get("/readyz") == (503, "the disk is full\n")
+        assert await look.get("/healthz") == (200, "ok\n")
+        assert (await look.counts())["mailserver_archived_envelopes_failures_total sqlite"] == 1
+        here.archive.full = False
+        here.clock.now += TRY_AGAIN
+        await poster.post(letter(1))
+        assert await look.get("/readyz") == (200, "ok\n")
+
+
+async def test_it_is_not_ready_while_it_drains(tmp_path: Path) -> None:
+    on = asyncio.Event()
+
+    async with inside(tmp_path) as here, looked_at(here) as look:
+        save = here.archive.save
+
+        async def save_when_told(batch: Sequence[Envelope], arrived: int) -> None:
+            await on.wait()
+            await save(batch, arrived)
+
+        here.archive.save = save_when_told  # type: ignore[method-assign]
+        poster = await here.greet()
+        packet = poster.offer([letter(1)])
+        await poster.fence()
+        draining = asyncio.create_task(here.node.drain(here.running))
+        await here.until("the drain", lambda: bool(here.node.ready()))
+        assert await look.get("/readyz") == (503, "draining\n")
+        assert await look.get("/healthz") == (200, "ok\n")
+        on.set()
+        assert not (await poster.confirmed(packet)).refusals
+        await poster.ended()
+        await draining
+
+
+async def test_the_port_is_there_when_the_node_says_its_name_and_its_log_names_nobody(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{free.getsockname()[1]}"
+    async with node_process(tmp_path / "data", "--admin", where) as node, aiohttp.ClientSession() as session:
+        look = Admin(session, f"http://{where}")
+        await node.greet()
+        assert await look.get("/healthz") == (200, "ok\n")
+        assert await look.get("/readyz") == (200, "ok\n")
+        assert (await look.counts())["waku_peers"] == 1
+        await node.serving.stop()
+        assert "127.0.0.1" not in "\n".join(node.serving.log)
