@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from restante.waku import bloom, completion, rlp, wire
-from restante.waku.answers import LINE, Terms
+from restante.waku.answers import LINE, OWN, Terms
 from restante.waku.archive.query import Bounds, Page, Query
 from restante.waku.completion import Completed, Failed
 from restante.waku.envelope import Envelope, make
@@ -20,7 +20,7 @@ from restante.waku.sealing import SymmetricKey, seal
 from waku.asking import ID, flat, page, plain, walk
 from waku.inside import Inside, inside
 from waku.letters import EPOCH, TOPIC, letter
-from waku.raw_peer import Dice
+from waku.raw_peer import Dice, RawPeer
 
 PASSWORD = SymmetricKey(b"\7" * 32)
 DICE = Dice(7)
@@ -308,3 +308,28 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         assert flat(packets) == LETTERS
         assert end == Completed(ID, LETTERS[-1].hash)
         assert here.node.answers.counts["requests answered"] == 2
+
+
+async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        await archive(here, *LETTERS)
+        on, make_page, lines = asyncio.Event(), here.archive.page, here.node.answers._making
+
+        async def when_told(query: Query, bounds: Bounds) -> Page:
+            asked.append(query.limit)
+            await on.wait()
+            return await make_page(query, bounds)
+
+        asked: list[int] = []
+        here.archive.page = when_told  # type: ignore[method-assign, assignment]
+        many = [await here.greet() for _ in range(OWN + 2)]
+        for number, peer in enumerate(many):
+            peer.say(wire.REQUEST, plain(limit=10 + number))
+        await here.until("their lines", lambda: len(lines) == len(many) and len(asked) >= OWN)
+        other = await RawPeer.greet(here.port, here.node.key.public, source="127.0.0.9")
+        other.say(wire.REQUEST, plain(limit=99))
+        await here.until("the page of another", lambda: 99 in asked)
+        assert len(asked) == OWN + 1
+        on.set()
+        for peer in (*many, other):
+            assert flat((await page(peer))[0]) == LETTERS
