@@ -71,20 +71,20 @@ class Relay:
             bodies = packed.get(numbers)
             if bodies is None:
                 bodies = packed[numbers] = [(body, pack(body)) for body in _bodies(wanted)]
-            self._send(link, bodies, numbers[0])
+            self._send(link, bodies, numbers)
 
-    def _send(self, link: Link, bodies: list[tuple[bytes, bytes]], first: int) -> None:
+    def _send(self, link: Link, bodies: list[tuple[bytes, bytes]], numbers: tuple[int, ...]) -> None:
         """Send to a peer what it has room for; the rest it has missed, until it reads."""
         for body, squeezed in bodies:
             if link.stuck:
-                self.counts["relayed later, when the peer reads"] += 1
+                self.counts["relayed later, when the peer reads"] += len(numbers)
                 if link.missed is None:
-                    link.missed = first
+                    link.missed = numbers[0]
                 return
             link.send(wire.MESSAGES, body, squeezed)
             if len(squeezed) > LARGE:
                 link.flush()  # so that it is known whether there is room for more
-        self.counts["relayed"] += 1
+        self.counts["relayed"] += len(numbers)
 
     def catch_up(self, link: Link) -> None:
         """Send a peer that reads again what it has missed and still lives."""
