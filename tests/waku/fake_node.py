@@ -64,11 +64,6 @@ class FakeNode:
         self.links.add(link)
         return True
 
-    unfinished = 0
-
-    def too_much(self) -> None:
-        pass
-
     def caught_up(self, link: Link) -> None:
         pass
 

@@ -728,7 +728,7 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
         await (await here.enter(KEY)).ended()
         await here.until("the loss", lambda: len(here.node.links) == 2)
         with structlog.testing.capture_logs() as logs:
-            serve._tell(here.node, here.node.mailserver.counts + here.node.counts)
+            serve._tell(here.node, here.node.mailserver.counts + here.node.counts + here.node.answers.counts)
         [told] = logs
         assert told == {
             "event": "the last minute",
@@ -740,7 +740,8 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
             "archived": 1,
             "old": 1,
             "lost: already_connected": 1,
-            "requests for history, not answered": 1,
+            "requests": 1,
+            "requests refused": 1,
         }
 
 

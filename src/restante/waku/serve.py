@@ -143,7 +143,7 @@ async def _tick(node: Node) -> None:
         second += 1
         node.tick()
         if second % 60 == 0:
-            counts = node.mailserver.counts + node.counts + node.relay.counts
+            counts = node.mailserver.counts + node.counts + node.relay.counts + node.answers.counts
             _tell(node, counts - before)
             before = counts
 

@@ -115,7 +115,7 @@ class Siege:
         """Bytes of the archive's files."""
         self.descriptors = 0
         self.attackers: list[RawPeer] = []
-        self.source = "127.0.1.1"
+        self.source = "127.0.3.1"
         """The address that attackers come from: another one for each attack, and none is the pair's."""
         self.secrets: set[str] = set()
         """What nobody may read in the log."""
@@ -161,7 +161,7 @@ class Siege:
     @asynccontextmanager
     async def beside_the_pair(self, attack: str) -> AsyncIterator[Pair]:
         """The pair posts as long as the block lasts, and after; it may notice nothing."""
-        self.source = f"127.0.1.{next(_sources)}"
+        self.source = f"127.0.3.{next(_sources)}"
         self.pair.start()
         try:
             await self.pair.plays(1)
