@@ -202,11 +202,13 @@ async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Gre
             peer.cut()
 
 
-async def test_who_asks_for_much_and_takes_nothing(siege: Siege, asking: Requester, greet: Greet) -> None:
-    """There are more of them than places, also than those of all addresses together."""
-    async with beside_both(siege, asking, "who asks for much and takes nothing"):
-        for number in range(2 * PAGES):
-            peer = await greet()
+@pytest.mark.parametrize("together", [PAGES + 4, 1], ids=["of_one_address", "of_many"])
+async def test_who_asks_for_much_and_takes_nothing(siege: Siege, asking: Requester, together: int) -> None:
+    """There are more of them than places."""
+    first = next(_addresses)
+    async with beside_both(siege, asking, f"who asks for much and takes nothing, {together} of an address"):
+        for number in range(PAGES + 4):
+            peer = await siege.greet(NOTHING, f"127.0.3.{first + number // together}")
             buffer = peer.writer.get_extra_info("socket")
             buffer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             peer.say_all([(wire.REQUEST, raw(id=bytes([number]) * 32, topics=[HEAVY]))] * 5)
