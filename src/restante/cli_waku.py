@@ -124,7 +124,7 @@ def post(
     place, key = sealed_for(channel, topic, password_file, to, os.environ)
     body = sys.stdin.buffer.read() if text == "-" else text.encode()
     posted = hand_over(
-        enode.parse(node), Letter(body, place, key, keyfile.load(sign) if sign is not None else None, ttl)
+        enode.parse(node), Letter(body, place, key, keyfile.load(sign, "--sign") if sign is not None else None, ttl)
     )
     print(posted.envelope.hash.hex())
     if not posted.confirmed:

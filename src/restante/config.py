@@ -6,7 +6,6 @@ variables are read from them, and the command line and `restante config show` li
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from restante.errors import Misuse
+from restante.errors import Misuse, plain
 from restante.mailbox.addresses import networks
 from restante.mailbox.limits import Limits
 from restante.mailbox.permission import MOST_BITS, Mode
@@ -118,7 +117,7 @@ class Part(Generic[S]):
         try:
             content = tomllib.loads(path.read_text())
         except OSError as error:
-            raise Misuse(f"cannot read {path}: {error.strerror} (--config)") from error
+            raise Misuse(f"cannot read {path}: {plain(error)} (--config)") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Misuse(f"{path} is not TOML: {error}") from error
         for key, value in content.items():
@@ -216,6 +215,4 @@ def address(text: str, flag: str) -> tuple[str | None, int]:
 
 def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
     """Say why nothing can listen there, and which flag names another place."""
-    # Look-ups that fail have (negative) numbers of their own.
-    words = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-    return Misuse(f"cannot listen on {host or '*'}:{port}: {words} ({flag})")
+    return Misuse(f"cannot listen on {host or '*'}:{port}: {plain(error)} ({flag})")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from restante.errors import RestanteError
+from restante.errors import RestanteError, plain
 from restante.waku import wire
 from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
@@ -139,8 +138,7 @@ async def call(enode: Enode, key: Key, interest: Interest, seconds: float = 10.0
     except TimeoutError:
         raise CallError(f"{enode.address} did not greet within {seconds:g} s") from None
     except OSError as error:
-        words = os.strerror(error.errno) if error.errno and error.errno > 0 else error  # look-ups have their own
-        raise CallError(f"cannot connect to {enode.address}: {words}") from error
+        raise CallError(f"cannot connect to {enode.address}: {plain(error)}") from error
     try:
         yield caller
     finally:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import msgspec
 
 from restante.config import unusable
-from restante.errors import PeerError, StoreBusy
+from restante.errors import PeerError, StoreBusy, plain
 from restante.ops.logs import log
 from restante.waku import bloom, devp2p, wire
 from restante.waku.archive import Archive
@@ -234,8 +234,12 @@ class Node:
             try:
                 async with asyncio.timeout(DIAL):
                     link = await self.dial(enode)
-            except (OSError, TimeoutError, PeerError) as error:
-                words = str(error) or "nobody answers"
+            except TimeoutError:
+                words = "nobody answers"
+            except OSError as error:
+                words = plain(error)
+            except PeerError as error:
+                words = error.words
             if link is not None:
                 if link.gone is not None:
                     await link.gone
