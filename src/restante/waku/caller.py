@@ -54,8 +54,12 @@ class Caller:
         Only a node that `confirms` ever says so.
         """
         answer: asyncio.Future[Response] = self.loop.create_future()
-        self._answers[self.hand_over(envelopes)] = answer
-        return await answer
+        packet = self.hand_over(envelopes)
+        self._answers[packet] = answer
+        try:
+            return await answer
+        finally:
+            del self._answers[packet]  # who waited may have given up
 
     def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
         """Hand over envelopes, in one packet, give the packet's hash. Raises CallError where the node is gone."""
@@ -99,7 +103,7 @@ class Caller:
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)
         elif isinstance(event, Answered):
-            waiting = self._answers.pop(event.response.packet, None)
+            waiting = self._answers.get(event.response.packet)
             if waiting is not None and not waiting.done():
                 waiting.set_result(event.response)
 
@@ -111,7 +115,6 @@ class Caller:
         for answer in self._answers.values():
             if not answer.done():  # nobody waits any more
                 answer.set_exception(gone)
-        self._answers.clear()
 
     def flush_soon(self, link: Link) -> None:
         """Have the link write when this turn of the loop is over."""

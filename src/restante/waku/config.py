@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from restante.config import PREFIX, Part, address
+from restante.config import PREFIX, Part, Places, address
 from restante.errors import Misuse
 from restante.waku import enode
 from restante.waku.limits import Limits
@@ -43,14 +43,17 @@ def read_topic(text: str, flag: str) -> bytes:
     return found
 
 
-def _check(settings: WakuServe) -> None:
-    address(settings.listen, "--listen")
+def _check(settings: WakuServe, places: Places) -> None:
+    address(settings.listen, places["listen"])
     if settings.admin != "off":
-        address(settings.admin, "--admin")
+        address(settings.admin, places["admin"])
     for each in settings.peer:
-        enode.parse(each)
+        try:
+            enode.parse(each)
+        except Misuse as error:
+            raise Misuse(f"{places['peer']}: {error}") from None
     for each in settings.topics:
-        read_topic(each, "--topics")
+        read_topic(each, places["topics"])
 
 
 WAKU: Final = Part("waku", WakuServe, Limits, f"{PREFIX}WAKU_", _check)

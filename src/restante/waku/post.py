@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Final
 
 import msgspec
 
@@ -17,7 +18,7 @@ from restante.waku.keys import Key
 from restante.waku.mining import mine
 from restante.waku.sealing import SymmetricKey, seal
 
-PATIENCE = 30.0
+PATIENCE: Final = 30.0
 """Seconds for the node to confirm."""
 
 
@@ -45,12 +46,15 @@ class Posted(msgspec.Struct, frozen=True):
     """The node has said that it has it; False: it is one that never says."""
 
 
-def post(node: Enode, letter: Letter) -> Posted:
-    """Post a letter. Raises CallError, RefusedError, and NotMined where the node wants more work than we do."""
-    return asyncio.run(_post(node, letter))
+def post(node: Enode, letter: Letter, patience: float = PATIENCE) -> Posted:
+    """Post a letter; the node has `patience` seconds to confirm.
+
+    Raises CallError, RefusedError, and NotMined where the node wants more work than we do.
+    """
+    return asyncio.run(_post(node, letter, patience))
 
 
-async def _post(node: Enode, letter: Letter) -> Posted:
+async def _post(node: Enode, letter: Letter, patience: float) -> Posted:
     dice = SystemDice()
     async with call(node, dice.key(), Interest.named([])) as caller:
         data = seal(letter.text, to=letter.to, sign=letter.sign, dice=dice)
@@ -61,10 +65,10 @@ async def _post(node: Enode, letter: Letter) -> Posted:
             caller.hand_over([envelope])
             return Posted(envelope, confirmed=False)
         try:
-            response = await asyncio.wait_for(caller.offer([envelope]), PATIENCE)
+            response = await asyncio.wait_for(caller.offer([envelope]), patience)
         except TimeoutError:
             raise CallError(
-                f"{node.address} did not confirm within {PATIENCE:g} s; it may have the envelope"
+                f"{node.address} did not confirm within {patience:g} s; it may have the envelope"
             ) from None
         for refusal in response.refusals:
             raise RefusedError(f"the node refused the envelope: {refusal.words}")
