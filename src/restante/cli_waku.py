@@ -156,13 +156,14 @@ def import_command(
     data: Data = DATA,
 ) -> None:
     """Archive the envelopes of files; the server must be stopped. Done again, it changes nothing."""
-    from restante.waku.files.importing import render, take_in
+    from restante.waku.files.importing import render, take_in, warn
 
     os.umask(0o077)  # as for `serve`
     report = take_in(data, paths)
     print(render(report))
-    for flaw in report.flaws:
-        print(flaw, file=sys.stderr)
+    for sentence in (*report.flaws, warn(report)):
+        if sentence is not None:
+            print(sentence, file=sys.stderr)
     if report.refused:
         raise typer.Exit(1)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Final
 
 from restante.errors import RestanteError, plain
 from restante.waku import wire
@@ -13,7 +12,7 @@ from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
-from restante.waku.hello import Capability, Hello, Reason
+from restante.waku.hello import CLIENT, Capability, Hello, Reason
 from restante.waku.interest import Interest
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key
@@ -22,8 +21,6 @@ from restante.waku.link import Link
 from restante.waku.peer import Answered, Event, Greeted, Peer
 from restante.waku.rlpx import Rlpx, largest
 from restante.waku.wire import Options, Response
-
-CLIENT: Final = "restante"
 
 
 class CallError(RestanteError):
@@ -59,7 +56,7 @@ class Caller:
         try:
             return await answer
         finally:
-            del self._answers[packet]  # who waited may have given up
+            self._answers.pop(packet, None)  # who waited may have given up
 
     def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
         """Hand over envelopes, in one packet, give the packet's hash. Raises CallError where the node is gone."""

@@ -12,6 +12,9 @@ from restante.errors import Misuse
 from restante.waku import enode
 from restante.waku.limits import Limits
 
+RETENTION: Final = 30.0
+"""Days that envelopes are kept, if nothing else is said."""
+
 
 class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
     """`restante waku serve`: table [waku] of a file, RESTANTE_WAKU_<NAME> in the environment, --<name> as a flag."""
@@ -22,7 +25,7 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
     key: Annotated[str, Meta(min_length=1)] | None = None
     min_pow: Annotated[float, Meta(ge=0, le=1e9)] = 2e-6
     max_ttl: Annotated[int, Meta(ge=1, le=2**31)] = 7 * 86400
-    retention: Annotated[float, Meta(ge=0, le=36525)] = 30.0
+    retention: Annotated[float, Meta(ge=0, le=36525)] = RETENTION
     retention_bytes: Annotated[int, Meta(ge=1 << 20)] | None = None
     topics: tuple[str, ...] = ()
     peer: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
-from restante.waku.hello import Capability, Hello, Reason
+from restante.waku.hello import CLIENT, Capability, Hello, Reason
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import Limits
@@ -27,8 +27,6 @@ from restante.waku.mailserver import Batch, Mailserver
 from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Requested
 from restante.waku.relay import NOTHING, Relay
 from restante.waku.rlpx import Rlpx, largest
-
-CLIENT: Final = "restante"
 
 STRANGERS: Final = 64
 """Connections beyond the peers that may be in their handshake: they are told that there are too many peers."""
@@ -122,6 +120,8 @@ class Node:
         self._addresses: Counter[str] = Counter()
         self._unsaid: set[Link] = set()
         self._held: set[Link] = set()
+        self.short_of_room = asyncio.Event()
+        """Set where the archive was full; cleared by whoever makes room."""
         self._gathered = asyncio.Event()
         self._stopping = False
         self._server: asyncio.Server | None = None
@@ -323,6 +323,7 @@ class Node:
             if not self._told_full:
                 log.error("envelopes are not archived until there is room", reason=str(error))
             self._told_full = True
+            self.short_of_room.set()
             answers = self.mailserver.refuse(batch, self.now())
         else:
             if self._told_full:
