@@ -82,12 +82,18 @@ class Mailserver:
         self._full_until = 0
 
     def offer(self, origin: object, packet: bytes, envelopes: list[Envelope], now: int) -> Response | None:
-        """Take in a packet, named by its hash; gives what to answer, or None: `settle` will."""
+        """Take in a packet, named by its hash; gives what to answer, or None: `settle` will.
+
+        An envelope that is in it twice is answered once; its copies are known.
+        """
         refusals: list[Refusal] = []
         hashes: list[bytes] = []
         latest = 0
         known = self.pool.known
-        for each in envelopes:
+        distinct = {each.hash: each for each in envelopes}
+        if len(distinct) < len(envelopes):
+            self.counts["known"] += len(envelopes) - len(distinct)
+        for each in distinct.values():
             number = known.get(each.hash)
             if number is None:
                 number = self._take_in(origin, each, refusals, now)

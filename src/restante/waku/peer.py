@@ -74,12 +74,11 @@ Event = Greeted | Changed | Offered | Confirmed | Answered | Requested | Fault
 class Peer:
     """One conversation. `trusted` peers may send P2P Messages; nobody is, by default (10/WAKU-MAILSERVER)."""
 
-    __slots__ = ("confirms", "faults", "greeted", "interest", "light", "pow")
+    __slots__ = ("confirms", "faults", "greeted", "interest", "pow")
 
     def __init__(self) -> None:
         self.greeted = False
         self.pow = DEFAULT_POW
-        self.light = False
         self.confirms = False
         """It answers each Messages packet with a Batch Ack and a Message Response."""
         self.interest = EVERYTHING
@@ -132,8 +131,6 @@ class Peer:
             self.pow = options.pow
         if options.confirmations is not None:
             self.confirms = options.confirmations
-        if options.light is not None:
-            self.light = options.light
         if options.topics is not None:
             self.interest = Interest.named(options.topics)
         elif options.bloom is not None:
