@@ -29,7 +29,8 @@ from restante.waku.relay import NOTHING, Relay
 from restante.waku.rlpx import Rlpx, largest
 
 STRANGERS: Final = 64
-"""Connections beyond the peers that may be in their handshake: they are told that there are too many peers."""
+"""Connections beyond the peers, so that who comes to a full node gets to its Hello, and is told that it is full;
+where these are taken, too, the next is cut without a word."""
 
 WRONG: Final = 100
 """Refused envelopes and packets that were no good, from which on a peer makes room when there is none."""
@@ -49,7 +50,7 @@ AGAIN: Final = (1.0, 60.0)
 """Seconds until a static peer that was lost is dialled again: the first time, and at most; doubled each time."""
 
 DIAL: Final = 10.0
-"""Seconds that a dialled peer has to greet us."""
+"""Seconds to connect to a static peer; its handshake and its greeting have their own."""
 
 
 class Clock(Protocol):
