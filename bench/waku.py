@@ -76,7 +76,7 @@ class Run:
 
     async def start(self, *flags: str) -> tuple[Server, Enode]:
         wide = ("--max-peers", "20000", "--max-peers-per-address", "20000", "--min-pow", "0", "--max-ttl", "4000000")
-        limits = ("--limit", "peer_bytes=0", "--limit", "peer_envelopes=0", "--retention", "60")
+        limits = ("--limit", "address_bytes=0", "--limit", "address_envelopes=0", "--retention", "60")
         server = await self.bench.start("waku", self.bench.folder(), *wide, *limits, *flags)
         return server, enode.parse(server.log.read_text().split("\n", 1)[0])
 

@@ -15,7 +15,6 @@ from restante.cli import main
 from restante.waku import serve
 from restante.waku.archive import sqlite
 from restante.waku.envelope import Envelope
-from restante.waku.link import Link
 from restante.waku.mailserver import Batch
 from restante.waku.node import Node
 
@@ -24,9 +23,7 @@ class ConfirmsFirst(Node):
     """Confirms, then commits."""
 
     async def _save(self, batch: Batch) -> None:
-        for origin, response in self.mailserver.settle(batch):
-            if isinstance(origin, Link):
-                self._confirm(origin, response)
+        self._tell(self.mailserver.settle(batch))
         await self.archive.save(batch.envelopes, self.now())
 
 
@@ -36,9 +33,7 @@ class ConfirmsMeanwhile(Node):
     async def _save(self, batch: Batch) -> None:
         saving = asyncio.create_task(self.archive.save(batch.envelopes, self.now()))
         await asyncio.sleep(0)
-        for origin, response in self.mailserver.settle(batch):
-            if isinstance(origin, Link):
-                self._confirm(origin, response)
+        self._tell(self.mailserver.settle(batch))
         await saving
 
 

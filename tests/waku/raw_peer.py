@@ -78,19 +78,19 @@ class RawPeer:
     # ── beginning ────────────────────────────────────────────────────────────────────────────────
 
     @classmethod
-    async def knock(cls, port: int, node: bytes, key: Key | None = None) -> RawPeer:
+    async def knock(cls, port: int, node: bytes, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
         """Connect to the node that has this public key, and say our half of the handshake."""
         dice = Dice(next(_seeds))
         own = key or dice.key()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
         _connected.append(peer := cls(reader, writer, Rlpx.initiator(own, node, dice), own))
         writer.write(peer.rlpx.data_to_send())
         return peer
 
     @classmethod
-    async def enter(cls, port: int, node: bytes, key: Key | None = None) -> RawPeer:
+    async def enter(cls, port: int, node: bytes, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
         """Connect, and have both Hellos said. Raises GoneError where the node says something else."""
-        peer = await cls.knock(port, node, key)
+        peer = await cls.knock(port, node, key, source)
         async with bounded("the handshake"):
             while not peer.rlpx.ready:
                 await peer._read()
@@ -102,9 +102,16 @@ class RawPeer:
         return peer
 
     @classmethod
-    async def greet(cls, port: int, node: bytes, options: Options = FULL_NODE, key: Key | None = None) -> RawPeer:
+    async def greet(
+        cls,
+        port: int,
+        node: bytes,
+        options: Options = FULL_NODE,
+        key: Key | None = None,
+        source: str = "127.0.0.1",
+    ) -> RawPeer:
         """Connect, and have both Statuses said."""
-        peer = await cls.enter(port, node, key)
+        peer = await cls.enter(port, node, key, source)
         peer.say(wire.STATUS, wire.write_options(options))
         code, _ = await peer.hear()
         assert code == wire.STATUS

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,7 +22,7 @@ from restante.waku import devp2p, link, node, relay, rlp, serve, wire
 from restante.waku.acceptance import Policy
 from restante.waku.archive.schema import FILE
 from restante.waku.enode import Enode
-from restante.waku.envelope import Envelope
+from restante.waku.envelope import Envelope, make
 from restante.waku.hello import Reason
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
@@ -30,7 +32,7 @@ from restante.waku.node import Housekeeping, Node
 from restante.waku.packed import pack
 from restante.waku.wire import Options
 from waku.inside import Clock, Inside, inside
-from waku.letters import EPOCH, letter
+from waku.letters import EPOCH, TOPIC, letter
 from waku.raw_peer import BASE, FULL_NODE, Dice, GoneError, RawPeer
 
 KEY = Key(b"\x77" * 32)
@@ -426,7 +428,7 @@ def narrow(its_link: Link, peer: RawPeer) -> None:
 async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = Limits(owed_bytes=64 * 1024, peer_bytes=0, peer_envelopes=0)
+    limits = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
         [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
@@ -439,7 +441,7 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
         await poster.post(letter(number + 1, size=500_000))
         await here.until("the end of its patience", lambda: its_link not in here.node.links)
         assert owed < 64 * 1024 + 2 * 510_000
-        assert here.node.relay.counts["not relayed, the peer does not read"] >= 1
+        assert here.node.relay.counts["relayed later, when the peer reads"] >= 1
         assert await reader.ended() is None
 
 
@@ -451,7 +453,7 @@ def unread(here: Inside) -> list[Link]:
 
 
 async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_path: Path) -> None:
-    limits = Limits(peer_envelopes=1.0, peer_envelopes_at_once=5)
+    limits = Limits(address_envelopes=1.0, address_envelopes_at_once=14)
     async with inside(tmp_path, limits=limits, node_type=Quick) as here:
         peer = await here.greet()
         await peer.post(*(letter(number) for number in range(5)))
@@ -463,24 +465,137 @@ async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_p
         await here.until("the loss", lambda: not here.node.links)
 
 
-async def test_refused_envelopes_and_bad_packets_count_for_more(tmp_path: Path) -> None:
-    limits = Limits(peer_envelopes=1.0, peer_envelopes_at_once=15)
+@pytest.mark.parametrize(
+    ("packet", "count"),
+    [
+        ((wire.MESSAGES, wire.write_envelopes([letter(1).raw])), 2),
+        ((wire.MESSAGES, b"\xc0"), 1),
+        ((wire.MESSAGES, wire.write_envelopes([letter(1, age=1000).raw])), 12),
+        ((wire.MESSAGES, b"\x80"), 11),
+        ((99, b""), 1),
+        ((wire.STATUS_UPDATE, wire.write_options(Options(topics=frozenset()))), 101),
+        ((wire.STATUS_UPDATE, wire.write_options(Options(light=True))), 1),
+    ],
+)
+async def test_what_each_packet_counts_for(packet: tuple[int, bytes], count: int, tmp_path: Path) -> None:
+    async with inside(tmp_path, limits=Limits(address_envelopes=0)) as here:
+        peer = await here.greet()
+        [its_link] = here.node.links
+        spent = partial(its_link.account._envelopes.spent, 0.0, 0.0)
+        before = spent()
+        peer.say(*packet)
+        await peer.fence()
+        assert spent() - before == count + 1  # and the Ping of the fence
+
+
+async def test_all_of_an_address_share_what_it_may_send_also_when_they_come_again(tmp_path: Path) -> None:
+    limits = Limits(address_envelopes=0.001, address_envelopes_at_once=60)
     async with inside(tmp_path, limits=limits) as here:
-        one, other, third = await here.greet(), await here.greet(), await here.greet()
-        await one.post(letter(1, age=1000))
-        other.say(wire.MESSAGES, b"\x80")
-        third.say(wire.STATUS_UPDATE, wire.write_options(Options(pow=0.5)))
-        for peer in (one, other, third):
-            await peer.fence()
-        assert unread(here) == []
-        one.offer([letter(2, age=1000)])
-        other.say(wire.MESSAGES, b"\x80")
-        third.say(wire.STATUS_UPDATE, wire.write_options(Options(topics=frozenset())))
-        await here.until("three that wait", lambda: len(unread(here)) == 3)
+        for number in range(3):
+            peer = await here.greet()
+            await peer.post(*(letter(number * 100 + each) for each in range(15)))
+            peer.cut()
+            await here.until("the loss", lambda: not here.node.links)
+        late = await RawPeer.enter(here.port, here.node.key.public)
+        late.say(wire.STATUS, wire.write_options(FULL_NODE))
+        late.offer([letter(1000 + each) for each in range(15)])
+        await here.until("one that is left unread", lambda: len(unread(here)) == 1)
+
+
+async def test_who_comes_too_often_is_turned_away_at_the_door(tmp_path: Path) -> None:
+    limits = Limits(address_connects=0.001, address_connects_at_once=2)
+    async with inside(tmp_path, limits=limits) as here:
+        for _ in range(3):
+            (await here.greet()).cut()
+        with pytest.raises(GoneError):
+            await here.enter()
+
+
+async def test_who_is_left_unread_makes_room_for_itself(tmp_path: Path) -> None:
+    """Whether it is still there, nobody could tell: we do not listen."""
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        [its_link] = here.node.links
+        its_link.hold()
+        again = await here.greet(key=peer.key)
+        await again.fence()
+        assert await peer.ended() is Reason.ALREADY_CONNECTED
+
+
+async def test_what_a_peer_missed_while_it_did_not_read_comes_when_it_does(tmp_path: Path) -> None:
+    limits = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
+    letters = [make(EPOCH + 50, 50, TOPIC, Dice(number).draw(30_000)) for number in range(40)]
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        poster, reader = await here.greet(NOTHING), await here.greet()
+        [its_link] = [each for each in here.node.links if each.peer.interest.wants(TOPIC)]
+        narrow(its_link, reader)
+        for each in letters:
+            await poster.post(each)
+        assert its_link.missed is not None
+        assert its_link.unsent() < 3 * 64 * 1024
+        found: set[bytes] = set()
+        async with bounded("all of them"):
+            while len(found) < len(letters):
+                code, body = await reader.hear()
+                assert code == wire.MESSAGES
+                found |= {each.hash for each in wire.read_envelopes(body)}
+        assert found == {each.hash for each in letters}
+
+
+async def test_who_reads_slowly_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        [its_link] = here.node.links
+        left = [1000]
+        monkeypatch.setattr(Link, "unsent", lambda _link: left[0])
+        its_link.pause_writing()
+        left[0] = 999
+        its_link._look(1000)  # it has read something
+        await asyncio.sleep(0)
+        assert here.node.links == {its_link}
+        its_link._look(999)  # and now nothing
+        await here.until("the loss", lambda: not here.node.links)
+        assert here.node.counts == {"lost: ping_timeout": 1}
+        peer.cut()
+
+
+async def test_a_large_packet_is_taken_in_while_others_are_served(tmp_path: Path) -> None:
+    limits = Limits(address_bytes=0, address_envelopes=0)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        large, small = await here.greet(NOTHING), await here.greet(NOTHING)
+        packet = large.offer([letter(number) for number in range(20_000)])
+        await large.drain()
+        await here.until("the large packet", lambda: bool(here.node._digesting))
+        await small.post(letter(1_000_000))
+        assert here.node._digesting  # it still is
+        assert (await large.confirmed(packet)).refusals == ()
+        assert (await here.archive.counts()).envelopes == 20_001
+
+
+async def test_a_large_packet_with_one_that_is_no_envelope_counts_for_nothing(tmp_path: Path) -> None:
+    async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
+        peer = await here.greet(NOTHING)
+        raws = [letter(number).raw for number in range(5000)]
+        peer.say(wire.MESSAGES, wire.write_envelopes([*raws, b"\xc0"]))
+        await here.until("the fault", lambda: here.node.counts["packets that were no good"] == 1)
+        assert here.node.mailserver.counts == {}
+        assert (await peer.post(letter(1))).refusals == ()
+
+
+async def test_links_that_are_gone_are_gone_whatever_they_brought(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        await peer.post(letter(1))
+        number = id(next(iter(here.node.links)))
+        peer.cut()
+        await here.until("the loss", lambda: not here.node.links)
+        gc.collect()
+        assert number not in {id(each) for each in gc.get_objects() if isinstance(each, Link)}
+        assert here.node.mailserver.pool.live
 
 
 async def test_packets_without_envelopes_count_by_their_length(tmp_path: Path) -> None:
-    limits = Limits(peer_envelopes=1.0, peer_envelopes_at_once=100)
+    limits = Limits(address_envelopes=1.0, address_envelopes_at_once=100)
     async with inside(tmp_path, limits=limits) as here:
         peer = await here.greet()
         peer.say(99, bytes(3000))
@@ -491,7 +606,7 @@ async def test_packets_without_envelopes_count_by_their_length(tmp_path: Path) -
 
 
 async def test_bytes_count_as_they_are_when_inflated(tmp_path: Path) -> None:
-    limits = Limits(peer_bytes=1.0, peer_bytes_at_once=300_000)
+    limits = Limits(address_bytes=1.0, address_bytes_at_once=300_000)
     async with inside(tmp_path, limits=limits) as here:
         peer = await here.greet()
         body = bytes(200_000)

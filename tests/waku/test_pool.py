@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tracemalloc
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.waku.envelope import Envelope, make, parse
-from restante.waku.pool import ENTRY, GRACE, LIVE, Live, Pool
+from restante.waku.pool import BLOCK, ENTRY, GRACE, LIVE, Live, Pool
 from waku.letters import EPOCH, letter
 
 MIB = 1 << 20
@@ -22,7 +24,7 @@ def expiring(second: int, number: int = 0) -> Envelope:
 def fill(pool: Pool, *envelopes: Envelope) -> None:
     for number, each in enumerate(envelopes, 1):
         pool.know(each, number)
-        pool.keep(Live(each, 1.0, None))
+        pool.keep(Live(each, 1.0, b"", 1))
 
 
 def living(pool: Pool) -> set[bytes]:
@@ -47,12 +49,25 @@ def test_it_is_known_for_as_long_as_a_copy_would_not_be_refused_as_old() -> None
     assert pool.known == {}
 
 
-def test_what_expires_first_is_forgotten_first_whenever_it_came() -> None:
+def test_what_came_first_is_forgotten_first_whenever_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So nobody can have others' envelopes forgotten, and relayed anew, by some that live for days."""
+    monkeypatch.setattr("restante.waku.pool.BLOCK", 1)
     pool = Pool(3 * ENTRY, MIB)
-    a, b, c, d = (expiring(second) for second in (40, 10, 30, 20))
+    a, b, c, d = (expiring(second) for second in (20, 40, 10, 30))
     fill(pool, a, b, c)
     pool.know(d, 4)
-    assert pool.known == {a.hash: 1, c.hash: 3, d.hash: 4}
+    assert pool.known == {b.hash: 2, c.hash: 3, d.hash: 4}
+
+
+def test_hashes_are_forgotten_in_blocks_when_the_last_of_one_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("restante.waku.pool.BLOCK", 2)
+    pool = Pool(MIB, MIB)
+    a, b, c = (expiring(second) for second in (10, 40, 20))
+    fill(pool, a, b, c)
+    pool.expire(EPOCH + 21 + GRACE)
+    assert pool.known == {a.hash: 1, b.hash: 2}
+    pool.expire(EPOCH + 41 + GRACE)
+    assert pool.known == {}
 
 
 def test_what_expires_first_is_let_go_first_whenever_it_came() -> None:
@@ -60,15 +75,18 @@ def test_what_expires_first_is_let_go_first_whenever_it_came() -> None:
     pool = Pool(MIB, 3 * size)
     a, b, c, d = (expiring(second) for second in (40, 10, 30, 20))
     fill(pool, a, b, c)
-    pool.keep(Live(d, 1.0, None))
+    pool.keep(Live(d, 1.0, b"", 1))
     assert living(pool) == {a.hash, c.hash, d.hash}
     assert pool.size == 3 * size
 
 
 def test_an_envelope_that_was_forgotten_while_it_lives_may_come_again() -> None:
-    pool, envelope = Pool(ENTRY, MIB), expiring(10)
-    fill(pool, envelope, expiring(10, 1))  # one too many to be known: all of that second is forgotten
-    assert pool.known == {}
+    pool, envelope = Pool(BLOCK * ENTRY, MIB), expiring(10)
+    fill(pool, envelope)
+    for number in range(BLOCK):  # more than can be known
+        pool.know(expiring(10, number + 1), 1)
+    assert envelope.hash not in pool.known
+    pool.keep(Live(expiring(10, 1), 1.0, b"", 1))
     fill(pool, envelope)
     assert len(living(pool)) == 2
     pool.expire(EPOCH + 11)
@@ -87,6 +105,11 @@ steps = st.lists(
 
 @given(steps)
 def test_whatever_comes_both_bounds_hold_and_the_books_balance(steps: list[tuple[Any, ...]]) -> None:
+    with patch("restante.waku.pool.BLOCK", 1):
+        _both_bounds_hold(steps)
+
+
+def _both_bounds_hold(steps: list[tuple[Any, ...]]) -> None:
     size = LIVE + len(expiring(0).raw)
     pool = Pool(8 * ENTRY, 5 * size)
     for kind, second, *more in steps:
@@ -115,7 +138,7 @@ def test_the_estimates_of_memory_are_near_the_truth() -> None:
             known.know(parse(bytes(bytearray(raw))), number)
         between = tracemalloc.get_traced_memory()[0]
         for raw in raws:
-            live.keep(Live(parse(bytes(bytearray(raw))), 1.0, None))
+            live.keep(Live(parse(bytes(bytearray(raw))), 1.0, b"", 1))
         after = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

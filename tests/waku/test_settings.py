@@ -54,7 +54,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no time": ({"max_ttl": 0}, "--max-ttl"),
     "less than no days": ({"retention": -1.0}, "--retention"),
     "a few bytes": ({"retention_bytes": 1000}, "--retention-bytes"),
-    "a limit that is none": ({"limit": ["patience=3"]}, r"--limit patience=3: .*peer_bytes"),
+    "a limit that is none": ({"limit": ["patience=3"]}, r"--limit patience=3: .*address_bytes"),
     "a limit without a number": ({"limit": ["pool_bytes=much"]}, "--limit pool_bytes"),
     "packets that devp2p cannot have": ({"limit": ["packet_bytes=16777216"]}, "--limit packet_bytes"),
     "a log that is none": ({"log_format": "poem"}, "--log-format"),
@@ -97,7 +97,7 @@ def test_what_the_environment_says_wrong_is_named_by_its_variable() -> None:
 
 
 def test_what_can_be_is_taken() -> None:
-    settings = settled(peer=[ENODE], topics=["0x01020304"], limit=["peer_envelopes=0"], listen="*:0", admin="off")
+    settings = settled(peer=[ENODE], topics=["0x01020304"], limit=["address_envelopes=0"], listen="*:0", admin="off")
     assert settings.peer == (ENODE,)
-    assert settings.limits.peer_envelopes == 0
+    assert settings.limits.address_envelopes == 0
     assert read_topic("0x01020304", "--topics") == b"\1\2\3\4"

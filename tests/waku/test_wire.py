@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from restante.errors import PeerError
 from restante.waku import bloom, wire
-from restante.waku.envelope import Envelope, make
+from restante.waku.envelope import Envelope, make, parse
 from restante.waku.rlp import RlpError
 from restante.waku.wire import Options, Refusal, Response
 from waku.mutation import mutated
@@ -161,20 +161,20 @@ def test_a_megabyte_of_nothing_is_refused_at_its_beginning(read: Callable[[bytes
 def test_packets_have_room_for_their_own_head() -> None:
     """status-go drops whoever sends more than 1 MiB, and counts all of the packet."""
     envelopes = [small(number, size) for number, size in enumerate((300_000, 300_000, 300_000, 300_000, 10, 900_000))]
-    parts = list(wire.packets(envelopes))
-    assert [[each.nonce for each in part] for part in parts] == [[0, 1, 2], [3, 4], [5]]
+    parts = list(wire.parted(each.raw for each in envelopes))
+    assert [[parse(raw).nonce for raw in part] for part in parts] == [[0, 1, 2], [3, 4], [5]]
     for part in parts:
-        assert len(wire.write_envelopes(each.raw for each in part)) <= wire.PACKET
+        assert len(wire.write_envelopes(part)) <= wire.PACKET
 
 
 @given(st.integers(-40, 40))
 def test_what_no_packet_holds_is_left_out(more: int) -> None:
     large = small(9, wire.PACKET - 34 + more)
-    parts = list(wire.packets([small(1), large, small(2)]))
-    sent = [each.nonce for part in parts for each in part]
+    parts = list(wire.parted(each.raw for each in (small(1), large, small(2))))
+    sent = [parse(raw).nonce for part in parts for raw in part]
     fits = len(large.raw) <= wire.PACKET - 16
     assert sent == ([1, 9, 2] if fits else [1, 2])
-    assert max(len(wire.write_envelopes(each.raw for each in part)) for part in parts) <= wire.PACKET
+    assert max(len(wire.write_envelopes(part)) for part in parts) <= wire.PACKET
 
 
 # ── confirmations ────────────────────────────────────────────────────────────────────────────────

@@ -87,7 +87,7 @@ class CoreWorld:
             self.reasons[name] = error.code
             return None
         if isinstance(event, Offered):
-            response = self.mailserver.offer(name, keccak(payload), event.envelopes, self.now)
+            response = self.mailserver.offer(name.encode(), keccak(payload), event.envelopes, self.now)
             if response is not None:
                 self._confirm(name, response)
             self._relay()
@@ -123,7 +123,7 @@ class CoreWorld:
         outgoing: dict[str, list[Envelope]] = defaultdict(list)
         for live in fresh:
             for name in self.interests.wanting(live.envelope.topic):
-                if name != live.origin and live.pow >= self.peers[name].pow:
+                if name.encode() != live.origin and live.pow >= self.peers[name].pow:
                     outgoing[name].append(live.envelope)
         for name, envelopes in outgoing.items():
             self._send(name, envelopes)
@@ -138,7 +138,7 @@ class CoreWorld:
             self.saved.update(dict.fromkeys(each.hash for each in batch.envelopes))
             answers = self.mailserver.settle(batch)
         for origin, response in answers:
-            self._confirm(str(origin), response)
+            self._confirm(origin.decode(), response)
 
     def _wants(self, name: str, before: Interest) -> None:
         peer = self.peers[name]
@@ -149,14 +149,14 @@ class CoreWorld:
             for live in topic.values()
             if peer.interest.wants(live.envelope.topic)
             and not before.wants(live.envelope.topic)
-            and live.origin != name
+            and live.origin != name.encode()
             and live.pow >= peer.pow
         ]
         self._send(name, living)
 
     def _send(self, name: str, envelopes: list[Envelope]) -> None:
-        for part in wire.packets(envelopes):
-            self.inboxes[name].append((wire.MESSAGES, wire.write_envelopes(each.raw for each in part)))
+        for part in wire.parted(each.raw for each in envelopes):
+            self.inboxes[name].append((wire.MESSAGES, wire.write_envelopes(part)))
 
     def _confirm(self, name: str, response: Response) -> None:
         self.inboxes[name].append((wire.BATCH_ACK, wire.write_ack(response.packet)))

@@ -31,7 +31,7 @@ class Caller:
     """One link that we dialled. Use `call`."""
 
     def __init__(self, interest: Interest) -> None:
-        self.limits = Limits(peer_bytes=0, peer_envelopes=0)
+        self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
         self.unfinished = 0
         self.link: Link | None = None
@@ -76,6 +76,9 @@ class Caller:
 
     def too_much(self) -> None:
         """One link cannot have too much: a packet has an end."""
+
+    def caught_up(self, _link: Link) -> None:
+        """Nothing is relayed to a node that we call."""
 
     def connected(self, _link: Link, _public: bytes) -> Reason | None:
         """Take note that the node has said Hello."""

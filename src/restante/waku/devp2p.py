@@ -26,6 +26,9 @@ DISCONNECT: Final = 1
 PING: Final = 2
 PONG: Final = 3
 
+PARTING: Final = 64
+"""Bytes of a Disconnect that are looked at; it has one to three."""
+
 _EMPTY: Final = b"\xc0"
 """What a Ping and a Pong have for a payload."""
 
@@ -89,7 +92,19 @@ _HANDSHAKE, _HELLO, _OPEN, _CLOSED = State  # reaching for one through its class
 class Devp2p:
     """One end of a connection. Times are seconds of any clock that never goes back."""
 
-    __slots__ = ("_asked", "_end", "_heard", "_hello", "_limits", "_offset", "_out", "_rlpx", "_snappy", "_state")
+    __slots__ = (
+        "_asked",
+        "_end",
+        "_heard",
+        "_hello",
+        "_limits",
+        "_offset",
+        "_out",
+        "_rlpx",
+        "_snappy",
+        "_state",
+        "frames",
+    )
 
     def __init__(self, rlpx: Rlpx, hello: Hello, now: float, limits: Limits = LIMITS) -> None:
         """Begin, with what we say in our Hello. Raises Misuse for capabilities other than Waku's."""
@@ -103,6 +118,8 @@ class Devp2p:
         """When a whole frame came last; before their Hello, when we began."""
         self._asked = False
         """Whether a Ping went out since."""
+        self.frames = 0
+        """That came, all told."""
         # A peer that reads our Hello expects all that follows it to be compressed, whatever it has not said yet.
         self._snappy = hello.version >= SNAPPY
         self._offset = self._end = BASE
@@ -173,6 +190,7 @@ class Devp2p:
         if self._state is _CLOSED:
             return events
         frames = self._rlpx.receive_data(data)
+        self.frames += len(frames)
         try:
             if self._state is _HANDSHAKE and self._rlpx.ready:
                 self._greet()
@@ -251,9 +269,9 @@ class Devp2p:
         if self._snappy:
             # In the place of a Hello it never is compressed, and by ethereumjs not later either.
             with suppress(PeerError):
-                payload = unpack(payload, self._limits.packet)
+                payload = unpack(payload, PARTING)
         self._state = _CLOSED
-        reason = Reason.read(payload)
+        reason = Reason.read(payload[:PARTING])
         return Disconnected(reason, False, f"the peer said {reason.name}")
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────

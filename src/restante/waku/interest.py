@@ -51,6 +51,7 @@ class Interest(msgspec.Struct, frozen=True):
 
 
 EVERYTHING: Final = Interest()
+NOTHING: Final = Interest.named(())
 
 P = TypeVar("P")
 

@@ -24,18 +24,25 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     envelope_bytes: Annotated[int, Meta(ge=KIB, le=10 * MIB)] = MIB
     """Bytes of an envelope: the most that status-go takes by default."""
 
-    peer_bytes: Rate = 4.0 * MIB
-    """Bytes a second that a peer may send; more wait in the network. All of Status' fleet sent less together."""
+    address_bytes: Rate = 8.0 * MIB
+    """Bytes a second that all peers of an address may send, together and inflated; more wait in the network. All of
+    Status' fleet sent less."""
 
-    peer_bytes_at_once: Count = 16 * MIB
-    """Bytes that may come faster than that, after a silence: a packet of the largest size, and some more."""
+    address_bytes_at_once: Count = 32 * MIB
+    """Bytes that may come faster than that, after a silence: three packets of the largest size."""
 
-    peer_envelopes: Rate = 2000.0
-    """Envelopes a second that a peer may send: each takes some 50 µs, so two peers cannot take all of a core. What is
-    refused counts as ten."""
+    address_envelopes: Rate = 4000.0
+    """Envelopes a second that all peers of an address may send. Each takes some 50 µs, so this is a fifth of a core.
+    Every packet counts as one, too; what is refused as ten, and a change of mind as a hundred."""
 
-    peer_envelopes_at_once: Count = 50_000
+    address_envelopes_at_once: Count = 50_000
     """Envelopes that may come faster than that, after a silence: a node that meets us sends all that lives."""
+
+    address_connects: Rate = 60.0
+    """New connections a minute from one address: a handshake takes half a millisecond."""
+
+    address_connects_at_once: Count = 200
+    """New connections that may come faster than that, after a silence: a fleet that was restarted."""
 
     known_bytes: Annotated[int, Meta(ge=MIB)] = 128 * MIB
     """Bytes of memory for the hashes of envelopes that live: half a million."""
@@ -50,5 +57,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes of packets of all peers that are not complete yet; beyond that, who has sent most of one is disconnected.
     A packet of a megabyte is a third of a second on a slow line: so hundreds of peers may be in one."""
 
-    owed_bytes: Annotated[int, Meta(ge=64 * KIB)] = 2 * MIB
+    owed_bytes: Annotated[int, Meta(ge=64 * KIB)] = 256 * KIB
     """Bytes that a peer may leave unread; what would be relayed to it beyond that is not."""

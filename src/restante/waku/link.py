@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import Final, Protocol, cast
 
 from restante.address import shown
-from restante.bucket import Bucket
 from restante.errors import PeerError
 from restante.waku import devp2p
+from restante.waku.accounts import Account
 from restante.waku.devp2p import Connected, Devp2p, Disconnected, Packet
 from restante.waku.envelope import Envelope
 from restante.waku.hello import Reason
 from restante.waku.limits import Limits
 from restante.waku.peer import Event, Fault, Peer
-from restante.waku.wire import MESSAGES, STATUS, packets, write_envelopes
+from restante.waku.wire import MESSAGES, STATUS, parted, write_envelopes
 
 TAKES_NOTHING: Final = 20.0
 """Seconds that a peer may leave what we send unread, when it is more than it may owe (geth p2p/server.go:65)."""
@@ -41,6 +41,13 @@ STUCK: Final = 2
 """It does not read."""
 BEHIND: Final = 4
 """We have more to save than we may have."""
+TURN: Final = 8
+"""It is the others' turn."""
+DIGESTING: Final = 16
+"""A large packet of its is being taken in."""
+
+MUCH: Final = 1 << 16
+"""Bytes that came at once, after which it is the others' turn."""
 
 
 class Keeper(Protocol):
@@ -69,6 +76,9 @@ class Keeper(Protocol):
     def lost(self, link: Link, reason: Reason | None, words: str) -> None:
         """Take note that a link is no more."""
 
+    def caught_up(self, link: Link) -> None:
+        """Take note that a link which missed envelopes reads again."""
+
     def flush_soon(self, link: Link) -> None:
         """Call `flush` of the link when this turn of the loop is over."""
 
@@ -78,10 +88,9 @@ class Link(asyncio.Protocol):
 
     __slots__ = (
         "_backlog",
-        "_bytes",
         "_counted",
         "_ended",
-        "_envelopes",
+        "_frames",
         "_greeting",
         "_keeper",
         "_patience",
@@ -89,10 +98,12 @@ class Link(asyncio.Protocol):
         "_transport",
         "_unread",
         "_wire",
+        "account",
         "address",
         "dialled",
         "gone",
         "held",
+        "missed",
         "node_id",
         "peer",
     )
@@ -102,6 +113,10 @@ class Link(asyncio.Protocol):
         self.node_id = b""
         self.address = ""
         """Whom to count it with."""
+        self.account = Account()
+        """What all from that address have used up."""
+        self.missed: int | None = None
+        """The first live envelope, by number, that it was not sent because it did not read."""
         self.dialled = dialled
         self.held = 0
         """Bytes of a packet of its that is not complete."""
@@ -111,8 +126,7 @@ class Link(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._greeting: asyncio.TimerHandle | None = None
-        self._bytes = Bucket()
-        self._envelopes = Bucket()
+        self._frames = 0
         self._unread = 0
         """Why we do not read: HASTY, STUCK, BEHIND."""
         self._ended: tuple[Reason | None, str] | None = None
@@ -140,10 +154,11 @@ class Link(asyncio.Protocol):
         events = self._wire.receive_data(data, now)
         self._account(self._wire.held)
         inflated = sum(len(event.payload) for event in events if isinstance(event, Packet))
-        self._bytes.take(now, self._keeper.limits.peer_bytes, max(len(data), inflated))
+        frames, self._frames = self._wire.frames - self._frames, self._wire.frames
+        self.account.charge(now, self._keeper.limits, max(len(data), inflated), frames)
         for event in events:
             self._happen(event)
-        self._pace(now)
+        self._pace(now, len(data))
         self._keeper.flush_soon(self)
 
     def _account(self, held: int) -> None:
@@ -156,12 +171,25 @@ class Link(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading, too: what it would be answered has no room."""
         self._leave_unread(STUCK)
-        self._patience = self._keeper.loop.call_later(TAKES_NOTHING, self._give_up, "it does not read")
+        self._watch()
+
+    def _watch(self) -> None:
+        """Look after a while whether it has read anything; what it reads of much may be slow."""
+        self._patience = self._keeper.loop.call_later(TAKES_NOTHING, self._look, self.unsent())
+
+    def _look(self, before: int) -> None:
+        if self.unsent() >= before:
+            self._ended = self._ended or (Reason.PING_TIMEOUT, "it does not read")
+            self.drop()
+        else:
+            self._watch()
 
     def resume_writing(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
         self.read_again(STUCK)
+        if self.missed is not None:
+            self._keeper.caught_up(self)
         if self._backlog is not None:
             self._keeper.loop.call_soon(self._pump)
 
@@ -231,24 +259,33 @@ class Link(asyncio.Protocol):
         """Tell whether it owes us so much reading that nothing should be added."""
         return bool(self._unread & STUCK)
 
-    def charge(self, envelopes: int) -> None:
-        """Count what it brought; who brings too much is left unread for a while."""
-        self._envelopes.take(self._keeper.loop.time(), self._keeper.limits.peer_envelopes, envelopes)
+    @property
+    def unread(self) -> bool:
+        """Tell whether it is we who do not read."""
+        return bool(self._unread)
 
-    def _pace(self, now: float) -> None:
-        limits = self._keeper.limits
-        wait = 0.0
-        if limits.peer_bytes:
-            wait = self._bytes.wait(now, limits.peer_bytes, limits.peer_bytes_at_once)
-        if limits.peer_envelopes:
-            wait = max(wait, self._envelopes.wait(now, limits.peer_envelopes, limits.peer_envelopes_at_once))
+    def charge(self, envelopes: int) -> None:
+        """Count what it brought; all from its address are left unread for a while when it is too much."""
+        self.account.charge(self._keeper.loop.time(), self._keeper.limits, 0, envelopes)
+
+    def _pace(self, now: float, size: int) -> None:
+        wait = self.account.wait(now, self._keeper.limits)
         if wait > 0:
             self._leave_unread(HASTY)
             self._keeper.loop.call_later(wait, self.read_again, HASTY)
+        elif size >= MUCH:
+            # More may be there already, and the transport would go on reading before others have their turn.
+            self._leave_unread(TURN)
+            self._keeper.loop.call_soon(self.read_again, TURN)
 
-    def hold(self) -> None:
-        """Leave it unread until `read_again(BEHIND)`."""
-        self._leave_unread(BEHIND)
+    def digested(self) -> None:
+        """Read on after a large packet, if what it counts for allows that."""
+        self._pace(self._keeper.loop.time(), 0)
+        self.read_again(DIGESTING)
+
+    def hold(self, why: int = BEHIND) -> None:
+        """Leave it unread until `read_again` for this reason."""
+        self._leave_unread(why)
 
     def _leave_unread(self, why: int) -> None:
         if not self._unread and self._transport is not None:
@@ -260,10 +297,6 @@ class Link(asyncio.Protocol):
         was, self._unread = self._unread, self._unread & ~why
         if was and not self._unread and self._transport is not None:
             self._transport.resume_reading()
-
-    def _give_up(self, words: str) -> None:
-        self._ended = self._ended or (Reason.PING_TIMEOUT, words)
-        self.drop()
 
     # ── our side ─────────────────────────────────────────────────────────────────────────────────
 
@@ -311,8 +344,9 @@ class Link(asyncio.Protocol):
         if part is None:
             self._backlog = None
             return
-        for some in packets(part):
-            self.send(MESSAGES, write_envelopes(each.raw for each in some))
+        for some in parted(each.raw for each in part):
+            self.send(MESSAGES, write_envelopes(some))
+        self.flush()
         self._keeper.loop.call_soon(self._pump)
 
     def disconnect(self, reason: Reason, words: str = "") -> None:

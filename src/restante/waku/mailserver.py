@@ -13,7 +13,7 @@ known to the archive, so that a later copy is archived.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -51,18 +51,25 @@ class Batch(msgspec.Struct, frozen=True):
     envelopes: list[Envelope]
 
 
-class _Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A packet that is not confirmed yet."""
+class Intake:
+    """A packet on its way in, named by its hash. `origin` is the name of the peer that brought it."""
 
-    origin: object
-    packet: bytes
-    hashes: tuple[bytes, ...]
-    """Of its envelopes that are being archived."""
-    refusals: list[Refusal]
+    __slots__ = ("given_up", "hashes", "latest", "origin", "packet", "refusals")
+
+    def __init__(self, origin: bytes, packet: bytes) -> None:
+        self.origin = origin
+        self.packet = packet
+        self.hashes: list[bytes] = []
+        """Of its envelopes that are being archived."""
+        self.latest = 0
+        """The last batch that one of them is in."""
+        self.refusals: list[Refusal] = []
+        self.given_up: set[bytes] = set()
+        """Those for which there was no room."""
 
 
 class Mailserver:
-    """Takes in envelopes. `origin` is whoever brought a packet, whatever the shell calls a peer."""
+    """Takes in envelopes. `origin` is the name of whoever brought a packet."""
 
     def __init__(self, policy: Policy, terms: Terms, pool: Pool) -> None:
         self.policy = policy
@@ -77,72 +84,79 @@ class Mailserver:
         self.gathered: list[Envelope] = []
         self.gathered_size = 0
         self._number = 1
+        self._count = 0
+        """Of envelopes that were new."""
         self._settled = 0
-        self._waiting: dict[int, list[_Waiting]] = {}
+        self._waiting: dict[int, list[Intake]] = {}
         self._full_until = 0
 
-    def offer(self, origin: object, packet: bytes, envelopes: list[Envelope], now: int) -> Response | None:
-        """Take in a packet, named by its hash; gives what to answer, or None: `settle` will.
+    def offer(self, origin: bytes, packet: bytes, envelopes: Iterable[Envelope], now: int) -> Response | None:
+        """Take in a packet, named by its hash; gives what to answer, or None: `settle` will."""
+        intake = Intake(origin, packet)
+        self.take_in(intake, envelopes, now)
+        return self.finish(intake)
 
-        An envelope that is in it twice is answered once; its copies are known.
-        """
-        refusals: list[Refusal] = []
-        hashes: list[bytes] = []
-        latest = 0
+    def take_in(self, intake: Intake, envelopes: Iterable[Envelope], now: int) -> None:
+        """Take in a part of a packet, of which more may come."""
         known = self.pool.known
-        distinct = {each.hash: each for each in envelopes}
-        if len(distinct) < len(envelopes):
-            self.counts["known"] += len(envelopes) - len(distinct)
-        for each in distinct.values():
+        for each in envelopes:
             number = known.get(each.hash)
             if number is None:
-                number = self._take_in(origin, each, refusals, now)
+                number = self._judge(intake, each, now)
             else:
                 self.counts["known"] += 1
                 if number == UNARCHIVED:
-                    known[each.hash] = number = self._gather(each, refusals, now)
+                    known[each.hash] = number = self._gather(each, intake, now)
             if number > self._settled:
-                hashes.append(each.hash)
-                latest = max(latest, number)
-        if not latest:
-            return Response(packet, tuple(refusals))
-        self._waiting.setdefault(latest, []).append(_Waiting(origin, packet, tuple(hashes), refusals))
+                intake.hashes.append(each.hash)
+                intake.latest = max(intake.latest, number)
+
+    def finish(self, intake: Intake) -> Response | None:
+        """Give what to answer to a packet of which all was taken in, or None: `settle` will."""
+        if intake.latest <= self._settled:
+            return Response(intake.packet, tuple(intake.refusals))
+        self._waiting.setdefault(intake.latest, []).append(intake)
         return None
 
-    def _take_in(self, origin: object, envelope: Envelope, refusals: list[Refusal], now: int) -> int:
+    def _judge(self, intake: Intake, envelope: Envelope, now: int) -> int:
         """Judge an envelope that is not known; gives the batch it is in."""
         verdict = judge(envelope, now, self.policy)
         if verdict.flaw is not None:
             self.counts[verdict.flaw.name] += 1
             self.refused += 1
             if verdict.flaw.words:
-                refusals.append(Refusal(envelope.hash, verdict.flaw.code, verdict.flaw.words))
+                intake.refusals.append(Refusal(envelope.hash, verdict.flaw.code, verdict.flaw.words))
             return NEVER
         self.counts["new"] += 1
-        live = Live(envelope, verdict.pow, origin)
+        self._count += 1
+        live = Live(envelope, verdict.pow, intake.origin, self._count)
         self.fresh.append(live)
         self.pool.keep(live)
-        number = self._gather(envelope, refusals, now) if self._wanted(envelope, now) else NEVER
+        number = self._gather(envelope, intake, now) if self._wanted(envelope, now) else NEVER
         self.pool.know(envelope, number)
         return number
 
     def _wanted(self, envelope: Envelope, now: int) -> bool:
         terms = self.terms
+        if not envelope.ttl and envelope.pow(late=1) < self.policy.min_pow:
+            return False  # its work is infinite, as in Go; to be kept it must have as much as others
         if terms.topics is not None and envelope.topic not in terms.topics:
             return False
         return terms.retention is None or envelope.sent >= now - terms.retention
 
-    def _gather(self, envelope: Envelope, refusals: list[Refusal], now: int) -> int:
+    def _gather(self, envelope: Envelope, intake: Intake, now: int) -> int:
         if now < self._full_until:
-            self._give_up(envelope.hash, refusals)
+            self._give_up(envelope.hash, intake)
             return UNARCHIVED
         self.gathered.append(envelope)
         self.gathered_size += len(envelope.raw)
         return self._number
 
-    def _give_up(self, digest: bytes, refusals: list[Refusal]) -> None:
-        self.counts["not archived"] += 1
-        refusals.append(Refusal(digest, OTHER_ERROR, FULL))
+    def _give_up(self, digest: bytes, intake: Intake) -> None:
+        if digest not in intake.given_up:  # it may be in the packet several times
+            intake.given_up.add(digest)
+            self.counts["not archived"] += 1
+            intake.refusals.append(Refusal(digest, OTHER_ERROR, FULL))
 
     # ── the archive's side ───────────────────────────────────────────────────────────────────────
 
@@ -155,14 +169,14 @@ class Mailserver:
         self._number += 1
         return batch
 
-    def settle(self, batch: Batch) -> Iterator[tuple[object, Response]]:
+    def settle(self, batch: Batch) -> Iterator[tuple[bytes, Response]]:
         """Tell that a batch is durable; gives whom to answer what. Batches are settled in their order."""
         self.counts["archived"] += len(batch.envelopes)
         self._settled = batch.number
         for waiting in self._waiting.pop(batch.number, ()):
             yield waiting.origin, Response(waiting.packet, tuple(waiting.refusals))
 
-    def refuse(self, batch: Batch, now: int) -> Iterator[tuple[object, Response]]:
+    def refuse(self, batch: Batch, now: int) -> Iterator[tuple[bytes, Response]]:
         """Tell that a batch was not saved, for certain, since there is no room; likewise."""
         self._full_until = now + TRY_AGAIN
         self._settled = batch.number
@@ -173,6 +187,6 @@ class Mailserver:
             for waiting in later:
                 for digest in waiting.hashes:
                     if digest in lost:
-                        self._give_up(digest, waiting.refusals)
+                        self._give_up(digest, waiting)
         for waiting in self._waiting.pop(batch.number, ()):
             yield waiting.origin, Response(waiting.packet, tuple(waiting.refusals))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import msgspec
@@ -13,20 +16,25 @@ from restante.config import unusable
 from restante.errors import PeerError, StoreBusy, plain
 from restante.ops.logs import log
 from restante.waku import bloom, devp2p, wire
+from restante.waku.accounts import Account, Accounts
 from restante.waku.archive import Archive
 from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
 from restante.waku.hello import CLIENT, Capability, Hello, Reason
+from restante.waku.interest import NOTHING
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.link import BEHIND, CHANGE, REFUSED, Link
-from restante.waku.mailserver import Batch, Mailserver
-from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Requested
-from restante.waku.relay import NOTHING, Relay
+from restante.waku.link import BEHIND, CHANGE, DIGESTING, REFUSED, Link
+from restante.waku.mailserver import Batch, Intake, Mailserver
+from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Poured, Requested
+from restante.waku.relay import Relay
 from restante.waku.rlpx import Rlpx, largest
+
+RECEIVE_BUFFER: Final = 64 * 1024
+"""Bytes that the kernel holds for a peer (it doubles this), and so what one peer can bring in a turn of the loop."""
 
 STRANGERS: Final = 64
 """Connections beyond the peers, so that who comes to a full node gets to its Hello, and is told that it is full;
@@ -37,6 +45,9 @@ WRONG: Final = 100
 
 DRAIN: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
+
+BITE: Final = 250
+"""Envelopes of a large packet that are taken in at a time: some milliseconds."""
 
 SLICE: Final = 1000
 """Envelopes pruned at a time, so that those who wait to be archived wait some 50 ms."""
@@ -118,7 +129,8 @@ class Node:
             )
         )
         self.unfinished = 0
-        self._addresses: Counter[str] = Counter()
+        self._accounts = Accounts()
+        self._digesting: set[asyncio.Task[None]] = set()
         self._unsaid: set[Link] = set()
         self._held: set[Link] = set()
         self.short_of_room = asyncio.Event()
@@ -139,6 +151,9 @@ class Node:
             self._server = await self.loop.create_server(self._answer, host, port, backlog=1024)
         except OSError as error:
             raise unusable(host, port, "--listen", error) from error
+        for each in self._server.sockets:
+            with socket.socket(fileno=os.dup(each.fileno())) as door:
+                door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
         return [each.getsockname()[:2] for each in self._server.sockets]
 
     def _answer(self) -> Link:
@@ -160,15 +175,18 @@ class Node:
 
     def made(self, link: Link) -> bool:
         """Take in a connection; False where it may not even shake hands."""
-        room = len(self.links) < self.housekeeping.max_peers + STRANGERS
-        if not link.dialled and (
-            not room or self._addresses[link.address] >= self.housekeeping.max_peers_per_address
-        ):
+        link.account = self._accounts.of(link.address)
+        if not link.dialled and not self._lets_in(link.account):
             self.counts["turned away at the door"] += 1
             return False
         self.links.add(link)
-        self._addresses[link.address] += 1
+        link.account.links += 1
         return True
+
+    def _lets_in(self, account: Account) -> bool:
+        terms = self.housekeeping
+        room = len(self.links) < terms.max_peers + STRANGERS and account.links < terms.max_peers_per_address
+        return room and account.connect(self.loop.time(), self.limits)
 
     def too_much(self) -> None:
         """Have the peer go that has sent most of a packet that is not complete."""
@@ -182,7 +200,7 @@ class Node:
         link.node_id = node_id(public)
         before = self.peers.get(link.node_id)
         if before is not None:
-            if not before.silent and not self._outranks(link, before):
+            if not before.silent and not before.unread and not self._outranks(link, before):
                 return Reason.ALREADY_CONNECTED
             before.disconnect(Reason.ALREADY_CONNECTED)
         elif len(self.peers) >= self.housekeeping.max_peers and not link.dialled and not self._make_room():
@@ -216,9 +234,7 @@ class Node:
         self.links.discard(link)
         self._unsaid.discard(link)
         self._held.discard(link)
-        self._addresses[link.address] -= 1
-        if not self._addresses[link.address]:
-            del self._addresses[link.address]
+        link.account.links -= 1
         self.relay.drop(link)
         if self.peers.get(link.node_id) is link:
             del self.peers[link.node_id]
@@ -257,6 +273,11 @@ class Node:
         """Handle what a peer's packet amounts to."""
         if isinstance(event, Offered):
             self._offered(link, event.envelopes, payload)
+        elif isinstance(event, Poured):
+            link.hold(DIGESTING)
+            task = asyncio.create_task(self._digest(link, payload))
+            self._digesting.add(task)
+            task.add_done_callback(self._digesting.discard)
         elif isinstance(event, Greeted):
             if link.dialled:
                 log.info("a static peer is connected", peer=link.address)
@@ -267,19 +288,40 @@ class Node:
         elif isinstance(event, Requested):
             self.counts["requests for history, not answered"] += 1
         elif isinstance(event, Fault):
-            link.charge(REFUSED)
-            self.counts["packets that were no good"] += 1
+            self._fault(link)
 
     def _offered(self, link: Link, envelopes: list[Envelope], payload: bytes) -> None:
+        intake = Intake(link.node_id, keccak(payload))
+        self._take_in(link, intake, envelopes)
+        self._finish(link, intake)
+
+    async def _digest(self, link: Link, payload: bytes) -> None:
+        """Take in a large packet in slices; it is read whole before any of it counts."""
+        try:
+            envelopes: list[Envelope] = []
+            for count, each in enumerate(wire.walk_envelopes(payload), 1):
+                envelopes.append(each)
+                if count % BITE == 0:
+                    await asyncio.sleep(0)
+            intake = Intake(link.node_id, keccak(payload))
+            for start in range(0, len(envelopes), BITE):
+                self._take_in(link, intake, envelopes[start : start + BITE])
+                await asyncio.sleep(0)
+            self._finish(link, intake)
+        except PeerError as error:
+            link.peer.blame(error.words)
+            self._fault(link)
+        finally:
+            link.digested()
+
+    def _take_in(self, link: Link, intake: Intake, envelopes: list[Envelope]) -> None:
         mailserver = self.mailserver
         refused = mailserver.refused
-        response = mailserver.offer(link, keccak(payload), envelopes, self.now())
+        mailserver.take_in(intake, envelopes, self.now())
         refused = mailserver.refused - refused
         if refused:
             link.peer.blame("envelopes refused", refused)
         link.charge(len(envelopes) + REFUSED * refused)
-        if response is not None:
-            self._confirm(link, response)
         if mailserver.fresh:
             self.relay.push_soon()
         if mailserver.gathered:
@@ -288,9 +330,22 @@ class Node:
                 self._held.add(link)
                 link.hold()
 
+    def _finish(self, link: Link, intake: Intake) -> None:
+        response = self.mailserver.finish(intake)
+        if response is not None:
+            self._confirm(link, response)
+
+    def _fault(self, link: Link) -> None:
+        link.charge(REFUSED)
+        self.counts["packets that were no good"] += 1
+
     def _confirm(self, link: Link, response: wire.Response) -> None:
         link.send(wire.BATCH_ACK, wire.write_ack(response.packet))
         link.send(wire.MESSAGE_RESPONSE, wire.write_response(response))
+
+    def caught_up(self, link: Link) -> None:
+        """Take note that a link which missed envelopes reads again."""
+        self.relay.catch_up(link)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -331,12 +386,17 @@ class Node:
                 log.info("envelopes are archived again")
             self._told_full = False
             answers = self.mailserver.settle(batch)
-        for origin, response in answers:
-            if isinstance(origin, Link):
-                self._confirm(origin, response)
+        self._tell(answers)
         held, self._held = self._held, set()
         for link in held:
             link.read_again(BEHIND)
+
+    def _tell(self, answers: Iterable[tuple[bytes, wire.Response]]) -> None:
+        """Confirm packets to those who brought them, and are here."""
+        for name, response in answers:
+            link = self.peers.get(name)
+            if link is not None:
+                self._confirm(link, response)
 
     async def prune(self) -> int:
         """Remove what is kept too long, or is too much; gives how many."""
@@ -362,6 +422,8 @@ class Node:
             self._server.close()
         for link in self.links:
             link.hold()
+        if self._digesting:
+            await asyncio.wait(self._digesting)
         self._stopping = True
         self._gathered.set()
         await running

@@ -18,11 +18,14 @@ import msgspec
 from restante.errors import PeerError
 from restante.waku import wire
 from restante.waku.envelope import Envelope
-from restante.waku.interest import EVERYTHING, Interest
+from restante.waku.interest import EVERYTHING, NOTHING, Interest
 from restante.waku.wire import Options
 
 SUBPROTOCOL: Final = 0x10
 """Disconnect reason "subprotocol error": what a failed handshake of Waku ends with."""
+
+MUCH: Final = 1 << 16
+"""Bytes of Messages that are read at once: some 200 envelopes, or 3,000 that are next to nothing."""
 
 DEFAULT_POW: Final = 0.001
 """What a peer wants that does not say (waku/v1/status_options.go:106-134)."""
@@ -42,6 +45,12 @@ class Offered(msgspec.Struct, frozen=True):
     """The peer hands over envelopes."""
 
     envelopes: list[Envelope]
+
+
+class Poured(msgspec.Struct, frozen=True):
+    """The peer hands over so much that it is to be read in slices, `wire.walk_envelopes`."""
+
+    payload: bytes
 
 
 class Confirmed(msgspec.Struct, frozen=True):
@@ -68,7 +77,7 @@ class Fault(msgspec.Struct, frozen=True):
     words: str
 
 
-Event = Greeted | Changed | Offered | Confirmed | Answered | Requested | Fault
+Event = Greeted | Changed | Offered | Poured | Confirmed | Answered | Requested | Fault
 
 
 class Peer:
@@ -122,8 +131,10 @@ class Peer:
         return Greeted()
 
     def _update(self, payload: bytes) -> Changed | None:
-        before = self.interest
+        before, pow_before = self.interest, self.pow
         self._take(wire.read_options(payload))
+        if self.pow < pow_before:
+            return Changed(NOTHING)  # of every topic, those with less work are new to it
         return Changed(before) if self.interest != before else None
 
     def _take(self, options: Options) -> None:
@@ -138,7 +149,9 @@ class Peer:
 
 
 _READERS: Final[dict[int, Callable[[Peer, bytes], Event | None]]] = {
-    wire.MESSAGES: lambda _peer, payload: Offered(wire.read_envelopes(payload)),
+    wire.MESSAGES: lambda _peer, payload: (
+        Offered(wire.read_envelopes(payload)) if len(payload) <= MUCH else Poured(payload)
+    ),
     wire.BATCH_ACK: lambda _peer, payload: Confirmed(wire.read_ack(payload)),
     wire.MESSAGE_RESPONSE: lambda _peer, payload: Answered(wire.read_response(payload)),
     wire.STATUS_UPDATE: Peer._update,

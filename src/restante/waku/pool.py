@@ -1,12 +1,14 @@
 """What is known of envelopes that live: which were seen, and those that can still be relayed.
 
-Both are bounded in bytes, and what expires first goes first. Whoever comes back after it was forgotten is refused as
-old, or is archived again, which changes nothing; so to forget costs work and never truth.
+Both are bounded in bytes. Of those that live, what expires first goes first. Of hashes, those that came first: copies
+come within seconds, and a node that forgot what it has just relayed would relay it again, and its neighbours back to
+it. What comes back later is archived again, which changes nothing; so to forget costs work and never truth.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
@@ -16,6 +18,9 @@ from restante.waku.envelope import Envelope
 
 GRACE: Final = 20
 """Seconds after its expiry in which an envelope still comes and is not refused as old (waku/waku.go:1292)."""
+
+BLOCK: Final = 1000
+"""Hashes that are forgotten together: the oldest block, or one of which all have expired."""
 
 ENTRY: Final = 250
 """Bytes of memory that a hash takes while it is known, about."""
@@ -56,8 +61,21 @@ class Live(msgspec.Struct, frozen=True, gc=False):
 
     envelope: Envelope
     pow: float
-    origin: object
-    """The peer that brought it."""
+    origin: bytes
+    """The name of the peer that brought it; not the peer itself, which may be gone long before."""
+    number: int
+    """Rises from one to the next."""
+
+
+class _Block:
+    """Hashes that came one after the other."""
+
+    __slots__ = ("hashes", "until")
+
+    def __init__(self) -> None:
+        self.hashes: list[bytes] = []
+        self.until = 0
+        """When the last of them expires."""
 
 
 class Pool:
@@ -70,16 +88,23 @@ class Pool:
         """Bytes that live envelopes take, about."""
         self._most_known = known_bytes // ENTRY
         self._most_live = live_bytes
-        self._known_until: Expiring[bytes] = Expiring()
+        self._blocks: deque[_Block] = deque()
         self._live_until: Expiring[Envelope] = Expiring()
 
     def know(self, envelope: Envelope, number: int) -> None:
         """Take note of an envelope that was not known."""
         self.known[envelope.hash] = number
-        self._known_until.add(envelope.expiry, envelope.hash)
-        while len(self.known) > self._most_known:
-            for digest in self._known_until.first():
-                self.known.pop(digest, None)
+        if not self._blocks or len(self._blocks[-1].hashes) == BLOCK:
+            self._blocks.append(_Block())
+        block = self._blocks[-1]
+        block.hashes.append(envelope.hash)
+        block.until = max(block.until, envelope.expiry)
+        while len(self.known) > self._most_known and len(self._blocks) > 1:
+            self._forget(self._blocks.popleft())
+
+    def _forget(self, block: _Block) -> None:
+        for digest in block.hashes:
+            self.known.pop(digest, None)
 
     def keep(self, live: Live) -> None:
         """Have an envelope for those who come to want it later; no harm where it is there, but was forgotten."""
@@ -98,8 +123,10 @@ class Pool:
         """Forget what has expired by this second."""
         for envelope in self._live_until.before(now):
             self._let_go(envelope)
-        for digest in self._known_until.before(now - GRACE):
-            self.known.pop(digest, None)
+        over = [block for block in self._blocks if block.until < now - GRACE]
+        for block in over:
+            self._blocks.remove(block)
+            self._forget(block)
 
     def _let_go(self, envelope: Envelope) -> None:
         topic = self.live[envelope.topic]

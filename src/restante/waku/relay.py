@@ -9,7 +9,7 @@ from typing import Final
 
 from restante.waku import wire
 from restante.waku.envelope import Envelope
-from restante.waku.interest import Interest, Interests
+from restante.waku.interest import NOTHING, Interest, Interests
 from restante.waku.link import Link
 from restante.waku.mailserver import Mailserver
 from restante.waku.packed import pack
@@ -18,10 +18,14 @@ from restante.waku.pool import Live
 LOOKS: Final = 500
 """Topics looked at for a peer in one turn of the loop."""
 
-PART: Final = 1 << 18
-"""Bytes of envelopes sent of a backlog in one turn of the loop."""
+PART: Final = 1 << 17
+"""Bytes of envelopes in a packet; and sent of a backlog in one turn of the loop."""
 
-NOTHING: Final = Interest.named(())
+LARGE: Final = 1 << 14
+"""Bytes of a packet that is written at once, and not with what else the turn brings."""
+
+WORK: Final = 20_000
+"""Envelopes times peers that are looked at in one turn of the loop: some milliseconds, if few are sent."""
 
 
 class Relay:
@@ -49,26 +53,45 @@ class Relay:
             self._loop.call_soon(self._push)
 
     def _push(self) -> None:
-        """Push what is new to those who want it."""
-        self._pushing = False
-        fresh, self._mailserver.fresh = self._mailserver.fresh, []
+        """Push what is new to those who want it, as much as a turn of the loop has time for."""
+        fresh = self._mailserver.fresh
+        count = max(1, WORK // max(1, len(self.interests)))
+        some, self._mailserver.fresh = fresh[:count], fresh[count:]
+        self._pushing = bool(self._mailserver.fresh)
+        if self._pushing:
+            self._loop.call_soon(self._push)
         outgoing: dict[Link, list[Live]] = {}
-        for live in fresh:
+        for live in some:
             for link in self.interests.wanting(live.envelope.topic):
-                if link is not live.origin and live.pow >= link.peer.pow:
+                if live.pow >= link.peer.pow and link.node_id != live.origin:
                     outgoing.setdefault(link, []).append(live)
         packed: dict[tuple[int, ...], list[tuple[bytes, bytes]]] = {}
         for link, wanted in outgoing.items():
-            if link.stuck:
-                self.counts["not relayed, the peer does not read"] += len(wanted)
-                continue
-            same = tuple(map(id, wanted))
-            bodies = packed.get(same)
+            numbers = tuple([live.number for live in wanted])
+            bodies = packed.get(numbers)
             if bodies is None:
-                bodies = packed[same] = [(body, pack(body)) for body in _bodies(live.envelope for live in wanted)]
-            for body, squeezed in bodies:
-                link.send(wire.MESSAGES, body, squeezed)
-            self.counts["relayed"] += len(wanted)
+                bodies = packed[numbers] = [(body, pack(body)) for body in _bodies(wanted)]
+            self._send(link, bodies, numbers)
+
+    def _send(self, link: Link, bodies: list[tuple[bytes, bytes]], numbers: tuple[int, ...]) -> None:
+        """Send to a peer what it has room for; the rest it has missed, until it reads."""
+        for body, squeezed in bodies:
+            if link.stuck:
+                self.counts["relayed later, when the peer reads"] += len(numbers)
+                if link.missed is None:
+                    link.missed = numbers[0]
+                return
+            link.send(wire.MESSAGES, body, squeezed)
+            if len(squeezed) > LARGE:
+                link.flush()  # so that it is known whether there is room for more
+        self.counts["relayed"] += len(numbers)
+
+    def catch_up(self, link: Link) -> None:
+        """Send a peer that reads again what it has missed and still lives."""
+        since, link.missed = link.missed or 0, None
+        if link.in_arrears:
+            since = 0  # what it gets of its last backlog is not known
+        link.send_backlog(self._living(link, NOTHING, since))
 
     def turn_to(self, link: Link, before: Interest) -> None:
         """Note that a peer wants something else than before: once in a turn of the loop, however often it says so."""
@@ -84,8 +107,11 @@ class Relay:
                 self.interests.put(link, link.peer.interest)
                 link.send_backlog(self._living(link, NOTHING if link.in_arrears else before))
 
-    def _living(self, link: Link, before: Interest) -> Iterator[list[Envelope]]:
-        """Give what lives of what a peer wants now, in parts that take a millisecond to find."""
+    def _living(self, link: Link, before: Interest, since: int = 0) -> Iterator[list[Envelope]]:
+        """Give what lives of what a peer wants now, in parts that take a millisecond to find.
+
+        Not of topics that it wanted before, nor what came before the envelope of number `since`.
+        """
         live, interest = self._mailserver.pool.live, link.peer.interest
         few = interest.few()
         found: list[Envelope] = []
@@ -93,7 +119,7 @@ class Relay:
         for looked, topic in enumerate(list(live) if few is None else few, 1):
             if interest.wants(topic) and not before.wants(topic):
                 for each in list(live.get(topic, {}).values()):
-                    if each.origin is not link and each.pow >= link.peer.pow:
+                    if each.number >= since and each.pow >= link.peer.pow and each.origin != link.node_id:
                         found.append(each.envelope)
                         size += len(each.envelope.raw)
                         if size > PART:
@@ -105,6 +131,6 @@ class Relay:
         yield found
 
 
-def _bodies(envelopes: Iterable[Envelope]) -> Iterator[bytes]:
-    for part in wire.packets(envelopes):
-        yield wire.write_envelopes(each.raw for each in part)
+def _bodies(live: Iterable[Live]) -> Iterator[bytes]:
+    for part in wire.parted((each.envelope.raw for each in live), PART):
+        yield wire.write_envelopes(part)

@@ -44,6 +44,9 @@ HASH: Final = 32
 PACKET: Final = 1 << 20
 """Bytes of a packet that every shipped node takes: status-go's MaxMessageSize, 1 MiB (waku/common/const.go)."""
 
+ROOM: Final = 16
+"""Bytes of it that are left free: the head of its list takes up to 4."""
+
 MOST_TOPICS: Final = 10_000
 """Topics of an interest; more end the handshake (waku/v1/status_options.go, MaxTopicInterest)."""
 
@@ -54,6 +57,9 @@ to decode an item takes a microsecond."""
 MOST_ENVELOPES: Final = 50_000
 """Envelopes of a packet. What is sealed has some 300 bytes (7/WAKU-DATA pads), so 10 MiB of them are 35,000; with
 more that are next to nothing a peer would have us all to itself for seconds."""
+
+MOST_RESPONSE: Final = 1 << 17
+"""Bytes of a Message Response: two thousand refusals. To read one takes some microseconds, and a node wants none."""
 
 TIME_ERROR: Final = 21
 OTHER_ERROR: Final = 22
@@ -170,12 +176,15 @@ def read_envelopes(payload: bytes) -> list[Envelope]:
 
     One bad envelope spoils the packet, as it does in status-go, whose decoder takes the list as a whole.
     """
-    found: list[Envelope] = []
-    for each in rlp.walk(payload, rlp.span(payload)):
-        if len(found) == MOST_ENVELOPES:
+    return list(walk_envelopes(payload))
+
+
+def walk_envelopes(payload: bytes) -> Iterator[Envelope]:
+    """Read the envelopes of such a body one by one. Raises RlpError where one is none, or there are too many."""
+    for count, each in enumerate(rlp.walk(payload, rlp.span(payload))):
+        if count == MOST_ENVELOPES:
             raise rlp.RlpError(f"a packet has more than {MOST_ENVELOPES} envelopes")
-        found.append(cut(payload, each))
-    return found
+        yield cut(payload, each)
 
 
 def write_envelopes(raws: Iterable[bytes]) -> bytes:
@@ -183,21 +192,21 @@ def write_envelopes(raws: Iterable[bytes]) -> bytes:
     return rlp.pack(raws)
 
 
-def packets(envelopes: Iterable[Envelope], most: int = PACKET - 16) -> Iterator[list[Envelope]]:
-    """Part envelopes into packets, each under so many bytes; the list's head takes up to 4 of the 16 left free.
+def parted(raws: Iterable[bytes], size: int = PACKET - ROOM) -> Iterator[list[bytes]]:
+    """Part envelopes into packets, each of up to so many bytes, or of one envelope.
 
-    One that no such packet holds is left out: a peer that takes no larger ones would disconnect.
+    One that no packet of 1 MiB holds is left out: a peer that takes no larger ones would disconnect.
     """
-    part: list[Envelope] = []
-    size = 0
-    for each in envelopes:
-        if len(each.raw) > most:
+    part: list[bytes] = []
+    so_far = 0
+    for raw in raws:
+        if len(raw) > PACKET - ROOM:
             continue
-        if size + len(each.raw) > most:
+        if part and so_far + len(raw) > size:
             yield part
-            part, size = [], 0
-        part.append(each)
-        size += len(each.raw)
+            part, so_far = [], 0
+        part.append(raw)
+        so_far += len(raw)
     if part:
         yield part
 
@@ -239,6 +248,8 @@ def write_response(response: Response) -> bytes:
 
 def read_response(payload: bytes) -> Response:
     """Read the body of a Message Response. Raises RlpError."""
+    if len(payload) > MOST_RESPONSE:
+        raise rlp.RlpError(f"a Message Response has more than {MOST_RESPONSE} bytes")
     version, body = _fields(payload, rlp.span(payload), 2)
     rlp.uint(_string(payload, version), 64)
     packet, refusals = _fields(payload, body, 2)

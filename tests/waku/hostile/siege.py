@@ -26,9 +26,10 @@ MIB: Final = 1 << 20
 
 OPTIONS: Final = (
     *("--max-peers", "2000", "--max-peers-per-address", "100000"),
+    *("--limit", "address_connects=0"),
     *("--limit", f"known_bytes={MIB}", "--limit", f"pool_bytes={2 * MIB}"),
 )
-"""All come from one address here. The node's memory of envelopes is small, so that what else it keeps shows."""
+"""Attackers come by the hundred. The node's memory of envelopes is small, so that what else it keeps shows."""
 
 SLACK: Final = 8 * MIB
 """How much more a node may hold when all have gone than after its warm-up, besides what SQLite has in its cache: of
@@ -114,6 +115,8 @@ class Siege:
         """Bytes of the archive's files."""
         self.descriptors = 0
         self.attackers: list[RawPeer] = []
+        self.source = "127.0.1.1"
+        """The address that attackers come from: another one for each attack, and none is the pair's."""
         self.secrets: set[str] = set()
         """What nobody may read in the log."""
 
@@ -125,17 +128,19 @@ class Siege:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect, and say nothing."""
-        return await asyncio.open_connection("127.0.0.1", self.node.port)
+        return await asyncio.open_connection("127.0.0.1", self.node.port, local_addr=(self.source, 0))
 
     async def knock(self) -> RawPeer:
         """Connect, with our half of a handshake."""
-        return self._one_more(await RawPeer.knock(self.node.port, self.public))
+        return self._one_more(await RawPeer.knock(self.node.port, self.public, source=self.source))
 
     async def enter(self) -> RawPeer:
-        return self._one_more(await self.node.enter())
+        return self._one_more(await RawPeer.enter(self.node.port, self.public, source=self.source))
 
     async def greet(self, options: Options = FULL_NODE) -> RawPeer:
-        return self._one_more(await self.node.greet(options))
+        peer = await RawPeer.greet(self.node.port, self.public, options, source=self.source)
+        await peer.fence()
+        return self._one_more(peer)
 
     async def greet_many(self, count: int, options: Options = NOTHING) -> list[RawPeer]:
         return [await self.greet(options) for _ in range(count)]
@@ -155,6 +160,7 @@ class Siege:
     @asynccontextmanager
     async def beside_the_pair(self, attack: str) -> AsyncIterator[Pair]:
         """The pair posts as long as the block lasts, and after; it may notice nothing."""
+        self.source = f"127.0.1.{next(_sources)}"
         self.pair.start()
         try:
             await self.pair.plays(1)
@@ -212,11 +218,12 @@ class Siege:
         assert {each["event"] for each in told} <= EVENTS, told
         heard = "\n".join(lines)
         hashes = {each.hash.hex() for each in self.pair.posted}
-        for secret in ("127.0.0.1", TOPIC.hex(), "pair", *hashes, *self.secrets):
+        for secret in ("127.0.", TOPIC.hex(), "pair", *hashes, *self.secrets):
             assert secret not in heard
 
 
 _numbers = itertools.count(1)
+_sources = itertools.count(2)
 
 
 def floods(count: int, part: int, **fields: int) -> Iterator[list[Envelope]]:
