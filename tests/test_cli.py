@@ -93,7 +93,7 @@ def test_config_show_tells_every_setting_and_its_source(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("serve", "--listen", "4000"), "restante: --listen: '4000' is not HOST:PORT"),
-        (("serve", "--frames", "both"), "restante: --frames: Invalid enum value 'both'"),
+        (("serve", "--frames", "both"), "restante: --frames: 'both' is not binary or text"),
         (("config", "show", "--config", "gone.toml"), "restante: cannot read gone.toml: No such file or directory"),
         (("status", "--data", "/nowhere"), "restante: there is no mailbox server's data in /nowhere"),
     ],

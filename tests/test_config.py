@@ -49,9 +49,9 @@ def test_defaults_are_those_of_the_struct() -> None:
     ("content", "words"),
     [
         ("[serve]\nmodt = 1\n", "has no key 'modt'; there are: data, listen"),
-        ('[serve]\nprune_after = "x"\n', "prune_after: Expected `float`, got `str`"),
-        ("[serve]\nprune_after = 0\n", "prune_after: Expected `float` >= 1"),
-        ('[serve]\nframes = "both"\n', "frames: Invalid enum value 'both'"),
+        ('[serve]\nprune_after = "x"\n', "prune_after: 'x' is not a number from 1 up"),
+        ("[serve]\nprune_after = 0\n", "prune_after: 0 is not a number from 1 up"),
+        ('[serve]\nframes = "both"\n', "frames: 'both' is not binary or text"),
         ("[other]\n", r"'other' is not known; tables are \[serve\] and \[waku\]"),
         ('motd = "x"\n', "'motd' is not known"),
         ("[serve\n", "is not TOML"),
@@ -72,6 +72,25 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path:
 def test_what_serve_would_refuse_is_refused_when_settled(flags: dict[str, Any]) -> None:
     with pytest.raises(Misuse, match="--" + next(iter(flags)).replace("_", "-")):
         settle(SERVE, flags, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("prune_after", "soon", "'soon' is not a number from 1 up"),
+        ("prune_after", "nan", "'nan' is not a number from 1 up"),
+        ("keep_usage", "0", "'0' is not a number over 0 to 36525"),
+        ("blur_usage", "1.5", "'1.5' is not a whole number from 0 up"),
+        ("permission_bits", -1, "-1 is not a whole number from 1 to "),
+        ("frames", "json", "'json' is not binary or text"),
+        ("no_list", "perhaps", "'perhaps' is not true or false"),
+        ("data", "", "'' is not a name"),
+        ("motd", 5, "5 is not a text"),
+    ],
+)
+def test_what_should_have_been_written_is_said(name: str, value: object, words: str) -> None:
+    with pytest.raises(Misuse, match=f"^--{name.replace('_', '-')}: {words}"):
+        settle(SERVE, {name: value}, {}, None)
 
 
 def test_a_bad_variable_and_a_bad_flag_are_named() -> None:

@@ -11,7 +11,7 @@ ROOT = Path(restante.__file__).parent
 
 LAYERS: list[set[str]] = [
     # words
-    {"restante", "restante.errors", "restante.records", "restante.bucket"},
+    {"restante", "restante.errors", "restante.records", "restante.bucket", "restante.address"},
     {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
     {"restante.waku", "restante.waku.rlp", "restante.waku.keccak", "restante.waku.bloom"},
     {"restante.waku.envelope", "restante.waku.keys", "restante.waku.packed", "restante.waku.interest"},
@@ -94,6 +94,8 @@ PURE = {
         *("takeover.reference", "takeover.report", "takeover.translation"),
     )
 }
+
+PURE |= {"restante.address"}
 
 PURE |= {
     "restante.waku." + name

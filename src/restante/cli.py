@@ -62,21 +62,21 @@ def _options(
     no_list: Annotated[bool | None, typer.Option("--no-list", help="Answer `list` with no nameplates.")] = None,
     frames: Annotated[str | None, typer.Option(metavar="text|binary", help="What we send; we take both.")] = None,
     blur_usage: Annotated[
-        int | None, typer.Option(metavar="SECONDS", help="Round times in usage records down to a multiple of this.")
+        str | None, typer.Option(metavar="SECONDS", help="Round times in usage records down to a multiple of this.")
     ] = None,
     keep_usage: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="Drop older usage records. Default: keep them.")
+        str | None, typer.Option(metavar="DAYS", help="Drop older usage records. Default: keep them.")
     ] = None,
-    prune_every: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time between prunes.")] = None,
+    prune_every: Annotated[str | None, typer.Option(metavar="SECONDS", help="Time between prunes.")] = None,
     prune_after: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Idle mailboxes are pruned after this much service.")
+        str | None, typer.Option(metavar="SECONDS", help="Idle mailboxes are pruned after this much service.")
     ] = None,
     permission: Annotated[
         str | None, typer.Option(metavar="none|hashcash|adaptive", help="Work to be shown before one is served.")
     ] = None,
-    permission_bits: Annotated[int | None, typer.Option(metavar="BITS", help="How much; one doubles it.")] = None,
+    permission_bits: Annotated[str | None, typer.Option(metavar="BITS", help="How much; one doubles it.")] = None,
     permission_load: Annotated[
-        float | None, typer.Option(metavar="RATE", help="adaptive: more connections a second, and all must work.")
+        str | None, typer.Option(metavar="RATE", help="adaptive: more connections a second, and all must work.")
     ] = None,
     trust_proxy: Annotated[
         list[str] | None, typer.Option(metavar="NETWORK", help="Proxies that say who their clients are; repeatable.")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import Meta
 
 from restante.errors import Misuse
 
@@ -35,17 +36,15 @@ def _serve_options(
     key: Annotated[
         str | None, typer.Option(metavar="FILE", help="The node's key; made if need be. Default: in the data.")
     ] = None,
-    min_pow: Annotated[
-        float | None, typer.Option(metavar="POW", help="Envelopes with less work are refused.")
-    ] = None,
+    min_pow: Annotated[str | None, typer.Option(metavar="POW", help="Envelopes with less work are refused.")] = None,
     max_ttl: Annotated[
-        int | None, typer.Option(metavar="SECONDS", help="Envelopes that are to live longer are refused.")
+        str | None, typer.Option(metavar="SECONDS", help="Envelopes that are to live longer are refused.")
     ] = None,
     retention: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="How long envelopes are kept; 0: for ever.")
+        str | None, typer.Option(metavar="DAYS", help="How long envelopes are kept; 0: for ever.")
     ] = None,
     retention_bytes: Annotated[
-        int | None, typer.Option(metavar="BYTES", help="How much is kept, the oldest goes first. Default: no limit.")
+        str | None, typer.Option(metavar="BYTES", help="How much is kept, the oldest goes first. Default: no limit.")
     ] = None,
     topics: Annotated[
         list[str] | None, typer.Option(metavar="TOPIC", help="Archive only this topic; repeatable. Default: all.")
@@ -64,8 +63,8 @@ def _serve_options(
         list[str] | None, typer.Option(metavar="ENODE", help="Answer this node only; repeatable. Default: all.")
     ] = None,
     peer: Annotated[list[str] | None, typer.Option(metavar="ENODE", help="Stay connected to; repeatable.")] = None,
-    max_peers: Annotated[int | None, typer.Option(metavar="NUMBER")] = None,
-    max_peers_per_address: Annotated[int | None, typer.Option(metavar="NUMBER")] = None,
+    max_peers: Annotated[str | None, typer.Option(metavar="NUMBER")] = None,
+    max_peers_per_address: Annotated[str | None, typer.Option(metavar="NUMBER")] = None,
     limit: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="`waku config` lists them; repeatable.")
     ] = None,
@@ -123,21 +122,24 @@ def post(
         str | None, typer.Option(metavar="KEY", help="Seal for a public key, 128 hexadecimal digits.")
     ] = None,
     sign: Annotated[Path | None, typer.Option(metavar="FILE", help="Sign with the key in it.")] = None,
-    ttl: Annotated[int, typer.Option(metavar="SECONDS", min=1, max=2**31)] = 50,
+    ttl: Annotated[str, typer.Option(metavar="SECONDS", help="How long the envelope lives.")] = "50",
 ) -> None:
     """Seal a text and hand it to a node; prints the envelope's hash.
 
     The password may also be in RESTANTE_WAKU_PASSWORD.
     """
+    from restante.config import convert
     from restante.waku import enode, keyfile
     from restante.waku.address import sealed_for
     from restante.waku.post import Letter
     from restante.waku.post import post as hand_over
 
+    seconds = convert(ttl, Annotated[int, Meta(ge=1, le=2**31)], "--ttl")
     place, key = sealed_for(channel, topic, password_file, to, os.environ)
-    body = sys.stdin.buffer.read() if text == "-" else text.encode()
+    body = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)  # as the shell gave it
     posted = hand_over(
-        enode.parse(node), Letter(body, place, key, keyfile.load(sign) if sign is not None else None, ttl)
+        enode.parse(node),
+        Letter(body, place, key, keyfile.load(sign, "--sign") if sign is not None else None, seconds),
     )
     print(posted.envelope.hash.hex())
     if not posted.confirmed:
@@ -267,13 +269,14 @@ def import_command(
     data: Data = DATA,
 ) -> None:
     """Archive the envelopes of files; the server must be stopped. Done again, it changes nothing."""
-    from restante.waku.files.importing import render, take_in
+    from restante.waku.files.importing import render, take_in, warn
 
     os.umask(0o077)  # as for `serve`
     report = take_in(data, paths)
     print(render(report))
-    for flaw in report.flaws:
-        print(flaw, file=sys.stderr)
+    for sentence in (*report.flaws, warn(report)):
+        if sentence is not None:
+            print(sentence, file=sys.stderr)
     if report.refused:
         raise typer.Exit(1)
 

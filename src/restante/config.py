@@ -6,16 +6,16 @@ variables are read from them, and the command line and `restante config show` li
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
+import msgspec.inspect
 from msgspec import Meta
 
-from restante.errors import Misuse
+from restante.errors import Misuse, plain
 from restante.mailbox.addresses import networks
 from restante.mailbox.limits import Limits
 from restante.mailbox.permission import MOST_BITS, Mode
@@ -80,6 +80,9 @@ TABLES: Final = ("serve", "waku")
 
 LIMITS: Final = "limits"
 
+Places = Mapping[str, str]
+"""For each setting: who gave it, a file and its key, a variable or a flag; the flag also where nobody did."""
+
 
 class Part(Generic[S]):
     """One part's options: the struct that holds them, its table, and what its environment variables begin with."""
@@ -90,7 +93,7 @@ class Part(Generic[S]):
         settings: type[S],
         limits: type[msgspec.Struct],
         prefix: str,
-        check: Callable[[S], None],
+        check: Callable[[S, Places], None],
     ) -> None:
         self.table, self.settings, self.limits, self.prefix, self.check = table, settings, limits, prefix, check
 
@@ -118,7 +121,7 @@ class Part(Generic[S]):
         try:
             content = tomllib.loads(path.read_text())
         except OSError as error:
-            raise Misuse(f"cannot read {path}: {error.strerror} (--config)") from error
+            raise Misuse(f"cannot read {path}: {plain(error)} (--config)") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Misuse(f"{path} is not TOML: {error}") from error
         for key, value in content.items():
@@ -154,37 +157,39 @@ def settle(
     given = {(part.table, name): value for name, value in flags.items() if value is not None}
     given |= {(LIMITS, name): value for name, value in part.limits_given(flags.get("limit"))}
     settled: dict[str, dict[str, Any]] = {part.table: {}, LIMITS: {}}
-    sources = []
+    sources, places = [], {}
     for option in part.options():
-        value, source, fixed = option.default, "default", False
+        shown = option.name if option.table == part.table else f"{LIMITS}.{option.name}"
+        value, source, place, fixed = option.default, "default", option.flag, False
         table = tables.get(option.table, {})
         if option.name in table:
-            value = _convert(table[option.name], option.type, f"{path}: {option.name}", strict=True)
-            source = str(path)
+            source, place = str(path), f"{path}: {shown}"
+            value = convert(table[option.name], option.type, place, strict=True)
         if option.variable in environment:
             value, source, fixed = environment[option.variable], option.variable, True
+            place = option.variable
             if option.type == tuple[str, ...]:
                 value = [each.strip() for each in value.split(",") if each.strip()]
-            value = _convert(value, option.type, option.variable)
+            value = convert(value, option.type, place)
         if (option.table, option.name) in given:
-            value = _convert(given[option.table, option.name], option.type, option.flag)
-            source, fixed = option.flag, True
+            value = convert(given[option.table, option.name], option.type, option.flag)
+            source, place, fixed = option.flag, option.flag, True
         settled[option.table][option.name] = value
-        shown = option.name if option.table == part.table else f"{LIMITS}.{option.name}"
+        places[shown] = place
         sources.append(Source(shown, value, source, fixed))
     settings = part.settings(**settled[part.table], limits=part.limits(**settled[LIMITS]))
-    part.check(settings)
+    part.check(settings, places)
     return settings, sources
 
 
-def _check(settings: Serve) -> None:
-    address(settings.listen, "--listen")
+def _check(settings: Serve, places: Places) -> None:
+    address(settings.listen, places["listen"])
     if settings.admin != "off":
-        address(settings.admin, "--admin")
+        address(settings.admin, places["admin"])
     try:
         networks(settings.trust_proxy)
     except ValueError as error:
-        raise Misuse(f"--trust-proxy: {error}; write a network like 127.0.0.0/8 or fd00::/8") from error
+        raise Misuse(f"{places['trust_proxy']}: {error}; write a network like 127.0.0.0/8 or fd00::/8") from error
 
 
 SERVE: Final = Part("serve", Serve, Limits, PREFIX, _check)
@@ -197,12 +202,38 @@ def shown(sources: Iterable[Source]) -> Iterator[str]:
         yield f"{each.name:<29} = {value:<24} # {each.source}"
 
 
-def _convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:
+def convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:
+    """Read a value as this type, a text of the command line or the environment too. Raises Misuse: what to write."""
     try:
-        # strict=False reads the text of an environment variable: "660" as a number, "true" as a truth value
         return msgspec.convert(value, wanted, strict=strict)
-    except msgspec.ValidationError as error:
-        raise Misuse(f"{name}: {error}") from None
+    except msgspec.ValidationError:
+        raise Misuse(f"{name}: {_quoted(value)} is not {_words(msgspec.inspect.type_info(wanted))}") from None
+
+
+def _quoted(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _words(wanted: msgspec.inspect.Type) -> str:
+    """Say what should be written."""
+    if isinstance(wanted, msgspec.inspect.UnionType):
+        return _words(next(each for each in wanted.types if not isinstance(each, msgspec.inspect.NoneType)))
+    if isinstance(wanted, msgspec.inspect.LiteralType):
+        *others, last = map(str, wanted.values)
+        return f"{', '.join(others)} or {last}"
+    if isinstance(wanted, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+        return ("a whole number" if isinstance(wanted, msgspec.inspect.IntType) else "a number") + _range(wanted)
+    if isinstance(wanted, msgspec.inspect.BoolType):
+        return "true or false"
+    if isinstance(wanted, msgspec.inspect.VarTupleType):
+        return "a list of texts"
+    return "a name" if isinstance(wanted, msgspec.inspect.StrType) and wanted.min_length else "a text"
+
+
+def _range(number: msgspec.inspect.IntType | msgspec.inspect.FloatType) -> str:
+    low = f" from {number.ge}" if number.ge is not None else f" over {number.gt}" if number.gt is not None else ""
+    high = f" to {number.le}" if number.le is not None else " up" if number.ge is not None else ""
+    return low + high
 
 
 def address(text: str, flag: str) -> tuple[str | None, int]:
@@ -216,6 +247,4 @@ def address(text: str, flag: str) -> tuple[str | None, int]:
 
 def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
     """Say why nothing can listen there, and which flag names another place."""
-    # Look-ups that fail have (negative) numbers of their own.
-    words = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-    return Misuse(f"cannot listen on {host or '*'}:{port}: {words} ({flag})")
+    return Misuse(f"cannot listen on {host or '*'}:{port}: {plain(error)} ({flag})")

@@ -9,6 +9,9 @@ RestanteError
 
 from __future__ import annotations
 
+import os
+import re
+
 
 class RestanteError(Exception):
     """Base of every error that Restante raises on purpose; its text is one sentence for people."""
@@ -39,3 +42,14 @@ class StoreError(RestanteError):
 
 class StoreBusy(StoreError):  # noqa: N818 - the same
     """The store refused before the commit, for certain: rolled back, and may be tried again."""
+
+
+def plain(error: OSError) -> str:
+    """Give what the system says of an error, without its number and without Python's own words."""
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    if error.strerror:
+        return error.strerror  # look-ups that fail have (negative) numbers and words of their own
+    # The words of several attempts, an address each (asyncio, create_connection).
+    numbers = dict.fromkeys(re.findall(r"\[Errno (\d+)\]", str(error)))
+    return ", ".join(os.strerror(int(each)) for each in numbers) or str(error)

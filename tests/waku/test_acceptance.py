@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku import acceptance, bloom
+from restante.waku import acceptance
 from restante.waku.acceptance import Flaw, Policy, judge
 from restante.waku.envelope import Envelope, make
-from restante.waku.interest import Interest
 from restante.waku.wire import OTHER_ERROR, TIME_ERROR
 from waku.fixed import examples
 
@@ -59,7 +58,7 @@ def test_what_has_expired_is_dropped_for_twenty_seconds_and_then_refused(left: i
 def test_what_was_under_way_when_it_expired_is_dropped_without_a_word() -> None:
     assert acceptance.EXPIRED.words == ""
     told = [each for each in vars(acceptance).values() if isinstance(each, Flaw) and each is not acceptance.EXPIRED]
-    assert len(told) == 6
+    assert len(told) == 5
     assert all(each.words for each in told)
 
 
@@ -114,8 +113,6 @@ def test_work_must_be_the_least_or_more() -> None:
         (math.nextafter(has, 1), acceptance.TOO_CHEAP),
     ):
         assert flaw(envelope, Policy(min_pow=least)) is wanted
-        assert flaw(envelope, Policy(min_pow=1e9, tolerated_pow=least)) is wanted
-        assert flaw(envelope, Policy(min_pow=least, tolerated_pow=1e9)) is wanted
         assert judge(envelope, NOW, Policy(min_pow=least)).pow == has
 
 
@@ -124,32 +121,15 @@ def test_no_time_to_live_is_infinite_work() -> None:
     assert flaw(sent_at(NOW + 1, 0), Policy(min_pow=1e300)) is acceptance.TOO_CHEAP
 
 
-def test_only_topics_that_were_asked_for_are_taken() -> None:
-    envelope = make(NOW + 50, 50, bytes.fromhex("01020304"), b"x")
-    asked, another = bytes.fromhex("01020304"), bytes.fromhex("01020305")
-    for interest, wanted in (
-        (Interest(), None),
-        (Interest.named([another, asked]), None),
-        (Interest.named([another]), acceptance.NOT_WANTED),
-        (Interest.named([]), acceptance.NOT_WANTED),
-        (Interest(bloom=bloom.of([asked])), None),
-        (Interest(bloom=bloom.kept(asked)), None),
-        (Interest(bloom=bloom.kept(asked) & (bloom.kept(asked) - 1)), acceptance.NOT_WANTED),
-        (Interest(bloom=0), acceptance.NOT_WANTED),
-    ):
-        assert flaw(envelope, Policy(min_pow=0.0, interest=interest)) is wanted
-
-
 def test_what_costs_least_is_looked_at_first() -> None:
     """One after the other is mended."""
-    hard: dict[str, Any] = {"min_pow": 1e9, "max_size": 10, "max_ttl": 10, "interest": Interest.named([])}
+    hard: dict[str, Any] = {"min_pow": 1e9, "max_size": 10, "max_ttl": 10}
     bad = make(NOW - 100, 50, b"abcd", b"x")
     assert flaw(bad, Policy(**hard)) is acceptance.OLD
     good = make(NOW + 50, 50, b"abcd", b"x")
     for name, wanted in (
         ("max_ttl", acceptance.TOO_LONG),
         ("max_size", acceptance.TOO_LARGE),
-        ("interest", acceptance.NOT_WANTED),
         ("min_pow", acceptance.TOO_CHEAP),
     ):
         verdict = judge(good, NOW, Policy(**hard))

@@ -8,6 +8,7 @@ import pty
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
+from restante.waku.envelope import make
 from waku.files import leveldbs
 from waku.files.archives import ROWS, archive_of, flaw_of, raws_of
 
@@ -61,6 +63,19 @@ def test_a_leveldb_archive_and_a_file_in_one_go(tmp_path: Path, data: Path) -> N
     imported = run("import", folder, tmp_path / "all.rlp", "--data", tmp_path / "new")
     assert imported.returncode == 0, imported.stderr
     assert [line.split()[-1] for line in imported.stdout.splitlines()] == ["100", "50", "50", "0"]
+
+
+def test_an_import_says_what_a_server_would_remove_of_it_and_how_to_keep_that(tmp_path: Path) -> None:
+    day, now = 86400, int(time.time())
+    letters = [make(now - age * day + 50, 50, b"abcd", b"", age) for age in (0, 29, 31, 400)]
+    (tmp_path / "all.rlp").write_bytes(b"".join(each.raw for each in letters))
+    for _ in range(2):
+        imported = run("import", tmp_path / "all.rlp", "--data", tmp_path / "new")
+        assert imported.returncode == 0
+        assert "2 of them were sent more than 30 days ago: " in imported.stderr
+        assert "--retention 0" in imported.stderr
+    (tmp_path / "new.rlp").write_bytes(letters[0].raw)
+    assert "days ago" not in run("import", tmp_path / "new.rlp", "--data", tmp_path / "new").stderr
 
 
 def test_an_import_with_something_refused_says_what_and_fails(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,48 @@ def test_a_key_that_is_there_is_read_and_left_as_it_is(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_key_that_is_there_is_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = keyfile.load_or_make(tmp_path / "node.key")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)  # who runs the tests may be root, whom no mode stops
+    assert keyfile.load_or_make(tmp_path / "node.key").secret == made.secret
+    with pytest.raises(Misuse, match=r"cannot write .*another: Read-only file system \(--key\)"):
+        keyfile.load_or_make(tmp_path / "another")
+
+
+def test_what_a_killed_start_left_does_not_hinder_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "node.key"
+    with monkeypatch.context() as end:
+        end.setattr(os, "link", killed)
+        end.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            keyfile.load_or_make(path)
+    [left] = tmp_path.iterdir()
+    assert stat.S_IMODE(left.stat().st_mode) == 0o600
+    path.with_name(f"node.key.{os.getpid()}").touch()
+    assert keyfile.load_or_make(path).secret == keyfile.load(path).secret
+
+
+def test_who_is_faster_has_made_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "node.key", os.link
+
+    def late(draft: str, to: Path) -> None:
+        written(path, DIGITS)
+        link(draft, to)
+
+    monkeypatch.setattr(os, "link", late)
+    assert keyfile.load_or_make(path).secret == Key(bytes.fromhex(DIGITS)).secret
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("text", [DIGITS, f"0x{DIGITS}", f"  {DIGITS.upper()}\n\n"])
 def test_keys_are_read_as_geth_writes_them(tmp_path: Path, text: str) -> None:
     assert keyfile.load(written(tmp_path / "node.key", text)).secret == Key(bytes.fromhex(DIGITS)).secret
@@ -66,6 +110,8 @@ def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path, text: str) -> N
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="No such file"):
         keyfile.load(tmp_path / "missing")
+    with pytest.raises(Misuse, match=r"No such file or directory \(--sign\)"):
+        keyfile.load(tmp_path / "missing", "--sign")
     (tmp_path / "binary").write_bytes(b"\xff" * 40)
     with pytest.raises(Misuse, match="cannot read the key file"):
         keyfile.load(tmp_path / "binary")

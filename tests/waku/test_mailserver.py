@@ -187,6 +187,16 @@ def test_what_has_no_room_was_relayed_and_is_answered_with_an_error() -> None:
     assert relayed(server) == [A, B]
 
 
+def test_what_is_in_a_packet_three_times_is_refused_once() -> None:
+    server = mailserver()
+    assert list(filled(server, A, A, A)) == [(b"a", Response(PACKETS[0], not_archived(A)))]
+    assert server.counts["not archived"] == 1
+    assert server.offer(b"a", PACKETS[1], [A, A, A], EPOCH) == Response(PACKETS[1], not_archived(A))
+    assert server.offer(b"a", PACKETS[2], [B, A, B, B], EPOCH) == Response(PACKETS[2], not_archived(B, A))
+    assert server.counts["not archived"] == 4
+    assert relayed(server) == [A, B]
+
+
 def test_copies_of_what_has_no_room_are_answered_with_it() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [A], EPOCH)

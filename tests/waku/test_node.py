@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -271,6 +272,31 @@ async def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) ->
         first.cut()
         await here.until("the loss", lambda: len(here.node.links) == 1)
         await here.greet()
+
+
+async def test_a_household_has_so_many_connections_whatever_addresses_it_takes(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=1)) as here:
+        links = []
+        for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "::ffff:192.0.2.1", "192.0.2.1"):
+            transport = Mock(spec=asyncio.Transport)
+            transport.get_extra_info.return_value = (address, 1, 0, 0)
+            links.append(here.node._answer())
+            links[-1].connection_made(transport)
+        assert [link in here.node.links for link in links] == [True, False, True, True, False]
+        for link in links:
+            link.connection_lost(None)
+
+
+async def test_a_static_peer_that_is_not_there_is_told_in_plain_words(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        gone = Enode(KEY.public, *taken.getsockname())
+        async with inside(tmp_path) as here:
+            with structlog.testing.capture_logs() as logs:
+                dialling = asyncio.create_task(here.node.stay_connected(gone))
+                await here.until("the log", lambda: bool(logs))
+                dialling.cancel()
+    assert (logs[0]["peer"], logs[0]["reason"]) == (gone.address, "Connection refused")
 
 
 async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:

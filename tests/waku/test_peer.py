@@ -52,13 +52,13 @@ def test_every_captured_status_greets(status: bytes) -> None:
 def test_a_peer_that_says_nothing_of_itself_is_a_full_node_that_wants_some_work() -> None:
     """status-go's defaults (waku/v1/status_options.go:106-134)."""
     peer = greeted()
-    assert (peer.pow, peer.light, peer.interest) == (DEFAULT_POW, False, EVERYTHING)
+    assert (peer.pow, peer.interest) == (DEFAULT_POW, EVERYTHING)
     assert peer.interest.wants(TOPIC)
 
 
 def test_a_status_says_what_a_peer_wants() -> None:
     peer = greeted(Options(pow=0.5, light=True, bloom=bloom.of([TOPIC])))
-    assert (peer.pow, peer.light, peer.interest) == (0.5, True, Interest(bloom=bloom.of([TOPIC])))
+    assert (peer.pow, peer.interest) == (0.5, Interest(bloom=bloom.of([TOPIC])))
 
 
 def test_topics_by_name_stand_above_a_filter() -> None:
@@ -158,12 +158,12 @@ def test_an_update_touches_only_what_it_names() -> None:
     interest = peer.interest
     assert update(peer, Options(pow=0.75)) is None
     assert update(peer, Options(pow=0.25)) == Changed(NOTHING)  # of all topics, there may be more for it
-    assert (peer.pow, peer.light, peer.interest) == (0.25, True, interest)
+    assert (peer.pow, peer.interest) == (0.25, interest)
     assert update(peer, Options(light=False)) is None
-    assert (peer.pow, peer.light, peer.interest) == (0.25, False, interest)
+    assert (peer.pow, peer.interest) == (0.25, interest)
     assert update(peer, Options(packets=(1, 2, 3), confirmations=False)) is None
     assert update(peer, Options(topics=frozenset())) == Changed(interest)
-    assert (peer.pow, peer.light, peer.interest) == (0.25, False, Interest.named([]))
+    assert (peer.pow, peer.interest) == (0.25, Interest.named([]))
 
 
 def test_who_wants_the_same_as_before_has_not_changed() -> None:
@@ -181,7 +181,7 @@ def test_a_filter_that_comes_later_takes_the_place_of_topics() -> None:
 def test_an_update_that_is_no_good_changes_nothing() -> None:
     peer = greeted(Options(pow=0.5))
     assert isinstance(peer.receive(wire.STATUS_UPDATE, bytes.fromhex("c6c28080c20202")), Fault)
-    assert (peer.pow, peer.light, peer.interest) == (0.5, False, EVERYTHING)
+    assert (peer.pow, peer.interest) == (0.5, EVERYTHING)
 
 
 # ── anything ─────────────────────────────────────────────────────────────────────────────────────

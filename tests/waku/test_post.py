@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +16,16 @@ from restante.errors import Misuse
 from restante.waku import keyfile
 from restante.waku.address import PASSWORD, sealed_for
 from restante.waku.archive import open_archive
+from restante.waku.caller import CallError
 from restante.waku.dice import SystemDice
 from restante.waku.envelope import Envelope
+from restante.waku.link import Link
+from restante.waku.node import Node
+from restante.waku.post import Letter
+from restante.waku.post import post as hand_over
 from restante.waku.sealing import SymmetricKey, open_sealed, topic_of
+from restante.waku.wire import Response
+from waku.inside import inside
 
 RESTANTE = (sys.executable, "-m", "restante", "waku")
 
@@ -41,7 +49,7 @@ def post(*arguments: str, text: str = "", **environment: str) -> subprocess.Comp
     return subprocess.run(
         [*RESTANTE, "post", *arguments],
         input=text,
-        env=environment,
+        env={name: value for name, value in os.environ.items() if name != PASSWORD} | environment,
         capture_output=True,
         text=True,
         timeout=60,
@@ -99,6 +107,69 @@ def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
     nowhere = post("enode://x", "--channel", "x", "text")
     assert nowhere.returncode == 2
     assert archived(tmp_path / "data") == []
+
+
+class Silent(Node):
+    """Promises confirmations, and gives none."""
+
+    def _confirm(self, link: Link, response: Response) -> None:
+        pass
+
+
+async def test_a_node_that_never_confirms_is_waited_for_as_long_as_one_has_patience(tmp_path: Path) -> None:
+    async with inside(tmp_path, node_type=Silent) as here:
+        letter = Letter(b"text", b"abcd", SymmetricKey(bytes(32)))
+        began = here.node.loop.time()
+        with pytest.raises(CallError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
+            await asyncio.to_thread(hand_over, here.enode, letter, 0.1)
+        assert here.node.loop.time() - began < 8, "it goes as soon as it has lost its patience"
+
+
+def test_a_text_is_posted_as_the_shell_gave_it(tmp_path: Path) -> None:
+    with node(tmp_path / "data") as enode:
+        posted = post(enode, "--channel", "x", os.fsdecode(b"a\xff"))
+        assert posted.returncode == 0, posted.stderr
+    [envelope] = archived(tmp_path / "data")
+    assert open_sealed(envelope.data, SymmetricKey.from_password("x")).payload == b"a\xff"
+
+
+def test_a_time_to_live_that_is_none_is_one_sentence() -> None:
+    for ttl in ("0", "soon"):
+        refused = post("enode://x", "--channel", "x", "--ttl", ttl, "text")
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            f"restante: --ttl: '{ttl}' is not a whole number from 1 to 2147483648\n",
+        )
+
+
+def test_a_key_to_sign_with_is_blamed_by_its_own_flag(tmp_path: Path) -> None:
+    refused = post(f"enode://{KEY}@127.0.0.1:1", "--channel", "x", "--sign", str(tmp_path / "none"), "text")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        f"restante: cannot read the key file {tmp_path / 'none'}: No such file or directory (--sign)\n",
+    )
+
+
+@pytest.mark.parametrize("password", ["", "\n"])
+def test_a_password_that_is_empty_is_refused(tmp_path: Path, password: str) -> None:
+    (tmp_path / "password").write_text(password)
+    with pytest.raises(Misuse, match="--password-file: it is empty"):
+        sealed_for(None, "01020304", tmp_path / "password", None, {})
+    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
+        sealed_for(None, "01020304", None, None, {PASSWORD: ""})
+    with pytest.raises(Misuse, match="--channel: it is empty"):
+        sealed_for("", None, None, None, {})
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    wrong = os.fsdecode(b"a\xff")
+    with pytest.raises(Misuse):
+        sealed_for(wrong, None, None, None, {})
+    with pytest.raises(Misuse):
+        sealed_for(None, "01020304", None, None, {PASSWORD: wrong})
+    (tmp_path / "password").write_bytes(b"a\xff")
+    with pytest.raises(Misuse, match="it is not UTF-8"):
+        sealed_for(None, "01020304", tmp_path / "password", None, {})
 
 
 KEY = SystemDice().key().public.hex()

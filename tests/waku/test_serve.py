@@ -13,17 +13,25 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import structlog
 
 from durability.bounds import bounded
 from durability.processes import started
-from restante.waku import wire
+from restante.waku import keyfile, wire
+from restante.waku import serve as waku_serve
+from restante.waku.acceptance import Policy
 from restante.waku.archive.schema import FILE
 from restante.waku.caller import CallError, call
+from restante.waku.config import WakuServe
+from restante.waku.enode import Enode
 from restante.waku.hello import Reason
 from restante.waku.interest import Interest
 from restante.waku.keys import Key
+from restante.waku.node import Housekeeping
+from restante.waku.serve import GRACE, _prune, _static
 from restante.waku.wire import OTHER_ERROR
-from waku.letters import letter
+from waku.inside import inside
+from waku.letters import EPOCH, letter
 from waku.processes import WAKU, altered, archived, node_process
 from waku.raw_peer import GoneError
 
@@ -64,6 +72,66 @@ async def test_a_port_that_is_taken_and_a_flag_that_means_nothing_are_one_senten
         assert await serving.ended() == 2
         [sentence] = serving.log
         assert sentence.startswith("restante: --topics: 'all' is no topic")
+
+
+async def test_its_own_enode_as_a_peer_is_one_sentence(tmp_path: Path) -> None:
+    own = Enode(keyfile.load_or_make(tmp_path / "data" / "node.key").public, "127.0.0.1", 1)
+    async with started(tmp_path / "data", WAKU, ("--peer", str(own))) as serving:
+        assert await serving.ended() == 2
+        assert serving.log == [f"restante: --peer {own}: that is this node itself, by its key"]
+
+
+def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
+    here, there = (Enode(Key(bytes([1]) * 32).public, "127.0.0.1", port) for port in (1, 2))
+    settings = WakuServe(peer=(str(here), str(there), f"{here}?discport=0"))
+    assert [each.port for each in _static(settings, Key(bytes([2]) * 32))] == [1, 2]
+
+
+HOUSE = Housekeeping(retention=100, retention_bytes=len(letter(1).raw))
+
+
+async def test_what_will_be_removed_is_said_at_once_and_done_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with inside(tmp_path, housekeeping=HOUSE) as here:
+        old = [letter(number, age=200) for number in range(2)]
+        await here.archive.save([*old, letter(2)], EPOCH)
+        with structlog.testing.capture_logs() as logs:
+            pruning = asyncio.create_task(_prune(here.node))
+            await here.until("the log", lambda: len(logs) == 2)
+            here.node.short_of_room.set()
+            await here.archive.older(0)
+            assert not pruning.done()
+            pruning.cancel()
+        assert [(each.get("envelopes"), each.get("bytes"), each["in_seconds"]) for each in logs] == [
+            (2, None, GRACE),
+            (None, 2 * len(old[0].raw), GRACE),
+        ]
+        assert len(await here.archive.hashes()) == 3, "nothing goes before its time"
+        monkeypatch.setattr(waku_serve, "GRACE", 0)
+        with structlog.testing.capture_logs() as logs:
+            pruning = asyncio.create_task(_prune(here.node))
+            await here.until("the log", lambda: len(logs) == 3)
+            pruning.cancel()
+        assert (logs[-1]["event"], logs[-1]["envelopes"]) == ("pruned", 2)
+        assert await here.archive.hashes() == [letter(2).hash]
+
+
+async def test_a_full_disk_is_pruned_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waku_serve, "GRACE", 0)
+    async with inside(tmp_path, housekeeping=HOUSE, policy=Policy(min_pow=0.0)) as here:
+        with structlog.testing.capture_logs() as logs:
+            pruning = asyncio.create_task(_prune(here.node))
+            here.node.short_of_room.set()
+            await here.until("the first look", lambda: not here.node.short_of_room.is_set())
+            await here.archive.counts()  # it is over: there was nothing
+            poster = await here.greet()
+            await poster.post(letter(1), letter(2))
+            here.archive.full = True
+            assert (await poster.post(letter(3))).refusals
+            await here.until("room", lambda: any(each["event"] == "pruned" for each in logs))
+            pruning.cancel()
+        assert len(await here.archive.hashes()) == 1
 
 
 async def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None:

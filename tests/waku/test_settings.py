@@ -41,7 +41,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "a peer": ({"peer": ["enode://nobody"]}, "not an enode URL"),
+    "a peer": ({"peer": ["enode://nobody"]}, "--peer: not an enode URL"),
     "a peer without a key": ({"peer": ["enode://@127.0.0.1:1"]}, "128 hex digits"),
     "a peer without a port": ({"peer": [ENODE.rpartition(":")[0]]}, "has no port"),
     "a topic": ({"topics": ["xyz"]}, r"--topics: 'xyz' is no topic; it has 8 hexadecimal digits"),
@@ -67,6 +67,33 @@ def test_what_cannot_mean_anything_is_refused_by_name(name: str) -> None:
     flags, words = BAD[name]
     with pytest.raises(Misuse, match=words):
         settled(**flags)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('peer = ["enode://nobody"]', r"restante\.toml: peer: not an enode URL"),
+        ('topics = ["xyz"]', r"restante\.toml: topics: 'xyz' is no topic"),
+        ("topics = [1]", r"restante\.toml: topics: \[1\] is not a list of texts"),
+        ('listen = "nowhere"', r"restante\.toml: listen: 'nowhere' is not HOST:PORT"),
+        ('admin = "nowhere"', r"restante\.toml: admin: 'nowhere' is not HOST:PORT"),
+        ("retention = nan", r"restante\.toml: retention: nan is not a number from 0 to 36525"),
+        ('max_peers = "7"', r"restante\.toml: max_peers: '7' is not a whole number from 1 to 1000000"),
+        ("[waku.limits]\npool_bytes = true", r"restante\.toml: limits\.pool_bytes: true is not a whole number from"),
+    ],
+)
+def test_what_a_file_says_wrong_is_named_by_file_and_key(tmp_path: Path, line: str, words: str) -> None:
+    file = tmp_path / "restante.toml"
+    file.write_text(f"[waku]\n{line}\n")
+    with pytest.raises(Misuse, match=words):
+        settled(file=file)
+
+
+def test_what_the_environment_says_wrong_is_named_by_its_variable() -> None:
+    with pytest.raises(Misuse, match="RESTANTE_WAKU_PEER: not an enode URL: 'x'"):
+        settled({"RESTANTE_WAKU_PEER": "x"})
+    with pytest.raises(Misuse, match=r"RESTANTE_WAKU_LIMIT_KNOWN_BYTES: 'x' is not a whole number from 1048576 up$"):
+        settled({"RESTANTE_WAKU_LIMIT_KNOWN_BYTES": "x"})
 
 
 def test_what_can_be_is_taken() -> None:

@@ -1,6 +1,6 @@
 """Addresses: whom a connection counts for, and what that address has used up.
 
-An address is an IPv4 address or an IPv6 /64, which is what one household gets. It is kept as a keyed hash whose key
+An address counts as its household (restante.address). It is kept as a keyed hash whose key
 lives as long as the process; in logs and usage records it is another one, whose key lives for a day.
 """
 
@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
+from restante.address import Address, household, read
 from restante.bucket import Bucket
 from restante.mailbox.limits import Limits
 from restante.mailbox.permission import MOST_BITS
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 DAY: Final = 86400.0
@@ -67,13 +67,13 @@ def who(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Netwo
     a trusted proxy's own; without one, X-Real-IP. A header that is there more than once is given with commas. Clients
     that a proxy names in a way that cannot be read count together, as the proxy.
     """
-    address = _read(str(peer[0]).partition("%")[0])
+    address = read(str(peer[0]))
     assert address is not None, "the kernel knows its addresses"
     hidden = address.is_loopback or address.is_private
     forwarded, real = headers.get("X-Forwarded-For"), headers.get("X-Real-IP")
     if not _among(address, trusted):
         return Client(address, int(peer[1]), counted=not hidden, unheeded=hidden and bool(forwarded or real))
-    named = _last_stranger(forwarded, trusted) if forwarded else _read((real or "").rpartition(",")[2].strip())
+    named = _last_stranger(forwarded, trusted) if forwarded else read((real or "").rpartition(",")[2].strip())
     if named is None:
         return Client(address, int(peer[1]), counted=bool(forwarded or real))
     port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
@@ -84,7 +84,7 @@ def who(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Netwo
 def _last_stranger(forwarded: str, trusted: Sequence[Network]) -> Address | None:
     named = None
     for entry in reversed(forwarded.split(",")[-16:]):
-        named = _read(_bare(entry.strip()))
+        named = read(_bare(entry.strip()))
         if named is None or not _among(named, trusted):
             return named
     return named
@@ -95,16 +95,6 @@ def _bare(entry: str) -> str:
     if entry.startswith("["):
         return entry[1:].partition("]")[0]
     return entry.partition(":")[0] if entry.count(":") == 1 else entry
-
-
-def _read(text: str) -> Address | None:
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return address
 
 
 def _among(address: Address, networks: Sequence[Network]) -> bool:
@@ -236,5 +226,4 @@ class Addresses:
 
 
 def _hash(address: Address, key: bytes) -> bytes:
-    network = address.packed if address.version == 4 else address.packed[:8]
-    return blake2b(network, key=key, digest_size=8).digest()
+    return blake2b(household(address), key=key, digest_size=8).digest()

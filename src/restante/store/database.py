@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,6 +16,12 @@ from restante.store.directory import running
 
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 """Errors that an operator may clear away while the server runs. Any other means a bug, or a damaged disk."""
+
+ROOMLESS: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
+"""What it may be called that there is no room."""
+
+LITTLE: Final = 1 << 20
+"""Bytes on a disk with less than which there is no room: SQLite takes 32 KiB before the first row is written."""
 
 
 class Schema(NamedTuple):
@@ -50,7 +57,7 @@ class Schema(NamedTuple):
             self._prepare(database, path)
         except sqlite3.DatabaseError as error:
             database.close()
-            raise StoreError(f"cannot open {path}: {error}") from error
+            raise StoreError(f"cannot open {path}: {_words(error, Path(path).parent)}") from error
         except BaseException:
             database.close()
             raise
@@ -99,6 +106,14 @@ class Schema(NamedTuple):
                 yield database
         except sqlite3.DatabaseError as error:
             raise StoreError(f"cannot read {path}: {error}") from error
+
+
+def _words(error: sqlite3.DatabaseError, folder: Path) -> str:
+    """Say why a database cannot be opened. Without room for its log and index, that is "disk I/O error" to SQLite."""
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if code & 0xFF in ROOMLESS and shutil.disk_usage(folder).free < LITTLE:
+        return f"the disk is full; make room in {folder}, and start again"
+    return str(error)
 
 
 def _pragma(database: sqlite3.Connection, name: str) -> int:

@@ -1,6 +1,6 @@
 """Which envelopes of a Messages packet are taken (waku/waku.go:1275-1365), and which of them we refuse beyond that.
 
-The checks are in order of their cost: numbers, then the topic, then the hash of the work; only which flaw of several
+The checks are in order of their cost: numbers, then the hash of the work; only which flaw of several
 is told depends on that. Unlike status-go we bound the ttl: whoever has the work for it could else date an envelope
 back by decades, and `sent` is what an archive is asked by.
 """
@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from restante.waku.envelope import U32, Envelope
-from restante.waku.interest import EVERYTHING, Interest
 from restante.waku.wire import OTHER_ERROR, TIME_ERROR
 
 AHEAD: Final = 10
@@ -42,7 +41,6 @@ OLD: Final = Flaw("old", TIME_ERROR, "very old envelope")
 EXPIRED: Final = Flaw("expired", TIME_ERROR, "")
 TOO_LONG: Final = Flaw("ttl", OTHER_ERROR, "the ttl is longer than this node takes")
 TOO_LARGE: Final = Flaw("size", OTHER_ERROR, "the envelope is larger than this node takes")
-NOT_WANTED: Final = Flaw("topic", OTHER_ERROR, "the topic is not one that this node asked for")
 TOO_CHEAP: Final = Flaw("pow", OTHER_ERROR, "the envelope has less work than this node asks for")
 
 
@@ -51,18 +49,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     min_pow: float = 2e-6
     """The least work: leading zero bits for each byte and second."""
-    tolerated_pow: float | None = None
-    """What was asked for until just now, if that was less: not every peer may know yet (waku/waku.go, 10 s)."""
     max_size: int = 1 << 20
     """Bytes, as `Envelope.size` counts them."""
     max_ttl: int = 7 * DAY
     """Seconds."""
-    interest: Interest = EVERYTHING
-    """What this node asks its peers for."""
-
-    def least_pow(self) -> float:
-        """Give the least work that is taken now."""
-        return self.min_pow if self.tolerated_pow is None else min(self.min_pow, self.tolerated_pow)
 
 
 class Verdict(NamedTuple):
@@ -82,7 +72,7 @@ def judge(envelope: Envelope, now: int, policy: Policy) -> Verdict:
     if flaw is not None:
         return Verdict(flaw, 0.0)
     pow_ = envelope.pow(late)
-    return Verdict(None if pow_ >= policy.least_pow() else TOO_CHEAP, pow_)
+    return Verdict(None if pow_ >= policy.min_pow else TOO_CHEAP, pow_)
 
 
 def _timing(envelope: Envelope, now: int) -> tuple[Flaw | None, int]:
@@ -100,8 +90,4 @@ def _timing(envelope: Envelope, now: int) -> tuple[Flaw | None, int]:
 def _shape(envelope: Envelope, policy: Policy) -> Flaw | None:
     if envelope.ttl > policy.max_ttl:
         return TOO_LONG
-    if envelope.size() > policy.max_size:
-        return TOO_LARGE
-    if policy.interest is not EVERYTHING and not policy.interest.wants(envelope.topic):
-        return NOT_WANTED
-    return None
+    return TOO_LARGE if envelope.size() > policy.max_size else None

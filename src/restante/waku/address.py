@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from restante.errors import Misuse, PeerError
+from restante.errors import Misuse, PeerError, plain
 from restante.waku import keyfile, keys
 from restante.waku.ask import How
 from restante.waku.config import read_topic
@@ -25,6 +25,7 @@ def sealed_for(
     if channel is not None:
         if topic or password_file or to:
             raise Misuse("--channel stands for a topic and a key: leave --topic, --password-file and --to out")
+        _check(channel, "--channel")
         return topic_of(channel), SymmetricKey.from_password(channel)
     if topic is None:
         raise Misuse("say where it goes: --channel NAME, or --topic TOPIC and a key")
@@ -36,6 +37,7 @@ def sealed_for(
     password = read_password(password_file, environment)
     if password is None:
         raise Misuse(f"say who can open it: --password-file FILE, {PASSWORD} in the environment, or --to KEY")
+    _check(password, "--password-file" if password_file is not None else PASSWORD)
     return place, SymmetricKey.from_password(password)
 
 
@@ -62,6 +64,12 @@ def how_to_ask(form: str, password_file: Path | None, key_file: Path | None, env
     return How(to=SymmetricKey.from_password(password), key=key)
 
 
+def _check(password: str, flag: str) -> None:
+    """Refuse a password that everybody knows."""
+    if not password:
+        raise Misuse(f"{flag}: it is empty, so that everybody could open what is sealed with it")
+
+
 def _public(text: str) -> bytes:
     try:
         found = bytes.fromhex(text.removeprefix("0x"))
@@ -84,4 +92,5 @@ def read_password(path: Path | str | None, environment: Mapping[str, str]) -> st
     try:
         return Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise Misuse(f"cannot read {path}: {getattr(error, 'strerror', None) or error} (--password-file)") from error
+        words = plain(error) if isinstance(error, OSError) else "it is not UTF-8"
+        raise Misuse(f"cannot read {path}: {words} (--password-file)") from error

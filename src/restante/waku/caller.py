@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Final
 
-from restante.errors import RestanteError
+from restante.errors import RestanteError, plain
 from restante.waku import wire
 from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
-from restante.waku.hello import Capability, Hello, Reason
+from restante.waku.hello import CLIENT, Capability, Hello, Reason
 from restante.waku.interest import Interest
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key
@@ -23,8 +21,6 @@ from restante.waku.link import Link
 from restante.waku.peer import Answered, Brought, Ended, Event, Greeted, Peer
 from restante.waku.rlpx import Rlpx, largest
 from restante.waku.wire import Options, Response
-
-CLIENT: Final = "restante"
 
 
 class CallError(RestanteError):
@@ -64,8 +60,12 @@ class Caller:
         Only a node that `confirms` ever says so.
         """
         answer: asyncio.Future[Response] = self.loop.create_future()
-        self._answers[self.hand_over(envelopes)] = answer
-        return await answer
+        packet = self.hand_over(envelopes)
+        self._answers[packet] = answer
+        try:
+            return await answer
+        finally:
+            self._answers.pop(packet, None)  # who waited may have given up
 
     def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
         """Hand over envelopes, in one packet, give the packet's hash. Raises CallError where the node is gone."""
@@ -125,7 +125,7 @@ class Caller:
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)
         elif isinstance(event, Answered):
-            waiting = self._answers.pop(event.response.packet, None)
+            waiting = self._answers.get(event.response.packet)
             if waiting is not None and not waiting.done():
                 waiting.set_result(event.response)
         elif isinstance(event, (Brought, Ended)) and self._hear is not None:
@@ -139,7 +139,6 @@ class Caller:
         for answer in self._answers.values():
             if not answer.done():  # nobody waits any more
                 answer.set_exception(gone)
-        self._answers.clear()
 
     def flush_soon(self, link: Link) -> None:
         """Have the link write when this turn of the loop is over."""
@@ -186,5 +185,4 @@ async def _reach(caller: Caller, enode: Enode, key: Key, seconds: float) -> None
             raise CallError(f"cannot connect to {enode.address}: nobody answered within {seconds:g} s") from None
         raise SilentError(f"{enode.address} did not greet within {seconds:g} s") from None
     except OSError as error:
-        words = os.strerror(error.errno) if error.errno and error.errno > 0 else error  # look-ups have their own
-        raise CallError(f"cannot connect to {enode.address}: {words}") from error
+        raise CallError(f"cannot connect to {enode.address}: {plain(error)}") from error

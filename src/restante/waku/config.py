@@ -7,10 +7,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from restante.config import PREFIX, Part, address
+from restante.config import PREFIX, Part, Places, address
 from restante.errors import Misuse
 from restante.waku import enode
 from restante.waku.limits import Limits
+
+RETENTION: Final = 30.0
+"""Days that envelopes are kept, if nothing else is said."""
 
 
 class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +25,7 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
     key: Annotated[str, Meta(min_length=1)] | None = None
     min_pow: Annotated[float, Meta(ge=0, le=1e9)] = 2e-6
     max_ttl: Annotated[int, Meta(ge=1, le=2**31)] = 7 * 86400
-    retention: Annotated[float, Meta(ge=0, le=36525)] = 30.0
+    retention: Annotated[float, Meta(ge=0, le=36525)] = RETENTION
     retention_bytes: Annotated[int, Meta(ge=1 << 20)] | None = None
     topics: tuple[str, ...] = ()
     requests: tuple[Literal["plain", "envelope"], ...] = ("plain", "envelope")
@@ -48,14 +51,18 @@ def read_topic(text: str, flag: str) -> bytes:
     return found
 
 
-def _check(settings: WakuServe) -> None:
-    address(settings.listen, "--listen")
+def _check(settings: WakuServe, places: Places) -> None:
+    address(settings.listen, places["listen"])
     if settings.admin != "off":
-        address(settings.admin, "--admin")
-    for each in (*settings.peer, *settings.allow):
-        enode.parse(each)
+        address(settings.admin, places["admin"])
+    for name, enodes in (("peer", settings.peer), ("allow", settings.allow)):
+        for each in enodes:
+            try:
+                enode.parse(each)
+            except Misuse as error:
+                raise Misuse(f"{places[name]}: {error}") from None
     for each in settings.topics:
-        read_topic(each, "--topics")
+        read_topic(each, places["topics"])
 
 
 WAKU: Final = Part("waku", WakuServe, Limits, f"{PREFIX}WAKU_", _check)

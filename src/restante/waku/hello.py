@@ -17,6 +17,9 @@ from restante.errors import PeerError
 from restante.waku import rlp
 from restante.waku.keys import PUBLIC
 
+CLIENT: Final = "restante"
+"""What we call ourselves."""
+
 VERSION: Final = 5
 SNAPPY: Final = 5
 """The version from which on all but Hello is compressed, if both have it (EIP-706)."""

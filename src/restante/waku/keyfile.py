@@ -4,48 +4,59 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 
-from restante.errors import Misuse
+from restante.errors import Misuse, plain
 from restante.waku.dice import SystemDice
 from restante.waku.keys import Key
 
 
-def load(path: Path) -> Key:
-    """Read a key. Raises Misuse where there is none, or others may read it."""
+def load(path: Path, flag: str = "--key") -> Key:
+    """Read a key; `flag` is what named it. Raises Misuse where there is none, or others may read it."""
     try:
         with path.open() as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(200).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Misuse(
-            f"cannot read the key file {path}: {getattr(error, 'strerror', None) or error} (--key)"
-        ) from error
+        words = plain(error) if isinstance(error, OSError) else error
+        raise Misuse(f"cannot read the key file {path}: {words} ({flag})") from error
     if stat.S_IMODE(mode) & 0o077:
         raise Misuse(f"{path} holds a private key, and others may read it: chmod 600 {path}")
     try:
         return Key(bytes.fromhex(text.removeprefix("0x")))
     except ValueError:
-        raise Misuse(f"{path} holds no key: it must have 64 hexadecimal digits (--key)") from None
+        raise Misuse(f"{path} holds no key: it must have 64 hexadecimal digits ({flag})") from None
 
 
 def load_or_make(path: Path) -> Key:
     """Read a key, or make one where there is no file. Raises Misuse."""
+    if path.exists():
+        return load(path)  # nothing is written: it may be in a place where nothing can be
     key = SystemDice().key()
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(key.secret.hex() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(draft, path)  # whole, or not at all; and never over one that is there
-        finally:
-            draft.unlink()
+        _write(path, key.secret.hex() + "\n")
     except FileExistsError:
-        return load(path)
+        return load(path)  # somebody was faster
     except OSError as error:
-        raise Misuse(f"cannot write the key file {path}: {error.strerror} (--key)") from error
+        raise Misuse(f"cannot write the key file {path}: {plain(error)} (--key)") from error
     return key
+
+
+def _write(path: Path, text: str) -> None:
+    """Have a file appear whole and on the disk, or not at all, and never over one that is there. Raises OSError."""
+    descriptor, draft = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)  # for its owner alone
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+    finally:
+        Path(draft).unlink()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final, Protocol, cast
 
+from restante.address import shown
 from restante.errors import PeerError
 from restante.waku import devp2p
 from restante.waku.accounts import Account
@@ -140,7 +141,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.address = str((transport.get_extra_info("peername") or ("",))[0])
+        self.address = shown(str((transport.get_extra_info("peername") or ("",))[0]))
         if not self._keeper.made(self):
             self._ended = (None, "turned away")
             self.drop()

@@ -54,7 +54,7 @@ class Batch(msgspec.Struct, frozen=True):
 class Intake:
     """A packet on its way in, named by its hash. `origin` is the name of the peer that brought it."""
 
-    __slots__ = ("hashes", "latest", "origin", "packet", "refusals")
+    __slots__ = ("given_up", "hashes", "latest", "origin", "packet", "refusals")
 
     def __init__(self, origin: bytes, packet: bytes) -> None:
         self.origin = origin
@@ -64,6 +64,8 @@ class Intake:
         self.latest = 0
         """The last batch that one of them is in."""
         self.refusals: list[Refusal] = []
+        self.given_up: set[bytes] = set()
+        """Those for which there was no room."""
 
 
 class Mailserver:
@@ -104,7 +106,7 @@ class Mailserver:
             else:
                 self.counts["known"] += 1
                 if number == UNARCHIVED:
-                    known[each.hash] = number = self._gather(each, intake.refusals, now)
+                    known[each.hash] = number = self._gather(each, intake, now)
             if number > self._settled:
                 intake.hashes.append(each.hash)
                 intake.latest = max(intake.latest, number)
@@ -130,7 +132,7 @@ class Mailserver:
         live = Live(envelope, verdict.pow, intake.origin, self._count)
         self.fresh.append(live)
         self.pool.keep(live)
-        number = self._gather(envelope, intake.refusals, now) if self._wanted(envelope, now) else NEVER
+        number = self._gather(envelope, intake, now) if self._wanted(envelope, now) else NEVER
         self.pool.know(envelope, number)
         return number
 
@@ -142,17 +144,19 @@ class Mailserver:
             return False
         return terms.retention is None or envelope.sent >= now - terms.retention
 
-    def _gather(self, envelope: Envelope, refusals: list[Refusal], now: int) -> int:
+    def _gather(self, envelope: Envelope, intake: Intake, now: int) -> int:
         if now < self._full_until:
-            self._give_up(envelope.hash, refusals)
+            self._give_up(envelope.hash, intake)
             return UNARCHIVED
         self.gathered.append(envelope)
         self.gathered_size += len(envelope.raw)
         return self._number
 
-    def _give_up(self, digest: bytes, refusals: list[Refusal]) -> None:
-        self.counts["not archived"] += 1
-        refusals.append(Refusal(digest, OTHER_ERROR, FULL))
+    def _give_up(self, digest: bytes, intake: Intake) -> None:
+        if digest not in intake.given_up:  # it may be in the packet several times
+            intake.given_up.add(digest)
+            self.counts["not archived"] += 1
+            intake.refusals.append(Refusal(digest, OTHER_ERROR, FULL))
 
     # ── the archive's side ───────────────────────────────────────────────────────────────────────
 
@@ -183,6 +187,6 @@ class Mailserver:
             for waiting in later:
                 for digest in waiting.hashes:
                     if digest in lost:
-                        self._give_up(digest, waiting.refusals)
+                        self._give_up(digest, waiting)
         for waiting in self._waiting.pop(batch.number, ()):
             yield waiting.origin, Response(waiting.packet, tuple(waiting.refusals))

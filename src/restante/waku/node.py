@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from restante.config import unusable
-from restante.errors import PeerError, StoreBusy
+from restante.errors import PeerError, StoreBusy, plain
 from restante.ops.logs import log
 from restante.waku import bloom, devp2p, wire
 from restante.waku.accounts import Account, Accounts
@@ -24,7 +24,7 @@ from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
-from restante.waku.hello import Capability, Hello, Reason
+from restante.waku.hello import CLIENT, Capability, Hello, Reason
 from restante.waku.interest import NOTHING
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
@@ -38,10 +38,9 @@ from restante.waku.rlpx import Rlpx, largest
 RECEIVE_BUFFER: Final = 64 * 1024
 """Bytes that the kernel holds for a peer (it doubles this), and so what one peer can bring in a turn of the loop."""
 
-CLIENT: Final = "restante"
-
 STRANGERS: Final = 64
-"""Connections beyond the peers that may be in their handshake: they are told that there are too many peers."""
+"""Connections beyond the peers, so that who comes to a full node gets to its Hello, and is told that it is full;
+where these are taken, too, the next is cut without a word."""
 
 WRONG: Final = 100
 """Refused envelopes and packets that were no good, from which on a peer makes room when there is none."""
@@ -64,7 +63,7 @@ AGAIN: Final = (1.0, 60.0)
 """Seconds until a static peer that was lost is dialled again: the first time, and at most; doubled each time."""
 
 DIAL: Final = 10.0
-"""Seconds that a dialled peer has to greet us."""
+"""Seconds to connect to a static peer; its handshake and its greeting have their own."""
 
 
 class Clock(Protocol):
@@ -138,6 +137,8 @@ class Node:
         self._digesting: set[asyncio.Task[None]] = set()
         self._unsaid: set[Link] = set()
         self._held: set[Link] = set()
+        self.short_of_room = asyncio.Event()
+        """Set where the archive was full; cleared by whoever makes room."""
         self._gathered = asyncio.Event()
         self._stopping = False
         self._server: asyncio.Server | None = None
@@ -259,8 +260,12 @@ class Node:
             try:
                 async with asyncio.timeout(DIAL):
                     link = await self.dial(enode)
-            except (OSError, TimeoutError, PeerError) as error:
-                words = str(error) or "nobody answers"
+            except TimeoutError:
+                words = "nobody answers"
+            except OSError as error:
+                words = plain(error)
+            except PeerError as error:
+                words = error.words
             if link is not None:
                 if link.gone is not None:
                     await link.gone
@@ -383,6 +388,7 @@ class Node:
             if not self._told_full:
                 log.error("envelopes are not archived until there is room", reason=str(error))
             self._told_full = True
+            self.short_of_room.set()
             answers = self.mailserver.refuse(batch, self.now())
         else:
             if self._told_full:

@@ -95,12 +95,11 @@ Event = Greeted | Changed | Offered | Poured | Confirmed | Answered | Requested 
 class Peer:
     """One conversation."""
 
-    __slots__ = ("confirms", "faults", "greeted", "interest", "light", "pow", "trusted")
+    __slots__ = ("confirms", "faults", "greeted", "interest", "pow", "trusted")
 
     def __init__(self) -> None:
         self.greeted = False
         self.pow = DEFAULT_POW
-        self.light = False
         self.trusted = False
         """It may send P2P Messages, and end answers; nobody may, by default (10/WAKU-MAILSERVER)."""
         self.confirms = False
@@ -157,8 +156,6 @@ class Peer:
             self.pow = options.pow
         if options.confirmations is not None:
             self.confirms = options.confirmations
-        if options.light is not None:
-            self.light = options.light
         if options.topics is not None:
             self.interest = Interest.named(options.topics)
         elif options.bloom is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Final
 
 import msgspec
 
@@ -17,7 +18,7 @@ from restante.waku.keys import Key
 from restante.waku.mining import mine
 from restante.waku.sealing import SymmetricKey, seal
 
-PATIENCE = 30.0
+PATIENCE: Final = 30.0
 """Seconds for the node to confirm."""
 
 
@@ -49,14 +50,17 @@ class Posted(msgspec.Struct, frozen=True):
     """The node has said that it has it; False: it is one that never says."""
 
 
-def post(node: Enode, letter: Letter) -> Posted:
-    """Post a letter. Raises CallError, RefusedError, and NotMined where the node wants more work than we do."""
-    return asyncio.run(_post(node, letter))
+def post(node: Enode, letter: Letter, patience: float = PATIENCE) -> Posted:
+    """Post a letter; the node has `patience` seconds to confirm.
+
+    Raises CallError, RefusedError, and NotMined where the node wants more work than we do.
+    """
+    return asyncio.run(_post(node, letter, patience))
 
 
-async def _post(node: Enode, letter: Letter) -> Posted:
+async def _post(node: Enode, letter: Letter, patience: float) -> Posted:
     async with call(node, SystemDice().key(), Interest.named([])) as caller:
-        return await hand_in(caller, letter, PATIENCE)
+        return await hand_in(caller, letter, patience)
 
 
 async def hand_in(caller: Caller, letter: Letter, patience: float) -> Posted:

@@ -15,7 +15,7 @@ import uvloop
 
 from restante import __version__
 from restante.config import address
-from restante.errors import StoreBusy
+from restante.errors import Misuse, StoreBusy
 from restante.ops.logs import log, watch
 from restante.ops.process import listen_for_signals, raise_descriptors
 from restante.waku import enode, keyfile
@@ -40,6 +40,10 @@ KEY: Final = "node.key"
 PRUNE_EVERY: Final = 60
 """Seconds between looks at what is kept too long."""
 
+GRACE: Final = 600
+"""Seconds after the start in which nothing is removed. What is going to be is logged at once, and who has taken over
+an old archive, and did not mean that, has the time to stop the server and to say --retention 0."""
+
 
 def serve(settings: WakuServe) -> None:
     """Serve until SIGTERM or SIGINT. Raises Misuse and StoreError."""
@@ -54,6 +58,7 @@ async def _serve(settings: WakuServe) -> None:
     archive = open_archive(data)
     try:
         key = keyfile.load_or_make(Path(settings.key) if settings.key else data / KEY)
+        peers = _static(settings, key)
         node = Node(
             key, _mailserver(settings), archive, _housekeeping(settings), settings.limits, _answers(settings, key)
         )
@@ -68,7 +73,7 @@ async def _serve(settings: WakuServe) -> None:
             for each in await node.listen(*address(settings.listen, "--listen")):
                 _announce(key, each)
             log.info("listening", version=__version__, data=settings.data)
-            await _until(told, node, settings)
+            await _until(told, node, peers)
     finally:
         await archive.close()
     log.info("stopped")
@@ -79,6 +84,15 @@ def _announce(key: Key, where: tuple[str, int]) -> None:
     print(Enode(key.public, *where), flush=True)  # noqa: T201 - the one line that scripts read
     if where[0] in {"0.0.0.0", "::"}:  # noqa: S104 - to tell that it is no address to dial
         print("peers dial this node's public address, not that one", file=sys.stderr)  # noqa: T201
+
+
+def _static(settings: WakuServe, key: Key) -> list[Enode]:
+    """Give the static peers, each once. Raises Misuse where one is this node."""
+    peers = {(each.public, each.address): each for each in map(enode.parse, settings.peer)}
+    for each in peers.values():
+        if each.public == key.public:
+            raise Misuse(f"--peer {each}: that is this node itself, by its key")
+    return list(peers.values())
 
 
 def _mailserver(settings: WakuServe) -> Mailserver:
@@ -118,11 +132,11 @@ def _seconds(days: float) -> int | None:
     return int(days * DAY) if days else None
 
 
-async def _until(told: asyncio.Event, node: Node, settings: WakuServe) -> None:
+async def _until(told: asyncio.Event, node: Node, peers: list[Enode]) -> None:
     """Serve until told, then drain. Raises StoreError when a commit failed."""
     running = asyncio.create_task(node.run())
     others = [asyncio.create_task(_tick(node)), asyncio.create_task(_prune(node))]
-    others += [asyncio.create_task(node.stay_connected(enode.parse(each))) for each in settings.peer]
+    others += [asyncio.create_task(node.stay_connected(each)) for each in peers]
     waiting = asyncio.ensure_future(told.wait())
     await asyncio.wait({running, waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
     for task in (running, *others):
@@ -158,7 +172,11 @@ def _tell(node: Node, minute: Counter[str]) -> None:
 
 
 async def _prune(node: Node) -> None:
+    """Remove what is kept too long or too much, at once where there is no room, but nothing for a while."""
+    await _foretell(node)
+    await asyncio.sleep(GRACE)
     while True:
+        node.short_of_room.clear()
         try:
             removed = await node.prune()
         except StoreBusy as error:
@@ -166,4 +184,26 @@ async def _prune(node: Node) -> None:
         else:
             if removed:
                 log.info("pruned", envelopes=removed)
-        await asyncio.sleep(PRUNE_EVERY)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(node.short_of_room.wait(), PRUNE_EVERY)
+
+
+async def _foretell(node: Node) -> None:
+    """Log what the first prune will remove."""
+    house = node.housekeeping
+    if house.retention is not None:
+        old = await node.archive.older(node.now() - house.retention)
+        if old:
+            log.warning(
+                "envelopes are older than --retention and will be removed; --retention 0 keeps them",
+                envelopes=old,
+                in_seconds=GRACE,
+            )
+    if house.retention_bytes is not None:
+        over = (await node.archive.counts()).bytes - house.retention_bytes
+        if over > 0:
+            log.warning(
+                "there is more than --retention-bytes; the oldest envelopes will be removed",
+                bytes=over,
+                in_seconds=GRACE,
+            )

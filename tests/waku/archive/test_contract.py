@@ -85,6 +85,13 @@ async def test_every_second_of_32_bits_can_be_archived(engine: Engine) -> None:
     assert await engine.archive.prune(1 << 32, 10) == 2
 
 
+async def test_what_was_sent_before_a_time_is_counted_as_it_would_be_pruned(engine: Engine) -> None:
+    await engine.archive.save([A, B, C], 1)
+    for before, count in ((T0, 0), (T0 + 1, 1), (T0 + 2, 2), (T0 + 3, 3), (1 << 40, 3), (-5, 0)):
+        assert await engine.archive.older(before) == count
+    assert await engine.archive.prune(T0 + 2, 10) == 2
+
+
 async def test_prune_drops_what_was_sent_before_oldest_first_in_slices(engine: Engine) -> None:
     rows = [envelope(number, number) for number in (5, 1, 4, 2, 3)]
     await engine.archive.save(rows, 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,3 +143,20 @@ async def test_damage_is_told_in_one_sentence(tmp_path: Path) -> None:
         await archive.save([envelope(1000, 1000)], 1)
     assert not isinstance(refusal.value, StoreBusy)
     await archive.close()
+
+
+def test_a_start_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(sqlite3.Connection):
+        def execute(self, *_: object) -> sqlite3.Cursor:
+            failure = sqlite3.OperationalError("disk I/O error")
+            failure.sqlite_errorcode = sqlite3.SQLITE_IOERR | 4 << 8  # the shared memory cannot be made larger
+            raise failure
+
+    free = 0
+    monkeypatch.setattr("restante.store.database.sqlite3.connect", partial(sqlite3.connect, factory=Full))
+    monkeypatch.setattr("restante.store.database.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(StoreError, match=f"the disk is full; make room in {tmp_path}, and start again"):
+        SCHEMA.connect(str(tmp_path / FILE))
+    free = 1 << 30
+    with pytest.raises(StoreError, match="disk I/O error"):
+        SCHEMA.connect(str(tmp_path / FILE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -235,7 +236,8 @@ def test_a_table_that_is_damaged_is_a_flaw(tmp_path: Path) -> None:
     *rows, flaw = leveldb.read(folder)
     assert rows
     assert isinstance(flaw, Flaw)
-    assert flaw.reason.startswith("the rest cannot be read")
+    assert flaw.reason.startswith("the rest cannot be read: Corruption: ")
+    assert not re.search(rf"b['\"]|{re.escape(str(folder))}\.", flaw.reason), "it names what the user named"
 
 
 @pytest.mark.leveldb
@@ -243,8 +245,10 @@ def test_a_directory_that_is_no_leveldb_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is not a LevelDB database: it has no file CURRENT"):
         list(leveldb.read(tmp_path))
     (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
-    with pytest.raises(StoreError, match=r"\A[^\n]+cannot be opened as a LevelDB database: [^\n]+\Z"):
+    with pytest.raises(StoreError, match=r"\A[^\n]+cannot be opened as a LevelDB database: [^\n]+\Z") as refused:
         list(leveldb.read(tmp_path))
+    assert "b'" not in str(refused.value)
+    assert f"{tmp_path}." not in str(refused.value), "it names what the user named"
 
 
 @pytest.mark.leveldb

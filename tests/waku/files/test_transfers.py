@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -153,21 +154,28 @@ def test_an_export_ends_with_what_had_come_when_it_began(tmp_path: Path, monkeyp
     data = archive_of(tmp_path / "data")
     later = iter([[envelope(100, number) for number in range(20)]])
 
+    async def prune() -> None:
+        archive = open_archive(data)
+        assert await archive.prune(T0 + 3, 1000) > 0
+        await archive.close()
+
     @contextmanager
     def busy(_what: str, _total: int) -> Iterator[Callable[[int], None]]:
-        """A server starts after the first page, and takes in more."""
+        """A server starts after the first page, takes in more, and prunes."""
 
         def advance(_items: int) -> None:
             for rows in later:
                 archive_of(data, rows)
+                asyncio.run(prune())
 
         yield advance
 
     monkeypatch.setattr("restante.waku.archive.reading.PAGE_ROWS", 9)
     monkeypatch.setattr("restante.waku.files.exporting.progress", busy)
+    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_SECONDS", 0.01)  # the log stays while it is read
     assert export(data, tmp_path / "all.rlp") == len(ROWS)
     assert (tmp_path / "all.rlp").read_bytes() == b"".join(each.raw for each in ROWS)
-    assert len(raws_of(data)) == len(ROWS) + 20
+    assert len(raws_of(data)) == sum(each.sent >= T0 + 3 for each in ROWS) + 20
 
 
 def test_an_export_makes_a_new_file(tmp_path: Path) -> None:
@@ -184,6 +192,16 @@ def test_an_export_makes_a_new_file(tmp_path: Path) -> None:
         export(tmp_path, tmp_path / "all.rlp")
     assert (tmp_path / "there.rlp").read_text() == "mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["data", "there.rlp"]
+
+
+@SUFFIXES
+def test_an_archive_that_has_lost_an_arrival_is_not_exported_as_if_it_were_whole(tmp_path: Path, suffix: str) -> None:
+    data = archive_of(tmp_path / "data")
+    with closing(sqlite3.connect(data / FILE, isolation_level=None)) as database:
+        database.execute("DELETE FROM arrivals WHERE arrival = 7")
+    with pytest.raises(StoreError, match=r"counts 50 envelopes, and 49 of them can be found: restante waku check"):
+        export(data, tmp_path / f"all{suffix}")
+    assert [each.name for each in tmp_path.iterdir()] == ["data"]
 
 
 def test_a_damaged_archive_is_not_exported(tmp_path: Path) -> None:

@@ -80,6 +80,9 @@ class Archive(Protocol):
     async def counts(self) -> Counts:
         """Count, at a small cost however much there is."""
 
+    async def older(self, before: int) -> int:
+        """Tell how many were sent before a time; looks at every one, if only for an instant."""
+
     async def topics(self) -> list[TopicCount]:
         """Give each topic there is, in no particular order."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from restante.waku.archive import Archived, Counts, TopicCount, ids
+from restante.waku.envelope import U32
 
 LARGEST_PAGE: Final = 8 << 20
 """Bytes of envelopes that are read at a time, about."""
@@ -25,6 +26,9 @@ SELECT
 FROM totals
 """
 
+# The index of topics is all that is read: it has the ids, and is a small part of the file.
+_OLDER: Final = "SELECT count(*) FROM envelopes INDEXED BY envelopes_topic WHERE id <= ?"
+
 _AFTER: Final = """
 SELECT arrival, arrived, envelopes.raw FROM arrivals CROSS JOIN envelopes USING (id, arrival)
 WHERE arrival > ? ORDER BY arrival LIMIT ?
@@ -34,6 +38,12 @@ WHERE arrival > ? ORDER BY arrival LIMIT ?
 def counts(database: sqlite3.Connection) -> Counts:
     """Count."""
     return Counts(*database.execute(_COUNTS).fetchone())
+
+
+def older(database: sqlite3.Connection, before: int) -> int:
+    """Count what was sent before a time."""
+    found: int = database.execute(_OLDER, (ids.floor(max(0, min(before, U32 + 1))) - 1,)).fetchone()[0]
+    return found
 
 
 def topics(database: sqlite3.Connection) -> list[TopicCount]:

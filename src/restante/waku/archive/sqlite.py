@@ -153,6 +153,9 @@ class SqliteArchive:
     async def counts(self) -> Counts:
         return await self._read(lambda: reading.counts(self.reader))
 
+    async def older(self, before: int) -> int:
+        return await self._read(lambda: reading.older(self.reader, before))
+
     async def topics(self) -> list[TopicCount]:
         return await self._read(lambda: reading.topics(self.reader))
 

@@ -23,33 +23,35 @@ def export(data: Path, file: Path) -> int:
     """
     write = _writer(file)
     with SCHEMA.reading(data) as database, new_file(file) as unfinished:
+        database.execute("BEGIN")  # all is read as it is now
         counts = reading.counts(database)
         with progress("export", counts.envelopes) as advance:
-            pages = _Pages(database, counts.next_arrival, advance)
+            pages = _Pages(database, advance)
             try:
                 write(unfinished, pages)
             except RlpError as error:
                 raise StoreError(f"the archive is damaged ({error}): restante waku check tells more") from error
+        if pages.count != counts.envelopes:
+            raise StoreError(
+                f"the archive is damaged: it counts {counts.envelopes:,} envelopes, and {pages.count:,} of them"
+                " can be found: restante waku check tells more"
+            )
     return pages.count
 
 
 class _Pages:
-    """All that had come when the export began."""
+    """All there is, and how many that were."""
 
-    def __init__(self, database: sqlite3.Connection, end: int, advance: Advance) -> None:
+    def __init__(self, database: sqlite3.Connection, advance: Advance) -> None:
         self.count = 0
         self._database = database
-        self._end = end
         self._advance = advance
 
     def __iter__(self) -> Iterator[list[Archived]]:
         for page in reading.everything(self._database):
-            wanted = [each for each in page if each.arrival < self._end]
-            yield wanted
-            self.count += len(wanted)
-            self._advance(len(wanted))
-            if len(wanted) < len(page):
-                return
+            yield page
+            self.count += len(page)
+            self._advance(len(page))
 
 
 def _writer(file: Path) -> Callable[[Path, _Pages], None]:

@@ -10,11 +10,14 @@ from typing import Final
 
 import msgspec
 
-from restante.errors import Misuse, StoreError
+from restante.errors import Misuse, StoreError, plain
 from restante.ops.progress import progress
 from restante.waku.archive import Archive, open_archive
+from restante.waku.config import RETENTION
 from restante.waku.envelope import Envelope
 from restante.waku.files import Flaw, Items, leveldb, rlpfile
+
+DAY: Final = 86400
 
 BATCH: Final = 1000
 BATCH_BYTES: Final = 8 << 20
@@ -33,6 +36,8 @@ class Report(msgspec.Struct):
     """There already, or twice in the files."""
     refused: Counter[str] = msgspec.field(default_factory=Counter)
     """By reason."""
+    old: int = 0
+    """Sent so long ago that a server, which is told nothing else, removes them."""
     flaws: list[str] = msgspec.field(default_factory=list)
     """Where the first of them are."""
 
@@ -65,12 +70,14 @@ async def _take_in(data: Path, paths: list[Path]) -> Report:
 async def _take_file(archive: Archive, path: Path, report: Report) -> None:
     batch: list[Envelope] = []
     size = 0
+    old = time.time() - RETENTION * DAY
     with progress(f"import {path.name}") as advance:
         for item in _read(path):
             report.read += 1
             if isinstance(item, Flaw):
                 _note(report, path, item)
                 continue
+            report.old += item.sent < old
             batch.append(item)
             size += len(item.raw)
             if len(batch) >= BATCH or size >= BATCH_BYTES:
@@ -90,7 +97,7 @@ def _read(path: Path) -> Items:
     try:
         yield from _opened(path)
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+        raise StoreError(f"cannot read {path}: {plain(error)}") from error
 
 
 def _opened(path: Path) -> Items:
@@ -118,3 +125,13 @@ def render(report: Report) -> str:
     lines = [f"{name:<14} {number:>12,}" for name, number in rows]
     lines += [f"  {number:,}: {reason}" for reason, number in report.refused.most_common()]
     return "\n".join(lines)
+
+
+def warn(report: Report) -> str | None:
+    """Say what a server will do with what is old, where there is such."""
+    if not report.old:
+        return None
+    return (
+        f"{report.old:,} of them were sent more than {RETENTION:g} days ago: `restante waku serve` removes those ten"
+        " minutes after its start, unless it is told --retention 0, or more days"
+    )

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from restante.errors import Misuse, StoreError
+from restante.errors import Misuse, StoreError, plain
 from restante.waku import files
 
 CURSOR: Final = 36
@@ -49,7 +49,9 @@ def read(folder: Path) -> files.Items:
         try:
             database = plyvel.DB(str(copy), create_if_missing=False)
         except (plyvel.Error, OSError) as error:
-            raise StoreError(f"{folder} cannot be opened as a LevelDB database: {error}") from error
+            raise StoreError(
+                f"{folder} cannot be opened as a LevelDB database: {_words(error, copy, folder)}"
+            ) from error
         last = b""
         with contextlib.closing(database):
             try:
@@ -57,7 +59,14 @@ def read(folder: Path) -> files.Items:
                     yield _item(key, value)
                     last = key
             except (plyvel.Error, OSError) as error:
-                yield files.Flaw(f"after key {last.hex()}", f"the rest cannot be read: {error}")
+                yield files.Flaw(f"after key {last.hex()}", f"the rest cannot be read: {_words(error, copy, folder)}")
+
+
+def _words(error: Exception, copy: Path, folder: Path) -> str:
+    """Give the library's words, which are bytes and name the copy."""
+    said = error.args[0] if error.args else ""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else str(error)
+    return text.replace(str(copy), str(folder)).replace("\n", " ")
 
 
 def _item(key: bytes, value: bytes) -> files.Item:
@@ -80,7 +89,7 @@ def _copied(folder: Path) -> Iterator[Path]:
                 if file.name != "LOCK" and file.is_file():
                     _bring(file, copy / file.name)
         except OSError as error:
-            raise StoreError(f"cannot make a copy of {folder} beside it: {error.strerror}") from error
+            raise StoreError(f"cannot make a copy of {folder} beside it: {plain(error)}") from error
         yield copy
 
 

@@ -1,0 +1,31 @@
+"""Addresses, and whom they count as: an IPv4 address, or an IPv6 /64, which is what one household gets."""
+
+from __future__ import annotations
+
+import ipaddress
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def read(text: str) -> Address | None:
+    """Read an address, an IPv4 one also where it is written as IPv6; None where it is none."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def household(address: Address) -> bytes:
+    """Give what is the same for all addresses that count as one: 4 bytes, or 8."""
+    return address.packed if address.version == 4 else address.packed[:8]
+
+
+def shown(text: str) -> str:
+    """Give the household of an address that is written, for people; what is no address is given as it is."""
+    address = read(text)
+    if address is None or address.version == 4:
+        return text if address is None else str(address)
+    return str(ipaddress.IPv6Network((household(address) + bytes(8), 64)))
