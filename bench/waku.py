@@ -76,8 +76,8 @@ class Run:
 
     async def start(self, *flags: str) -> tuple[Server, Enode]:
         wide = ("--max-peers", "20000", "--max-peers-per-address", "20000", "--min-pow", "0", "--max-ttl", "4000000")
-        limits = ("--limit", "address_bytes=0", "--limit", "address_envelopes=0", "--retention", "60")
-        server = await self.bench.start("waku", self.bench.folder(), *wide, *limits, *flags)
+        limits = [part for name in ("bytes", "envelopes", "connects") for part in ("--limit", f"address_{name}=0")]
+        server = await self.bench.start("waku", self.bench.folder(), *wide, *limits, "--retention", "60", *flags)
         return server, enode.parse(server.log.read_text().split("\n", 1)[0])
 
     def table(self) -> str:
