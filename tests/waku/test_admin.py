@@ -18,7 +18,6 @@ from restante.ops import admin
 from restante.waku import metrics, rlp, wire
 from restante.waku.acceptance import Policy
 from restante.waku.envelope import Envelope
-from restante.waku.interest import Interest
 from restante.waku.mailserver import TRY_AGAIN
 from waku.asking import ask, page, plain
 from waku.inside import Inside, inside
@@ -79,14 +78,13 @@ async def test_every_name_that_the_manual_has_is_there(tmp_path: Path) -> None:
 
 
 async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
-    policy = Policy(min_pow=1e-6, max_ttl=1000, max_size=5000, interest=Interest.named([TOPIC]))
+    policy = Policy(min_pow=1e-6, max_ttl=1000, max_size=5000)
     bad = {
         "future": [letter(age=-100), letter(age=-101)],
         "old": [letter(age=1000)],
         "expired": [letter(age=55)],
         "ttl": [letter(ttl=1001)],
         "size": [letter(size=6000)],
-        "topic": [letter(topic=b"none")],
         "pow": [letter(ttl=999, size=4000, topic=TOPIC)],
     }
     good = [letter(number, age=number) for number in range(5)]

@@ -17,7 +17,7 @@ from restante.waku.node import Node
 
 DATABASE: Final = "sqlite"
 
-FLAWS: Final = ("future", "old", "expired", "ttl", "size", "topic", "pow")
+FLAWS: Final = ("future", "old", "expired", "ttl", "size", "pow")
 """Why envelopes are rejected (acceptance.py)."""
 
 
