@@ -47,9 +47,9 @@ DRAIN: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
 
 GAP: Final = 0.02
-"""Seconds from one save to the next, at least. Nobody waits for a confirmation, and relaying does not either; but each
-flush takes half a millisecond of the processor, which with 200 envelopes a second is half of all that the node does.
-Who comes after a silence is saved at once."""
+"""Seconds from one save to the next, at least. Nobody waits for a confirmation, relaying neither; but each flush takes
+half a millisecond of the processor, which with 200 envelopes a second is half of all that the node does. Who comes
+after a silence is saved at once."""
 
 BITE: Final = 250
 """Envelopes of a large packet that are taken in at a time: some milliseconds."""
