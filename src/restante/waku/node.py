@@ -49,7 +49,7 @@ DRAIN: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
 
 GAP: Final = 0.02
-"""Seconds from one save to the next, at least. Nobody waits for a confirmation, relaying neither; but each flush takes
+"""Seconds from one save to the next, at least. Nobody waits for a confirmation, relaying neither; each flush takes
 half a millisecond of the processor, which with 200 envelopes a second is half of all that the node does. Who comes
 after a silence is saved at once."""
 
