@@ -39,6 +39,8 @@ class Relay:
         self._mailserver = mailserver
         self._loop = loop
         self._pushing = False
+        self._pushed = 0
+        """The number of the last envelope that was pushed."""
         self._minds: dict[Link, Interest] = {}
         """What those who changed their minds in this turn of the loop wanted before."""
 
@@ -60,6 +62,8 @@ class Relay:
         self._pushing = bool(self._mailserver.fresh)
         if self._pushing:
             self._loop.call_soon(self._push)
+        if some:
+            self._pushed = some[-1].number
         outgoing: dict[Link, list[Live]] = {}
         for live in some:
             for link in self.interests.wanting(live.envelope.topic):
@@ -91,7 +95,7 @@ class Relay:
         since, link.missed = link.missed or 0, None
         if link.in_arrears:
             since = 0  # what it gets of its last backlog is not known
-        link.send_backlog(self._living(link, NOTHING, since))
+        link.send_backlog(self._living(link, NOTHING, since, self._pushed))
 
     def turn_to(self, link: Link, before: Interest) -> None:
         """Note that a peer wants something else than before: once in a turn of the loop, however often it says so."""
@@ -105,12 +109,12 @@ class Relay:
         for link, before in minds.items():
             if link.here:
                 self.interests.put(link, link.peer.interest)
-                link.send_backlog(self._living(link, NOTHING if link.in_arrears else before))
+                link.send_backlog(self._living(link, NOTHING if link.in_arrears else before, 0, self._pushed))
 
-    def _living(self, link: Link, before: Interest, since: int = 0) -> Iterator[list[Envelope]]:
+    def _living(self, link: Link, before: Interest, since: int, until: int) -> Iterator[list[Envelope]]:
         """Give what lives of what a peer wants now, in parts that take a millisecond to find.
 
-        Not of topics that it wanted before, nor what came before the envelope of number `since`.
+        Not of topics that it wanted before; from number `since` to `until`, for what is pushed later it gets anyway.
         """
         live, interest = self._mailserver.pool.live, link.peer.interest
         few = interest.few()
@@ -119,7 +123,7 @@ class Relay:
         for looked, topic in enumerate(list(live) if few is None else few, 1):
             if interest.wants(topic) and not before.wants(topic):
                 for each in list(live.get(topic, {}).values()):
-                    if each.number >= since and each.pow >= link.peer.pow and each.origin != link.node_id:
+                    if since <= each.number <= until and each.pow >= link.peer.pow and each.origin != link.node_id:
                         found.append(each.envelope)
                         size += len(each.envelope.raw)
                         if size > PART:
