@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -139,12 +140,14 @@ def test_the_transfer_of_the_readme(clone: Path) -> None:
 
 
 def test_the_waku_node_of_the_readme(clone: Path) -> None:
-    serve, post, check = blocks(clone / "README.md")[3:]
+    serve, post, request, check = blocks(clone / "README.md")[3:]
     shell = Shell(clone, 30303)
     with shell.running(serve) as node:
         assert node.stdout is not None
         enode = next(line.strip() for line in node.stdout if line.startswith("enode://"))
-        assert len(shell.run(post.replace("enode://…", enode)).strip()) == 64
+        digest = shell.run(post.replace("enode://…", enode)).strip()
+        [line] = shell.run(request.replace("enode://…", enode)).splitlines()
+        assert (json.loads(line)["hash"], json.loads(line)["text"]) == (digest, "held until called for")
     assert node.wait(20) == 0
     assert shell.run(check).startswith("1 envelopes")
 

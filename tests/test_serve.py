@@ -73,7 +73,7 @@ async def test_sighup_takes_over_what_a_running_server_can(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("[serve]\nmotd = 5\n", "motd: Expected"), ("[serve\n", "is not TOML"), (None, "No such file")],
+    [("[serve]\nmotd = 5\n", "motd: 5 is not a text"), ("[serve\n", "is not TOML"), (None, "No such file")],
 )
 async def test_a_file_with_an_error_changes_nothing_and_is_one_line(
     content: str | None, words: str, tmp_path: Path
