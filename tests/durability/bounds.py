@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-BOUND: Final = 30.0
+BOUND: Final = 60.0
 """Far more than anything here takes, for a busy machine."""
 
 
