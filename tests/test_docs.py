@@ -81,7 +81,7 @@ class Shell:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
         assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
         return result.stdout
@@ -131,7 +131,7 @@ def test_the_transfer_of_the_readme(clone: Path) -> None:
     serve, send, receive = blocks(clone / "README.md")[:3]
     shell = Shell(clone)
     with shell.running(serve):
-        shell.wait_for_port(120)  # it sets itself up first
+        shell.wait_for_port(300)  # it sets itself up first
         with shell.running(send) as sender:
             assert sender.stdout is not None
             code = next(found[1] for line in sender.stdout if (found := re.search(r"code is: (\S+)", line)))
