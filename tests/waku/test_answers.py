@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from restante.errors import StoreError
 from restante.waku import bloom, completion, rlp, wire
 from restante.waku.answers import LINE, OWN, Terms
 from restante.waku.archive.query import Bounds, Page, Query
@@ -333,3 +334,23 @@ async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
         on.set()
         for peer in (*many, other):
             assert flat((await page(peer))[0]) == LETTERS
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(StoreError("damaged"), "the archive cannot be read"), (ValueError("ours"), "internal error")],
+)
+async def test_a_page_that_cannot_be_made_is_answered_too(
+    fault: Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_args: object) -> None:
+        raise fault
+
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        with monkeypatch.context() as broken:
+            broken.setattr(here.archive, "page", fails)
+            peer.say(wire.REQUEST, plain())
+            assert (await page(peer))[1] == Failed(ID, words)
+        peer.say(wire.REQUEST, plain())
+        assert (await page(peer))[1] == Completed(ID)

@@ -214,9 +214,10 @@ class Answers:
         """Answer; False where there was no room for a beginning, and others waited."""
         try:
             page = await self._archive.page(self._query(asked), self._terms.bounds)
-        except StoreError as error:
-            log.error("the archive cannot be read", fault=where(error))
-            self._refuse(link, asked.id, "the archive cannot be read")
+        except Exception as error:  # noqa: BLE001 - whatever it is, who asked is told, and the next page is made
+            log.error("a page could not be made", fault=where(error))
+            words = "the archive cannot be read" if isinstance(error, StoreError) else "internal error"
+            self._refuse(link, asked.id, words)
             return True
         now = self._loop.time()
         for each in self._accounts_of(link):
