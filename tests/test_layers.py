@@ -23,6 +23,7 @@ LAYERS: list[set[str]] = [
     {"restante.ops.process", "restante.ops.progress"},
     {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
+    {"restante.pipeline", "restante.pipeline.schemas"},
     # cores
     {"restante.waku.ecies", "restante.waku.archive.ids"},
     {"restante.waku.archive.query"},
@@ -70,12 +71,15 @@ LAYERS: list[set[str]] = [
     {"restante.waku.node"},
     {"restante.waku.metrics"},
     {"restante.waku.serve"},
+    {"restante.pipeline.jvm"},
+    {"restante.pipeline.spark"},
     {"restante.cli_waku"},
     {"restante.cli"},
     {"restante.__main__"},
 ]
 
 PACKAGES = {
+    "restante.pipeline",
     "restante.mailbox",
     "restante.mailbox.store",
     "restante.mailbox.takeover",

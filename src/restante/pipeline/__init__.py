@@ -1,0 +1,1 @@
+"""What the servers leave behind, in tables: from their databases and files, on Spark (docs/pipeline.md)."""
