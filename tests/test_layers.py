@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"restante.ops.process", "restante.ops.progress"},
     {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
-    {"restante.pipeline", "restante.pipeline.schemas"},
+    {"restante.pipeline", "restante.pipeline.schemas", "restante.pipeline.notes"},
     # cores
     {"restante.waku.ecies", "restante.waku.archive.ids"},
     {"restante.waku.archive.query"},
@@ -40,7 +40,9 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.rules", "restante.mailbox.books"},
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
+    {"restante.pipeline.columns"},
     # engines
+    {"restante.pipeline.deltalog", "restante.pipeline.partfiles"},
     {"restante.store"},
     {"restante.store.directory", "restante.store.newfile", "restante.store.worker"},
     {"restante.store.database"},
@@ -73,6 +75,9 @@ LAYERS: list[set[str]] = [
     {"restante.waku.serve"},
     {"restante.pipeline.jvm"},
     {"restante.pipeline.spark"},
+    {"restante.pipeline.staging"},
+    {"restante.pipeline.laketable"},
+    {"restante.pipeline.lake"},
     {"restante.cli_waku"},
     {"restante.cli"},
     {"restante.__main__"},
