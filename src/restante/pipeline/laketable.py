@@ -58,7 +58,7 @@ class LakeTable:
         """Read its log. Raises StoreError where that is damaged, Misuse where it is another table's."""
         self.folder: Final = folder
         self.table: Final = table
-        self._write: Final = write
+        self.writing: Final = write
         self._delta = _open(folder, table)
 
     @property
@@ -100,7 +100,7 @@ class LakeTable:
         The frame's columns are found by their names; the types must be the table's, or fit into them. Raises as
         staging.stage does.
         """
-        assert self._write, "the lake is open for reading"
+        assert self.writing, "the lake is open for reading"
         return staging.stage(frame, self.folder, self.table)
 
     def commit(
@@ -115,13 +115,13 @@ class LakeTable:
 
         On return it is on disk. Raises StoreError where it cannot be written; then nothing of it is seen.
         """
-        assert self._write, "the lake is open for reading"
+        assert self.writing, "the lake is open for reading"
         added = [file for each in staged for file in staging.place(each, self.folder)]
         return self._commit(added, note, replace, transactions or {})
 
     def keep(self, first: str, note: Note) -> int:
         """Drop the rows of the days before one, ISO, in one commit; tell how many they were. None: no commit."""
-        assert self._write, "the lake is open for reading"
+        assert self.writing, "the lake is open for reading"
         old = {"day": {day for day in partfiles.days(self.files()) if day < first}}
         dropped = sum(file.rows for file in self.files(old))
         if dropped:
