@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"restante.ops.process", "restante.ops.progress"},
     {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
-    {"restante.pipeline", "restante.pipeline.schemas"},
+    {"restante.pipeline", "restante.pipeline.schemas", "restante.pipeline.notes"},
     # cores
     {"restante.waku.ecies", "restante.waku.archive.ids"},
     {"restante.waku.archive.query"},
@@ -57,6 +57,7 @@ LAYERS: list[set[str]] = [
     # shells
     {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
     {"restante.waku.files.exporting", "restante.waku.files.importing"},
+    {"restante.pipeline.sources"},
     {"restante.mailbox.office"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
@@ -80,6 +81,7 @@ LAYERS: list[set[str]] = [
 
 PACKAGES = {
     "restante.pipeline",
+    "restante.pipeline.sources",
     "restante.mailbox",
     "restante.mailbox.store",
     "restante.mailbox.takeover",
