@@ -40,6 +40,7 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.rules", "restante.mailbox.books"},
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
+    {"restante.pipeline.cleaning"},
     # engines
     {"restante.store"},
     {"restante.store.directory", "restante.store.newfile", "restante.store.worker"},
@@ -58,6 +59,9 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
     {"restante.waku.files.exporting", "restante.waku.files.importing"},
     {"restante.pipeline.sources"},
+    {"restante.pipeline.sources.rows", "restante.pipeline.sources.snapshot", "restante.pipeline.sources.marks"},
+    {"restante.pipeline.sources.reader"},
+    {"restante.pipeline.sources.usage"},
     {"restante.mailbox.office"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
@@ -101,7 +105,7 @@ PURE = {
     )
 }
 
-PURE |= {"restante.address"}
+PURE |= {"restante.address", "restante.pipeline.cleaning", "restante.pipeline.sources.marks"}
 
 PURE |= {
     "restante.waku." + name

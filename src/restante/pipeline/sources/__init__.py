@@ -147,7 +147,9 @@ Kind = Callable[[Spec, Look], Source | None]
 
 def kinds() -> tuple[Kind, ...]:
     """Give the kinds of sources there are, in the order in which they are tried."""
-    return ()
+    from restante.pipeline.sources import usage
+
+    return (usage.recognised,)
 
 
 def recognise(spec: str) -> Source:
