@@ -41,6 +41,7 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     {"restante.pipeline.columns"},
+    {"restante.pipeline.cleaning"},
     # engines
     {"restante.pipeline.deltalog", "restante.pipeline.partfiles"},
     {"restante.store"},
@@ -59,6 +60,10 @@ LAYERS: list[set[str]] = [
     # shells
     {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
     {"restante.waku.files.exporting", "restante.waku.files.importing"},
+    {"restante.pipeline.sources"},
+    {"restante.pipeline.sources.rows", "restante.pipeline.sources.snapshot", "restante.pipeline.sources.marks"},
+    {"restante.pipeline.sources.reader"},
+    {"restante.pipeline.sources.usage"},
     {"restante.mailbox.office"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
@@ -86,6 +91,7 @@ LAYERS: list[set[str]] = [
 
 PACKAGES = {
     "restante.pipeline",
+    "restante.pipeline.sources",
     "restante.mailbox",
     "restante.mailbox.store",
     "restante.mailbox.takeover",
@@ -105,7 +111,7 @@ PURE = {
     )
 }
 
-PURE |= {"restante.address"}
+PURE |= {"restante.address", "restante.pipeline.cleaning", "restante.pipeline.sources.marks"}
 
 PURE |= {
     "restante.waku." + name

@@ -18,9 +18,13 @@ class Mark(msgspec.Struct, frozen=True):
     """
 
     last: int
+    """The greatest id that was read, or known to have been given."""
     last_digest: str
+    """Of its row; "" where it had none any more."""
     first: int
+    """The least id that had a row; 0 where none had."""
     first_digest: str
+    """Of its row, likewise."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
