@@ -62,6 +62,7 @@ LAYERS: list[set[str]] = [
     {"restante.waku.files.exporting", "restante.waku.files.importing"},
     {"restante.pipeline.sources"},
     {"restante.pipeline.sources.rows", "restante.pipeline.sources.snapshot", "restante.pipeline.sources.marks"},
+    {"restante.pipeline.sources.job", "restante.pipeline.sources.schema"},
     {"restante.pipeline.sources.reader"},
     {"restante.pipeline.sources.usage"},
     {"restante.mailbox.office"},

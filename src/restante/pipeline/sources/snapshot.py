@@ -59,11 +59,11 @@ class _Changed(Exception):  # noqa: N818 - it ends a try, and is no error
 
 
 @contextmanager
-def reading(path: Path, name: str) -> Iterator[sqlite3.Connection]:
-    """Open a database as it is, to read from it; the source's name is for the operator.
+def reading(path: Path, name: str, called: Path | None = None) -> Iterator[sqlite3.Connection]:
+    """Open a database as it is, to read from it.
 
-    Texts that are no UTF-8 keep their bytes as lone surrogates. Raises SourceError for whatever SQLite refuses
-    meanwhile.
+    For the operator there are the source's name, and what its copy is a copy of. Texts that are no UTF-8 keep their
+    bytes as lone surrogates. Raises SourceError for whatever SQLite refuses meanwhile.
     """
     try:
         with closing(
@@ -73,7 +73,7 @@ def reading(path: Path, name: str) -> Iterator[sqlite3.Connection]:
             database.text_factory = _text
             yield database
     except sqlite3.Error as error:
-        raise SourceError(f"source {name}: {_words(error, path)}") from error
+        raise SourceError(f"source {name}: {_words(error, called or path)}") from error
 
 
 @contextmanager
@@ -161,7 +161,7 @@ class _Steps:
 
 
 def _must_be_whole(copy: Path, name: str, path: Path) -> None:
-    with reading(copy, name) as database:
+    with reading(copy, name, path) as database:
         problem = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         words = " ".join(str(problem).split())

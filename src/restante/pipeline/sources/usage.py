@@ -1,7 +1,7 @@
 """Usage records: our mailbox server's database, and the reference server's usage database, of either version.
 
-Only the columns of restante.pipeline.cleaning are ever read: no side, nameplate, mailbox id or address leaves the
-copy. Sources: our schema, restante/mailbox/store/sql; magic-wormhole-mailbox-server 0.8.0, db-schemas/usage-v2.sql.
+Only the columns that restante.pipeline.cleaning has rules for are ever read: no side, nameplate, mailbox id or
+address leaves the copy.
 """
 
 from __future__ import annotations
@@ -9,73 +9,23 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from restante.errors import Misuse
 from restante.pipeline import cleaning
-from restante.pipeline.cleaning import RULES, Fault
+from restante.pipeline.cleaning import RULES
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
-from restante.pipeline.sources import Look, Part, Say, SourceError, Span, Spec, Terms, marks
+from restante.pipeline.sources import Look, Part, Say, SourceError, Span, Spec, Terms, schema
+from restante.pipeline.sources.job import Job
+from restante.pipeline.sources.marks import Ids, behind, broken
+from restante.pipeline.sources.schema import APPLICATION_ID, FILE, OURS, THEIRS, Shape, shown
 from restante.pipeline.sources.snapshot import reading, snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-FILE: Final = "restante.sqlite"
-"""Of our mailbox server, in its data directory (restante.mailbox.store.schema)."""
-
-APPLICATION_ID: Final = 0x52657374
-"""Marks that file (likewise)."""
-
-
-class Shape(NamedTuple):
-    """How a kind of server keeps its usage records."""
-
-    kind: str
-    versions: tuple[int, ...]
-    """Of its schema, as far as we know what they mean."""
-    version: str
-    """How the database tells its version."""
-    prefix: str
-    """Of its tables' names."""
-    since: Mapping[str, int]
-    """Tables that came with a later version."""
-    own: bool
-    """Ours: rows have an id that is never given twice, and an origin. With the reference a rowid has to do."""
-    others: frozenset[str]
-    """Columns that are known, and never read."""
-
-    def table(self, table: str) -> str:
-        """Name a table as the database does."""
-        return self.prefix + table
-
-    def columns(self, table: str) -> tuple[str, ...]:
-        """Give the columns that a row consists of, but for its id."""
-        ruled = tuple(rule.source for rule in RULES[table])
-        return ("origin", *ruled) if self.own else ruled
-
-
-OURS: Final = Shape(
-    "mailbox server's database",
-    (1, 2),
-    "PRAGMA user_version",
-    "usage_",
-    {},
-    own=True,
-    others=frozenset({"id", "side", "address_id"}),
-)
-THEIRS: Final = Shape(
-    "reference server's usage database",
-    (1, 2),
-    "SELECT version FROM version",
-    "",
-    {CLIENT_VERSIONS.name: 2},
-    own=False,
-    others=frozenset({"side"}),
-)
 
 TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
 
@@ -91,12 +41,12 @@ def recognised(spec: Spec, look: Look) -> UsageSource | None:
         return None
     with reading(path, spec.name) as database:
         [(application,)] = database.execute("PRAGMA application_id")
-        kinds = _kinds(database)
+        entries = schema.entries(database)
     if application == APPLICATION_ID:
         shape = OURS
-    elif {"nameplates", "mailboxes", "version"} <= kinds.keys():
+    elif {"nameplates", "mailboxes", "version"} <= entries.keys():
         shape = THEIRS
-        if "messages" in kinds:
+        if "messages" in entries:
             raise Misuse(
                 f"source {spec.name}: {path} is the reference server's channel database, everybody's post: nothing of"
                 " it is for the lake. Name the file of its --usage-db"
@@ -127,151 +77,145 @@ class UsageSource:
     def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Usage]:
         """Copy it, and see whether it is as we know it. Raises SourceError."""
         with snapshot(self.path, scratch, self.name) as copy:
-            yield Usage(self.name, copy, self._shape, terms, say)
+            yield Usage(self, copy, self._shape, terms, say)
 
 
 class Usage:
     """A copy of a database."""
 
-    def __init__(self, name: str, copy: Path, shape: Shape, terms: Terms, say: Say) -> None:
-        self._name, self._copy, self._shape = name, copy, shape
+    def __init__(self, source: UsageSource, copy: Path, shape: Shape, terms: Terms, say: Say) -> None:
+        self._name, self._path, self._copy, self._shape = source.name, source.path, copy, shape
+        self._terms, self._say = terms, say
         self._limits = cleaning.limits(terms.first_day, terms.now)
-        with reading(copy, name) as database:
-            version = self._version(database)
+        with self._reading() as database:
+            version = schema.version(database, shape, self._name)
             self.tables = tuple(table for table in TABLES if version >= shape.since.get(table.name, 0))
-            self._ids = {table.name: self._checked(database, table.name, say) for table in self.tables}
-            self._blur = self._blur_us(database)
-            self._duplicates = self._imports(database) & terms.origins.keys()
+            self._ids = {
+                table.name: schema.id_column(database, shape, table.name, self._name, say) for table in self.tables
+            }
+            self._blur = schema.blur_us(database, shape, self._name, self._limits)
 
-    def span(self, table: str, marks_: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new. Raises SourceError."""
-        with reading(self._copy, self._name) as database:
-            return self._span(database, table, marks_.get(""))
+    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Tell what is new.
+
+        Rows that were imported are duplicates where the file that they came from is a source itself. That is kept in
+        mind, as marks whose parts have the origins' names, since not every run has all sources. Raises SourceError.
+        """
+        known = frozenset(marks) - {""}
+        with self._reading() as database:
+            rows = UsageTable(database, self._shape, table, self._ids[table])
+            ids, mark = rows.ids(), marks.get("")
+            duplicates = known | self._held_elsewhere(rows, known)
+            why = broken(mark, ids, rows.digest) if mark else ""
+            if mark and not why and duplicates > known:
+                why = f"what it imported from {shown(min(duplicates - known))} is another source's now"
+            after = mark.last if mark and not why else 0
+            if after == ids.last and not why:
+                return None
+            counted = rows.count(after)
+            return Span(
+                table=table,
+                parts=(Part("", after + 1, ids.last),) if ids.last > after else (),
+                counted=counted,
+                missed=ids.last - after - counted,
+                replace=bool(why),
+                why=why,
+                marks={"": behind(ids, rows.digest)} | {origin: Mark(0, "", 0, "") for origin in duplicates},
+            )
 
     def rows(self, spark: SparkSession, span: Span) -> DataFrame:
         """Give it."""
-        from restante.pipeline.sources import reader  # and Spark
+        from restante.pipeline.sources import reader  # which needs Spark
 
-        columns = (
-            self._ids[span.table],
-            "origin" if self._shape.own else "''",
-            *(rule.source for rule in RULES[span.table]),
-        )
-        return reader.rows(
-            spark,
-            reader.Job(
-                source=self._name,
-                table=span.table,
-                copy=str(self._copy),
-                name=self._shape.table(span.table),
-                columns=columns,
-                parts=span.parts,
-                limits=self._limits,
-                blur_us=self._blur,
-                duplicates=self._duplicates,
+        return reader.rows(spark, self.job(span))
+
+    def job(self, span: Span) -> Job:
+        """Tell Spark's workers what there is to read."""
+        return Job(
+            source=self._name,
+            table=span.table,
+            copy=str(self._copy),
+            path=str(self._path),
+            name=self._shape.table(span.table),
+            columns=(
+                self._ids[span.table],
+                "origin" if self._shape.own else "''",
+                *(rule.source for rule in RULES[span.table]),
             ),
+            parts=span.parts,
+            limits=self._limits,
+            blur_us=self._blur,
+            duplicates=frozenset(span.marks) - {""},
         )
 
-    # ── what is there ────────────────────────────────────────────────────────────────────────────
+    def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        return reading(self._copy, self._name, self._path)
 
-    def _span(self, database: sqlite3.Connection, table: str, mark: Mark | None) -> Span | None:
-        name, id_ = self._shape.table(table), self._ids[table]
-        ids = self._ids_of(database, name, id_)
+    def _held_elsewhere(self, rows: UsageTable, known: frozenset[str]) -> set[str]:
+        """Tell which origins are sources themselves: of that name, and with the first of the rows.
 
-        def digest(row_id: int) -> str:
-            columns = ", ".join(self._shape.columns(table))
-            row = database.execute(f"SELECT {columns} FROM {name} WHERE {id_} = ?", (row_id,)).fetchone()  # noqa: S608
-            return "" if row is None else cleaning.digest(row)
+        Many files are called usage.sqlite, so the row is looked up. With the reference's indexes that takes no time;
+        its server waits for whoever reads.
+        """
+        found = set()
+        for origin in self._terms.origins.keys() - known if self._shape.own else ():
+            row = rows.imported(origin)
+            if row is None:
+                continue
+            if any(self._held(file, rows.table, row) for file in self._terms.origins[origin]):
+                found.add(origin)
+            else:
+                what = f"{rows.table} that it imported from {shown(origin)}"
+                self._say(f"source {self._name}: {what} are in no other source, and taken")
+        return found
 
-        why = marks.broken(mark, ids, digest) if mark else ""
-        start = mark.last if mark and not why else 0
-        if start == ids.last and not why:
-            return None
-        parts = (Part("", start + 1, ids.last),) if ids.last > start else ()
-        counted: int = database.execute(
-            f"SELECT count(*) FROM {name} WHERE {id_} > ?",  # noqa: S608
-            (start,),
-        ).fetchone()[0]
-        return Span(
-            table=table,
-            parts=parts,
-            counted=counted,
-            missed=ids.last - start - counted,
-            replace=bool(why),
-            why=why,
-            marks={"": marks.behind(ids, digest)},
+    def _held(self, file: Path, table: str, row: Sequence[Any]) -> bool:
+        same = " AND ".join(f"{rule.source} IS ?" for rule in RULES[table])
+        try:
+            with reading(file, self._name) as other:
+                return bool(other.execute(f"SELECT 1 FROM {table} WHERE {same} LIMIT 1", row).fetchone())  # noqa: S608
+        except SourceError:
+            return False  # it is no source, then
+
+
+class UsageTable:
+    """A table in the copy. The names come from our own tables, so that they can stand in SQL."""
+
+    def __init__(self, database: sqlite3.Connection, shape: Shape, table: str, id_: str) -> None:
+        self.table, self.called = table, shape.table(table)
+        self._database, self._shape, self._id = database, shape, id_
+
+    def ids(self) -> Ids:
+        """Tell which ids there are."""
+        first, last = self._one(
+            f"SELECT (SELECT min({self._id}) FROM {self.called}), (SELECT max({self._id}) FROM {self.called})"  # noqa: S608
         )
-
-    def _ids_of(self, database: sqlite3.Connection, name: str, id_: str) -> marks.Ids:
-        first, last = database.execute(
-            f"SELECT (SELECT {id_} FROM {name} ORDER BY {id_} LIMIT 1),"  # noqa: S608
-            f" (SELECT {id_} FROM {name} ORDER BY {id_} DESC LIMIT 1)"
-        ).fetchone()
+        if first is not None and first < 1:
+            raise sqlite3.IntegrityError(f"{self.called} has a row with id {first}, which no server gives")
         given = 0
         if self._shape.own:
-            found = database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (name,)).fetchone()
-            given = found[0] if found else 0
-        if first is not None and first < 1:
-            raise SourceError(f"source {self._name}: table {name} has an id {first}, which no server gives")
-        return marks.Ids(first or 0, max(given, last or 0), kept=self._shape.own)
+            [given] = self._one("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", self.called)
+        return Ids(first or 0, max(last or 0, given or 0), kept=self._shape.own)
 
-    def _version(self, database: sqlite3.Connection) -> int:
-        found = database.execute(self._shape.version).fetchall()
-        if len(found) != 1 or not isinstance(found[0][0], int) or found[0][0] < 1:
-            raise SourceError(f"source {self._name}: it does not tell the version of its schema: name another file")
-        version: int = found[0][0]
-        if version > self._shape.versions[-1]:
-            raise SourceError(
-                f"source {self._name}: its schema is {version}, this program knows up to {self._shape.versions[-1]}:"
-                " use a newer restante"
-            )
-        return version
+    def count(self, after: int) -> int:
+        """Count the rows behind an id."""
+        counted: int = self._one(f"SELECT count(*) FROM {self.called} WHERE {self._id} > ?", after)[0]  # noqa: S608
+        return counted
 
-    def _checked(self, database: sqlite3.Connection, table: str, say: Say) -> str:
-        """See whether a table is as it should be; give the name of its id."""
-        name = self._shape.table(table)
-        kind = _kinds(database).get(name)
-        if kind != "table":
-            raise SourceError(f"source {self._name}: {name} is {f'a {kind}' if kind else 'missing'}, not a table")
-        present = [row[0] for row in database.execute("SELECT name FROM pragma_table_xinfo(?)", (name,))]
-        taken = self._shape.columns(table)
-        wanted = (*taken, "id") if self._shape.own else taken
-        missing = [column for column in wanted if column not in present]
-        if missing:
-            raise SourceError(f"source {self._name}: table {name} has no column {missing[0]}")
-        for column in present:
-            if column not in taken and column not in self._shape.others:
-                say(f"source {self._name}: column {name}.{_shown(column)} is not known, and left out")
-        if self._shape.own:
-            return "id"
-        # A column of that name would stand for itself (sqlite.org/rowidtable.html).
-        lowered = {column.lower() for column in present}
-        return next(word for word in ("rowid", "oid", "_rowid_") if word not in lowered)
+    def digest(self, row_id: int) -> str:
+        """Stand for a row; "" where there is none."""
+        row = self._one(f"SELECT {self._columns()} FROM {self.called} WHERE {self._id} = ?", row_id)  # noqa: S608
+        return cleaning.digest(row) if row else ""
 
-    def _blur_us(self, database: sqlite3.Connection) -> int | None:
-        """Tell what the server floors times to now; nothing says what it was when the rows were written."""
-        name = self._shape.table("current")
-        if _kinds(database).get(name) != "table":
-            raise SourceError(f"source {self._name}: there is no table {name}, which has the blur of its times")
-        found = database.execute(f"SELECT blur_time FROM {name}").fetchall()  # noqa: S608
-        blur = found[-1][0] if found else None
-        us = cleaning.duration(blur, self._limits) if blur else 0
-        if isinstance(us, Fault):
-            raise SourceError(f"source {self._name}: the blur in {name} is no number of seconds: correct it there")
-        return us or None
+    def imported(self, origin: str) -> tuple[Any, ...] | None:
+        """Give the first row that was imported from there, as it was there."""
+        select = f"SELECT {self._columns()} FROM {self.called} WHERE origin = ? ORDER BY id LIMIT 1"  # noqa: S608
+        row = self._one(select, origin)
+        return row[1:] if row else None
 
-    def _imports(self, database: sqlite3.Connection) -> frozenset[str]:
-        """Name the files that usage records were imported from."""
-        if not self._shape.own or "imports" not in _kinds(database):
-            return frozenset()
-        return frozenset(row[0] for row in database.execute("SELECT name FROM imports WHERE kind = 'usage'"))
+    def _columns(self) -> str:
+        return ", ".join(self._shape.columns(self.table))
 
-
-def _kinds(database: sqlite3.Connection) -> dict[str, str]:
-    """Give table, view, virtual or shadow by name."""
-    return dict(database.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main'"))
-
-
-def _shown(column: str) -> str:
-    """Make a stranger's name fit for a terminal."""
-    return ascii(column[:64])[1:-1]
+    def _one(self, sql: str, *parameters: Any) -> tuple[Any, ...]:
+        """Give the one row that there is at most; () for none."""
+        return self._database.execute(sql, parameters).fetchone() or ()
