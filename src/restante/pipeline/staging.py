@@ -53,12 +53,10 @@ def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType
 
     run = folder / f"{RUN}{uuid.uuid4().hex}"
-    schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
     try:
-        frame.to(schema).write.partitionBy(*table.partitions).parquet(str(run))
+        _write(frame, run, table)
         return Staged(run, tuple(_written(run, table)))
     except (PySparkException, Py4JError) as error:
         shutil.rmtree(run, ignore_errors=True)
@@ -66,6 +64,15 @@ def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
     except BaseException:
         shutil.rmtree(run, ignore_errors=True)
         raise
+
+
+def _write(frame: DataFrame, run: Path, table: Table) -> None:
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
+    if missing := set(schema.names).difference(frame.columns):  # `to` would make them up
+        raise SparkError(f"the rows for the table {table.name} could not be made: there is no {min(missing)}")
+    frame.to(schema).write.partitionBy(*table.partitions).parquet(str(run))
 
 
 def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreError:
