@@ -73,6 +73,9 @@ LAYERS: list[set[str]] = [
     {"restante.waku.serve"},
     {"restante.pipeline.jvm"},
     {"restante.pipeline.spark"},
+    {"restante.pipeline.tables.build", "restante.pipeline.tables.buckets", "restante.pipeline.tables.commonest"},
+    {"restante.pipeline.tables.outcomes"},
+    {"restante.pipeline.tables"},
     {"restante.cli_waku"},
     {"restante.cli"},
     {"restante.__main__"},
@@ -80,6 +83,7 @@ LAYERS: list[set[str]] = [
 
 PACKAGES = {
     "restante.pipeline",
+    "restante.pipeline.tables",
     "restante.mailbox",
     "restante.mailbox.store",
     "restante.mailbox.takeover",

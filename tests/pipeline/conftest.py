@@ -1,0 +1,15 @@
+"""What the pipeline's tests share: one Spark session, since each takes seconds to start."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from restante.pipeline.spark import session
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Spark on two cores of this machine, in this process."""
+    with session("local[2]", settings={"spark.sql.shuffle.partitions": "4"}) as started:
+        yield started
