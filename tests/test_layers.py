@@ -85,6 +85,9 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.laketable"},
     {"restante.pipeline.lake", "restante.pipeline.vacuum"},
     {"restante.pipeline.views"},
+    {"restante.pipeline.tables.build", "restante.pipeline.tables.buckets", "restante.pipeline.tables.commonest"},
+    {"restante.pipeline.tables.outcomes"},
+    {"restante.pipeline.tables"},
     {"restante.cli_waku"},
     {"restante.cli"},
     {"restante.__main__"},
@@ -93,6 +96,7 @@ LAYERS: list[set[str]] = [
 PACKAGES = {
     "restante.pipeline",
     "restante.pipeline.sources",
+    "restante.pipeline.tables",
     "restante.mailbox",
     "restante.mailbox.store",
     "restante.mailbox.takeover",
