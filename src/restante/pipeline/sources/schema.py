@@ -97,16 +97,14 @@ def id_column(database: sqlite3.Connection, shape: Shape, table: str, name: str,
     for column in (*taken, "id") if shape.own else taken:
         if column not in present:
             raise SourceError(f"source {name}: table {called} has no column {column}")
+    # A column of that name would stand for itself (sqlite.org/rowidtable.html).
+    free = [word for word in ("rowid", "oid", "_rowid_") if word not in map(str.lower, present)]
+    if not free and not shape.own:
+        raise SourceError(f"source {name}: table {called} hides its rows' ids")
     for column in present:
         if column not in taken and column not in shape.others:
             say(f"source {name}: column {called}.{shown(column)} is not known, and left out")
-    if shape.own:
-        return "id"
-    # A column of that name would stand for itself (sqlite.org/rowidtable.html).
-    free = [word for word in ("rowid", "oid", "_rowid_") if word not in map(str.lower, present)]
-    if not free:
-        raise SourceError(f"source {name}: table {called} hides its rows' ids")
-    return free[0]
+    return "id" if shape.own else free[0]
 
 
 def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: cleaning.Limits) -> int | None:
