@@ -40,7 +40,8 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.rules", "restante.mailbox.books"},
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
-    {"restante.pipeline.cleaning"},
+    {"restante.pipeline.cleaning", "restante.pipeline.fields"},
+    {"restante.pipeline.envelopes"},
     # engines
     {"restante.store"},
     {"restante.store.directory", "restante.store.newfile", "restante.store.worker"},
@@ -60,8 +61,10 @@ LAYERS: list[set[str]] = [
     {"restante.waku.files.exporting", "restante.waku.files.importing"},
     {"restante.pipeline.sources"},
     {"restante.pipeline.sources.rows", "restante.pipeline.sources.snapshot", "restante.pipeline.sources.marks"},
-    {"restante.pipeline.sources.reader"},
-    {"restante.pipeline.sources.usage"},
+    {"restante.pipeline.sources.reader", "restante.pipeline.sources.tasks", "restante.pipeline.sources.paths"},
+    {"restante.pipeline.sources.archived"},
+    {"restante.pipeline.sources.rlps", "restante.pipeline.sources.parquets"},
+    {"restante.pipeline.sources.usage", "restante.pipeline.sources.archive", "restante.pipeline.sources.files"},
     {"restante.mailbox.office"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
@@ -105,6 +108,7 @@ PURE = {
     )
 }
 
+PURE |= {"restante.pipeline.fields", "restante.pipeline.envelopes"}
 PURE |= {"restante.address", "restante.pipeline.cleaning", "restante.pipeline.sources.marks"}
 
 PURE |= {
