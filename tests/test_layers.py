@@ -42,7 +42,7 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     {"restante.pipeline.columns"},
     {"restante.pipeline.cleaning", "restante.pipeline.fields"},
-    {"restante.pipeline.envelopes"},
+    {"restante.pipeline.envelopes", "restante.pipeline.timing"},
     # engines
     {"restante.pipeline.deltalog", "restante.pipeline.partfiles"},
     {"restante.store"},
@@ -66,7 +66,9 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.sources.reader", "restante.pipeline.sources.tasks", "restante.pipeline.sources.paths"},
     {"restante.pipeline.sources.archived"},
     {"restante.pipeline.sources.rlps", "restante.pipeline.sources.parquets"},
+    {"restante.pipeline.sources.traces", "restante.pipeline.sources.events"},
     {"restante.pipeline.sources.usage", "restante.pipeline.sources.archive", "restante.pipeline.sources.files"},
+    {"restante.pipeline.sources.logs"},
     {"restante.mailbox.office"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
@@ -114,7 +116,7 @@ PURE = {
     )
 }
 
-PURE |= {"restante.pipeline.fields", "restante.pipeline.envelopes"}
+PURE |= {"restante.pipeline." + name for name in ("fields", "envelopes", "timing", "sources.events")}
 PURE |= {"restante.address", "restante.pipeline.cleaning", "restante.pipeline.sources.marks"}
 
 PURE |= {

@@ -149,9 +149,9 @@ Kind = Callable[[Spec, Look], Source | None]
 
 def kinds() -> tuple[Kind, ...]:
     """Give the kinds of sources there are, in the order in which they are tried."""
-    from restante.pipeline.sources import archive, files, usage
+    from restante.pipeline.sources import archive, files, logs, usage
 
-    return (usage.recognised, archive.recognised, files.recognised)
+    return (usage.recognised, archive.recognised, files.recognised, logs.recognised)
 
 
 def recognise(spec: str) -> Source:

@@ -60,24 +60,28 @@ def _found(path: Path) -> File:
 @contextmanager
 def opened(file: File) -> Iterator[BufferedReader]:
     """Open a file that was found. Raises SourceError where it cannot be read, or is another before or after it."""
+    with growing(file) as data:
+        _must(file, os.fstat(data.fileno()).st_size == file.size)
+        yield data
+        found = os.fstat(data.fileno())
+        _must(file, (found.st_size, found.st_mtime_ns) == (file.size, file.changed))
+
+
+@contextmanager
+def growing(file: File) -> Iterator[BufferedReader]:
+    """Open a file that was found, and to which somebody may be appending. Raises SourceError, likewise."""
     try:
         with file.path.open("rb") as data:
-            _same(file, data)
+            found = os.fstat(data.fileno())
+            _must(file, found.st_ino == file.number and found.st_size >= file.size)
             yield data
-            _same(file, data)
     except OSError as error:
         raise SourceError(f"cannot read {file.path}: {plain(error)}") from error
 
 
-def _same(file: File, data: BufferedReader) -> None:
-    found = os.fstat(data.fileno())
-    if (found.st_size, found.st_mtime_ns, found.st_ino) != file[1:]:
-        raise SourceError(f"{file.path} changed while it was read: ingest it again when it does not")
-
-
 def head(file: File) -> bytes:
     """Give its first bytes. Raises SourceError."""
-    with opened(file) as data:
+    with growing(file) as data:
         return data.read(HEAD)
 
 
@@ -85,3 +89,13 @@ def digest(file: File) -> str:
     """Give its SHA-256, hexadecimal. Raises SourceError."""
     with opened(file) as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def changed(path: object) -> SourceError:
+    """Say that a file is not what it was."""
+    return SourceError(f"{path} changed while it was read: ingest it again when it does not")
+
+
+def _must(file: File, unchanged: bool) -> None:
+    if not unchanged:
+        raise changed(file.path)
