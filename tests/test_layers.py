@@ -41,7 +41,8 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     {"restante.pipeline.columns"},
-    {"restante.pipeline.cleaning"},
+    {"restante.pipeline.cleaning", "restante.pipeline.fields"},
+    {"restante.pipeline.envelopes", "restante.pipeline.timing"},
     # engines
     {"restante.pipeline.deltalog", "restante.pipeline.partfiles"},
     {"restante.store"},
@@ -65,6 +66,12 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.sources.job", "restante.pipeline.sources.schema"},
     {"restante.pipeline.sources.reader"},
     {"restante.pipeline.sources.usage"},
+    {"restante.pipeline.sources.reader", "restante.pipeline.sources.tasks", "restante.pipeline.sources.paths"},
+    {"restante.pipeline.sources.archived"},
+    {"restante.pipeline.sources.rlps", "restante.pipeline.sources.parquets"},
+    {"restante.pipeline.sources.traces", "restante.pipeline.sources.events"},
+    {"restante.pipeline.sources.usage", "restante.pipeline.sources.archive", "restante.pipeline.sources.files"},
+    {"restante.pipeline.sources.logs"},
     {"restante.mailbox.office"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
@@ -116,6 +123,7 @@ PURE = {
     )
 }
 
+PURE |= {"restante.pipeline." + name for name in ("fields", "envelopes", "timing", "sources.events")}
 PURE |= {"restante.address", "restante.pipeline.cleaning", "restante.pipeline.sources.marks"}
 
 PURE |= {
