@@ -42,6 +42,8 @@ class Truth:
     topics: dict[bytes, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     every: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Key and topic."""
+    samples: dict[int, list[tuple[int, bytes]]] = field(default_factory=lambda: defaultdict(list))
+    """By the lowest place that a filter must have to let a topic through: all of them, and the topic."""
 
     def watch(self, envelopes: Shape) -> Iterator[Envelope]:
         """Note what passes by."""
@@ -53,8 +55,10 @@ class Truth:
 
     def settle(self) -> None:
         self.every.sort()
-        for keys in self.topics.values():
+        for topic, keys in self.topics.items():
             keys.sort()
+            sample = bloom.kept(topic)
+            self.samples[sample & -sample].append((sample, topic))
 
     def page(self, asked: Query) -> tuple[list[bytes], bool]:
         """Give the keys that must be answered with, and whether there are more."""
@@ -73,7 +77,9 @@ class Truth:
             return set(asked.topics)
         if asked.bloom is None:
             return None
-        return {topic for topic in self.topics if bloom.passes(asked.bloom, topic)}
+        let = asked.bloom
+        lowest = [place for place in self.samples if place & let]
+        return {topic for place in lowest for sample, topic in self.samples[place] if sample & let == sample}
 
     def _from(self, start: bytes, names: set[bytes] | None) -> Iterator[bytes]:
         if names is not None and len(names) <= 100:

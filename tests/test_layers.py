@@ -48,7 +48,7 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.takeover.source", "restante.waku.archive.schema"},
     {"restante.waku.archive"},
     {"restante.waku.archive.rows", "restante.waku.archive.pruning", "restante.waku.archive.reading"},
-    {"restante.waku.archive.plans"},
+    {"restante.waku.archive.plans", "restante.waku.archive.readers"},
     {"restante.waku.archive.history"},
     {"restante.waku.archive.checking", "restante.waku.archive.backup", "restante.waku.files"},
     {"restante.waku.files.rlpfile", "restante.waku.files.parquet", "restante.waku.files.leveldb"},
