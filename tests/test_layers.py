@@ -65,6 +65,7 @@ LAYERS: list[set[str]] = [
     {"restante.waku.link"},
     {"restante.waku.keyfile", "restante.waku.caller", "restante.waku.results", "restante.waku.statefile"},
     {"restante.waku.post", "restante.waku.ask"},
+    {"restante.waku.follow"},
     {"restante.waku.address", "restante.waku.history", "restante.waku.probe"},
     {"restante.waku.answers"},
     {"restante.waku.relay"},
