@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +15,12 @@ import pytest
 
 from durability.bounds import bounded
 from restante.waku import keyfile
+from restante.waku.ask import How, ask
 from restante.waku.dice import SystemDice
 from restante.waku.envelope import make
+from restante.waku.errand import Patience
 from restante.waku.files import parquet, rlpfile
+from restante.waku.gaps import Query
 from restante.waku.sealing import SymmetricKey, seal, topic_of
 from waku.fake_node import listening
 from waku.fixed import KEY
@@ -142,6 +146,30 @@ async def test_what_nobody_answers_for_is_said(tmp_path: Path) -> None:
     assert missing == f"nobody answered for all of it; missing are the times {EPOCH} to {EPOCH + 500}"
     assert len(list(rlpfile.read(file))) == 12
     assert msgspec.json.decode(state.read_bytes())["known"] == {}
+
+
+async def test_a_password_restricts_where_sealed_requests_alone_are_answered(tmp_path: Path) -> None:
+    """And there the node's public key, which everybody has, opens nothing; where plain ones are answered it does."""
+    (tmp_path / "password").write_text("swordfish\n")
+    told = ("--password-file", str(tmp_path / "password"))
+    now = int(time.time())
+    query = Query(now - 60, now, frozenset([TOPIC]))
+    ways = {
+        "plain": How(form="plain"),
+        "password": How(to=SymmetricKey.from_password("swordfish")),
+        "everybody's": How(to=SymmetricKey.from_password("status-offline-inbox")),
+    }
+    served = {}
+    for forms in (("envelope",), ("envelope", "plain")):
+        options = [word for each in forms for word in ("--requests", each)]
+        async with node_process(tmp_path / "-".join(forms), *told, *options) as node:
+            for name, how in {**ways, "public key": How(to=node.enode.public)}.items():
+                report = await ask([node.enode], query, how, print, patience=Patience(tries=1))
+                served[forms, name] = not report.failures
+    assert {name for (forms, name), well in served.items() if well and len(forms) == 1} == {"password"}
+    assert {name for (forms, name), well in served.items() if well and len(forms) == 2} == {
+        *("plain", "password", "public key"),
+    }
 
 
 async def test_live_goes_on_until_it_is_told_to_stop_and_then_from_there(tmp_path: Path) -> None:
