@@ -44,6 +44,10 @@ class Staged(NamedTuple):
         """The UTC days they are of, ISO."""
         return partfiles.days(self.files)
 
+    def discard(self) -> None:
+        """Remove them: no commit will take them."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
 
 def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
     """Have Spark write rows for the table that has the folder.
@@ -51,7 +55,7 @@ def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
     Raises StoreError where it cannot write or a row has NULL in a column that has none, SparkError where the job
     failed; nothing is left of it then.
     """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     run = folder / f"{RUN}{uuid.uuid4().hex}"
