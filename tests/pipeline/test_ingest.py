@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours
 from pipeline.runs import World, no_spark
+from pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours
 from restante.errors import StoreError
 from restante.mailbox.model import Change
 from restante.mailbox.takeover.importing import take_over

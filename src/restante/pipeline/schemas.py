@@ -117,10 +117,8 @@ ARCHIVED: Final = Table(
         Column("arrival", "BIGINT", "its place in the archive's order of arrival, or in the file, from 0"),
         Column("arrived", "TIMESTAMP", "when it was archived; NULL: a file does not say", null=True),
         Column("raw", "BINARY", "its RLP"),
-        Column("hour", "INT", "of the day where that hour has many; else NULL", null=True),
         *(DAY, SOURCE),
     ),
-    ("day", "source", "hour"),
 )
 QUARANTINE: Final = Table(
     "quarantine",

@@ -120,7 +120,6 @@ def _columns(found: Found, verified: Verified, origin: Origin, faults: Collectio
         if found.arrived is None
         else _times(found.arrived, bad | (found.arrived < 0)),
         "raw": _bytes(found.raws, faults),
-        "hour": pa.nulls(count, pa.int32()),
         "day": pa.array((sent // DAY).astype(np.int32), pa.int32(), mask=bad).cast(pa.date32()),
         "source": pa.repeat(origin.source, count),
     }
