@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"restante.ops.process", "restante.ops.progress"},
     {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
-    {"restante.pipeline", "restante.pipeline.schemas"},
+    {"restante.pipeline", "restante.pipeline.schemas", "restante.pipeline.notes"},
     # cores
     {"restante.waku.ecies", "restante.waku.archive.ids"},
     {"restante.waku.archive.query"},
@@ -40,7 +40,10 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.rules", "restante.mailbox.books"},
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
+    {"restante.pipeline.columns"},
+    {"restante.pipeline.cleaning"},
     # engines
+    {"restante.pipeline.deltalog", "restante.pipeline.partfiles"},
     {"restante.store"},
     {"restante.store.directory", "restante.store.newfile", "restante.store.worker"},
     {"restante.store.database"},
@@ -57,6 +60,11 @@ LAYERS: list[set[str]] = [
     # shells
     {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
     {"restante.waku.files.exporting", "restante.waku.files.importing"},
+    {"restante.pipeline.sources"},
+    {"restante.pipeline.sources.rows", "restante.pipeline.sources.snapshot", "restante.pipeline.sources.marks"},
+    {"restante.pipeline.sources.job", "restante.pipeline.sources.schema"},
+    {"restante.pipeline.sources.reader"},
+    {"restante.pipeline.sources.usage"},
     {"restante.mailbox.office"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
@@ -74,8 +82,13 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.jvm"},
     {"restante.pipeline.spark"},
     {"restante.pipeline.tables.build", "restante.pipeline.tables.buckets", "restante.pipeline.tables.commonest"},
-    {"restante.pipeline.tables.outcomes"},
+    {"restante.pipeline.tables.outcomes", "restante.pipeline.tables.hours"},
+    {"restante.pipeline.tables.versions", "restante.pipeline.tables.envelopes"},
     {"restante.pipeline.tables"},
+    {"restante.pipeline.staging"},
+    {"restante.pipeline.laketable"},
+    {"restante.pipeline.lake", "restante.pipeline.vacuum"},
+    {"restante.pipeline.views"},
     {"restante.cli_waku"},
     {"restante.cli"},
     {"restante.__main__"},
@@ -84,6 +97,7 @@ LAYERS: list[set[str]] = [
 PACKAGES = {
     "restante.pipeline",
     "restante.pipeline.tables",
+    "restante.pipeline.sources",
     "restante.mailbox",
     "restante.mailbox.store",
     "restante.mailbox.takeover",
@@ -103,7 +117,7 @@ PURE = {
     )
 }
 
-PURE |= {"restante.address"}
+PURE |= {"restante.address", "restante.pipeline.cleaning", "restante.pipeline.sources.marks"}
 
 PURE |= {
     "restante.waku." + name

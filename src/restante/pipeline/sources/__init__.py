@@ -1,0 +1,204 @@
+"""Sources: what servers and clients leave behind, as rows for the lake. Where it is live, a copy of it is read.
+
+A source says what is new since the marks of the last run (`span`), and gives it, a row per row (`rows`): clean, or
+with its fault. It never decides what becomes of them, and writes nothing but its copy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from restante.errors import Misuse, RestanteError, plain
+from restante.pipeline.notes import Mark
+from restante.pipeline.schemas import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Say = Callable[[str], None]
+"""Tells the operator one sentence."""
+
+DUPLICATE: Final = "duplicate"
+"""The fault of a row that another one stands for: counted, and not put into quarantine."""
+
+
+class SourceError(RestanteError):
+    """A source cannot be read, as a whole or one of its tables; the others go on."""
+
+
+class Terms(NamedTuple):
+    """What all sources of a run are read by."""
+
+    now: float
+    """Seconds since 1970: what came after it, and a day, cannot be true."""
+    first_day: date
+    """The lake's: what is said to be older is a clock that was wrong."""
+    origins: Mapping[str, Sequence[Path]] = {}
+    """Files that are themselves sources of the run, by the name that rows imported from them have as their origin."""
+
+
+class Part(NamedTuple):
+    """What is read of one file, or of one table of a database."""
+
+    name: str
+    """"" for a database's table, else what stands for the file."""
+    first: int
+    last: int
+    """Ids, both ends included; there may be gaps between them."""
+
+
+class Span(NamedTuple):
+    """What is new in a source for one table of the lake."""
+
+    table: str
+    parts: tuple[Part, ...]
+    counted: int
+    """Rows in all parts, by the source's own COUNT or the file's lines: what `rows` must give."""
+    missed: int
+    """Ids in all parts that were given once, and have no row any more."""
+    replace: bool
+    """The rows that the lake has of this source and table are to go: they were read from what is no more."""
+    why: str
+    """For the operator: what is strange about it; "" where nothing is."""
+    marks: Mapping[str, Mark]
+    """Where reading stands after it, by part: all of them, those that were not read this time too."""
+
+
+class Opened(Protocol):
+    """A source that does not change any more."""
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """The tables of the lake that it feeds."""
+
+    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Tell what is new since the marks, {} for none; None: nothing. Raises SourceError."""
+
+    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Give what is new: the table's columns, and `fault`, `identity`, `digest` (see restante.pipeline.cleaning).
+
+        A row for each row that is there. The session is a local one; rows are read when it runs, before the source
+        is left.
+        """
+
+
+class Source(Protocol):
+    """Something with a name that rows come from."""
+
+    @property
+    def name(self) -> str:
+        """As the operator named it: the lake's partition."""
+
+    @property
+    def kind(self) -> str:
+        """For the operator: what it is."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+
+    @property
+    def origins(self) -> Sequence[str]:
+        """What rows are told to come from that were imported from it elsewhere; () where nothing imports it."""
+
+    def opened(self, scratch: Path, say: Say, terms: Terms) -> AbstractContextManager[Opened]:
+        """Open it, a copy in the scratch folder where it is live; that is gone afterwards. Raises SourceError."""
+
+
+class Spec(NamedTuple):
+    """A source as the operator named it: NAME[@SERVER]=PATH."""
+
+    name: str
+    server: str | None
+    """The source whose trace goes with this timing log."""
+    path: Path
+
+
+class Look(NamedTuple):
+    """What a path looks like, before it is known what it is."""
+
+    files: frozenset[str] | None
+    """The names in a directory; None: it is none."""
+    head: bytes
+    """A file's first bytes, HEAD at most."""
+
+    @property
+    def sqlite(self) -> bool:
+        """Whether it begins as SQLite's files do (sqlite.org/fileformat2.html#magic_header_string)."""
+        return self.head.startswith(b"SQLite format 3\0")
+
+
+HEAD: Final = 4096
+"""Bytes that are looked at: more than any kind's first line or header."""
+
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+"""A source's name: it is a folder's name in the lake, on any system."""
+
+_SPEC: Final = re.compile(r"(?P<name>[^=@]*)(@(?P<server>[^=]*))?=(?P<path>.+)", re.DOTALL)
+
+Kind = Callable[[Spec, Look], Source | None]
+"""Gives the source, where the path is of this kind; raises Misuse where it is, and cannot be used."""
+
+
+def kinds() -> tuple[Kind, ...]:
+    """Give the kinds of sources there are, in the order in which they are tried."""
+    from restante.pipeline.sources import usage
+
+    return (usage.recognised,)
+
+
+def recognise(spec: str) -> Source:
+    """Tell what a source is, by what is in the file or directory, never by its name.
+
+    Raises Misuse where it is of no known kind, or there is none.
+    """
+    named = parse(spec)
+    look = _look(named.path)
+    for kind in kinds():
+        source = kind(named, look)
+        if source is not None:
+            return source
+    raise Misuse(
+        f"{named.path} is nothing that usage, timing logs or envelopes are read from (source {named.name}):"
+        " name a server's database or its data directory, a timing log, a trace, or a file of envelopes"
+    )
+
+
+def parse(spec: str) -> Spec:
+    """Read NAME[@SERVER]=PATH. Raises Misuse."""
+    found = _SPEC.fullmatch(spec)
+    if found is None:
+        raise Misuse(f"--source {spec}: name it and say where it is, --source NAME=PATH")
+    for name in filter(None, (found["name"], found["server"])):
+        if NAME.fullmatch(name) is None:
+            raise Misuse(
+                f"--source {spec}: {name} cannot be a name: at most 63 of a-z, 0-9, dot, hyphen and underscore,"
+                " beginning with a letter or a digit"
+            )
+    if not found["name"] or found["server"] == "":
+        raise Misuse(f"--source {spec}: name it and say where it is, --source NAME=PATH")
+    return Spec(found["name"], found["server"], Path(found["path"]))
+
+
+def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
+    """Give the files that are themselves sources by what imported rows call them: Terms.origins."""
+    found: dict[str, list[Path]] = {}
+    for source in sources:
+        for origin in source.origins:
+            found.setdefault(origin, []).append(source.path)
+    return found
+
+
+def _look(path: Path) -> Look:
+    try:
+        if path.is_dir():
+            return Look(frozenset(entry.name for entry in path.iterdir()), b"")
+        with path.open("rb") as file:
+            return Look(None, file.read(HEAD))
+    except OSError as error:
+        raise Misuse(f"cannot read {path}: {plain(error)} (--source)") from error

@@ -1,0 +1,47 @@
+"""What is to be read of a usage table, and what becomes of each of its rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from restante.pipeline.cleaning import DAY, RULES, Fault, Limits, clean, digest, text
+from restante.pipeline.sources import DUPLICATE, Part
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What is to be read, whole: it goes to the workers as an option."""
+
+    source: str
+    table: str
+    """Of the lake."""
+    copy: str
+    path: str
+    """What that is a copy of, for the operator."""
+    name: str
+    """Of the table in the copy."""
+    columns: tuple[str, ...]
+    """In the copy: the id, the origin, then those of the table's rules."""
+    parts: tuple[Part, ...]
+    limits: Limits
+    blur_us: int | None
+    duplicates: frozenset[str]
+    """Origins whose rows another source has."""
+
+
+def finished(job: Job, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Clean rows: each becomes one of the lake's table, and what is wrong with it; with a fault it has no content."""
+    rules, source, blur = RULES[job.table], job.source, job.blur_us
+    when = next(place for place, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
+    nothing = (None,) * (len(rules) + 3)  # origin, blur and day
+    for row_id, *row in found:
+        fault = DUPLICATE if row[0] in job.duplicates else None
+        if fault is None:
+            origin, values = text(row[0]), clean(rules, row[1:], job.limits)
+            if not isinstance(values, Fault) and not isinstance(origin, Fault):
+                yield (row_id, origin, *values, blur, values[when] // DAY, source, None, None, None)
+                continue
+            fault = values if isinstance(values, Fault) else origin
+        yield (row_id, *nothing, source, str(fault), str(row_id), digest(row))

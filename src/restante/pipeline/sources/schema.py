@@ -1,0 +1,130 @@
+"""How mailbox servers keep their usage records, and whether a database does it so.
+
+Sources: ours, restante/mailbox/store/sql; magic-wormhole-mailbox-server 0.8.0, db-schemas/usage-v1.sql and -v2.sql.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from restante.pipeline import cleaning
+from restante.pipeline.cleaning import RULES, Fault
+from restante.pipeline.schemas import CLIENT_VERSIONS
+from restante.pipeline.sources import Say, SourceError
+
+FILE: Final = "restante.sqlite"
+"""Of our mailbox server, in its data directory (restante.mailbox.store.schema)."""
+
+APPLICATION_ID: Final = 0x52657374
+"""Marks that file (likewise)."""
+
+
+class Shape(NamedTuple):
+    """How a kind of server does it."""
+
+    kind: str
+    newest: int
+    """Version of its schema: what a later one means is not known."""
+    version: str
+    """How the database tells its version."""
+    prefix: str
+    """Of its tables' names."""
+    since: Mapping[str, int]
+    """Tables that came with a later version."""
+    own: bool
+    """Ours: rows have an id that is never given twice, and an origin. With the reference a rowid has to do."""
+    others: frozenset[str]
+    """Columns that are known, and never read."""
+
+    def table(self, table: str) -> str:
+        """Name a table as the database does."""
+        return self.prefix + table
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """Give the columns that a row consists of, but for its id."""
+        ruled = tuple(rule.source for rule in RULES[table])
+        return ("origin", *ruled) if self.own else ruled
+
+
+OURS: Final = Shape(
+    kind="mailbox server's database",
+    newest=2,
+    version="PRAGMA user_version",
+    prefix="usage_",
+    since={},
+    own=True,
+    others=frozenset({"id", "side", "address_id"}),
+)
+THEIRS: Final = Shape(
+    kind="reference server's usage database",
+    newest=2,
+    version="SELECT version FROM version",
+    prefix="",
+    since={CLIENT_VERSIONS.name: 2},
+    own=False,
+    others=frozenset({"side"}),
+)
+
+
+def entries(database: sqlite3.Connection) -> dict[str, str]:
+    """Give what there is, table, view, virtual or shadow, by name."""
+    return dict(database.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main'"))
+
+
+def version(database: sqlite3.Connection, shape: Shape, name: str) -> int:
+    """Tell the version of the schema; `name` is the source's. Raises SourceError."""
+    found = database.execute(shape.version).fetchall()
+    if len(found) != 1 or not isinstance(found[0][0], int) or found[0][0] < 1:
+        raise SourceError(f"source {name}: it does not tell the version of its schema: name another file")
+    version: int = found[0][0]
+    if version > shape.newest:
+        raise SourceError(
+            f"source {name}: its schema is {version}, this program knows up to {shape.newest}: use a newer restante"
+        )
+    return version
+
+
+def id_column(database: sqlite3.Connection, shape: Shape, table: str, name: str, say: Say) -> str:
+    """See whether a table is as it should be; give what its rows' ids are called. Raises SourceError."""
+    called = shape.table(table)
+    kind = entries(database).get(called)
+    if kind != "table":
+        raise SourceError(f"source {name}: {called} is {f'a {kind}' if kind else 'missing'}, and should be a table")
+    present = [row[0] for row in database.execute("SELECT name FROM pragma_table_xinfo(?)", (called,))]
+    taken = shape.columns(table)
+    for column in (*taken, "id") if shape.own else taken:
+        if column not in present:
+            raise SourceError(f"source {name}: table {called} has no column {column}")
+    for column in present:
+        if column not in taken and column not in shape.others:
+            say(f"source {name}: column {called}.{shown(column)} is not known, and left out")
+    if shape.own:
+        return "id"
+    # A column of that name would stand for itself (sqlite.org/rowidtable.html).
+    free = [word for word in ("rowid", "oid", "_rowid_") if word not in map(str.lower, present)]
+    if not free:
+        raise SourceError(f"source {name}: table {called} hides its rows' ids")
+    return free[0]
+
+
+def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: cleaning.Limits) -> int | None:
+    """Tell what the server floors times to now; nothing says what it was when the rows were written.
+
+    None: to nothing, or it has not told yet. Raises SourceError.
+    """
+    called = shape.table("current")
+    if entries(database).get(called) != "table":
+        raise SourceError(f"source {name}: there is no table {called}, which has the blur of its times")
+    found = database.execute(f"SELECT blur_time FROM {called}").fetchall()  # noqa: S608
+    blur = found[-1][0] if found else None
+    us = cleaning.duration(blur, within) if blur else 0
+    if isinstance(us, Fault):
+        raise SourceError(f"source {name}: the blur in {called} is no number of seconds: correct it there")
+    return us or None
+
+
+def shown(words: str) -> str:
+    """Make a stranger's name fit for a terminal."""
+    return ascii(words[:64])[1:-1]

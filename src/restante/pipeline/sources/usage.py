@@ -1,0 +1,221 @@
+"""Usage records: our mailbox server's database, and the reference server's usage database, of either version.
+
+Only the columns that restante.pipeline.cleaning has rules for are ever read: no side, nameplate, mailbox id or
+address leaves the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from restante.errors import Misuse
+from restante.pipeline import cleaning
+from restante.pipeline.cleaning import RULES
+from restante.pipeline.notes import Mark
+from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
+from restante.pipeline.sources import Look, Part, Say, SourceError, Span, Spec, Terms, schema
+from restante.pipeline.sources.job import Job
+from restante.pipeline.sources.marks import Ids, behind, broken
+from restante.pipeline.sources.schema import APPLICATION_ID, FILE, OURS, THEIRS, Shape, shown
+from restante.pipeline.sources.snapshot import reading, snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
+
+
+def recognised(spec: Spec, look: Look) -> UsageSource | None:
+    """Give the source, where it is a mailbox server's. Raises Misuse, SourceError."""
+    path = spec.path
+    if look.files is not None:
+        if FILE not in look.files:
+            return None
+        path /= FILE
+    elif not look.sqlite:
+        return None
+    with reading(path, spec.name) as database:
+        [(application,)] = database.execute("PRAGMA application_id")
+        entries = schema.entries(database)
+    if application == APPLICATION_ID:
+        shape = OURS
+    elif {"nameplates", "mailboxes", "version"} <= entries.keys():
+        shape = THEIRS
+        if "messages" in entries:
+            raise Misuse(
+                f"source {spec.name}: {path} is the reference server's channel database, everybody's post: nothing of"
+                " it is for the lake. Name the file of its --usage-db"
+            )
+    else:
+        return None
+    if spec.server is not None:
+        raise Misuse(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a {shape.kind}")
+    return UsageSource(spec.name, path, shape)
+
+
+class UsageSource:
+    """A mailbox server's database, by its name."""
+
+    def __init__(self, name: str, path: Path, shape: Shape) -> None:
+        self.name, self.path, self._shape = name, path, shape
+
+    @property
+    def kind(self) -> str:
+        return self._shape.kind
+
+    @property
+    def origins(self) -> Sequence[str]:
+        """`restante import` reads the reference server's files, and keeps their names."""
+        return () if self._shape.own else (os.fsencode(self.path.name).decode(errors="replace"),)
+
+    @contextmanager
+    def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Usage]:
+        """Copy it, and see whether it is as we know it. Raises SourceError."""
+        with snapshot(self.path, scratch, self.name) as copy:
+            yield Usage(self, copy, self._shape, terms, say)
+
+
+class Usage:
+    """A copy of a database."""
+
+    def __init__(self, source: UsageSource, copy: Path, shape: Shape, terms: Terms, say: Say) -> None:
+        self._name, self._path, self._copy, self._shape = source.name, source.path, copy, shape
+        self._terms, self._say = terms, say
+        self._limits = cleaning.limits(terms.first_day, terms.now)
+        with self._reading() as database:
+            version = schema.version(database, shape, self._name)
+            self.tables = tuple(table for table in TABLES if version >= shape.since.get(table.name, 0))
+            self._ids = {
+                table.name: schema.id_column(database, shape, table.name, self._name, say) for table in self.tables
+            }
+            self._blur = schema.blur_us(database, shape, self._name, self._limits)
+
+    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Tell what is new.
+
+        Rows that were imported are duplicates where the file that they came from is a source itself. That is kept in
+        mind, as marks whose parts have the origins' names, since not every run has all sources. Raises SourceError.
+        """
+        known = frozenset(marks) - {""}
+        with self._reading() as database:
+            rows = UsageTable(database, self._shape, table, self._ids[table])
+            ids, mark = rows.ids(), marks.get("")
+            duplicates = known | self._held_elsewhere(rows, known)
+            why = broken(mark, ids, rows.digest) if mark else ""
+            if mark and not why and duplicates > known:
+                why = f"what it imported from {shown(min(duplicates - known))} is another source's now"
+            after = mark.last if mark and not why else 0
+            if after == ids.last and not why:
+                return None
+            counted = rows.count(after)
+            return Span(
+                table=table,
+                parts=(Part("", after + 1, ids.last),) if ids.last > after else (),
+                counted=counted,
+                missed=ids.last - after - counted,
+                replace=bool(why),
+                why=why,
+                marks={"": behind(ids, rows.digest)} | {origin: Mark(0, "", 0, "") for origin in duplicates},
+            )
+
+    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Give it."""
+        from restante.pipeline.sources import reader  # which needs Spark
+
+        return reader.rows(spark, self.job(span))
+
+    def job(self, span: Span) -> Job:
+        """Tell Spark's workers what there is to read."""
+        return Job(
+            source=self._name,
+            table=span.table,
+            copy=str(self._copy),
+            path=str(self._path),
+            name=self._shape.table(span.table),
+            columns=(
+                self._ids[span.table],
+                "origin" if self._shape.own else "''",
+                *(rule.source for rule in RULES[span.table]),
+            ),
+            parts=span.parts,
+            limits=self._limits,
+            blur_us=self._blur,
+            duplicates=frozenset(span.marks) - {""},
+        )
+
+    def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        return reading(self._copy, self._name, self._path)
+
+    def _held_elsewhere(self, rows: UsageTable, known: frozenset[str]) -> set[str]:
+        """Tell which origins are sources themselves: of that name, and with the first of the rows.
+
+        Many files are called usage.sqlite, so the row is looked up. With the reference's indexes that takes no time;
+        its server waits for whoever reads.
+        """
+        found = set()
+        for origin in self._terms.origins.keys() - known if self._shape.own else ():
+            row = rows.imported(origin)
+            if row is None:
+                continue
+            if any(self._held(file, rows.table, row) for file in self._terms.origins[origin]):
+                found.add(origin)
+            else:
+                what = f"{rows.table} that it imported from {shown(origin)}"
+                self._say(f"source {self._name}: {what} are in no other source, and taken")
+        return found
+
+    def _held(self, file: Path, table: str, row: Sequence[Any]) -> bool:
+        same = " AND ".join(f"{rule.source} IS ?" for rule in RULES[table])
+        try:
+            with reading(file, self._name) as other:
+                return bool(other.execute(f"SELECT 1 FROM {table} WHERE {same} LIMIT 1", row).fetchone())  # noqa: S608
+        except SourceError:
+            return False  # it is no source, then
+
+
+class UsageTable:
+    """A table in the copy. The names come from our own tables, so that they can stand in SQL."""
+
+    def __init__(self, database: sqlite3.Connection, shape: Shape, table: str, id_: str) -> None:
+        self.table, self.called = table, shape.table(table)
+        self._database, self._shape, self._id = database, shape, id_
+
+    def ids(self) -> Ids:
+        """Tell which ids there are."""
+        first, last = self._one(
+            f"SELECT (SELECT min({self._id}) FROM {self.called}), (SELECT max({self._id}) FROM {self.called})"  # noqa: S608
+        )
+        if first is not None and first < 1:
+            raise sqlite3.IntegrityError(f"{self.called} has a row with id {first}, which no server gives")
+        given = 0
+        if self._shape.own:
+            [given] = self._one("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", self.called)
+        return Ids(first or 0, max(last or 0, given or 0), kept=self._shape.own)
+
+    def count(self, after: int) -> int:
+        """Count the rows behind an id."""
+        counted: int = self._one(f"SELECT count(*) FROM {self.called} WHERE {self._id} > ?", after)[0]  # noqa: S608
+        return counted
+
+    def digest(self, row_id: int) -> str:
+        """Stand for a row; "" where there is none."""
+        row = self._one(f"SELECT {self._columns()} FROM {self.called} WHERE {self._id} = ?", row_id)  # noqa: S608
+        return cleaning.digest(row) if row else ""
+
+    def imported(self, origin: str) -> tuple[Any, ...] | None:
+        """Give the first row that was imported from there, as it was there."""
+        select = f"SELECT {self._columns()} FROM {self.called} WHERE origin = ? ORDER BY id LIMIT 1"  # noqa: S608
+        row = self._one(select, origin)
+        return row[1:] if row else None
+
+    def _columns(self) -> str:
+        return ", ".join(self._shape.columns(self.table))
+
+    def _one(self, sql: str, *parameters: Any) -> tuple[Any, ...]:
+        """Give the one row that there is at most; () for none."""
+        return self._database.execute(sql, parameters).fetchone() or ()

@@ -1,0 +1,165 @@
+"""What mailbox servers leave behind, made by their own code; what that cannot make is made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from restante.mailbox.model import Change, Now
+from restante.mailbox.store.schema import FILE
+from restante.mailbox.store.sqlite import SqliteStore
+from restante.pipeline.notes import Mark
+from restante.pipeline.schemas import CLEAN
+from restante.pipeline.sources import Source, Span, Terms, origins, recognise
+from restante.pipeline.sources.reader import UsageReader
+from restante.pipeline.sources.rows import columns
+from restante.pipeline.sources.usage import Usage
+from restante.records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
+
+T0 = 1_700_000_000.0
+"""2023-11-14, 22:13:20 UTC; all that is in these databases began then, or later."""
+
+NOW = T0 + 86_400
+FIRST_DAY = date(2016, 1, 1)
+TERMS = Terms(NOW, FIRST_DAY)
+
+TABLES = ("nameplates", "mailboxes", "client_versions")
+
+
+def nameplate(number: int, **fields: Any) -> NameplateUsage:
+    return replace(NameplateUsage("x", T0 + number, 1.5, 4.25, "happy"), **fields)
+
+
+def mailbox(number: int, **fields: Any) -> MailboxUsage:
+    return replace(MailboxUsage("x", True, T0 + number, None, 9.0, "lonely"), **fields)
+
+
+def client(number: int, **fields: Any) -> ClientVersion:
+    return replace(ClientVersion("x", "b1de", T0 + number, "python", "0.24.0", "canary"), **fields)
+
+
+def current(blur: float | None) -> CurrentUsage:
+    return CurrentUsage(rebooted=T0, updated=T0, blur_time=blur, connections_websocket=2)
+
+
+class Ours:
+    """Our mailbox server's store on a data directory."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.file = data / FILE
+        self._store = SqliteStore.open(data)
+
+    def write(self, *changes: Change) -> None:
+        asyncio.run(self._store.apply(changes, Now(T0, 0.0)))
+
+    def forget(self, before: float) -> int:
+        """As --keep-usage does."""
+        return asyncio.run(self._store.forget_usage(before, 1_000_000))
+
+    def close(self) -> None:
+        asyncio.run(self._store.close())
+
+
+@contextmanager
+def ours(data: Path, *changes: Change) -> Iterator[Ours]:
+    server = Ours(data)
+    try:
+        if changes:
+            server.write(*changes)
+        yield server
+    finally:
+        server.close()
+
+
+def alter(file: Path, *statements: str) -> None:
+    """Do to a database what its server would not."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
+        for statement in statements:
+            database.execute(statement)
+
+
+def older_schema(data: Path) -> Path:
+    """Make our database as it was with schema 1."""
+    from restante.mailbox.store.schema import APPLICATION_ID, SCHEMA
+
+    data.mkdir()
+    alter(
+        data / FILE,
+        *(part for part in _statements(SCHEMA.migrations()[0])),
+        f"PRAGMA application_id = {APPLICATION_ID}",
+        "PRAGMA user_version = 1",
+        f"INSERT INTO usage_nameplates VALUES (1, '', 'x', {T0}, NULL, 2.0, 'lonely')",
+    )
+    return data / FILE
+
+
+def _statements(script: str) -> Iterator[str]:
+    part = ""
+    for line in script.splitlines(keepends=True):
+        part += line
+        if sqlite3.complete_statement(part):
+            yield part
+            part = ""
+
+
+class Read(NamedTuple):
+    """What came of a table."""
+
+    span: Span
+    rows: list[dict[str, Any]]
+
+    @property
+    def clean(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["fault"] is None]
+
+    @property
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.rows]
+
+
+Marks = dict[str, dict[str, Mark]]
+
+
+def read(
+    source: Source | str,
+    scratch: Path,
+    marks: Marks | None = None,
+    *,
+    terms: Terms = TERMS,
+    said: list[str] | None = None,
+) -> dict[str, Read]:
+    """Read what is new, as Spark's workers do; the marks go on."""
+    named = recognise(source) if isinstance(source, str) else source
+    found: dict[str, Read] = {}
+    with named.opened(scratch, (said if said is not None else []).append, terms) as opened:
+        assert isinstance(opened, Usage)
+        for table in opened.tables:
+            span = opened.span(table.name, (marks or {}).get(table.name, {}))
+            if span is not None:
+                found[table.name] = Read(span, drained(opened, span))
+                if marks is not None:
+                    marks[table.name] = dict(span.marks)
+    return found
+
+
+def drained(opened: Usage, span: Span) -> list[dict[str, Any]]:
+    reader = UsageReader(opened.job(span))
+    names = [column.name for column in columns(CLEAN[span.table])]
+    found: list[dict[str, Any]] = []
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            assert batch.schema.names == names
+            found += batch.to_pylist()
+    return found
+
+
+def terms(*sources: Source) -> Terms:
+    return Terms(NOW, FIRST_DAY, origins(sources))

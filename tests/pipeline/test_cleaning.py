@@ -1,0 +1,138 @@
+"""Rows as they stand at their sources, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.servers import FIRST_DAY, NOW, T0
+from restante.pipeline import cleaning
+from restante.pipeline.cleaning import FAULTS, RULES, Fault, Limits
+from restante.pipeline.schemas import CLEAN, TEXT
+from restante.pipeline.sources.job import Job, finished
+
+CASES = json.loads((Path(__file__).parent / "cleaning.json").read_text())["cases"]
+
+WITHIN = cleaning.limits(FIRST_DAY, NOW)
+
+GOOD: dict[str, Any] = {
+    "app_id": "x",
+    "for_nameplate": 1,
+    "started": T0,
+    "connect_time": T0,
+    "waiting_us": 1.5,
+    "total_us": 4,
+    "result": "happy",
+    "implementation": "python",
+    "version": "0.24.0",
+}
+
+
+def value_of(written: Any) -> Any:
+    """What a case cannot say in JSON."""
+    match written:
+        case {"blob": digits}:
+            return bytes.fromhex(digits)
+        case {"float": word}:
+            return float(word)
+        case {"int": digits}:
+            return int(digits)
+    return written
+
+
+def row(table: str, **values: Any) -> list[Any]:
+    return [(GOOD | values)[rule.column] for rule in RULES[table]]
+
+
+@pytest.mark.parametrize(("table", "column", "value", "expected"), CASES, ids=lambda each: ascii(each)[:40])
+def test_a_value_is_cleaned_or_it_is_the_rows_fault(table: str, column: str, value: Any, expected: Any) -> None:
+    cleaned = cleaning.clean(RULES[table], row(table, **{column: value_of(value)}), WITHIN)
+    if isinstance(expected, dict):
+        assert cleaned == expected["fault"]
+        assert isinstance(cleaned, Fault)
+    else:
+        place = [rule.column for rule in RULES[table]].index(column)
+        assert not isinstance(cleaned, Fault)
+        assert cleaned[place] == expected
+        assert type(cleaned[place]) is type(expected)
+
+
+def test_every_column_has_a_case_and_every_fault_one() -> None:
+    assert {case[1] for case in CASES} == {rule.column for rules in RULES.values() for rule in rules}
+    assert {case[3]["fault"] for case in CASES if isinstance(case[3], dict)} == set(FAULTS)
+
+
+def test_a_row_has_the_first_of_its_faults() -> None:
+    assert cleaning.clean(RULES["nameplates"], [None, "x", "x", "x", "x"], WITHIN) == "missing value"
+    assert cleaning.clean(RULES["nameplates"], ["x", 1e300, None, "x", "x"], WITHIN) == "out of range"
+
+
+def test_rules_are_in_the_order_of_the_lakes_columns_and_allow_null_where_it_does() -> None:
+    for name, rules in RULES.items():
+        columns = {column.name: column for column in CLEAN[name].columns}
+        assert ["id", "origin", *(rule.column for rule in rules), "blur_us", "day", "source"] == list(columns)
+        assert all(rule.null == columns[rule.column].null for rule in rules)
+
+
+def test_long_text_is_cut() -> None:
+    assert cleaning.text("é" * 1000) == "é" * TEXT
+    assert cleaning.text("\0" * 1000) == "\ufffd" * TEXT
+
+
+values = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.text(),
+    st.binary().map(lambda raw: raw.decode(errors="surrogateescape")),
+    st.binary(),
+    st.sampled_from(["happy", "lonely", T0, T0 + 1, 0, 1]),
+)
+
+
+@given(st.data(), st.sampled_from(sorted(RULES)))
+def test_whatever_stands_in_a_row_it_is_clean_or_has_one_of_few_faults(data: st.DataObject, table: str) -> None:
+    found = data.draw(st.tuples(*(values for _ in RULES[table])))
+    cleaned = cleaning.clean(RULES[table], found, WITHIN)
+    if isinstance(cleaned, Fault):
+        assert cleaned in FAULTS
+        return
+    for rule, value in zip(RULES[table], cleaned, strict=True):
+        if value is None:
+            assert rule.null
+        elif isinstance(value, str):
+            assert len(value.encode()) <= 4 * TEXT
+            assert "\0" not in value
+        elif rule.column.endswith("_us"):
+            assert 0 <= value < 2**63
+        elif not isinstance(value, bool):
+            assert WITHIN.earliest <= value <= WITHIN.latest
+
+
+@given(values, values)
+def test_digests_tell_rows_apart(one: Any, other: Any) -> None:
+    same = type(one) is type(other) and repr(one) == repr(other)
+    assert (cleaning.digest([one, "x"]) == cleaning.digest([other, "x"])) == same
+
+
+def test_of_a_row_at_fault_nothing_is_left_but_its_id_and_its_digest() -> None:
+    job = Job("north", "nameplates", "", "", "", (), (), WITHIN, 1, frozenset({"theirs.sqlite"}))
+    bad = (7, "", *row("nameplates", result="canary"))
+    double = (8, "theirs.sqlite", *row("nameplates", app_id="canary"))
+    found = list(finished(job, [bad, double]))
+    assert found == [
+        (7, *[None] * 8, "north", "unknown result", "7", cleaning.digest(bad[1:])),
+        (8, *[None] * 8, "north", "duplicate", "8", cleaning.digest(double[1:])),
+    ]
+
+
+def test_a_day_is_that_of_the_first_time_in_utc() -> None:
+    job = Job("north", "mailboxes", "", "", "", (), (), Limits(-(2**60), 2**60), None, frozenset())
+    for started, day in ((86_399.999999, 0), (86_400, 1), (-0.5, -1)):
+        [found] = finished(job, [(1, "", *row("mailboxes", started=started))])
+        assert found[9] == day

@@ -1,0 +1,477 @@
+"""Usage records of both servers: what is read of them, what is new, what is missed, what is read anew."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.servers import (
+    T0,
+    TABLES,
+    TERMS,
+    Marks,
+    Ours,
+    alter,
+    client,
+    current,
+    mailbox,
+    nameplate,
+    older_schema,
+    ours,
+    read,
+    terms,
+)
+from restante.mailbox.store import schema as mailbox_schema
+from restante.mailbox.takeover.importing import take_over
+from restante.pipeline.sources import Part, recognise, schema
+from takeover.sources import Their, usage_v1
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    return tmp_path / "scratch"
+
+
+def transfers(their: Their, count: int, start: float = T0) -> None:
+    """As the reference server sees them: one binds, claims, releases, closes; to every other there comes a second."""
+    for number in range(count):
+        when = start + 10 * number
+        their.bind("canary-side", when)
+        box = their.claim("canary-side", str(number), when)
+        if number % 2:
+            their.claim("canary-other", str(number), when + 2.5)
+            their.release("canary-other", str(number), when + 3)
+            their.close("canary-other", box, "happy", when + 4)
+        their.release("canary-side", str(number), when + 3.5)
+        their.close("canary-side", box, "happy", when + 5)
+
+
+# ── what is read ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_records_of_our_server_are_read_as_it_wrote_them(tmp_path: Path, scratch: Path) -> None:
+    with ours(
+        tmp_path / "data", nameplate(1), nameplate(2, waiting_time=None, result="lonely"), mailbox(3), client(4)
+    ):
+        found = read(f"north={tmp_path / 'data'}", scratch)
+    assert list(found) == list(TABLES)
+    first, second = found["nameplates"].rows
+    assert {**first, "started": first["started"].timestamp()} == {
+        "id": 1,
+        "origin": "",
+        "app_id": "x",
+        "started": T0 + 1,
+        "waiting_us": 1_500_000,
+        "total_us": 4_250_000,
+        "result": "happy",
+        "blur_us": None,
+        "day": date(2023, 11, 14),
+        "source": "north",
+        "fault": None,
+        "identity": None,
+        "digest": None,
+    }
+    assert (second["id"], second["waiting_us"], second["result"]) == (2, None, "lonely")
+    [box] = found["mailboxes"].rows
+    assert (box["for_nameplate"], box["waiting_us"], box["total_us"], box["result"]) == (
+        True,
+        None,
+        9_000_000,
+        "lonely",
+    )
+    [bind] = found["client_versions"].rows
+    assert (bind["connect_time"].timestamp(), bind["implementation"], bind["version"]) == (T0 + 4, "python", "0.24.0")
+
+
+def test_the_records_of_the_reference_server_are_read_as_it_wrote_them(tmp_path: Path, scratch: Path) -> None:
+    their = Their(tmp_path / "their")
+    transfers(their, 2)
+    found = read(f"old={their.usage}", scratch)
+    lonely, happy = found["nameplates"].clean
+    assert (lonely["id"], lonely["origin"], lonely["waiting_us"], lonely["result"]) == (1, "", None, "lonely")
+    assert (happy["waiting_us"], happy["total_us"], happy["result"]) == (2_500_000, 3_500_000, "happy")
+    assert [row["for_nameplate"] for row in found["mailboxes"].clean] == [True, True]
+    assert [row["started"].timestamp() for row in found["mailboxes"].clean] == [T0, T0 + 10]
+    assert [row["implementation"] for row in found["client_versions"].clean] == ["python"] * 2
+
+
+def test_older_schemas_are_read_too(tmp_path: Path, scratch: Path) -> None:
+    assert read(f"ours={older_schema(tmp_path / 'data')}", scratch)["nameplates"].ids == [1]
+    usage_v1(tmp_path / "usage.sqlite")
+    found = read(f"theirs={tmp_path / 'usage.sqlite'}", scratch, terms=TERMS._replace(first_day=date(2010, 1, 1)))
+    assert {table: each.ids for table, each in found.items()} == {"nameplates": [1], "mailboxes": [1]}
+    assert found["mailboxes"].clean[0]["total_us"] == 20_500_000
+
+
+@pytest.mark.parametrize(("blur", "blur_us"), [(None, None), (0, None), (3600, 3_600_000_000), (0.5, 500_000)])
+def test_each_row_has_the_blur_that_its_server_has_now(
+    blur: float | None, blur_us: int | None, tmp_path: Path, scratch: Path
+) -> None:
+    with ours(tmp_path / "data", nameplate(1), current(blur)):
+        found = read(f"a={tmp_path / 'data'}", scratch)
+    assert [row["blur_us"] for row in found["nameplates"].rows] == [blur_us]
+
+
+def test_the_reference_servers_blur_too(tmp_path: Path, scratch: Path) -> None:
+    their = Their(tmp_path / "their", blur=60)
+    transfers(their, 2)
+    their.prune(T0 + 3600)
+    assert {row["blur_us"] for row in read(f"a={their.usage}", scratch)["client_versions"].rows} == {60_000_000}
+
+
+def test_our_file_is_known_by_what_its_server_marks_it_with() -> None:
+    assert schema.FILE == mailbox_schema.FILE
+    assert schema.APPLICATION_ID == mailbox_schema.APPLICATION_ID
+    assert schema.OURS.newest == len(mailbox_schema.migrations())
+
+
+def test_what_was_read_is_not_read_again(tmp_path: Path, scratch: Path) -> None:
+    marks: Marks = {}
+    with ours(tmp_path / "data", nameplate(1), nameplate(2)) as server:
+        source = recognise(f"a={tmp_path / 'data'}")
+        assert read(source, scratch, marks)["nameplates"].ids == [1, 2]
+        assert read(source, scratch, marks) == {}
+        server.write(nameplate(3), mailbox(1))
+        found = read(source, scratch, marks)
+        assert {table: each.ids for table, each in found.items()} == {"nameplates": [3], "mailboxes": [1]}
+        assert found["nameplates"].span.parts == (Part("", 3, 3),)
+        assert read(source, scratch, marks) == {}
+
+
+def test_a_source_without_rows_has_nothing_new(tmp_path: Path, scratch: Path) -> None:
+    with ours(tmp_path / "data"):
+        assert read(f"a={tmp_path / 'data'}", scratch) == {}
+    assert read(f"b={Their(tmp_path / 'their').usage}", scratch) == {}
+
+
+def test_nothing_is_left_of_a_copy(tmp_path: Path, scratch: Path) -> None:
+    with ours(tmp_path / "data", nameplate(1)):
+        with recognise(f"a={tmp_path / 'data'}").opened(scratch, print, TERMS):
+            [folder] = scratch.iterdir()
+            assert folder.stat().st_mode & 0o777 == 0o700
+            assert [file.name for file in folder.iterdir()] == ["copy.sqlite"]
+        assert list(scratch.iterdir()) == []
+
+
+# ── what is missed ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_that_were_dropped_before_they_were_read_are_missed(tmp_path: Path, scratch: Path) -> None:
+    marks: Marks = {}
+    with ours(tmp_path / "data", *map(nameplate, range(10))) as server:
+        source = recognise(f"a={tmp_path / 'data'}")
+        assert read(source, scratch, marks)["nameplates"].span.missed == 0
+        server.write(*map(nameplate, range(100, 110)))  # ids 11 to 20
+        server.forget(T0 + 105)  # ids 1 to 15: of those, ten are read
+        span = read(source, scratch, marks)["nameplates"].span
+        assert (span.parts, span.counted, span.missed, span.replace) == ((Part("", 11, 20),), 5, 5, False)
+        server.write(*map(nameplate, range(200, 203)))
+        server.forget(T0 + 1000)
+        span = read(source, scratch, marks)["nameplates"].span
+        assert (span.parts, span.counted, span.missed, span.replace) == ((Part("", 21, 23),), 0, 3, False)
+        assert read(source, scratch, marks) == {}
+        server.write(nameplate(300))
+        found = read(source, scratch, marks)["nameplates"]
+        assert (found.ids, found.span.missed, found.span.replace) == ([24], 0, False)
+
+
+def test_what_was_dropped_before_the_first_run_is_missed_too(tmp_path: Path, scratch: Path) -> None:
+    with ours(tmp_path / "data", *map(nameplate, range(10))) as server:
+        server.forget(T0 + 4)
+        found = read(f"a={tmp_path / 'data'}", scratch)["nameplates"]
+    assert (found.ids, found.span.counted, found.span.missed) == ([5, 6, 7, 8, 9, 10], 6, 4)
+
+
+def test_rows_are_dropped_by_their_time_wherever_they_stand(tmp_path: Path, scratch: Path) -> None:
+    with ours(tmp_path / "data", *(nameplate(number % 3) for number in range(9))) as server:
+        server.forget(T0 + 1)  # every third
+        found = read(f"a={tmp_path / 'data'}", scratch)["nameplates"]
+    assert (found.ids, found.span.missed) == ([2, 3, 5, 6, 8, 9], 3)
+
+
+# ── what is read anew ────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_older_copy_that_was_put_back_is_noticed(tmp_path: Path, scratch: Path) -> None:
+    marks: Marks = {}
+    file = tmp_path / "data" / schema.FILE
+    with ours(tmp_path / "data", *map(nameplate, range(3))):
+        pass
+    backup = file.read_bytes()
+    with ours(tmp_path / "data", *map(nameplate, range(3, 6))):
+        assert len(read(f"a={file}", scratch, marks)["nameplates"].ids) == 6
+    file.write_bytes(backup)
+    at_once = read(f"a={file}", scratch, dict(marks))["nameplates"]
+    assert (at_once.span.replace, at_once.ids, at_once.span.missed) == (True, [1, 2, 3], 0)
+    assert at_once.span.why == "its last id was 6 and is 3 now: an older copy, another file, or new ids"
+    with ours(tmp_path / "data", *map(nameplate, range(50, 58))):  # ids 4 to 11: more than were read
+        later = read(f"a={file}", scratch, marks)["nameplates"]
+    assert (later.span.replace, later.ids) == (True, list(range(1, 12)))
+    assert later.span.why.startswith("the row with id 6 is another now")
+
+
+def test_another_servers_database_under_the_same_name_is_noticed(tmp_path: Path, scratch: Path) -> None:
+    marks: Marks = {}
+    with ours(tmp_path / "one", *map(nameplate, range(3))), ours(tmp_path / "two", *map(nameplate, range(100, 109))):
+        read(f"a={tmp_path / 'one'}", scratch, marks)
+        found = read(f"a={tmp_path / 'two'}", scratch, marks)["nameplates"]
+    assert (found.span.replace, len(found.ids)) == (True, 9)
+
+
+def test_a_row_given_where_one_was_gone_is_noticed(tmp_path: Path, scratch: Path) -> None:
+    marks: Marks = {}
+    with ours(tmp_path / "data", *map(nameplate, range(3))) as server:
+        server.forget(T0 + 100)
+        assert read(f"a={tmp_path / 'data'}", scratch, marks)["nameplates"].span.missed == 3
+    with ours(tmp_path / "other", *map(nameplate, range(3))):
+        found = read(f"a={tmp_path / 'other'}", scratch, marks)["nameplates"]
+    assert (found.span.replace, found.ids) == (True, [1, 2, 3])
+
+
+def test_a_vacuum_of_our_database_changes_nothing(tmp_path: Path, scratch: Path) -> None:
+    marks: Marks = {}
+    with ours(tmp_path / "data", *map(nameplate, range(5))) as server:
+        server.forget(T0 + 2)
+        read(f"a={tmp_path / 'data'}", scratch, marks)
+    alter(server.file, "VACUUM")
+    with ours(tmp_path / "data", nameplate(9)):
+        found = read(f"a={tmp_path / 'data'}", scratch, marks)["nameplates"]
+    assert (found.ids, found.span.replace) == ([6], False)
+
+
+def test_a_vacuum_that_gave_new_rowids_is_noticed(tmp_path: Path, scratch: Path) -> None:
+    their = Their(tmp_path / "their")
+    transfers(their, 6)
+    their.stop()
+    source = recognise(f"a={their.usage}")
+    marks: Marks = {}
+    read(source, scratch, marks)
+    # SQLite gives new ones where a table has no index (insert.c, xferOptimization).
+    alter(their.usage, "DROP INDEX nameplates_idx", "DELETE FROM nameplates WHERE rowid <= 2", "VACUUM")
+    found = read(source, scratch, marks)
+    assert list(found) == ["nameplates"]
+    assert (found["nameplates"].ids, found["nameplates"].span.replace) == ([1, 2, 3, 4], True)
+    assert found["nameplates"].span.why == "its last id was 6 and is 4 now: an older copy, another file, or new ids"
+
+
+def test_new_rowids_are_noticed_even_after_as_many_new_rows(tmp_path: Path, scratch: Path) -> None:
+    their = Their(tmp_path / "their")
+    transfers(their, 6)
+    source = recognise(f"a={their.usage}")
+    marks: Marks = {}
+    read(source, scratch, marks)
+    alter(their.usage, "DROP INDEX nameplates_idx", "DELETE FROM nameplates WHERE rowid <= 2", "VACUUM")
+    transfers(their, 3, T0 + 5000)
+    found = read(source, scratch, marks)["nameplates"]
+    assert (found.ids, found.span.replace) == ([1, 2, 3, 4, 5, 6, 7], True)
+
+
+def test_old_rows_that_were_deleted_at_the_reference_server_stay_in_the_lake(tmp_path: Path, scratch: Path) -> None:
+    their = Their(tmp_path / "their")
+    transfers(their, 6)
+    source = recognise(f"a={their.usage}")
+    marks: Marks = {}
+    read(source, scratch, marks)
+    alter(their.usage, "DELETE FROM nameplates WHERE rowid <= 2")
+    assert read(source, scratch, marks) == {}
+    transfers(their, 1, T0 + 5000)
+    found = read(source, scratch, marks)["nameplates"]
+    assert (found.ids, found.span.replace, found.span.missed) == ([7], False, 0)
+
+
+def test_a_file_that_was_moved_away_is_noticed(tmp_path: Path, scratch: Path) -> None:
+    their = Their(tmp_path / "their")
+    transfers(their, 6)
+    marks: Marks = {}
+    read(f"a={their.usage}", scratch, marks)
+    their.stop()
+    their.usage.rename(tmp_path / "usage-2023.sqlite")
+    Their(tmp_path / "their").stop()
+    found = read(f"a={their.usage}", scratch, marks)
+    assert {each.span.replace for each in found.values()} == {True}
+    assert {(each.span.parts, each.span.counted, len(each.rows)) for each in found.values()} == {((), 0, 0)}
+    assert read(f"a={their.usage}", scratch, marks) == {}
+    transfers(their := Their(tmp_path / "their"), 2)
+    found = read(f"a={their.usage}", scratch, marks)
+    assert {each.span.replace for each in found.values()} == {False}
+
+
+# ── what was imported ────────────────────────────────────────────────────────────────────────────
+
+
+def imported(tmp_path: Path) -> tuple[Their, Path]:
+    """The reference server, and our data directory, where its records are and two of our own."""
+    their = Their(tmp_path / "their")
+    transfers(their, 4)
+    take_over(tmp_path / "data", None, their.usage, merge=False)
+    with ours(tmp_path / "data", nameplate(500), client(500)):
+        pass
+    return their, tmp_path / "data"
+
+
+def faults(found: dict[str, Any]) -> dict[str, Counter[str | None]]:
+    return {table: Counter(row["fault"] for row in each.rows) for table, each in found.items()}
+
+
+def test_imported_rows_are_duplicates_where_their_file_is_a_source_itself(tmp_path: Path, scratch: Path) -> None:
+    their, data = imported(tmp_path)
+    sources = [recognise(f"old={their.usage}"), recognise(f"new={data}")]
+    assert faults(read(sources[1], scratch, terms=terms(*sources))) == {
+        "nameplates": {"duplicate": 4, None: 1},
+        "mailboxes": {"duplicate": 4},
+        "client_versions": {"duplicate": 4, None: 1},
+    }
+    assert faults(read(sources[0], scratch, terms=terms(*sources)))["nameplates"] == {None: 4}
+
+
+def test_imported_rows_are_clean_where_it_is_not(tmp_path: Path, scratch: Path) -> None:
+    _their, data = imported(tmp_path)
+    found = read(f"new={data}", scratch, terms=terms(recognise(f"new={data}")))
+    assert faults(found)["nameplates"] == {None: 5}
+    assert [row["origin"] for row in found["nameplates"].rows] == ["usage.sqlite"] * 4 + [""]
+
+
+def test_another_file_of_that_name_does_not_make_them_duplicates(tmp_path: Path, scratch: Path) -> None:
+    _their, data = imported(tmp_path)
+    transfers(south := Their(tmp_path / "south"), 7, T0 + 3)
+    sources = [recognise(f"south={south.usage}"), recognise(f"new={data}")]
+    said: list[str] = []
+    assert faults(read(sources[1], scratch, terms=terms(*sources), said=said))["nameplates"] == {None: 5}
+    assert said[0] == ("source new: nameplates that it imported from usage.sqlite are in no other source, and taken")
+    transfers(south, 1)  # the same as the other's first
+    assert faults(read(sources[1], scratch, terms=terms(*sources)))["nameplates"] == {"duplicate": 4, None: 1}
+
+
+def test_rows_that_turn_out_to_be_another_sources_are_read_anew(tmp_path: Path, scratch: Path) -> None:
+    their, data = imported(tmp_path)
+    new, old = recognise(f"new={data}"), recognise(f"old={their.usage}")
+    marks: Marks = {}
+    assert faults(read(new, scratch, marks, terms=terms(new)))["nameplates"] == {None: 5}
+    found = read(new, scratch, marks, terms=terms(new, old))
+    assert faults(found)["nameplates"] == {"duplicate": 4, None: 1}
+    assert found["nameplates"].span.replace
+    assert found["nameplates"].span.why == "what it imported from usage.sqlite is another source's now"
+
+
+def test_a_run_without_that_source_remembers_it(tmp_path: Path, scratch: Path) -> None:
+    their, data = imported(tmp_path)
+    new, old = recognise(f"new={data}"), recognise(f"old={their.usage}")
+    marks: Marks = {}
+    read(new, scratch, marks, terms=terms(new, old))
+    assert read(new, scratch, marks, terms=terms(new)) == {}
+    with ours(data, nameplate(501)):
+        found = read(new, scratch, marks, terms=terms(new))["nameplates"]
+    assert (len(found.clean), found.span.replace) == (1, False)
+    assert set(marks["nameplates"]) == {"", "usage.sqlite"}
+
+
+# ── properties ───────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["write", "forget", "read"]), st.integers(0, 5)), max_size=12))
+def test_any_split_of_reads_gives_the_same_rows(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    """Every id is read once, or missed; and what is read is what stood there."""
+    folder = tmp_path_factory.mktemp("split")
+    marks: Marks = {}
+    seen: list[dict[str, Any]] = []
+    missed, written = 0, 0
+    with ours(folder / "data") as server:
+        source = recognise(f"a={folder / 'data'}")
+        for what, count in [*steps, ("read", 0)]:
+            if what == "write":
+                server.write(*(nameplate(written + number, total_time=float(number)) for number in range(count)))
+                written += count
+            elif what == "forget":
+                server.forget(T0 + written - count)
+            for each in read(source, folder / "scratch", marks).values() if what == "read" else ():
+                assert not each.span.replace
+                assert each.span.counted == len(each.rows)
+                seen += each.rows
+                missed += each.span.missed
+        left = read(source, folder / "scratch").get("nameplates")
+    ids = [row["id"] for row in seen]
+    assert ids == sorted(set(ids))
+    assert len(ids) + missed == written
+    assert all(row in seen for row in (left.rows if left else []))
+    assert all(row["started"].timestamp() == T0 + row["id"] - 1 for row in seen)
+
+
+# ── privacy ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_side_no_nameplate_no_mailbox_and_no_message_leaves_the_copy(tmp_path: Path, scratch: Path) -> None:
+    their = Their(tmp_path / "their")
+    transfers(their, 3)
+    their.stop()
+    with ours(tmp_path / "data", nameplate(1), mailbox(1), client(1, side="canary-side")) as server:
+        pass
+    for file in (server.file, their.usage):
+        assert plant(file) == (16 if file is server.file else 1)
+        marks: Marks = {}
+        said: list[str] = []
+        found = read(f"a={file}", scratch, marks, said=said)
+        assert sum(len(each.rows) for each in found.values()) >= 3
+        assert "canary" not in repr(found).casefold() + repr(marks) + repr(said)
+
+
+def plant(file: Path) -> int:
+    """Put a canary in every column of text that nothing is to be taken from; tell how many there are."""
+    count = 0
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        for table in tables:
+            taken = next((TAKEN[each] for each in TABLES if table in {each, f"usage_{each}"}), set())
+            if file.name == schema.FILE and not table.startswith("usage_"):
+                taken = set()
+            columns = list(database.execute("SELECT name, type FROM pragma_table_info(?)", (table,)))
+            free = [name for name, kind in columns if name not in taken and kind in {"TEXT", "VARCHAR"}]
+            if not free or table == "sqlite_sequence":
+                continue
+            if not database.execute(f"SELECT 1 FROM {table}").fetchone():  # only what is empty: no row is needed more
+                filled = {
+                    name: "canary" if kind in {"TEXT", "VARCHAR"} else 1
+                    for name, kind in columns
+                    if name not in taken
+                }
+                database.execute(
+                    f"INSERT INTO {table} ({', '.join(filled)}) VALUES ({', '.join('?' * len(filled))})",
+                    tuple(filled.values()),
+                )
+            database.execute(
+                f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in free)}", ("canary",) * len(free)
+            )
+            count += len(free)
+    return count
+
+
+TAKEN = {table: {"id", *columns} for table, columns in ((each, schema.OURS.columns(each)) for each in TABLES)}
+
+
+def test_the_canaries_do_sing(tmp_path: Path) -> None:
+    """The test above can fail: what is taken would show."""
+    with ours(tmp_path / "data", client(1, implementation="canary")):
+        assert "canary" in repr(read(f"a={tmp_path / 'data'}", tmp_path / "scratch"))
+
+
+def test_a_running_server_is_read_while_it_writes(tmp_path: Path, scratch: Path) -> None:
+    server = Ours(tmp_path / "data")
+    try:
+        server.write(nameplate(1))
+        with recognise(f"a={tmp_path / 'data'}").opened(scratch, print, TERMS) as opened:
+            server.write(nameplate(2))
+            span = opened.span("nameplates", {})
+            assert span
+            assert span.counted == 1
+    finally:
+        server.close()
