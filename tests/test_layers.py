@@ -87,6 +87,10 @@ LAYERS: list[set[str]] = [
     {"restante.waku.serve"},
     {"restante.pipeline.jvm"},
     {"restante.pipeline.spark"},
+    {"restante.pipeline.tables.build", "restante.pipeline.tables.buckets", "restante.pipeline.tables.commonest"},
+    {"restante.pipeline.tables.outcomes", "restante.pipeline.tables.hours"},
+    {"restante.pipeline.tables.versions", "restante.pipeline.tables.envelopes"},
+    {"restante.pipeline.tables"},
     {"restante.pipeline.staging"},
     {"restante.pipeline.laketable"},
     {"restante.pipeline.lake", "restante.pipeline.vacuum"},
@@ -99,14 +103,15 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.ingest"},
     {"restante.pipeline.building"},
     {"restante.cli_waku", "restante.cli_pipeline"},
+    {"restante.cli_waku"},
     {"restante.cli"},
     {"restante.__main__"},
 ]
 
 PACKAGES = {
     "restante.pipeline",
-    "restante.pipeline.sources",
     "restante.pipeline.tables",
+    "restante.pipeline.sources",
     "restante.mailbox",
     "restante.mailbox.store",
     "restante.mailbox.takeover",

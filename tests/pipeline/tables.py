@@ -40,7 +40,8 @@ def rows(name: str, written: Iterable[Mapping[str, Any]]) -> list[Values]:
     """Fill rows up from the base row of their table, and give their values in its order."""
     made = []
     for place, row in enumerate(written):
-        full: dict[str, Any] = dict(BASE.get(name, {})) | ({"id": place} if name in BASE else {}) | dict(row)
+        base: dict[str, Any] = dict(BASE.get(name, {}))
+        full = base | ({"id": place} if "id" in base else {}) | dict(row)
         times = full.pop("_times", 1)
         if name in BASE and "day" not in full:
             full["day"] = _day(next(full[column] for column in FIRST_TIME if full.get(column) is not None))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from random import Random
 from typing import Any
 
-from .tables import Values
+from .tables import TABLES, Values
 
 DAY = datetime(2026, 3, 10, tzinfo=UTC)
 SOURCES = ("main", "second")
@@ -22,6 +23,9 @@ def world(dice: Random, rows: int) -> Mapping[str, Sequence[tuple[Any, ...]]]:
     return {
         "nameplates": [_ended(dice, place) for place in range(rows)],
         "mailboxes": [_mailbox(dice, place) for place in range(rows)],
+        "client_versions": [_bind(dice, place) for place in range(rows)],
+        "archived": list(_archived(dice, rows)),
+        "envelopes": list(_envelopes(dice, rows)),
     }
 
 
@@ -58,3 +62,49 @@ def _ended(dice: Random, place: int) -> Values:
 def _mailbox(dice: Random, place: int) -> Values:
     row = _ended(dice, place)
     return *row[:3], dice.random() < 0.8, *row[3:]
+
+
+def _bind(dice: Random, place: int) -> Values:
+    blur = dice.choice(BLURS)
+    time = _time(dice, blur)
+    who = dice.choice(((None, None), ("python", "0.24.0"), ("rust", f"{int(dice.paretovariate(0.35)) % 5000}")))
+    return (place, "", _app(dice), time, *who, blur, time.date(), dice.choice(SOURCES))
+
+
+def _archived(dice: Random, rows: int) -> Iterator[Values]:
+    """Give envelopes that one to three sources have, one of them here and there twice."""
+    made = 0
+    for envelope in _envelopes(dice, rows):
+        for source in dice.sample(("one", "two", "three"), dice.choice((1, 1, 1, 2, 3))):
+            for _ in range(dice.choice((1, 1, 1, 2))):
+                made += 1
+                row = dict(zip(_names("envelopes"), envelope, strict=True))
+                row |= {
+                    "source": source,
+                    "arrival": dice.randrange(10**6) << 20 | made,
+                    "hour": dice.choice((None, 3)),
+                }
+                yield tuple(row[name] for name in _names("archived"))
+                if made >= rows:
+                    return
+
+
+def _envelopes(dice: Random, rows: int) -> Iterator[Values]:
+    for _ in range(rows):
+        raw, sent = dice.randbytes(dice.randrange(8, 60)), _time(dice)
+        if dice.random() < 0.5:  # hours with a thousand, and hours with fewer
+            sent = sent.replace(hour=dice.choice((0, 12, 23)))
+        topic = f"0x{int(dice.paretovariate(0.3)) % 3000:08x}"
+        row = {
+            "hash": sha256(raw).digest(),
+            "topic": topic,
+            "sent": sent,
+            "expiry": sent + timedelta(seconds=50),
+            "ttl": 50,
+        }
+        row |= {"size": len(raw), "pow": dice.random(), "arrived": None, "raw": raw, "hour": None, "day": sent.date()}
+        yield tuple((row | {"holder": "one", "holders": 1})[name] for name in _names("envelopes"))
+
+
+def _names(table: str) -> list[str]:
+    return [column.name for column in TABLES[table].columns]
