@@ -76,6 +76,15 @@ def test_importing_the_command_line_loads_no_servers() -> None:
     assert result.stdout == "[]\n"
 
 
+def test_a_start_of_the_server_does_not_pay_for_what_structlog_would_like_to_have() -> None:
+    code = "import rich.errors, restante.mailbox.serve, structlog, sys; print('twisted' in sys.modules, rich.errors)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("False <module")
+    code = "import restante.mailbox.serve, sys; print([m for m in ('rich', 'twisted') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 def test_config_show_tells_every_setting_and_its_source(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text('[serve]\nmotd = "hi"\n')

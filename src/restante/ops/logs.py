@@ -7,10 +7,28 @@ import contextlib
 import logging
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
-import structlog
+UNWANTED: Final = ("rich", "twisted")
+"""What structlog imports where it finds it, for tracebacks and servers that are not ours: a third of a start."""
+
+
+@contextlib.contextmanager
+def _without(modules: tuple[str, ...]) -> Iterator[None]:
+    """Let modules not be found, but those that are loaded (the import system: None in sys.modules)."""
+    hidden = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+with _without(UNWANTED):
+    import structlog
 
 
 class _Output:

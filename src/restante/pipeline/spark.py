@@ -7,12 +7,15 @@ outside this module touches a SparkContext, since Connect has none.
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from restante.errors import Misuse, RestanteError
 from restante.pipeline import jvm
@@ -29,6 +32,8 @@ SETTINGS: Final = {
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
+    # It would forget what was observed (DataFrame.observe) of rows of which none is left behind a filter.
+    "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
 }
 """Of every session, wherever it runs: what the tables' rows and files depend on."""
 
@@ -41,6 +46,17 @@ CONTEXT: Final = {
 
 MEMORY: Final = "1g"
 """Of a local session's Java; the largest job of bench/pipeline.py is done in it."""
+
+CONNECT_PORT: Final = 15002
+"""Of Spark Connect, where the address names none (its documentation, "Connection string")."""
+
+MASTER_PORT: Final = 7077
+"""Of a standalone cluster's master, likewise (its documentation, "Spark Standalone Mode")."""
+
+ANSWER: Final = 10.0
+"""Seconds that a server of Spark's has to take a connection."""
+
+MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
 
 
 class SparkError(RestanteError):
@@ -66,25 +82,37 @@ def session(
 
 
 def _connected(remote: str) -> SparkSession:
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("SPARK_REMOTE", remote)
     try:
-        return SparkSession.builder.remote(remote).getOrCreate()
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise Misuse(MISSING) from error
+
+    at = urlsplit(remote)
+    if at.scheme != "sc" or not at.hostname:
+        raise Misuse(f"--remote must look like sc://HOST:PORT, not {remote}")
+    if not _answers(at.hostname, at.port or CONNECT_PORT):
+        raise SparkError(f"no Spark Connect server answers at {remote} (--remote)")
+    try:
+        return SparkSession.builder.remote(remote).create()
     except PySparkException as error:
-        raise SparkError(f"no Spark Connect server answers at {remote} (--remote)") from error
+        raise SparkError(f"the Spark Connect server at {remote} gives no session: {_why(str(error))}") from error
 
 
 def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSession:
     try:
+        from py4j.protocol import Py4JError
         from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkException
         from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise Misuse("Spark is not installed: install restante[pipeline], or start with ./run pipeline") from error
+        raise Misuse(MISSING) from error
 
+    if master.startswith("spark://"):
+        each = (urlsplit(f"spark://{one}") for one in master.removeprefix("spark://").split(","))
+        if not any(_answers(at.hostname or "", at.port or MASTER_PORT) for at in each):
+            raise SparkError(f"no Spark master answers at {master} (--master)")
     os.environ["JAVA_HOME"] = str(jvm.home())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     chosen: dict[str, str] = {**CONTEXT, "spark.master": master, "spark.app.name": "restante"}
@@ -104,12 +132,37 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
         popen: dict[str, Any] = {} if verbose else {"stderr": noise, "stdout": noise}
         try:
             gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
-            context = SparkContext(conf=conf, gateway=gateway)
-        except (PySparkException, OSError) as error:
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except (PySparkException, Py4JError, OSError) as error:
             noise.seek(0)
-            said = noise.read().decode(errors="replace").strip().splitlines()
-            why = said[-1] if said else str(error)
+            said = str(error) if isinstance(error, Py4JError) else noise.read().decode(errors="replace")
+            why = _why(said or str(error))
             raise SparkError(
                 f"Spark did not start with master {master}: {why} (-v shows all that it says)"
             ) from error
-    return SparkSession(context)
+
+
+def _answers(host: str, port: int) -> bool:
+    """Tell whether somebody listens there, in seconds: Spark itself would try for a minute, its client for ten."""
+    try:
+        socket.create_connection((host, port), timeout=ANSWER).close()
+    except OSError:
+        return False
+    return True
+
+
+def _why(said: str) -> str:
+    """Give the line of what Java said that tells most: its first exception's or error's, else its first."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
+    return re.sub(r"^.*?(Exception|Error)[^:]*: ", "", [*telling, *lines, "it did not say why"][0])
+
+
+def tasks(spark: SparkSession) -> tuple[int, int] | None:
+    """Tell how many tasks of the running stages are done, and of how many; None on Connect, which cannot tell."""
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return None
+    tracker = context.statusTracker()
+    stages = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage))]
+    return sum(each.numCompletedTasks for each in stages), sum(each.numTasks for each in stages)

@@ -1,0 +1,155 @@
+"""The lake: a folder with the pipeline's tables, which one run at a time writes to.
+
+    LAKE/lake.json    what lake this is
+    LAKE/lock         held by the run that writes
+    LAKE/<table>/     a Delta table each
+
+Whoever reads takes no lock, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from restante.errors import Misuse, StoreError, plain
+from restante.pipeline import deltalog
+from restante.pipeline.laketable import LakeTable
+from restante.pipeline.partfiles import flush
+from restante.pipeline.schemas import Table
+
+FILE: Final = "lake.json"
+LOCK: Final = "lock"
+
+FORMAT: Final = 1
+"""Of the lake's folder. Another number: another version of Restante."""
+
+FIRST_DAY: Final = date(2015, 1, 1)
+"""No row is older: neither Magic Wormhole nor Whisper, from which Waku came, is."""
+
+_UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%=\x00-\x1f\x7f]")
+"""In a lake's path: Spark and DuckDB take some for patterns and a = for a partition, deltalake decodes a %XX."""
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    format: int
+    first_day: date
+
+
+class Lake:
+    """An open lake."""
+
+    def __init__(self, path: Path, first_day: date, *, write: bool) -> None:
+        self.path: Final = path
+        self.first_day: Final = first_day
+        self._write: Final = write
+
+    @staticmethod
+    @contextmanager
+    def open(path: Path, *, write: bool, make: bool = False, first_day: date = FIRST_DAY) -> Iterator[Lake]:
+        """Open a lake, for one writer at a time or any number of readers; `make` one where there is nothing.
+
+        `first_day` is a new lake's. Raises Misuse where there is none, something else is there, or another run is
+        writing to it; StoreError where it is damaged or cannot be written.
+        """
+        place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: another machine has its own behind them
+        if bad := _UNUSABLE.search(str(place)):
+            raise Misuse(
+                f"a lake's path may have no {bad[0]!r}, which other programs read as something else: {place}"
+            )
+        with contextlib.ExitStack() as stack:
+            if not (place / FILE).exists():
+                _check(place, make=write and make)
+            if write:
+                stack.enter_context(_locked(place))
+                if not (place / FILE).exists():
+                    _make(place, first_day)
+            yield Lake(place, _settings(place).first_day, write=write)
+
+    def table(self, table: Table) -> LakeTable:
+        """Give a table as it is now, be there a commit or none. Raises as LakeTable does."""
+        return LakeTable(self.path / table.name, table, write=self._write)
+
+    def tables(self) -> list[str]:
+        """Name the tables that are there."""
+        return sorted(log.parent.name for log in self.path.glob(f"*/{deltalog.LOG}"))
+
+
+def _check(place: Path, *, make: bool) -> None:
+    """Refuse a place that has no lake and, unless one is to be made there, any that has none."""
+    for folder in (place, *place.parents):
+        if (folder / deltalog.LOG).exists():
+            raise Misuse(
+                f"{folder} is a Delta table, not a lake: name the folder with the tables, or a new one (--lake)"
+            )
+    if place.exists() and not place.is_dir():
+        raise Misuse(f"{place} is not a folder: name the lake's, or a new one (--lake)")
+    if not make:
+        raise Misuse(f"there is no lake in {place}: `restante pipeline ingest` makes one (--lake names another)")
+    others = [] if not place.exists() else [entry.name for entry in place.iterdir() if not _ours(entry.name)]
+    if others:
+        raise Misuse(f"{place} has other things in it, {min(others)} for one: name a new or an empty folder (--lake)")
+
+
+def _ours(name: str) -> bool:
+    return name == LOCK or name.startswith(f"{FILE}.")
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        held = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise StoreError(f"cannot write to the lake {place}: {plain(error)} (--lake names another)") from error
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Misuse(
+                f"another run is writing to the lake {place}: wait until it is done, or stop it, and start this again"
+            ) from error
+        yield
+    finally:
+        os.close(held)
+
+
+def _make(place: Path, first_day: date) -> None:
+    """Write the lake's file, whole or not at all."""
+    try:
+        made, name = tempfile.mkstemp(prefix=f"{FILE}.", dir=place)
+        try:
+            os.fchmod(made, 0o644)  # cluster's executors and readers may be other users
+            os.write(made, msgspec.json.encode(_Settings(FORMAT, first_day)))
+            os.fsync(made)
+            Path(name).rename(place / FILE)
+        finally:
+            os.close(made)
+            Path(name).unlink(missing_ok=True)
+        flush(place)
+        flush(place.parent)
+    except OSError as error:
+        raise StoreError(f"cannot make the lake {place}: {plain(error)}") from error
+
+
+def _settings(place: Path) -> _Settings:
+    try:
+        raw = (place / FILE).read_bytes()
+        number = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("format")
+        if number is not None and msgspec.json.decode(number, type=int) > FORMAT:
+            raise Misuse(f"the lake {place} was made by a newer version of Restante: use that one, or a newer still")
+        return msgspec.json.decode(raw, type=_Settings)
+    except OSError as error:
+        raise StoreError(f"cannot read the lake {place}: {plain(error)}") from error
+    except msgspec.DecodeError as error:
+        raise StoreError(f"the lake {place} is damaged: its {FILE} says nothing sensible: restore it") from error

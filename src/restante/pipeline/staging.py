@@ -1,0 +1,137 @@
+"""What Spark has written and nobody sees yet.
+
+Spark writes into a folder of its own in the table's, `run-…`. What a commit takes is moved beside the files that are
+there, into a folder per partition as all readers know them, and is on disk before the commit names it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from restante.errors import StoreError, plain
+from restante.pipeline import columns, partfiles
+from restante.pipeline.partfiles import File, flush
+from restante.pipeline.schemas import Table
+from restante.pipeline.spark import SparkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RUN: Final = "run-"
+"""What the folder's name begins with."""
+
+
+class Staged(NamedTuple):
+    """Files that no commit has taken yet."""
+
+    folder: Path
+    files: tuple[File, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def days(self) -> set[str]:
+        """The UTC days they are of, ISO."""
+        return partfiles.days(self.files)
+
+    def discard(self) -> None:
+        """Remove them: no commit will take them."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
+    """Have Spark write rows for the table that has the folder.
+
+    Raises StoreError where it cannot write or a row has NULL in a column that has none, SparkError where the job
+    failed; nothing is left of it then.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    run = folder / f"{RUN}{uuid.uuid4().hex}"
+    try:
+        _write(frame, run, table)
+        return Staged(run, tuple(_written(run, table)))
+    except (PySparkException, Py4JError) as error:
+        shutil.rmtree(run, ignore_errors=True)
+        raise _failed(error, table, folder) from error
+    except BaseException:
+        shutil.rmtree(run, ignore_errors=True)
+        raise
+
+
+def _write(frame: DataFrame, run: Path, table: Table) -> None:
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
+    if missing := set(schema.names).difference(frame.columns):  # `to` would make them up
+        raise SparkError(f"the rows for the table {table.name} could not be made: there is no {min(missing)}")
+    frame.to(schema).write.partitionBy(*table.partitions).parquet(str(run))
+
+
+def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreError:
+    said = str(error)
+    if "No space left on device" in said:  # ENOSPC, in Java's words
+        return StoreError(f"no room on the disk for {folder}, or for what Spark puts aside: nothing was committed")
+    if "Mkdirs failed" in said or "Permission denied" in said:  # Hadoop's RawLocalFileSystem
+        return StoreError(f"Spark cannot write to {folder}: see to whom it belongs; nothing was committed")
+    first = next((line for line in said.splitlines() if line.strip()), type(error).__name__)
+    return SparkError(f"the rows for the table {table.name} could not be made: {first}")
+
+
+def _written(run: Path, table: Table) -> list[File]:
+    never = {column.name for column in table.columns if not column.null}
+    found = []
+    for path in sorted(run.rglob("*.parquet")):
+        try:
+            footer = pq.read_metadata(path)
+        except (pa.ArrowException, OSError) as error:
+            raise StoreError(f"what Spark wrote to {path} cannot be read: {error}; nothing was committed") from error
+        if not footer.num_rows:
+            continue  # Spark writes one where there is no row and no partition either
+        partition = partfiles.partition(path.relative_to(run))
+        nulls = _nulls(footer) | {name for name, value in partition.items() if value is None}
+        if nulls & never:
+            missing = ", ".join(sorted(nulls & never))
+            raise StoreError(f"a row for the table {table.name} has no {missing}: nothing was committed")
+        found.append(File(path, partition, footer.num_rows, path.stat().st_size))
+    return found
+
+
+def _nulls(footer: pq.FileMetaData) -> set[str]:
+    """Name the columns of a file that have a NULL somewhere, as its statistics say."""
+    groups = (footer.row_group(at) for at in range(footer.num_row_groups))
+    chunks = [group.column(at) for group in groups for at in range(footer.num_columns)]
+    return {chunk.path_in_schema for chunk in chunks if chunk.statistics and chunk.statistics.null_count}
+
+
+def place(staged: Staged, table: Path) -> list[File]:
+    """Move files to where they stay; on return they are there even after a power cut.
+
+    Raises StoreError where the disk refuses.
+    """
+    placed, folders = [], {table, table.parent}
+    try:
+        for file in staged.files:
+            flush(file.path)
+            path = table / file.path.relative_to(staged.folder)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file.path.rename(path)
+            placed.append(file._replace(path=path))
+            folders |= {folder for folder in path.parents if folder.is_relative_to(table)}
+        for folder in folders:
+            flush(folder)
+    except OSError as error:
+        raise StoreError(f"cannot write to {table}: {plain(error)}; nothing was committed") from error
+    shutil.rmtree(staged.folder, ignore_errors=True)
+    return placed

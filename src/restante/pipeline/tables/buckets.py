@@ -1,0 +1,54 @@
+"""Histograms of durations: logarithmic buckets, each 2 % wider than the one before.
+
+Bucket k holds what is at least 1.02^k milliseconds and less than 1.02^(k+1): floor(log(ms) / log(1.02)). The middle
+of a bucket is off by at most 1 % from anything in it, histograms are merged by adding their counts, in any order,
+and any program reads them: they are plain rows.
+
+A logarithm's last bit differs between machines, so an edge is a whole microsecond, worked out here in integers; the
+logarithm only says where to look.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from restante.pipeline.schemas import Column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+
+ZERO: Final = -350
+"""The bucket of what took no time, or less (a clock was set back): one below that of a microsecond."""
+
+LAST: Final = 1300
+"""The last bucket, from four years and nine months on: what was said to take longer is in it too."""
+
+BUCKET: Final = Column("bucket", "INT", f"floor(log(ms) / log(1.02)); {ZERO}: zero; NULL: there is none", null=True)
+FROM: Final = Column("from_us", "BIGINT", "the least microseconds that are in the bucket", null=True)
+
+
+def edges() -> list[int]:
+    """Give the least microseconds of each bucket from -349 on, to LAST: the ceiling of 1000 * 1.02^k, exactly."""
+    return [math.ceil(1000 * Fraction(51, 50) ** k) for k in range(ZERO + 1, LAST + 1)]
+
+
+def bucket(us: Expression) -> Expression:
+    """Give the bucket of so many microseconds; NULL for NULL."""
+    guess = f.floor(f.log(us / f.lit(1000.0)) / f.lit(math.log(1.02)))
+    near = f.least(f.greatest(guess, f.lit(ZERO + 1)), f.lit(LAST)).cast("int")
+    right = f.when(us < _edge(near), near - 1).when((near < LAST) & (us >= _edge(near + 1)), near + 1).otherwise(near)
+    return f.when(us.isNull(), None).when(us <= 0, ZERO).otherwise(right).cast("int")
+
+
+def least(of: Expression) -> Expression:
+    """Give the least microseconds of a bucket."""
+    return f.when(of == ZERO, 0).otherwise(_edge(of)).cast("bigint")
+
+
+def _edge(of: Expression) -> Expression:
+    edge = ",".join(f"{us}L" for us in edges())  # parsed there: a list of literals would be as many calls into Java
+    return f.get(f.expr(f"array({edge})"), of - (ZERO + 1))

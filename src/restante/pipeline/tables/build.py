@@ -1,0 +1,47 @@
+"""What a built table is: its schema, its inputs, the function that makes it, and how far a row's effect reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from restante.pipeline.schemas import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Build(NamedTuple):
+    """A built table.
+
+    `make` takes the inputs' rows of the days that `reads` names, and gives rows of the days that were asked for, and
+    of others, which the caller drops: those lack rows of days that were not read. It is DataFrames and SQL functions
+    alone, and runs wherever Spark does.
+    """
+
+    table: Table
+    reach: Mapping[str, tuple[int, int]]
+    """Of each input: how many days before and after a day must be read to build that day."""
+    make: Callable[[Mapping[str, DataFrame]], DataFrame]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The tables that it is made of."""
+        return tuple(self.reach)
+
+    def reads(self, name: str, days: Collection[date]) -> set[date]:
+        """Tell which days of an input must be read to build these days."""
+        before, after = self.reach[name]
+        return {day + timedelta(offset) for day in days for offset in range(-before, after + 1)}
+
+    def touches(self, name: str, days: Collection[date]) -> set[date]:
+        """Tell which days must be built anew where these days of an input have changed."""
+        before, after = self.reach[name]
+        return {day + timedelta(offset) for day in days for offset in range(-after, before + 1)}
+
+    def rows(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
+        """Make it, in the order and the types of its schema."""
+        return self.make(inputs).selectExpr(
+            *(f"CAST(`{c.name}` AS {c.type}) AS `{c.name}`" for c in self.table.columns)
+        )

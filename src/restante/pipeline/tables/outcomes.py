@@ -1,0 +1,86 @@
+"""How nameplates and mailboxes ended, and how long they waited and lived: by server, application and day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Final, get_args
+
+from pyspark.sql import functions as f
+
+from restante.pipeline.schemas import APP, SOURCE, Column, Table
+from restante.pipeline.tables import buckets
+from restante.pipeline.tables.build import Build
+from restante.pipeline.tables.commonest import grouped
+from restante.records import Result
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+RESULTS: Final[tuple[str, ...]] = get_args(Result)
+
+STARTED_DAY: Final = Column("day", "DATE", "the UTC day on which they started, as far as the blur tells")
+KIND: Final = Column("kind", "STRING", "nameplate; mailboxes: claimed, a claim made it; opened, an open did")
+COUNTS: Final = tuple(Column(result, "BIGINT", f"of these, how many ended {result}") for result in RESULTS)
+
+OUTCOMES: Final = Table(
+    "outcomes",
+    "server, day, application and kind",
+    (APP, KIND, Column("ended", "BIGINT", "how many: the sum of the results"), *COUNTS, STARTED_DAY, SOURCE),
+)
+"""Invariant: `ended` adds up to the rows of nameplates and mailboxes."""
+
+DURATIONS: Final = Table(
+    "durations",
+    "server, day, application, kind, measure and bucket",
+    (
+        *(APP, KIND),
+        Column("measure", "STRING", "waiting: until the second side came; total: until it ended"),
+        *(buckets.BUCKET, buckets.FROM),
+        Column("count", "BIGINT", "how many"),
+        *(STARTED_DAY, SOURCE),
+    ),
+)
+"""Invariant: of each measure, `count` adds up to the rows of nameplates and mailboxes."""
+
+
+def results() -> list[Expression]:
+    """Count each result, in columns of its name."""
+    return [f.count_if(f.col("result") == result).alias(result) for result in RESULTS]
+
+
+def ended(inputs: Mapping[str, DataFrame], *columns: str) -> DataFrame:
+    """Give nameplates and mailboxes as one, with their kind."""
+    claimed = f.when(f.col("for_nameplate"), "claimed").otherwise("opened")
+    nameplates = inputs["nameplates"].select("source", "day", "app_id", f.lit("nameplate").alias("kind"), *columns)
+    mailboxes = inputs["mailboxes"].select("source", "day", "app_id", claimed.alias("kind"), *columns)
+    return nameplates.unionAll(mailboxes)
+
+
+def outcomes(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Count each result."""
+    keys = ("source", "day", "app_id", "kind")
+    counted = ended(inputs, "result").groupBy(*keys).agg(*results())
+    counted = counted.withColumn("ended", reduce(lambda a, b: a + b, (f.col(result) for result in RESULTS)))
+    together = grouped(counted, "ended", "app_id").groupBy(*keys)
+    return together.agg(*(f.sum(name).alias(name) for name in ("ended", *RESULTS)))
+
+
+def durations(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Count both durations by bucket."""
+    keys = ("source", "day", "app_id", "kind", "measure", "bucket")
+    rows = ended(inputs, "waiting_us", "total_us")
+    measures = [
+        rows.select(*keys[:4], f.lit(name).alias("measure"), buckets.bucket(f.col(f"{name}_us")).alias("bucket"))
+        for name in ("waiting", "total")
+    ]
+    counted = measures[0].unionAll(measures[1]).groupBy(*keys).agg(f.count("*").alias("count"))
+    together = grouped(counted, "count", "app_id").groupBy(*keys).agg(f.sum("count").alias("count"))
+    return together.withColumn("from_us", buckets.least(f.col("bucket")))
+
+
+BUILDS: Final = (
+    Build(OUTCOMES, {"nameplates": (0, 0), "mailboxes": (0, 0)}, outcomes),
+    Build(DURATIONS, {"nameplates": (0, 0), "mailboxes": (0, 0)}, durations),
+)

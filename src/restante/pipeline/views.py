@@ -1,0 +1,65 @@
+"""The lake for DuckDB: SQL that makes a view of every table, as it is now.
+
+A view lists the files of one version. It goes on giving the rows of that version when there are newer ones, until
+`restante pipeline vacuum` takes its files: whoever wants the newest makes the views again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from restante.errors import Misuse
+from restante.pipeline import columns, partfiles
+from restante.pipeline.lake import Lake
+from restante.pipeline.laketable import LakeTable
+from restante.pipeline.schemas import CLEAN, Table
+
+TABLES: Final[Mapping[str, Table]] = CLEAN
+"""All tables that a lake can have."""
+
+
+def views(lake: Lake, tables: Iterable[Table] = tuple(TABLES.values())) -> Iterator[str]:
+    """Give a statement per table. Raises StoreError where the lake is damaged."""
+    for table in tables:
+        yield view(lake.table(table))
+
+
+def view(table: LakeTable) -> str:
+    """Give the statement that makes a table's view; without rows where the table has none yet."""
+    files = partfiles.whole(table.files())
+    create = f"CREATE OR REPLACE VIEW {_name(table.table.name)} AS\nSELECT"
+    if not files:
+        nothing = (f"CAST(NULL AS {columns.of(each).duckdb}) AS {_name(each.name)}" for each in table.table.columns)
+        return f"{create} {', '.join(nothing)}\nWHERE false;\n"
+    types = [
+        f"{_text(each.name)}: {columns.of(each).duckdb}"
+        for each in table.table.columns
+        if each.name in table.table.partitions
+    ]
+    partitions = (
+        f"hive_partitioning = true, hive_types = {{{', '.join(types)}}}" if types else "hive_partitioning = false"
+    )
+    names = ", ".join(_name(each.name) for each in table.table.columns)
+    listed = ",\n".join(f"    {_text(str(file.path))}" for file in files)
+    return f"{create} {names}\nFROM read_parquet([\n{listed}\n], {partitions});\n"
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def files(lake: Path, table: str) -> list[Path]:
+    """List the files of a table as it is now.
+
+    Raises Misuse where there is no lake or no such table, StoreError where the lake is damaged.
+    """
+    if table not in TABLES:
+        raise Misuse(f"there is no table {table!r}: there are {', '.join(sorted(TABLES))}")
+    with Lake.open(lake, write=False) as opened:
+        return [file.path for file in partfiles.whole(opened.table(TABLES[table]).files())]

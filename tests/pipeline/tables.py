@@ -1,0 +1,92 @@
+"""Rows of the lake's tables, written as JSON, and tables compared as multisets."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from restante.pipeline.schemas import CLEAN, Table
+from restante.pipeline.tables import BUILDS
+
+CASES = Path(__file__).with_name("cases")
+BASE: Mapping[str, Mapping[str, Any]] = json.loads((CASES / "base.json").read_text())
+FIRST_TIME = ("started", "connect_time", "server_rx", "start", "sent")
+TABLES: Mapping[str, Table] = {**CLEAN, **{name: build.table for name, build in BUILDS.items()}}
+
+Values = tuple[Any, ...]
+"""A row, in the order of its table's columns."""
+
+ARROW = {
+    "BIGINT": pa.int64(),
+    "INT": pa.int32(),
+    "STRING": pa.string(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+}
+type_of = {"DATE": date.fromisoformat, "BINARY": bytes.fromhex, "DOUBLE": float}
+
+
+def rows(name: str, written: Iterable[Mapping[str, Any]]) -> list[Values]:
+    """Fill rows up from the base row of their table, and give their values in its order."""
+    made = []
+    for place, row in enumerate(written):
+        full: dict[str, Any] = dict(BASE.get(name, {})) | ({"id": place} if name in BASE else {}) | dict(row)
+        times = full.pop("_times", 1)
+        if name in BASE and "day" not in full:
+            full["day"] = _day(next(full[column] for column in FIRST_TIME if full.get(column) is not None))
+        assert set(full) == {column.name for column in TABLES[name].columns}, name
+        made += [tuple(_value(full[column.name], column.type) for column in TABLES[name].columns)] * times
+    return made
+
+
+def table(name: str, values: Sequence[Values]) -> pa.Table:
+    columns = TABLES[name].columns
+    schema = pa.schema([pa.field(column.name, ARROW[column.type], column.null) for column in columns])
+    arrays = [pa.array([row[place] for row in values], field.type) for place, field in enumerate(schema)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def frame(spark: SparkSession, name: str, values: Sequence[Values]) -> DataFrame:
+    """Make a frame of them; coalesced, since what is local to the planner is not run as a job, but slowly there."""
+    return spark.createDataFrame(table(name, values)).coalesce(1)
+
+
+def built(spark: SparkSession, name: str, inputs: Mapping[str, Sequence[Values]]) -> Counter[Values]:
+    """Build a table from these rows; give its rows, each with how often it is there."""
+    build = BUILDS[name]
+    frames = {each: frame(spark, each, inputs.get(each, ())) for each in build.inputs}
+    return collected(build.rows(frames))
+
+
+def collected(made: DataFrame) -> Counter[Values]:
+    return Counter(tuple(_plain(value) for value in row) for row in made.collect())
+
+
+def _day(time: str | float) -> str:
+    return time[:10] if isinstance(time, str) else datetime.fromtimestamp(time, UTC).date().isoformat()
+
+
+def _value(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind == "TIMESTAMP":
+        return datetime.fromisoformat(value).replace(tzinfo=UTC)
+    return type_of[kind](value) if kind in type_of else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    return value

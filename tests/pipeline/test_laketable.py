@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import CommitProperties
+from pyspark.sql import SparkSession
+
+from pipeline.lakes import LETTERS, add, frame, letter, note, opened, seen, stored
+from restante.errors import Misuse, StoreError
+from restante.pipeline import laketable
+from restante.pipeline.notes import Ledger, Mark, Note
+from restante.pipeline.schemas import Column, Table
+from restante.pipeline.spark import SparkError
+
+
+def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    noted = Note(
+        run="r1",
+        table="letters",
+        finished=1_795_000_000.25,
+        source="main",
+        ledger=Ledger(read=4, clean=3, duplicate=1, counted=4, first=1, last=4),
+        marks={"": Mark(4, "d4", 1, "d1")},
+        built={"other": 7},
+    )
+    with opened(tmp_path) as table:
+        staged = table.stage(frame(spark, [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]))
+        assert (staged.rows, staged.days) == (3, {"2026-11-01", "2026-11-02"})
+        assert seen(tmp_path).version is None
+        assert table.commit([staged], note=noted, transactions={"main": 4, "other": 2**40}) == 0
+        assert table.version == 0
+    there = seen(tmp_path)
+    assert there.version == 0
+    [found] = there.notes()
+    assert found == Note(
+        **{field: getattr(noted, field) for field in Note.__struct_fields__ if field != "days"},
+        days=["2026-11-01", "2026-11-02"],
+    )
+    assert [there.transaction(app) for app in ("main", "other", "none")] == [4, 2**40, None]
+    assert stored(spark, tmp_path) == [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
+    [log] = (tmp_path / "letters" / "_delta_log").iterdir()
+    assert log.name == "00000000000000000000.json"
+
+
+def test_a_table_that_has_no_commit_reads_as_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        empty = table.read(spark)
+        assert (empty.count(), empty.columns) == (0, [column.name for column in LETTERS.columns])
+        add(spark, table, [letter(1)])
+        assert table.read(spark, {"day": ()}).schema == table.read(spark).schema == empty.schema
+
+
+def test_rows_are_found_by_partition(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1), letter(2, source="b"), letter(3, hour=7), letter(4, day="2026-11-02", hour=7)])
+    for where, ids in (
+        ({}, [1, 2, 3, 4]),
+        ({"day": {"2026-11-01"}}, [1, 2, 3]),
+        ({"day": {"2026-11-01", "2026-11-02"}, "source": ["main"]}, [1, 3, 4]),
+        ({"hour": {None}}, [1, 2]),
+        ({"hour": {None, "7"}}, [1, 2, 3, 4]),
+        ({"hour": {"7"}, "day": ["2026-11-02"]}, [4]),
+        ({"day": {"2026-11-03"}}, []),
+        ({"source": ()}, []),
+    ):
+        assert [row["id"] for row in stored(spark, tmp_path, where)] == ids, where
+        assert sum(file.rows for file in seen(tmp_path).files(where)) == len(ids)
+
+
+def test_files_know_their_partition_rows_and_size(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1), letter(2), letter(3, hour=0)])
+        for file, (hour, rows) in zip(
+            sorted(table.files(), key=lambda file: file.rows), [("0", 1), (None, 2)], strict=True
+        ):
+            assert file.partition == {"day": "2026-11-01", "source": "main", "hour": hour}
+            assert (file.rows, file.size) == (rows, file.path.stat().st_size)
+            assert file.path.parent.parent == tmp_path / "letters" / "day=2026-11-01" / "source=main"
+
+
+def test_a_replaced_day_is_the_new_rows_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1), letter(2, source="b"), letter(3, day="2026-11-02")], run="r0")
+        assert add(spark, table, [letter(9)], replace={"day": {"2026-11-01"}}, run="r1") == 1
+        assert stored(spark, tmp_path) == [letter(3, day="2026-11-02"), letter(9)]
+        add(spark, table, [letter(8)], replace={"day": {"2026-11-02"}, "source": {"main"}}, run="r2")
+        assert stored(spark, tmp_path) == [letter(8), letter(9)]
+        assert [(each.run, each.days) for each in table.notes()] == [
+            ("r2", ["2026-11-01", "2026-11-02"]),  # it was the second that lost a row
+            ("r1", ["2026-11-01"]),
+            ("r0", ["2026-11-01", "2026-11-02"]),
+        ]
+
+
+def test_a_day_replaced_with_nothing_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1), letter(3, day="2026-11-02")])
+        staged = table.stage(frame(spark, []))
+        assert (staged.rows, staged.files, staged.days) == (0, (), set())
+        table.commit([staged], note=note(), replace={"day": {"2026-11-01"}})
+        assert stored(spark, tmp_path) == [letter(3, day="2026-11-02")]
+        table.commit(note=note(), replace={})
+        assert stored(spark, tmp_path) == []
+        assert [each.days for each in table.notes()][:2] == [["2026-11-02"], ["2026-11-01"]]
+        table.commit(note=note(), replace={"day": {"2026-11-01"}})  # there is no such day: that is well
+        assert table.version == 3
+
+
+def test_a_commit_without_files_has_its_note_and_transaction(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        assert table.commit(note=note("first"), transactions={"main": 1}) == 0
+        add(spark, table, [letter(1)], run="rows")
+        assert table.commit(note=note("third", marks={"": Mark(1, "a", 2, "b")}), transactions={"main": 9}) == 2
+    there = seen(tmp_path)
+    assert [each.run for each in there.notes()] == ["third", "rows", "first"]
+    assert [each.run for each in there.notes(after=0)] == ["third", "rows"]
+    assert [each.run for each in there.notes(after=2)] == []
+    assert there.transaction("main") == 9
+    assert stored(spark, tmp_path) == [letter(1)]
+
+
+def test_several_stages_are_seen_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        parts = [table.stage(frame(spark, [letter(number)])) for number in range(3)]
+        assert seen(tmp_path).version is None
+        table.commit(parts, note=note())
+        assert stored(spark, tmp_path) == [letter(number) for number in range(3)]
+        assert not list((tmp_path / "letters").glob("run-*"))
+
+
+def test_a_table_stays_as_it_was_when_it_was_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1)], run="old")
+        before = seen(tmp_path)
+        add(spark, table, [letter(2)], run="new", replace={})
+        assert (before.version, [each.run for each in before.notes()]) == (0, ["old"])
+        assert [row.id for row in before.read(spark).collect()] == [1]
+
+
+def test_columns_are_found_by_name_and_types_may_be_narrower(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [letter(5)]
+    given = frame(spark, rows)
+    turned = given.selectExpr("'x' AS more", *reversed(given.columns)).withColumn("id", given["id"].cast("INT"))
+    with opened(tmp_path) as table:
+        table.commit([table.stage(turned)], note=note())
+        assert stored(spark, tmp_path) == rows
+
+
+def test_rows_that_do_not_fit_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
+    given = frame(spark, [letter(1)])
+    with opened(tmp_path) as table:
+        for unfit in (
+            given.drop("seen"),
+            given.drop("weight"),
+            given.withColumn("size", given["table"]),
+            given.selectExpr("*", "1 AS id"),
+        ):
+            with pytest.raises(SparkError, match=r"\Athe rows for the table letters could not be made: [^\n]+\Z"):
+                table.stage(unfit)
+        broken = given.withColumn("id", given["id"] + (2**63 - 1))
+        with pytest.raises(SparkError, match="could not be made"):
+            table.stage(broken)
+        for column in ("seen", "day"):
+            with pytest.raises(
+                StoreError, match=f"a row for the table letters has no {column}: nothing was committed"
+            ):
+                table.stage(frame(spark, [letter(1), {**letter(2), column: None}]))
+        assert table.version is None
+        assert not list((tmp_path / "letters").glob("*"))
+
+
+def test_a_foreign_commit_in_between_is_not_lost_and_its_rows_are_replaced_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1), letter(2, day="2026-11-02")], run="ours")
+        foreign = frame(spark, [letter(3), letter(4, day="2026-11-02")]).toArrow()
+        write_deltalake(tmp_path / "letters", foreign, mode="append", partition_by=list(LETTERS.partitions))
+        assert add(spark, table, [letter(9)], replace={"day": {"2026-11-01"}}, run="ours too") == 2
+        assert [row["id"] for row in stored(spark, tmp_path)] == [2, 4, 9]
+        [_, theirs, _] = table.notes()
+        assert (theirs.run, theirs.days) == ("", ["2026-11-01", "2026-11-02"])
+        assert theirs.finished > 0
+
+
+def test_foreign_commits_without_end_are_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1)])
+        properly = laketable._open
+        theirs = frame(spark, [letter(3)]).toArrow()
+
+        def interfere(folder: Path, meant: Table) -> DeltaTable | None:
+            found = properly(folder, meant)
+            write_deltalake(folder, theirs, mode="append", partition_by=list(LETTERS.partitions))
+            return found
+
+        monkeypatch.setattr(laketable, "_open", interfere)
+        write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
+        with pytest.raises(StoreError, match="another program keeps changing"):
+            table.commit(note=note())
+
+
+def test_days_are_not_touched_by_rows_that_are_only_written_anew(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1)])
+        add(spark, table, [letter(2)])
+        DeltaTable(tmp_path / "letters").optimize.compact()
+    there = seen(tmp_path)
+    assert (there.version, len(there.files())) == (2, 1)
+    assert [each.run for each in there.notes()] == ["r", "r"]
+    assert stored(spark, tmp_path) == [letter(1), letter(2)]
+
+
+def test_notes_outlive_checkpoints_and_everybody_who_cleans_logs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laketable, "CHECKPOINT", 3)
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1)], run="0", transactions={"a": 1})
+        for number in range(1, 8):
+            table.commit(note=note(str(number)), transactions={"a": number})
+    log = tmp_path / "letters" / "_delta_log"
+    assert sorted(path.name for path in log.glob("*.checkpoint.parquet")) == [
+        f"{version:020}.checkpoint.parquet" for version in (3, 6)
+    ]
+    theirs = DeltaTable(tmp_path / "letters")
+    theirs.create_checkpoint()
+    theirs.cleanup_metadata()
+    theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+    there = seen(tmp_path)
+    assert [each.run for each in there.notes()] == [str(number) for number in reversed(range(8))]
+    assert there.transaction("a") == 7
+    assert stored(spark, tmp_path) == [letter(1)]
+
+
+def test_old_days_are_dropped_at_once_and_do_not_count_as_touched(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(day, day=f"2026-11-0{day}") for day in (1, 2, 3, 4)])
+        assert table.keep("2026-11-03", note("keep")) == 2
+        assert table.version == 1
+        assert [row["day"].day for row in stored(spark, tmp_path)] == [3, 4]
+        assert table.keep("2026-11-03", note("again")) == 0
+        assert table.version == 1
+        newest = next(table.notes())
+        assert (newest.run, newest.kept, newest.days) == ("keep", "2026-11-03", [])
+
+
+def test_a_table_with_other_columns_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1)])
+    for other in (
+        LETTERS._replace(columns=LETTERS.columns[1:]),
+        LETTERS._replace(columns=(*LETTERS.columns, Column("more", "INT", "", null=True))),
+        LETTERS._replace(columns=(LETTERS.columns[0]._replace(type="INT"), *LETTERS.columns[1:])),
+        LETTERS._replace(columns=(LETTERS.columns[0]._replace(null=True), *LETTERS.columns[1:])),
+        LETTERS._replace(partitions=("day", "source")),
+    ):
+        with pytest.raises(Misuse, match=r"\A\S+/letters is a table with other columns [^\n]+\Z"):
+            seen(tmp_path, other)
+
+
+def test_a_table_without_partitions_is_replaced_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
+    whole = Table("whole", "thing", (Column("id", "BIGINT", ""), Column("day", "DATE", "")), ())
+    with opened(tmp_path, whole) as table:
+        for rows in ([letter(1), letter(2)], [letter(3)], []):
+            staged = table.stage(frame(spark, rows, whole))
+            table.commit([staged], note=note(), replace={})
+            assert [row.id for row in table.read(spark).orderBy("id").collect()] == [row["id"] for row in rows]
+
+
+def test_the_log_says_what_delta_readers_need(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1), letter(2, hour=3)], run="r1", finished=1_795_000_000.5)
+        add(spark, table, [], replace={"hour": {"3"}}, finished=1_795_000_001.5)
+    log = tmp_path / "letters" / "_delta_log"
+    lines = [json.loads(line) for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines()]
+    [protocol] = [line["protocol"] for line in lines if "protocol" in line]
+    assert protocol == {"minReaderVersion": 1, "minWriterVersion": 2}
+    [metadata] = [line["metaData"] for line in lines if "metaData" in line]
+    nullable = {field["name"] for field in json.loads(metadata["schemaString"])["fields"] if field["nullable"]}
+    assert nullable == {"weight", "body", "hour"}
+    for added in (line["add"] for line in lines if "add" in line):
+        assert json.loads(added["stats"]) == {"numRecords": 1}
+        assert added["modificationTime"] == 1_795_000_000_500
+    [removed] = [line["remove"] for line in lines if "remove" in line]
+    assert removed["deletionTimestamp"] == 1_795_000_001_500
+    assert removed["partitionValues"] == {"day": "2026-11-01", "source": "main", "hour": "3"}
+    assert lines[0]["commitInfo"]["restante"]["run"] == "r1"
+
+
+def test_a_foreign_file_out_of_its_folder_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    from deltalake import Schema
+    from deltalake.transaction import AddAction
+
+    from restante.pipeline import columns
+
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1)])
+        theirs = AddAction(
+            "day=2026-11-01/source=main/hour=1/x.parquet",
+            1,
+            {"day": "2026-11-01", "source": "main", "hour": "2"},
+            1,
+            True,
+            "{}",
+        )
+        DeltaTable(tmp_path / "letters").create_write_transaction(
+            [theirs],
+            "append",
+            Schema.from_json(columns.schema(LETTERS)),
+            list(LETTERS.partitions),
+            commit_properties=CommitProperties(),
+        )
+    with pytest.raises(StoreError, match=r"hour=1/x\.parquet is not in the folder of its partition"):
+        seen(tmp_path).files()

@@ -1,0 +1,62 @@
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from restante.errors import RestanteError
+from restante.pipeline.spark import session, tasks
+
+
+def test_a_session_counts_days_in_utc_and_guesses_no_type_of_a_partition(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.sources.partitionColumnTypeInference.enabled") == "false"
+    assert spark.range(10).selectExpr("sum(id)").collect()[0][0] == 45
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"remote": "http://127.0.0.1:1"}, "--remote must look like sc://HOST:PORT, not http://127.0.0.1:1"),
+        ({"remote": "sc://127.0.0.1:1"}, "no Spark Connect server answers at sc://127.0.0.1:1 (--remote)"),
+        ({"master": "spark://127.0.0.1:1"}, "no Spark master answers at spark://127.0.0.1:1 (--master)"),
+    ],
+)
+def test_where_spark_cannot_be_had_it_is_said_at_once(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(RestanteError) as refusal, session(**given):
+        pass
+    assert str(refusal.value) == words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"master": "nonsense"}, "Master must either be yarn or start with spark, k8s, or local"),
+        ({"settings": {"spark.driver.memory": "12x"}}, "Invalid maximum heap size: -Xmx12x"),
+    ],
+)
+def test_what_java_said_is_told_in_one_line(given: dict[str, object], words: str) -> None:
+    code = f"""
+from restante.errors import RestanteError
+from restante.pipeline.spark import session
+try:
+    with session(**{given}): pass
+except RestanteError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert words in done.stdout
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+def test_the_tasks_of_what_runs_are_told(spark: SparkSession) -> None:
+    assert tasks(spark) == (0, 0)
+    spark.range(0, 8, 1, 4).selectExpr("sum(id)").collect()
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(spark.range(0, 100_000_000, 1, 4).selectExpr("max(hash(id))").collect)
+        seen = set()
+        while not slow.done():
+            seen.add(tasks(spark))
+    assert (0, 4) in seen
