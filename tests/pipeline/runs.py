@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.servers import FIRST_DAY, NOW
-from restante.pipeline.building import TABLES, Built, Days
+from restante.pipeline.building import Built, Days
 from restante.pipeline.building import build as build_tables
 from restante.pipeline.ingest import Run, Taken
 from restante.pipeline.ingest import ingest as ingest_sources
@@ -23,7 +23,7 @@ from restante.pipeline.lake import Lake
 from restante.pipeline.notes import Ledger, Note
 from restante.pipeline.sources import recognise
 from restante.pipeline.steps import Steps
-from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables import BUILDS, TABLES
 
 Row = dict[str, Any]
 

@@ -58,9 +58,7 @@ def test_a_range_of_days_is_built_up_to_date_or_not_and_no_other(world: World, t
         world.ingest(f"relay={tmp_path / 'a'}")
     assert [str(day) for day in outcomes(world, SECOND, SECOND).days] == [SECOND]
     assert days(world) == {SECOND: 1}
-    assert [str(day) for day in outcomes(world).days] == [FIRST, SECOND, THIRD], (
-        "the rest is still to be done"
-    )
+    assert [str(day) for day in outcomes(world).days] == [FIRST, SECOND, THIRD], "the rest is still to be done"
 
 
 def test_a_day_that_lost_its_rows_is_empty_then(world: World, tmp_path: Path) -> None:

@@ -16,13 +16,9 @@ import msgspec
 from restante.pipeline.ingest import Run
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Note
-from restante.pipeline.schemas import CLEAN, Table
 from restante.pipeline.steps import Step
-from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables import BUILDS, TABLES
 from restante.pipeline.tables.build import Build
-
-TABLES: Final[Mapping[str, Table]] = {**CLEAN, **{name: build.table for name, build in BUILDS.items()}}
-"""All tables of a lake, in the order in which they are made."""
 
 ROWS: Final = 5_000_000
 """Rows of the inputs that one job reads, about: what Spark's Java of a small machine sorts without a great deal of
