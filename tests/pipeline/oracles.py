@@ -254,7 +254,7 @@ def _exchange(event: dict[str, Any], events: list[dict[str, Any]], lines: Mappin
     echoes = [each for each in answers if each["command"] == "message" and each["phase"] == event["phase"]]
     reply = min(acks or echoes, key=lambda each: each["start"], default=None)
     rx = min((each["server_rx"] for each in echoes), default=None)
-    tx = reply and reply["server_tx"]
+    tx = reply["server_tx"] if reply else None
     same = [
         line
         for line in lines.get((event["server"], event["command_id"]), ())
@@ -262,7 +262,7 @@ def _exchange(event: dict[str, Any], events: list[dict[str, Any]], lines: Mappin
     ]
     line = min(same, key=lambda each: each["server_rx"], default=None)
     came = rx if rx is not None or line is None else line["server_rx"]
-    return _micros(came), _micros(tx), reply and _micros(reply["start"]), line
+    return _micros(came), _micros(tx), _micros(reply["start"] if reply else None), line
 
 
 def _answers(sent: dict[str, Any], heard: dict[str, Any]) -> bool:

@@ -130,6 +130,7 @@ def _logs(dice: Random, rows: int) -> Mapping[str, Sequence[Values]]:
             command, phase = ("add", str(dice.randrange(4))) if add else ("open", None)
             mine = dice.random() < 0.8
             stamp = float(f"{tx:.6f}")
+            said: list[tuple[str, float, str, str | None, float | None, float | None]]
             said = [("ws_send", now, command, phase, None, None)] * mine
             said += [("ws_receive", back, "ack", None, None, stamp)] * (mine and dice.random() < 0.9)
             said += [("ws_receive", back + 0.001, "message", phase, rx, stamp)] * (add and dice.random() < 0.9)
