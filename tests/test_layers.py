@@ -89,7 +89,7 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.spark"},
     {"restante.pipeline.tables.build", "restante.pipeline.tables.buckets", "restante.pipeline.tables.commonest"},
     {"restante.pipeline.tables.outcomes", "restante.pipeline.tables.hours"},
-    {"restante.pipeline.tables.versions", "restante.pipeline.tables.envelopes"},
+    {"restante.pipeline.tables.versions", "restante.pipeline.tables.envelopes", "restante.pipeline.tables.timing"},
     {"restante.pipeline.tables"},
     {"restante.pipeline.staging"},
     {"restante.pipeline.laketable"},

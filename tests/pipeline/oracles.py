@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from math import floor
 from typing import Any
 
 from restante.pipeline.tables import buckets
@@ -188,6 +189,102 @@ def coverage(inputs: Inputs) -> Rows:
     return rows
 
 
+def timing(inputs: Inputs) -> Rows:
+    """Go through each log by itself."""
+    lines = defaultdict(list)
+    for row in dicts(inputs, "server_commands"):
+        lines[row["source"], row["command_id"]].append(row)
+    logs = defaultdict(list)
+    for row in dicts(inputs, "client_events"):
+        logs[row["source"], row["file"]].append(row)
+    return sum((_log(events, lines) for events in logs.values()), Counter())
+
+
+def _log(events: list[dict[str, Any]], lines: Mapping[Any, list[dict[str, Any]]]) -> Rows:
+    rows: Rows = Counter()
+    exchanges, theirs = [], []
+
+    def write(event: dict[str, Any], what: str, phase: str, us: int | None, error: int | None) -> None:
+        error = None if us is None else error
+        key = (event["file"], event["id"], event["server"])
+        rows[*key, what, phase, us, error, event["day"], event["source"]] += 1
+
+    for event in events:
+        if event["name"] == "ws_send":
+            exchanges.append((event, *_exchange(event, events, lines)))
+        elif event["name"] == "ws_receive" and event["command"] == "message":
+            sent = [each for each in events if each["name"] == "ws_send" and each["command"] == "add"]
+            if not any(_answers(each, event) and each["phase"] == event["phase"] for each in sent):
+                theirs.append(event)
+        phase = {"user": "human", "crypto": "crypto"}.get(event["waiting"] or "")
+        phase = phase or {"transit connect": "transit connect", "tx file": "transfer", "rx file": "transfer"}.get(
+            event["name"]
+        )
+        if phase:
+            write(event, event["name"], phase, _less(_micros(event["stop"]), _micros(event["start"])), None)
+    best: dict[date, tuple[int, int]] = {}
+    for event, rx, tx, heard, _ in exchanges:
+        if rx is not None and tx is not None and heard is not None:
+            sent_at = _micros(event["start"]) or 0
+            found = (heard - sent_at) - (tx - rx), ((rx - sent_at) + (tx - heard)) // 2
+            if found[0] >= 0:
+                best[event["day"]] = min(found, best.get(event["day"], found))
+    for event, rx, tx, heard, line in exchanges:
+        delay, offset = best.get(event["day"], (None, None))
+        error = None if delay is None else -(-delay // 2)
+        at, what = _micros(event["start"]), event["command"]
+        write(event, what, "network out", _less(_less(rx, at), offset), error)
+        write(event, what, "network in", _less(_less(heard, tx), None if offset is None else -offset), error)
+        write(event, what, "round trip", _less(heard, at), None)
+        came, durable, said = (_micros(line[each]) if line else None for each in ("server_rx", "commit", "server_tx"))
+        if not line or durable is not None:
+            write(event, what, "commit", _less(durable, came), None)
+        write(event, what, "queue", _less(said, came if durable is None else durable), None)
+    for event in theirs:
+        delay, offset = best.get(event["day"], (None, None))
+        way = _less(_less(_micros(event["start"]), _micros(event["server_tx"])), None if offset is None else -offset)
+        write(event, "message", "network in", way, None if delay is None else -(-delay // 2))
+    return rows
+
+
+def _exchange(event: dict[str, Any], events: list[dict[str, Any]], lines: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """Give when it came, was answered and was heard of, and its line in the trace."""
+    answers = [each for each in events if each["name"] == "ws_receive" and _answers(event, each)]
+    acks = [each for each in answers if each["command"] == "ack"]
+    echoes = [each for each in answers if each["command"] == "message" and each["phase"] == event["phase"]]
+    reply = min(acks or echoes, key=lambda each: each["start"], default=None)
+    rx = min((each["server_rx"] for each in echoes), default=None)
+    tx = reply["server_tx"] if reply else None
+    same = [
+        line
+        for line in lines.get((event["server"], event["command_id"]), ())
+        if (line["server_rx"] == rx if rx is not None else tx is not None and abs(line["server_tx"] - tx) < 1.5e-6)
+    ]
+    line = min(same, key=lambda each: each["server_rx"], default=None)
+    came = rx if rx is not None or line is None else line["server_rx"]
+    return _micros(came), _micros(tx), _micros(reply["start"] if reply else None), line
+
+
+def _answers(sent: dict[str, Any], heard: dict[str, Any]) -> bool:
+    later = _less(_micros(heard["start"]), _micros(sent["start"])) or 0
+    return bool(sent["command_id"] == heard["command_id"] and 0 <= later <= 86_400_000_000)
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else floor(seconds * 1e6 + 0.5)
+
+
+def _less(what: int | None, by: int | None) -> int | None:
+    return None if what is None or by is None else what - by
+
+
+def times(inputs: Inputs) -> Rows:
+    counts: Counter[Any] = Counter()
+    for row in dicts(inputs, "timing"):
+        counts[row["server"], row["phase"], *bucket(row["us"]), row["day"], row["source"]] += 1
+    return Counter((*key[:4], count, *key[4:]) for key, count in counts.items())
+
+
 def _us(time: datetime) -> int:
     return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
@@ -198,5 +295,5 @@ def _known(row: Mapping[str, Any]) -> bool:
 
 ORACLES: Mapping[str, Callable[[Inputs], Rows]] = {
     each.__name__: each
-    for each in (outcomes, durations, pressure, busy_hours, versions, envelopes, traffic, coverage)
+    for each in (outcomes, durations, pressure, busy_hours, versions, envelopes, traffic, coverage, timing, times)
 }

@@ -26,6 +26,8 @@ def world(dice: Random, rows: int) -> Mapping[str, Sequence[tuple[Any, ...]]]:
         "client_versions": [_bind(dice, place) for place in range(rows)],
         "archived": list(_archived(dice, rows)),
         "envelopes": list(_envelopes(dice, rows)),
+        **_logs(dice, rows),
+        "timing": [_timed(dice, place) for place in range(rows)],
     }
 
 
@@ -108,3 +110,53 @@ def _envelopes(dice: Random, rows: int) -> Iterator[Values]:
 
 def _names(table: str) -> list[str]:
     return [column.name for column in TABLES[table].columns]
+
+
+def _logs(dice: Random, rows: int) -> Mapping[str, Sequence[Values]]:
+    """Give client logs of some forty commands, and the trace of one of their two servers, with gaps in both."""
+    events: list[Values] = []
+    commands: list[Values] = []
+    for log in range(max(1, rows // 100)):
+        offset, place, now = dice.uniform(-100, 100), 0, _time(dice).timestamp()
+        server = dice.choice(("main", "second", None))
+        for _ in range(40):
+            now += dice.expovariate(1)
+            name = f"{dice.randrange(1 << 16):04x}"
+            add = dice.random() < 0.5
+            rx = now + dice.expovariate(20)
+            commit = rx + dice.expovariate(200) if add else None
+            tx = (commit or rx) + dice.expovariate(1000)
+            back = tx + dice.expovariate(20)
+            command, phase = ("add", str(dice.randrange(4))) if add else ("open", None)
+            mine = dice.random() < 0.8
+            stamp = float(f"{tx:.6f}")
+            said: list[tuple[str, float, str, str | None, float | None, float | None]]
+            said = [("ws_send", now, command, phase, None, None)] * mine
+            said += [("ws_receive", back, "ack", None, None, stamp)] * (mine and dice.random() < 0.9)
+            said += [("ws_receive", back + 0.001, "message", phase, rx, stamp)] * (add and dice.random() < 0.9)
+            for event, at, kind, of, came, told in said:
+                day = datetime.fromtimestamp(at + offset, UTC).date()
+                events.append(
+                    (str(log), place, server, event, at + offset, None, None, kind, name, of, came, told, day, "logs")
+                )
+                place += 1
+            if server == "main" and dice.random() < 0.9:
+                day = datetime.fromtimestamp(rx, UTC).date()
+                commands.append(("t", len(commands), 1, command, name, rx, commit, tx, day, "main"))
+        events += [_span(dice, str(log), place + each, server, now + offset) for each in range(5)]
+    return {"client_events": events, "server_commands": commands}
+
+
+def _span(dice: Random, log: str, place: int, server: str | None, start: float) -> Values:
+    name, waiting = dice.choice(
+        (("input code", "user"), ("pake1", "crypto"), ("tx file", None), ("transit connect", None), ("import", None))
+    )
+    stop = dice.choice((None, start, start + dice.expovariate(0.1)))
+    day = datetime.fromtimestamp(start, UTC).date()
+    return (log, place, server, name, start, stop, waiting, None, None, None, None, None, day, "logs")
+
+
+def _timed(dice: Random, place: int) -> Values:
+    us, day = dice.choice((None, -_long(dice), _long(dice))), _time(dice).date()
+    server = dice.choice((None, "main"))
+    return ("0", place, server, "add", dice.choice(("queue", "commit")), us, None, day, dice.choice(SOURCES))

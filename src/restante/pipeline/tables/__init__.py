@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from restante.pipeline.schemas import CLEAN, Table
-from restante.pipeline.tables import envelopes, hours, outcomes, versions
+from restante.pipeline.tables import envelopes, hours, outcomes, timing, versions
 from restante.pipeline.tables.build import Build
 
 BUILDS: Final[dict[str, Build]] = {
-    build.table.name: build for build in (*outcomes.BUILDS, *hours.BUILDS, *versions.BUILDS, *envelopes.BUILDS)
+    build.table.name: build
+    for build in (*outcomes.BUILDS, *hours.BUILDS, *versions.BUILDS, *timing.BUILDS, *envelopes.BUILDS)
 }
 """By name, each after those that it is made of."""
 

@@ -94,7 +94,7 @@ def _before(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     """
     slot = f.floor(f.col("at") / BEFORE_US).alias("slot")
     said = binds.select("source", "app_id", slot, "at", "who", *(f.lit(None).alias(each) for each in _ASKED))
-    asked = [f.lit(None).alias("who"), "day", "id", "result"]
+    asked = [f.lit(None).alias("who"), *(f.col(each) for each in _ASKED[:-1])]
     up_to = mailboxes.select("source", "app_id", slot, "at", *asked, f.lit(True).alias("up_to"))
     earlier = mailboxes.withColumn("at", f.col("at") - BEFORE_US)
     since = earlier.select("source", "app_id", slot, "at", *asked, f.lit(False).alias("up_to"))
