@@ -122,7 +122,7 @@ class LakeTable:
         return self._commit(added, note, replace, transactions or {})
 
     def keep(self, first: str, note: Note) -> int:
-        """Drop the rows of the days before one, ISO, in one commit; tell how many they were. Of none there is no commit."""
+        """Drop the rows of the days before one, ISO, in one commit, if there are any; tell how many they were."""
         assert self.writing, "the lake is open for reading"
         old = {"day": {day for day in partfiles.days(self.files()) if day < first}}
         dropped = sum(file.rows for file in self.files(old))
