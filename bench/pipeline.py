@@ -170,8 +170,8 @@ def envelopes_by_duckdb(into: Path, out: Path) -> None:
         rows = f"read_parquet('{into}/*/*.parquet', hive_partitioning=true)"
         db.execute(f"""
             COPY (
-                WITH numbered AS (SELECT *, file_row_number AS place, filename AS file FROM
-                        read_parquet('{into}/*/*.parquet', hive_partitioning=true, file_row_number=true, filename=true)),
+                WITH numbered AS (SELECT *, file_row_number AS place, filename AS file FROM read_parquet(
+                    '{into}/*/*.parquet', hive_partitioning=true, file_row_number=true, filename=true)),
                 busy AS (SELECT day, hour(sent) AS hour FROM {rows} GROUP BY ALL HAVING count(*) >= 1000),
                 kept AS (SELECT arg_min(struct_pack(f := file, p := place), (source, arrival)) AS at,
                         min(source) AS holder, count(DISTINCT source)::INT AS holders FROM numbered GROUP BY hash)
