@@ -23,9 +23,10 @@ import uvloop
 from host import facts, scratch_root
 from restante.waku import enode
 from restante.waku.enode import Enode
-from restante.waku.keccak import keccak
 from servers import Bench, Server, ServerError, pin_generator
 from waku_caller import Caller, envelopes
+from waku_history import hashes_per_second, percentile
+from waku_pages import Pages
 
 SENDERS = 4
 IN_PACKET = 10
@@ -43,6 +44,19 @@ class Figure:
     aim: float | None = None
 
 
+def _pages(name: str, headed: Figure, p99: Figure | None = None, *, by: str = "p50") -> dict[str, Figure]:
+    """Give the lines of a kind of page: the one that its target is of, and what explains it."""
+    below = {
+        "p50": Figure("  p50 at the client, ms"),
+        "p99": p99 or Figure("  p99, ms"),
+        "cpu": Figure("  server CPU, ms"),
+        "envelopes": Figure("  envelopes a page"),
+        "busy": Figure("  generator's share of its cpu"),
+    }
+    del below[by]
+    return {f"{name}_{part}": figure for part, figure in {by: headed, **below}.items()}
+
+
 FIGURES = {
     "ingest": Figure("ingest of {n}, CPU µs an envelope, confirmed after fsync", "42 (without fsync)", 40, 28),
     "ingest_rate": Figure("  envelopes/s"),
@@ -56,6 +70,23 @@ FIGURES = {
     "idle_kib": Figure("idle peer, resident KiB", "60", 35, 25),
     "handshake": Figure("handshake, CPU µs", "450-490", 600, 450),
     "handshake_rate": Figure("  handshakes/s"),
+    **_pages(
+        "page_three",
+        Figure("{n}, {topics} topics: 1-3 of them, p50, ms", "427", 5, 2),
+        Figure("  p99, ms", "482", 15, 5),
+    ),
+    **_pages(
+        "page_crowd", Figure("  the same, 8 clients at once, p50, ms", "3,350", 40, 20), Figure("  p99, ms", "3,855")
+    ),
+    **_pages("page_day", Figure("  the same, the newest day, p50, ms", "11.8"), Figure("  p99, ms", "23")),
+    **_pages("page_bloom", Figure("bloom of 1-3 topics, p50, ms", "483", 10, 4), Figure("  p99, ms", "618")),
+    **_pages("page_ten", Figure("10 topics, page of 1,000, CPU ms", "176", 12, 6), by="cpu"),
+    **_pages("page_many", Figure("500 topics, page of 1,000, CPU ms", "6.5", 12, 6), by="cpu"),
+    **_pages("page_half", Figure("bloom half full, page of 1,000, CPU ms", "6.5", 12, 6), by="cpu"),
+    "page_all": Figure("everything, page after page, CPU µs an envelope", "1.8", 4, 2.7),
+    "page_peak": Figure("  peak resident, MiB"),
+    **_pages("page_million", Figure("{n} different topics: 1-3 of them, p50, ms", "", 10, 4)),
+    **_pages("page_million_bloom", Figure("  bloom of 1-3, p50, ms")),
 }
 
 
@@ -67,6 +98,8 @@ class Run:
     idle: int
     handshakes: int
     seconds: float
+    topics: int
+    pages: int
     values: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
@@ -74,19 +107,23 @@ class Run:
         self.values.setdefault(figure, []).append(value)
         print(f"  {figure} {value:.4g}", file=sys.stderr)
 
-    async def start(self, *flags: str) -> tuple[Server, Enode]:
+    async def start(self, *flags: str, data: Path | None = None) -> tuple[Server, Enode]:
+        """Start a server on an empty folder, or on what was made for it; `flags` come last, and so decide."""
         wide = ("--max-peers", "20000", "--max-peers-per-address", "20000", "--min-pow", "0", "--max-ttl", "4000000")
         limits = [part for name in ("bytes", "envelopes", "connects") for part in ("--limit", f"address_{name}=0")]
-        server = await self.bench.start("waku", self.bench.folder(), *wide, *limits, "--retention", "60", *flags)
+        server = await self.bench.start(
+            "waku", data or self.bench.folder(), *wide, *limits, "--retention", "60", *flags
+        )
         return server, enode.parse(server.log.read_text().split("\n", 1)[0])
 
     def table(self) -> str:
         head = ("figure", "restante", "status-go, elsewhere", "at least", "aim", "verdict")
         rows = [head, tuple("-" * len(word) for word in head)]
-        for name, values in self.values.items():
-            figure = FIGURES[name]
-            value = statistics.median(values)
-            title = figure.title.format(n=f"{self.envelopes:,}", idle=f"{self.idle:,}")
+        for name, figure in FIGURES.items():
+            if name not in self.values:
+                continue
+            value = statistics.median(self.values[name])
+            title = figure.title.format(n=f"{self.envelopes:,}", topics=f"{self.topics:,}", idle=f"{self.idle:,}")
             bounds = ["" if bound is None else f"{bound:g}" for bound in (figure.at_least, figure.aim)]
             rows.append(
                 (
@@ -111,10 +148,6 @@ def verdict(figure: Figure, value: float) -> str:
     if figure.at_least is None or figure.aim is None:
         return ""
     return "aim" if value <= figure.aim else "enough" if value <= figure.at_least else "MISSED"
-
-
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 def parted(raws: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
@@ -187,15 +220,8 @@ async def gather_in_turns(makers: list[Callable[[], Awaitable[Caller]]], at_once
     return found
 
 
-SCENARIOS = {"ingest": ingest, "crowd": crowd, "peers": peers}
-
-
-def hashes_per_second() -> float:
-    data, count = bytes(300), 20_000
-    started = time.perf_counter()
-    for _ in range(count):
-        keccak(data)
-    return count / (time.perf_counter() - started)
+Scenario = Callable[[Run], Awaitable[None]]
+SCENARIOS: dict[str, Scenario] = {"ingest": ingest, "crowd": crowd, "peers": peers, "history": Pages(None)}
 
 
 async def measure(run: Run, names: list[str]) -> None:
@@ -204,7 +230,7 @@ async def measure(run: Run, names: list[str]) -> None:
             print(f"{name}, round {number + 1} ...", file=sys.stderr)
             try:
                 await SCENARIOS[name](run)
-            except (ServerError, OSError, TimeoutError) as error:
+            except (ServerError, OSError, TimeoutError, AssertionError) as error:
                 run.failures.append(f"{name}: {error!r}")
             finally:
                 run.bench.kill_all()
@@ -217,6 +243,9 @@ def main() -> int:
     parser.add_argument("--envelopes", type=int, default=1_000_000)
     parser.add_argument("--quick", action="store_true", help="a smoke run of under a minute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to FILE")
+    parser.add_argument(
+        "--archives", type=Path, metavar="DIR", help="where those of `history` are kept for the next run"
+    )
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the server keeps its data")
     options = parser.parse_args()
     started = time.perf_counter()
@@ -227,10 +256,13 @@ def main() -> int:
         machine = facts(Path(scratch))
         machine["keccak"] = f"{hashes_per_second():,.0f} hashes/s of 300 bytes"
         pin_generator()
+        SCENARIOS["history"] = Pages(options.archives)
         run = Run(
             Bench(Path(scratch), reference_usage=False),
             rounds=1 if quick else options.rounds,
             envelopes=20_000 if quick else options.envelopes,
+            topics=500 if quick else 5000,
+            pages=40 if quick else 200,
             idle=100 if quick else 1000,
             handshakes=200 if quick else 2000,
             seconds=2 if quick else 20,

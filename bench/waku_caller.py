@@ -1,4 +1,4 @@
-"""Peers of the Mailserver: they greet, hand over envelopes made beforehand, and count what is confirmed."""
+"""Peers of the Mailserver: they greet, hand over envelopes made beforehand and count what is confirmed, or ask."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ DATA = 284
 
 TOPICS = [os.urandom(4) for _ in range(5000)]
 
+# Times are perf_counter's: the loop's own, uvloop's, are whole milliseconds.
 _DICE = SystemDice()
 _STATUS = wire.write_options(wire.Options(pow=0.0, light=False, confirmations=True, topics=frozenset()))
 """Interested in nothing: what is measured is not relaying to the senders."""
@@ -51,6 +52,8 @@ class Caller(asyncio.Protocol):
         self.delays: list[float] = []
         self._since: deque[float] = deque()
         self._news = asyncio.Event()
+        self._came: list[bytes] = []
+        self._answer: asyncio.Future[tuple[list[bytes], bytes, float]] | None = None
         self.transport: asyncio.Transport | None = None
 
     async def connect(self) -> Caller:
@@ -82,8 +85,22 @@ class Caller(asyncio.Protocol):
             if wire.read_response(packet.payload).refusals:
                 raise AssertionError(wire.read_response(packet.payload))
             self.confirmed += 1
-            self.delays.append(self.loop.time() - self._since.popleft())
+            self.delays.append(time.perf_counter() - self._since.popleft())
             self._news.set()
+        elif packet.code == wire.P2P_MESSAGE:
+            self._came.append(packet.payload)
+        elif packet.code == wire.REQUEST_COMPLETE and self._answer is not None:
+            came, self._came = self._came, []
+            self._answer.set_result((came, packet.payload, time.perf_counter()))
+
+    async def ask(self, request: bytes) -> tuple[list[bytes], bytes, float]:
+        """Ask; gives the packets of the answer, its end, unread both, and the seconds until that was here."""
+        self._answer = self.loop.create_future()
+        started = time.perf_counter()
+        self._wire.send(wire.REQUEST, request)
+        self._flush()
+        came, end, here = await self._answer
+        return came, end, here - started
 
     def _flush(self) -> None:
         data = self._wire.data_to_send()
@@ -92,7 +109,7 @@ class Caller(asyncio.Protocol):
 
     def hand_over(self, raws: Iterable[bytes]) -> None:
         body = wire.write_envelopes(raws)
-        self._since.append(self.loop.time())
+        self._since.append(time.perf_counter())
         self._wire.send(wire.MESSAGES, body, packed=pack(body))
         self._flush()
 

@@ -12,8 +12,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,8 @@ from restante.waku.keccak import keccak
 START = 1_700_000_000
 DAYS = 30
 TTL = 50
-DATA = 200
+DATA = 284
+"""Bytes of an envelope's data: a sealed payload of 256; 305 with the fields."""
 BATCH = 2000
 LIMIT = 1000
 
@@ -40,6 +42,7 @@ class Shape:
     envelopes: int
     topics: int
 
+    @cached_property
     def names(self) -> list[bytes]:
         dice = random.Random(self.topics)
         return [dice.randbytes(4) for _ in range(self.topics)]
@@ -48,18 +51,18 @@ class Shape:
         return START + int(DAYS * 86400 * share)
 
     def __iter__(self) -> Iterator[Envelope]:
-        names, dice = self.names(), random.Random(1)
+        names, dice = self.names, random.Random(1)
         for number in range(self.envelopes):
             # Each topic in turn, so that all are there; a stride that is no divisor scatters them.
             topic = names[(number * 2_654_435_761) % len(names)]
             yield make(self.sent(number / self.envelopes) + TTL, TTL, topic, dice.randbytes(DATA))
 
 
-async def fill(archive: Archive, shape: Shape) -> float:
+async def fill(archive: Archive, envelopes: Iterable[Envelope]) -> float:
     """Save them all; give the seconds that it took."""
     started = time.perf_counter()
     batch: list[Envelope] = []
-    for envelope in shape:
+    for envelope in envelopes:
         batch.append(envelope)
         if len(batch) == BATCH:
             await archive.save(batch, START)
@@ -87,7 +90,7 @@ def _some(count: int, start: float = 0.0, stop: float = 0.0, days: float = DAYS)
 
     def ask(shape: Shape, dice: random.Random) -> Query:
         number = dice.randint(1, 3) if count == 3 else count
-        topics = frozenset(dice.sample(shape.names(), number)) if count else None
+        topics = frozenset(dice.sample(shape.names, number)) if count else None
         lower = shape.sent(dice.uniform(start, stop))
         return Query(lower=lower, upper=lower + int(days * 86400), topics=topics, limit=LIMIT)
 
@@ -101,7 +104,7 @@ def _filter(count: int) -> Ask:
         if not count:
             half = sum(1 << place for place in dice.sample(range(512), 256))
             return Query(lower=shape.sent(dice.uniform(0, 0.5)), upper=shape.sent(1), bloom=half, limit=LIMIT)
-        topics = dice.sample(shape.names(), dice.randint(1, 3) if count == 3 else count)
+        topics = dice.sample(shape.names, dice.randint(1, 3) if count == 3 else count)
         return Query(lower=shape.sent(0), upper=shape.sent(1), bloom=bloom.of(topics), limit=LIMIT)
 
     return ask

@@ -41,7 +41,8 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
     {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
     {"restante.pipeline.columns"},
-    {"restante.pipeline.cleaning"},
+    {"restante.pipeline.cleaning", "restante.pipeline.fields"},
+    {"restante.pipeline.envelopes", "restante.pipeline.timing"},
     # engines
     {"restante.pipeline.deltalog", "restante.pipeline.partfiles"},
     {"restante.store"},
@@ -51,7 +52,7 @@ LAYERS: list[set[str]] = [
     {"restante.mailbox.takeover.source", "restante.waku.archive.schema"},
     {"restante.waku.archive"},
     {"restante.waku.archive.rows", "restante.waku.archive.pruning", "restante.waku.archive.reading"},
-    {"restante.waku.archive.plans"},
+    {"restante.waku.archive.plans", "restante.waku.archive.readers"},
     {"restante.waku.archive.history"},
     {"restante.waku.archive.checking", "restante.waku.archive.backup", "restante.waku.files"},
     {"restante.waku.files.rlpfile", "restante.waku.files.parquet", "restante.waku.files.leveldb"},
@@ -63,8 +64,12 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.sources"},
     {"restante.pipeline.sources.rows", "restante.pipeline.sources.snapshot", "restante.pipeline.sources.marks"},
     {"restante.pipeline.sources.job", "restante.pipeline.sources.schema"},
-    {"restante.pipeline.sources.reader"},
-    {"restante.pipeline.sources.usage"},
+    {"restante.pipeline.sources.reader", "restante.pipeline.sources.tasks", "restante.pipeline.sources.paths"},
+    {"restante.pipeline.sources.archived"},
+    {"restante.pipeline.sources.rlps", "restante.pipeline.sources.parquets"},
+    {"restante.pipeline.sources.traces", "restante.pipeline.sources.events"},
+    {"restante.pipeline.sources.usage", "restante.pipeline.sources.archive", "restante.pipeline.sources.files"},
+    {"restante.pipeline.sources.logs"},
     {"restante.mailbox.office"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
@@ -73,6 +78,7 @@ LAYERS: list[set[str]] = [
     {"restante.waku.link"},
     {"restante.waku.keyfile", "restante.waku.caller", "restante.waku.results", "restante.waku.statefile"},
     {"restante.waku.post", "restante.waku.ask"},
+    {"restante.waku.follow"},
     {"restante.waku.address", "restante.waku.history", "restante.waku.probe"},
     {"restante.waku.answers"},
     {"restante.waku.relay"},
@@ -89,7 +95,10 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.laketable"},
     {"restante.pipeline.lake", "restante.pipeline.vacuum"},
     {"restante.pipeline.views"},
-    {"restante.cli_waku"},
+    {"restante.pipeline.steps"},
+    {"restante.pipeline.ingest"},
+    {"restante.pipeline.building"},
+    {"restante.cli_waku", "restante.cli_pipeline"},
     {"restante.cli"},
     {"restante.__main__"},
 ]
@@ -117,6 +126,7 @@ PURE = {
     )
 }
 
+PURE |= {"restante.pipeline." + name for name in ("fields", "envelopes", "timing", "sources.events")}
 PURE |= {"restante.address", "restante.pipeline.cleaning", "restante.pipeline.sources.marks"}
 
 PURE |= {

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from restante import __version__, cli_waku
+from restante import __version__, cli_pipeline, cli_waku
 from restante.config import SERVE, Serve, Source, settle, shown
 from restante.errors import Misuse, RestanteError
 
@@ -20,6 +20,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 config_app = typer.Typer(no_args_is_help=True)
 app.add_typer(config_app, name="config", help="Settings.")
 app.add_typer(cli_waku.app, name="waku", help="The Waku Mailserver.")
+app.add_typer(cli_pipeline.app, name="pipeline", help="Tables of what servers leave behind, on Spark.")
 
 
 def main() -> None:

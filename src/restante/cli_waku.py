@@ -164,7 +164,7 @@ def request_command(
     begin: Annotated[
         str, typer.Option("--from", metavar="TIME", help="1700000000, 2026-11-21T13:00 (UTC), -24h or now.")
     ] = "-24h",
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Likewise.")] = "now",
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Likewise. Default: now.")] = None,
     topic: Annotated[
         list[str] | None, typer.Option(metavar="TOPIC", help="8 hexadecimal digits; repeatable.")
     ] = None,
@@ -190,30 +190,53 @@ def request_command(
             metavar="NAME=NUMBER", help="Of a Mailserver: pages, envelopes, bytes, seconds, size; repeatable."
         ),
     ] = None,
+    open_password: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Open what is sealed with the password in it.")
+    ] = None,
+    open_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Open what is sealed for the key in it.")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Then go on with what comes, until Ctrl-C; each envelope comes once.")
+    ] = False,
+    seconds: Annotated[
+        str | None, typer.Option("--for", metavar="SECONDS", help="Of --live: stop by itself after so long.")
+    ] = None,
 ) -> None:
     """Fetch history from Mailservers."""
     import time
 
+    from restante.config import convert
     from restante.waku import enode, results
-    from restante.waku.address import asked_for, how_to_ask
+    from restante.waku.address import asked_for, how_to_ask, opening
     from restante.waku.gaps import Query
-    from restante.waku.history import Where, budgets, fetch
+    from restante.waku.history import Where, budgets, fetch, follow
     from restante.waku.times import read_time
+
+    if live and end is not None:
+        raise Misuse("--live goes on from now: leave --to out")
+    if seconds is not None and not live:
+        raise Misuse("--for tells how long to listen: say --live, too")
 
     now = int(time.time())
     topics, chat = asked_for(channel, topic or [])
-    query = Query(read_time(begin, now, "--from"), read_time(end, now, "--to"), topics)
+    query = Query(read_time(begin, now, "--from"), read_time(end or "now", now, "--to"), topics)
     how = how_to_ask(form, password_file, key, os.environ)
     results.check(output)
-    report = fetch(
-        [enode.parse(each) for each in nodes],
-        query,
-        how,
-        Where(file=output, key=chat, state=state),
-        budgets(limit or []),
-    )
-    for number, words in report.failures.items():
-        print(f"{enode.parse(nodes[number]).address}: {words}", file=sys.stderr)
+    servers = [enode.parse(each) for each in nodes]
+    where = Where(file=output, keys=opening(chat, open_password, open_key), state=state)
+
+    def tell(server: int, words: str) -> None:
+        address = servers[server].address
+        print(words if address in words else f"{address}: {words}", file=sys.stderr)
+
+    if live:
+        duration = None if seconds is None else convert(seconds, Annotated[float, Meta(gt=0)], "--for")
+        report = follow(servers, query, how, where, budgets(limit or []), tell, duration)
+    else:
+        report = fetch(servers, query, how, where, budgets(limit or []))
+        for number, words in report.failures.items():
+            tell(number, words)
     if output is not None:
         print(f"fetched {report.counts['handed over']:,} envelopes")
     if report.missing:

@@ -1,10 +1,12 @@
 """What the pipeline's tests share: one Spark session, since each takes seconds to start."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.runs import World
 from restante.pipeline.spark import session
 
 
@@ -13,3 +15,9 @@ def spark() -> Iterator[SparkSession]:
     """Spark on two cores of this machine, in this process."""
     with session("local[2]", settings={"spark.sql.shuffle.partitions": "4"}) as started:
         yield started
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> World:
+    """A lake that is not there yet."""
+    return World(spark, tmp_path)

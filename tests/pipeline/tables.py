@@ -40,7 +40,7 @@ def rows(name: str, written: Iterable[Mapping[str, Any]]) -> list[Values]:
     """Fill rows up from the base row of their table, and give their values in its order."""
     made = []
     for place, row in enumerate(written):
-        base = dict(BASE.get(name, {}))
+        base: dict[str, Any] = dict(BASE.get(name, {}))
         full = {**base, **({"id": place} if "id" in base else {}), **row}
         times = full.pop("_times", 1)
         if name in BASE and "day" not in full:

@@ -88,7 +88,7 @@ NAMES: Final = ["lake", "my lake", 'l\'ägg "#1" & co; (x)~+@:,']
 @pytest.fixture(scope="module", params=NAMES)
 def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a lake with rows, some of them replaced, some in a second commit."""
-    path = tmp_path_factory.mktemp("readers") / request.param
+    path: Path = tmp_path_factory.mktemp("readers") / request.param
     with opened(path) as table:
         add(spark, table, [*ROWS[:20], letter(99, day="1999-12-31", hour=22)])
         add(spark, table, [*ROWS[20:]], replace={"day": {"1999-12-31"}})

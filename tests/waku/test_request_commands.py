@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
+from durability.bounds import bounded
 from restante.waku import keyfile
+from restante.waku.ask import How, ask
 from restante.waku.dice import SystemDice
 from restante.waku.envelope import make
+from restante.waku.errand import Patience
 from restante.waku.files import parquet, rlpfile
+from restante.waku.gaps import Query
 from restante.waku.sealing import SymmetricKey, seal, topic_of
 from waku.fake_node import listening
 from waku.fixed import KEY
 from waku.letters import EPOCH, letter
 from waku.mailservers import Honest, Refusing
+from waku.processes import node_process
 
 TOPIC = topic_of("status")
 LETTERS = [letter(number, age=-number, topic=TOPIC) for number in range(30)]
@@ -33,13 +40,17 @@ class Result(NamedTuple):
     err: str
 
 
-async def run(*words: str | Path, **environment: str) -> Result:
-    process = await asyncio.create_subprocess_exec(
+async def begun(*words: str | Path, **environment: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "restante", "waku", *map(str, words)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **environment},
     )
+
+
+async def run(*words: str | Path, **environment: str) -> Result:
+    process = await begun(*words, **environment)
     out, err = await process.communicate()
     return Result(process.returncode, out.decode(), err.decode())
 
@@ -100,6 +111,22 @@ async def test_a_channel_is_opened_and_the_password_is_the_mailserver_s(tmp_path
     assert not {"text", "payload", "signer"} & third.keys()
 
 
+async def test_what_is_sealed_with_a_password_or_for_a_key_is_opened(tmp_path: Path) -> None:
+    dice = SystemDice()
+    (tmp_path / "password").write_text("swordfish\n")
+    mine = keyfile.load_or_make(tmp_path / "my.key")
+    sealed = [
+        make(EPOCH + 50, 50, TOPIC, seal(b"by password", to=SymmetricKey.from_password("swordfish"), dice=dice)),
+        make(EPOCH + 51, 50, TOPIC, seal(b"for me", to=mine.public, dice=dice)),
+        make(EPOCH + 52, 50, TOPIC, seal(b"for another", to=KEY.public, dice=dice)),
+    ]
+    keys = ("--open-password", tmp_path / "password", "--open-key", tmp_path / "my.key")
+    async with listening(Honest(sealed)) as (_, enode):
+        result = await run("request", str(enode), *PLAIN, *SINCE, *keys)
+    found = sorted(lines(result.out), key=lambda each: each["sent"])
+    assert [each.get("text") for each in found] == ["by password", "for me", None]
+
+
 async def test_who_is_known_by_a_key(tmp_path: Path) -> None:
     keyfile.load_or_make(tmp_path / "node.key")
     async with listening(Honest(LETTERS)) as (node, enode):
@@ -137,6 +164,63 @@ async def test_what_nobody_answers_for_is_said(tmp_path: Path) -> None:
     assert msgspec.json.decode(state.read_bytes())["known"] == {}
 
 
+async def test_a_password_restricts_where_sealed_requests_alone_are_answered(tmp_path: Path) -> None:
+    """And there the node's public key, which everybody has, opens nothing; where plain ones are answered it does."""
+    (tmp_path / "password").write_text("swordfish\n")
+    told = ("--password-file", str(tmp_path / "password"))
+    now = int(time.time())
+    query = Query(now - 60, now, frozenset([TOPIC]))
+    ways = {
+        "plain": How(form="plain"),
+        "password": How(to=SymmetricKey.from_password("swordfish")),
+        "everybody's": How(to=SymmetricKey.from_password("status-offline-inbox")),
+    }
+    served = {}
+    for forms in (("envelope",), ("envelope", "plain")):
+        options = [word for each in forms for word in ("--requests", each)]
+        async with node_process(tmp_path / "-".join(forms), *told, *options) as node:
+            for name, how in {**ways, "public key": How(to=node.enode.public)}.items():
+                report = await ask([node.enode], query, how, print, patience=Patience(tries=1))
+                served[forms, name] = not report.failures
+    assert {name for (forms, name), well in served.items() if well and len(forms) == 1} == {"password"}
+    assert {name for (forms, name), well in served.items() if well and len(forms) == 2} == {
+        *("plain", "password", "public key"),
+    }
+
+
+async def test_live_goes_on_until_it_is_told_to_stop_and_then_from_there(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    command = ("--channel", "status", "--state", str(state), "--live")
+    async with node_process(tmp_path / "data") as node:
+        posted = [(await run("post", node.url, "before", "--channel", "status")).out]
+        async with bounded("lines"):
+            following = await begun("request", node.url, *command)
+            assert following.stdout is not None
+            said = [await following.stdout.readline()]
+            posted.append((await run("post", node.url, "meanwhile", "--channel", "status")).out)
+            said.append(await following.stdout.readline())
+            following.send_signal(signal.SIGINT)
+            rest, err = await following.communicate()
+        assert (following.returncode, rest, err) == (0, b"", b"")
+        assert [msgspec.json.decode(each)["text"] for each in said] == ["before", "meanwhile"]
+        posted.append((await run("post", node.url, "between", "--channel", "status")).out)
+        file = tmp_path / "rest.jsonl"
+        again = await run("request", node.url, *command, "--for", "6", "-o", file)
+    assert again == (0, "fetched 1 envelopes\n", "")
+    assert [msgspec.json.decode(each)["hash"] for each in [*said, file.read_bytes()]] == [
+        each.strip() for each in posted
+    ]
+
+
+async def test_live_tells_of_a_server_that_is_not_there() -> None:
+    enode = f"enode://{KEY.public.hex()}@127.0.0.1:1"
+    result = await run("request", enode, *PLAIN, "--live", "--for", "1")
+    assert (result.code, result.out) == (1, "")
+    reason, missing = result.err.splitlines()
+    assert reason == "cannot connect to 127.0.0.1:1: Connection refused"
+    assert missing.startswith("nobody answered for all of it")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -147,10 +231,19 @@ async def test_what_nobody_answers_for_is_said(tmp_path: Path) -> None:
         (("--topic", "01020304", "--form", "letter"), "--form is envelope or plain, not 'letter'"),
         (("--topic", "01020304", "--form", "plain", "--password-file", "x"), "leave --password-file out"),
         (("--topic", "01020304", "--password-file", "/nowhere"), "cannot read /nowhere"),
+        (
+            ("--topic", "01020304", "--open-password", "/nowhere"),
+            "cannot read /nowhere: No such file or directory (--open-",
+        ),
+        (("--topic", "01020304", "--open-password", "/dev/null"), "--open-password: it is empty"),
+        (("--topic", "01020304", "--open-key", "/nowhere"), "(--open-key)"),
         (("--topic", "01020304", "-o", "all.csv"), "must end in .jsonl, .rlp or .parquet"),
         (("--topic", "01020304", "--limit", "pages=0"), "--limit: Expected `int` >= 1"),
         (("--topic", "01020304", "--limit", "cows=1"), "unknown field `cows`"),
         (("--topic", "01020304", "--state", "/"), "cannot read /"),
+        (("--topic", "01020304", "--live", "--to", "now"), "--live goes on from now: leave --to out"),
+        (("--topic", "01020304", "--for", "9"), "say --live, too"),
+        (("--topic", "01020304", "--live", "--for", "0"), "--for: '0' is not a number"),
         (("--topic", "01020304", "--state", __file__), "is no state of a requester"),
     ],
 )

@@ -32,6 +32,8 @@ SETTINGS: Final = {
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
+    # It would forget what was observed (DataFrame.observe) of rows of which none is left behind a filter.
+    "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
 }
 """Of every session, wherever it runs: what the tables' rows and files depend on."""
 

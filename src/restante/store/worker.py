@@ -1,4 +1,4 @@
-"""A thread that does one thing after the other, for a loop that must not wait."""
+"""A thread that does one thing after the other, or some that share them, for a loop that must not wait."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ Result = TypeVar("Result")
 
 
 class Worker:
-    """The thread. To go through an executor and its futures takes twice as long, 30 µs of every commit."""
+    """The threads. To go through an executor and its futures takes twice as long, 30 µs of every commit."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, threads: int = 1) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(threads)]
+        for each in self._threads:
+            each.start()
 
     async def do(self, work: Callable[[], Result]) -> Result:
-        """Have something done, when all that came before is; gives its result, or raises what it raised."""
+        """Have something done, when all that came before has begun, with one thread: is done.
+
+        Gives its result, or raises what it raised.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
 
@@ -52,8 +56,10 @@ class Worker:
 
     def end(self) -> None:
         """Wait until all is done that was asked for."""
-        self._work.put(None)
-        self._thread.join()
+        for _ in self._threads:
+            self._work.put(None)
+        for each in self._threads:
+            each.join()
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:

@@ -1,4 +1,4 @@
-"""A caller: one link to a node, to hand envelopes over to it, or to ask it for history."""
+"""A caller: one link to a node, to hand envelopes over to it, to ask it for history, or to listen."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
-from restante.errors import RestanteError, plain
+from restante.errors import PeerError, RestanteError, plain
 from restante.waku import wire
 from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
-from restante.waku.envelope import Envelope
+from restante.waku.envelope import TOPIC, Envelope
 from restante.waku.hello import CLIENT, Capability, Hello, Reason
 from restante.waku.interest import Interest
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key
 from restante.waku.limits import Limits
 from restante.waku.link import Link
-from restante.waku.peer import Answered, Brought, Ended, Event, Greeted, Peer
+from restante.waku.peer import Answered, Brought, Ended, Event, Greeted, Offered, Peer, Poured
 from restante.waku.rlpx import Rlpx, largest
 from restante.waku.wire import Options, Response
 
@@ -34,17 +34,21 @@ class SilentError(CallError):
 Hear = Callable[[Brought | Ended], None]
 """To be told what a trusted node sends of history."""
 
+Live = Callable[[list[Envelope]], None]
+"""To be handed what a node relays, unjudged."""
+
 
 class Caller:
     """One link that we dialled. Use `call`."""
 
-    def __init__(self, interest: Interest, hear: Hear | None = None) -> None:
+    def __init__(self, interest: Interest, hear: Hear | None = None, live: Live | None = None) -> None:
         self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
         self.unfinished = 0
         self.link: Link | None = None
         self._interest = interest
         self._hear = hear
+        self._live = live
         self._greeted: asyncio.Future[None] = self.loop.create_future()
         self._answers: dict[bytes, asyncio.Future[Response]] = {}
 
@@ -108,19 +112,20 @@ class Caller:
 
     def status(self) -> bytes:
         """Give the body of our Status."""
-        topics = self._interest.few()
+        topics = self._interest.topics
         return wire.write_options(
             Options(
                 pow=0.0,
+                bloom=self._interest.bloom if topics is None else None,
                 light=False,
-                confirmations=True,
+                confirmations=self._live is None,  # who listens sends no Batch Ack
                 packets=(0, 0, 0),
-                topics=None if topics is None else frozenset(topics),
+                topics=None if topics is None else frozenset(each.to_bytes(TOPIC) for each in topics),
                 bytes=(0, 0, 0),
             )
         )
 
-    def take(self, _link: Link, event: Event, _payload: bytes) -> None:
+    def take(self, link: Link, event: Event, _payload: bytes) -> None:
         """Handle what the node's packet amounts to."""
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)
@@ -130,6 +135,13 @@ class Caller:
                 waiting.set_result(event.response)
         elif isinstance(event, (Brought, Ended)) and self._hear is not None:
             self._hear(event)
+        elif isinstance(event, Offered) and self._live is not None:
+            self._live(event.envelopes)
+        elif isinstance(event, Poured) and self._live is not None:
+            try:
+                self._live(list(wire.walk_envelopes(event.payload)))
+            except PeerError as error:
+                link.peer.blame(error.words)
 
     def lost(self, _link: Link, _reason: Reason | None, words: str) -> None:
         """Take note that the link is no more."""
@@ -157,13 +169,19 @@ class Caller:
 
 @asynccontextmanager
 async def call(
-    enode: Enode, key: Key, interest: Interest, seconds: float = 10.0, hear: Hear | None = None
+    enode: Enode,
+    key: Key,
+    interest: Interest,
+    seconds: float = 10.0,
+    hear: Hear | None = None,
+    live: Live | None = None,
 ) -> AsyncIterator[Caller]:
     """Connect to a node and greet; goes away politely. Raises CallError, also when that takes longer.
 
-    With `hear` the node is trusted, and may send history. SilentError tells that it is there, and does not greet.
+    With `hear` the node is trusted, and may send history; with `live` it may relay what is of interest. SilentError
+    tells that it is there, and does not greet.
     """
-    caller = Caller(interest, hear)
+    caller = Caller(interest, hear, live)
     try:
         await _reach(caller, enode, key, seconds)
         yield caller

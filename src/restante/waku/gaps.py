@@ -80,6 +80,11 @@ class State(msgspec.Struct):
         name = envelope.topic.hex() if query.topics else query.names()[0]
         self.recent.setdefault(name, {})[envelope.hash.hex()] = envelope.sent
 
+    def also(self, other: State) -> None:
+        """Note the envelopes, too, that another state has noted."""
+        for name, hashes in other.recent.items():
+            self.recent.setdefault(name, {}).update(hashes)
+
     def forget(self, query: Query) -> None:
         """Forget the envelopes of times that are known now: those are asked for no more."""
         for name in query.names():

@@ -1,23 +1,30 @@
-"""`restante waku request`: history from Mailservers, into a file or onto standard output."""
+"""`restante waku request`: history from Mailservers, and what comes live, into a file or onto standard output."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from restante.errors import Misuse
 from restante.ops.progress import progress
 from restante.waku import statefile
-from restante.waku.ask import How, ask
+from restante.waku.ask import How, Keep, Subscriber, ask
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope
 from restante.waku.errand import Budgets, Report
+from restante.waku.follow import Tell
+from restante.waku.follow import follow as follow_topics
 from restante.waku.gaps import Query, State
+from restante.waku.keys import Key
 from restante.waku.results import results
 from restante.waku.sealing import SymmetricKey
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,13 +32,47 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
     file: Path | None = None
     """None: standard output."""
-    key: SymmetricKey | None = None
-    """Opens what is sealed, for lines to say it."""
+    keys: tuple[SymmetricKey | Key, ...] = ()
+    """Open what is sealed, for lines to say it."""
     state: Path | None = None
 
 
 def fetch(servers: Sequence[Enode], query: Query, how: How, where: Where, budgets: Budgets) -> Report:
-    """Fetch what is not known yet. Raises Misuse, and StoreError where it cannot be written.
+    """Fetch what is not known yet. Raises Misuse, and StoreError where it cannot be written."""
+
+    def run(subscriber: Subscriber, state: State, keep: Keep) -> Coroutine[Any, Any, Report]:
+        return ask(servers, query, how, subscriber, state=state, keep=keep, budgets=budgets)
+
+    return _carry_out(run, where)
+
+
+def follow(
+    servers: Sequence[Enode],
+    query: Query,
+    how: How,
+    where: Where,
+    budgets: Budgets,
+    tell: Tell,
+    seconds: float | None,
+) -> Report:
+    """Fetch what is not known yet, and what comes from now on: until SIGINT or SIGTERM, or for so long.
+
+    Raises Misuse, and StoreError where it cannot be written.
+    """
+
+    async def run(subscriber: Subscriber, state: State, keep: Keep) -> Report:
+        until = _told()
+        if seconds is not None:
+            asyncio.get_running_loop().call_later(seconds, until.set)
+        return await follow_topics(
+            servers, query, how, subscriber, until, state=state, keep=keep, tell=tell, budgets=budgets
+        )
+
+    return _carry_out(run, where)
+
+
+def _carry_out(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Report]], where: Where) -> Report:
+    """Have envelopes written and the state kept.
 
     The state is saved when what it tells of is written: page by page onto standard output; when the file is complete
     otherwise, since before it is not there.
@@ -45,16 +86,30 @@ def fetch(servers: Sequence[Enode], query: Query, how: How, where: Where, budget
             statefile.save(where.state, found)
         last = found
 
-    with results(where.file, where.key) as take, progress("request") as advance:
+    with results(where.file, where.keys) as take, progress("request") as advance:
 
         def subscriber(envelopes: list[Envelope]) -> None:
             take(envelopes)
             advance(len(envelopes))
 
-        report = asyncio.run(ask(servers, query, how, subscriber, state=state, keep=keep, budgets=budgets))
+        report = asyncio.run(run(subscriber, state, keep))
     if where.state is not None:
         statefile.save(where.state, last)
     return report
+
+
+def _told() -> asyncio.Event:
+    """Give the event that SIGINT and SIGTERM set; a second one ends the process as if nobody listened."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+
+    def stop() -> None:
+        told.set()
+        for each in SIGNALS:
+            loop.remove_signal_handler(each)
+
+    for each in SIGNALS:
+        loop.add_signal_handler(each, stop)
+    return told
 
 
 def budgets(limits: Sequence[str]) -> Budgets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import sha3
@@ -30,3 +31,9 @@ def keccak(data: bytes) -> bytes:
     """Hash to 32 bytes."""
     digest: bytes = sha3.keccak_256(data).digest()
     return digest
+
+
+def keccaks(each: Iterable[bytes | memoryview]) -> list[bytes]:
+    """Hash many, each to 32 bytes."""
+    begin = sha3.keccak_256
+    return [begin(data).digest() for data in each]

@@ -106,10 +106,11 @@ def _mailserver(settings: WakuServe) -> Mailserver:
 
 
 def _answers(settings: WakuServe, key: Key) -> AnswerTerms:
-    password = read_password(settings.password_file, os.environ) or OFFLINE_INBOX
+    password = SymmetricKey.from_password(read_password(settings.password_file, os.environ) or OFFLINE_INBOX)
     return AnswerTerms(
         demands=Demands(
-            keys=(SymmetricKey.from_password(password), key),
+            # Our public key is in our enode: where it opened requests, a password would restrict nobody.
+            keys=(password, key) if "plain" in settings.requests else (password,),
             min_pow=settings.min_pow,
             require_signature=settings.require_signature,
             forms=frozenset(settings.requests),

@@ -90,9 +90,9 @@ class Fallible(sqlite3.Connection):
 class Meddled:
     """A connection, and what happens before each of its statements."""
 
-    def __init__(self, database: sqlite3.Connection, steps: Iterable[Callable[[], None]]) -> None:
+    def __init__(self, database: sqlite3.Connection, steps: Iterator[Callable[[], None]]) -> None:
         self._database = database
-        self._steps = iter(steps)
+        self._steps = steps
 
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
         for step in self._steps:
@@ -161,7 +161,9 @@ class Sqlite(Engine):
 
     @contextlib.contextmanager
     def meddling(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:
-        with patch.object(self.archive, "reader", Meddled(self.archive.reader, steps)):
+        following = iter(steps)
+        free = [Meddled(each, following) for each in self.archive.readers.free]
+        with patch.object(self.archive.readers, "free", free):
             yield
 
     def save_now(self, batch: Sequence[Envelope]) -> None:

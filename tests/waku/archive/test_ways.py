@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from restante.errors import StoreError
 from restante.waku import bloom
-from restante.waku.archive import history, ids, plans, sqlite
+from restante.waku.archive import history, ids, plans, readers
 from restante.waku.archive.query import Page, Query
+from restante.waku.archive.readers import READERS
 from restante.waku.archive.schema import SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
 from waku.archive.envelopes import envelope
@@ -43,7 +44,7 @@ async def archive(tmp_path: Path) -> AsyncIterator[SqliteArchive]:
 
 def way(archive: SqliteArchive, asked: Query) -> str:
     chosen = plans.choose(
-        archive.reader, asked, ids.floor(asked.lower), ids.floor(asked.upper + 1) - 1, asked.limit + 1
+        archive.readers.free[0], asked, ids.floor(asked.lower), ids.floor(asked.upper + 1) - 1, asked.limit + 1
     )
     assert chosen is not None
     kinds = {plans.EVERYTHING: "everything", plans.FEW: "few", plans.MERGE: "merge"}
@@ -143,20 +144,25 @@ async def test_a_page_leaves_no_transaction_behind(archive: SqliteArchive) -> No
         assert archive.database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
 
 
+BOUND = 30
+"""Seconds, after which something that was to happen will not."""
+
+
 class Held:
-    """A search that has begun, and goes on for long once it is let."""
+    """Searches that begin, and go on for long once they are let."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-        self.begun = threading.Event()
+        self.begun = threading.Semaphore(0)
         self.let = threading.Event()
+        self.over = threading.Semaphore(0)
         self.ended: list[str] = []
         self._rows = rows
         monkeypatch.setattr(history, "page", self._page)
 
     def _page(self, database: sqlite3.Connection, *_: Any) -> Page:
         def hold(_: int) -> None:
-            self.begun.set()
-            self.let.wait()
+            self.begun.release()
+            self.let.wait(BOUND)
 
         database.create_function("hold", 1, hold)
         count = f"WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT {self._rows})"
@@ -165,40 +171,76 @@ class Held:
         except sqlite3.OperationalError as error:
             self.ended.append(str(error))
             raise
+        finally:
+            self.over.release()
         return history.NOTHING
 
 
 async def test_a_search_that_nobody_waits_for_stops(archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch, 30_000_000)
     asking = asyncio.create_task(archive.page(ask()))
-    await asyncio.to_thread(held.begun.wait)
+    assert await asyncio.to_thread(held.begun.acquire, timeout=BOUND)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
     held.let.set()
-    assert (await archive.counts()).envelopes == len(ROWS)  # the next one in line
+    assert await asyncio.to_thread(held.over.acquire, timeout=BOUND)
     assert held.ended == ["interrupted"]
+    for _ in range(READERS + 1):
+        assert (await archive.counts()).envelopes == len(ROWS)
+
+
+async def test_while_one_searches_another_is_answered(
+    archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch, 10)
+    asking = [asyncio.create_task(archive.page(ask())) for _ in range(READERS - 1)]
+    for _ in asking:
+        assert await asyncio.to_thread(held.begun.acquire, timeout=BOUND)
+    async with asyncio.timeout(BOUND):
+        assert (await archive.counts()).envelopes == len(ROWS)
+    held.let.set()
+    assert await asyncio.gather(*asking) == [history.NOTHING] * len(asking)
 
 
 async def test_who_goes_stops_nobody_elses_search_and_who_writes_waits_for_none(
     archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch, 10)
-    asking = asyncio.create_task(archive.page(ask()))
-    await asyncio.to_thread(held.begun.wait)
+    asking = [asyncio.create_task(archive.page(ask())) for _ in range(READERS)]
+    for _ in asking:
+        assert await asyncio.to_thread(held.begun.acquire, timeout=BOUND)
     behind = asyncio.create_task(archive.topics())
     await archive.save([envelope(5000, 1)], 1)
+    assert not behind.done()
     behind.cancel()
     with pytest.raises(asyncio.CancelledError):
         await behind
     held.let.set()
-    assert await asking == history.NOTHING
+    assert await asyncio.gather(*asking) == [history.NOTHING] * READERS
     assert held.ended == []
     assert (await archive.counts()).envelopes == len(ROWS) + 1
 
 
+async def test_who_goes_stops_its_own_search_and_not_the_one_beside_it(
+    archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch, 300_000)
+    going, staying = (asyncio.create_task(archive.page(ask())) for _ in range(2))
+    for _ in range(2):
+        assert await asyncio.to_thread(held.begun.acquire, timeout=BOUND)
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    held.let.set()
+    assert await staying == history.NOTHING
+    assert await asyncio.to_thread(held.over.acquire, timeout=BOUND)
+    assert await asyncio.to_thread(held.over.acquire, timeout=BOUND)
+    assert held.ended == ["interrupted"]
+
+
 def test_a_search_that_was_given_up_before_its_turn_does_not_begin() -> None:
-    turn = sqlite._Turn(sqlite3.connect(":memory:"))
+    turn = readers.Turn([sqlite3.connect(":memory:")])
     turn.stop()
     with pytest.raises(StoreError, match="nobody waits"):
-        turn.take(lambda: pytest.fail("it began"))
+        turn.take(lambda _: pytest.fail("it began"))

@@ -141,24 +141,28 @@ NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 _SPEC: Final = re.compile(r"(?P<name>[^=@]*)(@(?P<server>[^=]*))?=(?P<path>.+)", re.DOTALL)
 
+_GLOB: Final = frozenset("*?[")
+
 Kind = Callable[[Spec, Look], Source | None]
 """Gives the source, where the path is of this kind; raises Misuse where it is, and cannot be used."""
 
 
 def kinds() -> tuple[Kind, ...]:
     """Give the kinds of sources there are, in the order in which they are tried."""
-    from restante.pipeline.sources import usage
+    from restante.pipeline.sources import archive, files, logs, usage
 
-    return (usage.recognised,)
+    return (usage.recognised, archive.recognised, files.recognised, logs.recognised)
 
 
 def recognise(spec: str) -> Source:
     """Tell what a source is, by what is in the file or directory, never by its name.
 
-    Raises Misuse where it is of no known kind, or there is none.
+    Raises Misuse where it is of no known kind, or there is none; SourceError where it is one that cannot be read.
     """
     named = parse(spec)
     look = _look(named.path)
+    if look.files is None and not look.head:
+        raise Misuse(f"{named.path} is empty: nothing tells what it is to hold (source {named.name})")
     for kind in kinds():
         source = kind(named, look)
         if source is not None:
@@ -194,7 +198,14 @@ def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
     return found
 
 
+def is_glob(path: Path) -> bool:
+    """Tell whether a path means the files that it matches."""
+    return bool(_GLOB & set(str(path))) and not path.exists()
+
+
 def _look(path: Path) -> Look:
+    if is_glob(path):
+        return Look(frozenset(), b"")
     try:
         if path.is_dir():
             return Look(frozenset(entry.name for entry in path.iterdir()), b"")

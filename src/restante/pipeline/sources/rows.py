@@ -42,10 +42,15 @@ def ddl(table: Table) -> str:
     return ", ".join(f"`{column.name}` {column.type}" for column in columns(table))
 
 
+def schema(table: Table) -> pa.Schema:
+    """Give that schema as Arrow has it."""
+    return pa.schema([(column.name, _ARROW[column.type]) for column in columns(table)])
+
+
 def batches(table: Table, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
     """Put rows, each a value per column, into Arrow's batches."""
-    schema = pa.schema([(column.name, _ARROW[column.type]) for column in columns(table)])
+    of = schema(table)
     rest = iter(rows)
     while some := list(islice(rest, BATCH)):
-        arrays = [pa.array(values, field.type) for values, field in zip(zip(*some, strict=True), schema, strict=True)]
-        yield pa.record_batch(arrays, schema=schema)
+        arrays = [pa.array(values, field.type) for values, field in zip(zip(*some, strict=True), of, strict=True)]
+        yield pa.record_batch(arrays, schema=of)

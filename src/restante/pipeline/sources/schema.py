@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from restante.pipeline import cleaning
-from restante.pipeline.cleaning import RULES, Fault
+from restante.pipeline.cleaning import RULES, Faulty
 from restante.pipeline.schemas import CLIENT_VERSIONS
 from restante.pipeline.sources import Say, SourceError
 
@@ -97,16 +97,14 @@ def id_column(database: sqlite3.Connection, shape: Shape, table: str, name: str,
     for column in (*taken, "id") if shape.own else taken:
         if column not in present:
             raise SourceError(f"source {name}: table {called} has no column {column}")
+    # A column of that name would stand for itself (sqlite.org/rowidtable.html).
+    free = [word for word in ("rowid", "oid", "_rowid_") if word not in map(str.lower, present)]
+    if not free and not shape.own:
+        raise SourceError(f"source {name}: table {called} hides its rows' ids")
     for column in present:
         if column not in taken and column not in shape.others:
             say(f"source {name}: column {called}.{shown(column)} is not known, and left out")
-    if shape.own:
-        return "id"
-    # A column of that name would stand for itself (sqlite.org/rowidtable.html).
-    free = [word for word in ("rowid", "oid", "_rowid_") if word not in map(str.lower, present)]
-    if not free:
-        raise SourceError(f"source {name}: table {called} hides its rows' ids")
-    return free[0]
+    return "id" if shape.own else free[0]
 
 
 def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: cleaning.Limits) -> int | None:
@@ -119,10 +117,10 @@ def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: clean
         raise SourceError(f"source {name}: there is no table {called}, which has the blur of its times")
     found = database.execute(f"SELECT blur_time FROM {called}").fetchall()  # noqa: S608
     blur = found[-1][0] if found else None
-    us = cleaning.duration(blur, within) if blur else 0
-    if isinstance(us, Fault):
-        raise SourceError(f"source {name}: the blur in {called} is no number of seconds: correct it there")
-    return us or None
+    try:
+        return (cleaning.duration(blur, within) if blur else 0) or None
+    except Faulty:
+        raise SourceError(f"source {name}: the blur in {called} is no number of seconds: correct it there") from None
 
 
 def shown(words: str) -> str:

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,30 +29,30 @@ LITTLE: Final = 64 << 20
 
 
 class Pace(NamedTuple):
-    """How a copy is made, so that nobody waits for it."""
+    """How a copy is made, so that nobody waits for it long."""
 
-    step: int
-    """Bytes that are copied at once."""
+    step: float
+    """Seconds that a step may take; a writer that meets it waits for its end."""
     rest: float
     """How much longer than the last step nothing is done; not less than REST."""
+    tries: int = 3
 
 
-PACES: Final = (
-    Pace(256 << 10, 5.0),
-    Pace(512 << 10, 3.0),
-    Pace(1 << 20, 2.0),
-    Pace(2 << 20, 1.0),
-    Pace(4 << 20, 0.5),
-)
-"""One for each try: a database that is written to so often that a careful copy never ends is copied faster. A writer
-that meets a step waits for its end, and up to 25 ms because SQLite looks again only then (sqlite3.c, delays of
-sqliteDefaultBusyCallback). The longest step takes 4 ms from memory, and 40 from a disk that turns."""
+PACES: Final = (Pace(0.002, 5.0), Pace(0.005, 3.0), Pace(0.01, 2.0), Pace(0.02, 1.0), Pace(0.04, 0.5, tries=10))
+"""A database that is written to so often that a careful copy never ends is copied faster. Even so a commit waits for
+40 ms and the 25 until SQLite looks again (sqlite3.c, sqliteDefaultBusyCallback), not for the tenth of a second that
+people would notice. Some 40 MB are one such step, from memory: those are copied whatever is written."""
+
+TRIES: Final = tuple(pace for pace in PACES for _ in range(pace.tries))
+
+FIRST: Final = 256 << 10
+"""Bytes of the first try's steps: a millisecond or less, but on a disk that turns."""
+
+FASTER: Final = 4
+"""How much larger the steps of a try may be than those of the last: how long they take is only guessed from those."""
 
 REST: Final = 0.002
 """Seconds: time for a writer that waits to see that it may go on (its first looks are 1 and 2 ms apart)."""
-
-TRIES: Final = 3
-"""At each pace."""
 
 
 class _Changed(Exception):  # noqa: N818 - it ends a try, and is no error
@@ -110,26 +111,28 @@ def _must_fit(theirs: sqlite3.Connection, folder: Path, name: str) -> None:
 
 def _copy(theirs: sqlite3.Connection, copy: Path, name: str, sleep: Callable[[float], None]) -> None:
     size = _pragma(theirs, "page_size")
+    theirs.execute("PRAGMA busy_timeout = 0")  # who has it is waited for between steps
     [(mode,)] = theirs.execute("PRAGMA journal_mode")
     if mode == "wal":
         theirs.execute("BEGIN")
         theirs.execute("SELECT 1 FROM sqlite_schema").fetchone()  # this moment it is
-    for pace in PACES:
-        for _ in range(TRIES):
-            copy.unlink(missing_ok=True)
-            try:
-                with closing(sqlite3.connect(copy, isolation_level=None)) as ours:
-                    ours.execute("PRAGMA synchronous = OFF")  # nobody misses it after a crash
-                    steps = _Steps(pace, name, sleep)
-                    theirs.backup(ours, pages=max(1, pace.step // size), progress=steps.done, sleep=REST)
-                    # It came with the mode of theirs; in a log's, who reads makes files beside it.
-                    ours.execute("PRAGMA journal_mode = DELETE").fetchone()
-            except _Changed:
-                continue
+    pages = max(1, FIRST // size)
+    for pace in TRIES:
+        copy.unlink(missing_ok=True)
+        steps = _Steps(pace, name, sleep)
+        try:
+            with closing(sqlite3.connect(copy, isolation_level=None)) as ours:
+                ours.execute("PRAGMA synchronous = OFF")  # nobody misses it after a crash
+                theirs.backup(ours, pages=pages, progress=steps.done, sleep=REST)
+                # It came with the mode of theirs; in a log's, who reads makes files beside it.
+                ours.execute("PRAGMA journal_mode = DELETE").fetchone()
+        except _Changed:
+            pages = max(1, min(FASTER * pages, round(pages * pace.step / steps.mean)))
+        else:
             return
     raise SourceError(
-        f"source {name}: it was written to all the while, {len(PACES) * TRIES} copies were begun in vain: ingest it"
-        " when its server has less to do, or from a copy of it"
+        f"source {name}: it was written to all the while, {len(TRIES)} copies were begun in vain: ingest it when its"
+        " server has less to do, or from a copy of it"
     )
 
 
@@ -140,10 +143,17 @@ class _Steps:
         self._pace, self._name, self._sleep = pace, name, sleep
         self._copied = 0
         self._begun = self._got_on = time.monotonic()
+        self._steps, self._seconds = 0, 0.0
+
+    @property
+    def mean(self) -> float:
+        """Seconds that a step took; not less than a clock can tell."""
+        return max(0.0001, self._seconds / max(1, self._steps))
 
     def done(self, status: int, remaining: int, total: int) -> None:
         """Take note of a step; SQLite has let go of the database."""
         now = time.monotonic()
+        took = now - self._begun
         if status in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             if now - self._got_on > BUSY:
                 raise SourceError(
@@ -151,12 +161,14 @@ class _Steps:
                     " ingest a copy"
                 )
         else:
+            self._steps += 1
+            self._seconds += took
             if total - remaining <= self._copied and status != sqlite3.SQLITE_DONE:
                 raise _Changed
             self._copied = total - remaining
             self._got_on = now
         if status != sqlite3.SQLITE_DONE:
-            self._sleep(max(REST, self._pace.rest * (now - self._begun)))
+            self._sleep(max(REST, self._pace.rest * took))
         self._begun = time.monotonic()
 
 
@@ -180,8 +192,8 @@ def _words(error: sqlite3.Error, path: Path) -> str:
     return f"cannot read {path}: {error}"
 
 
-def _text(value: bytes) -> str:
-    return value.decode(errors="surrogateescape")
+_text: Final = partial(str, encoding="utf-8", errors="surrogateescape")
+"""No function of ours: it is called for every text there is."""
 
 
 def _pragma(database: sqlite3.Connection, name: str) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
+from restante.pipeline.schemas import CLEAN, Table
 from restante.pipeline.tables import envelopes, hours, outcomes, timing, versions
 from restante.pipeline.tables.build import Build
 
@@ -12,3 +14,6 @@ BUILDS: Final[dict[str, Build]] = {
     for build in (*outcomes.BUILDS, *hours.BUILDS, *versions.BUILDS, *timing.BUILDS, *envelopes.BUILDS)
 }
 """By name, each after those that it is made of."""
+
+TABLES: Final[Mapping[str, Table]] = {**CLEAN, **{name: build.table for name, build in BUILDS.items()}}
+"""All tables of a lake, in the order in which they are made."""

@@ -1,4 +1,4 @@
-"""The SQLite engine: one connection that writes, in a thread of its own, and one that reads, in another.
+"""The SQLite engine: one connection that writes, in a thread of its own, and some that read, in theirs.
 
 WAL with synchronous=FULL: a commit that returned is on disk, and whoever reads sees the archive as it was when he
 began, without a lock (sqlite.org/wal.html#concurrency).
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from restante.store.directory import lock
 from restante.store.worker import Worker
 from restante.waku.archive import Archived, Counts, TopicCount, history, pruning, reading, rows
 from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
+from restante.waku.archive.readers import Readers
 from restante.waku.archive.schema import FILE, SCHEMA
 from restante.waku.envelope import Envelope
 
@@ -32,9 +32,6 @@ BUSY_SECONDS: Final = 5.0
 
 CACHE: Final = 64 << 20
 """Bytes of pages that the writer keeps: the ends of some thousand topics, and the table's."""
-
-READ_CACHE: Final = 16 << 20
-"""Bytes of pages that the reader keeps: the upper ones of table and index, and what a page of history passes."""
 
 CHECKPOINT: Final = 64 << 20
 """Bytes to be moved from the log into the database at a time, about: a page that changes often is moved once."""
@@ -50,12 +47,11 @@ no room (os_unix.c, unixWrite), before the one that makes the transaction count;
 class SqliteArchive:
     """One process, one data directory. See Archive for the promises."""
 
-    def __init__(self, database: sqlite3.Connection, reader: sqlite3.Connection, held: int) -> None:
+    def __init__(self, database: sqlite3.Connection, readers: Readers, held: int) -> None:
         self.database = database
-        self.reader = reader
+        self.readers = readers
         self._held = held
         self._writing = Worker("archive-write")
-        self._reading = Worker("archive-read")
         self._unmoved = 0
         """Bytes in the log since the last checkpoint, about."""
         self._failed = False
@@ -71,7 +67,7 @@ class SqliteArchive:
             try:
                 database.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
                 database.execute(f"PRAGMA cache_size = {-CACHE // 1024}")
-                return cls(database, _reader(path), held)
+                return cls(database, Readers.open(path), held)
             except BaseException:
                 database.close()
                 raise
@@ -151,79 +147,26 @@ class SqliteArchive:
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     async def counts(self) -> Counts:
-        return await self._read(lambda: reading.counts(self.reader))
+        return await self.readers.read(reading.counts)
 
     async def older(self, before: int) -> int:
-        return await self._read(lambda: reading.older(self.reader, before))
+        return await self.readers.read(lambda database: reading.older(database, before))
 
     async def topics(self) -> list[TopicCount]:
-        return await self._read(lambda: reading.topics(self.reader))
+        return await self.readers.read(reading.topics)
 
     async def after(self, arrival: int, limit: int) -> list[Archived]:
-        return await self._read(lambda: reading.after(self.reader, arrival, limit))
+        return await self.readers.read(lambda database: reading.after(database, arrival, limit))
 
     async def page(self, query: Query, bounds: Bounds = BOUNDS) -> Page:
-        return await self._read(lambda: history.page(self.reader, query, bounds))
-
-    async def _read(self, work: Callable[[], Result]) -> Result:
-        turn = _Turn(self.reader)
-        try:
-            return await self._reading.do(lambda: turn.take(work))
-        except asyncio.CancelledError:
-            turn.stop()
-            raise
+        return await self.readers.read(lambda database: history.page(database, query, bounds))
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
-        self._reading.end()
+        self.readers.close()
         self._writing.end()
-        self.reader.close()
         self._checkpoint("TRUNCATE")
         self.database.close()
         os.close(self._held)
-
-
-class _Turn:
-    """One use of the reader, which whoever asked for it may end from another thread."""
-
-    def __init__(self, reader: sqlite3.Connection) -> None:
-        self._reader = reader
-        self._lock = threading.Lock()
-        self._running = False
-        self._over = False
-
-    def take(self, work: Callable[[], Result]) -> Result:
-        """Do the work."""
-        with self._lock:
-            if self._over:
-                raise StoreError("nobody waits for it any more")
-            self._running = True
-        try:
-            return work()
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot read the archive: {error}") from error
-        finally:
-            with self._lock:
-                self._running = False
-
-    def stop(self) -> None:
-        """End the statement that is running in this turn, and none of another's.
-
-        One that begins in this very moment goes on to its end, which is never far.
-        """
-        with self._lock:
-            self._over = True
-            if self._running:
-                self._reader.interrupt()
-
-
-def _reader(path: Path) -> sqlite3.Connection:
-    try:
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        reader = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-        reader.execute(f"PRAGMA cache_size = {-READ_CACHE // 1024}")
-    except sqlite3.Error as error:
-        raise StoreError(f"cannot open {path}: {error}") from error
-    return reader

@@ -1,0 +1,168 @@
+"""`restante pipeline build`: the clean tables → the tables that reports are made of, day by day.
+
+A day is built anew where rows of it, or of days that reach into it, came or went since it was built. It is replaced
+whole, in one commit, so that a run that was killed has built it or has not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import date
+from typing import Final, NamedTuple
+
+import msgspec
+
+from restante.pipeline.ingest import Run
+from restante.pipeline.laketable import LakeTable
+from restante.pipeline.notes import Note
+from restante.pipeline.steps import Step
+from restante.pipeline.tables import BUILDS, TABLES
+from restante.pipeline.tables.build import Build
+
+ROWS: Final = 5_000_000
+"""Rows of the inputs that one job reads, about: what Spark's Java of a small machine sorts without a great deal of
+room on the disk (bench/pipeline.py), and what is lost where a run is killed."""
+
+
+class Built(NamedTuple):
+    """What a run did with a table."""
+
+    table: str
+    days: Sequence[date]
+    """That were built anew, or are to be (`plan`)."""
+    rows: int = 0
+
+
+class Days(NamedTuple):
+    """From a day to another, both included."""
+
+    first: date
+    last: date
+
+
+def build(
+    run: Run, only: Days | None = None, *, plan: bool = False, builds: Mapping[str, Build] = BUILDS
+) -> list[Built]:
+    """Build the tables' days that are not up to date, or only tell which these are (`plan`).
+
+    `only` builds these days, up to date or not, and leaves others as they are. Raises StoreError where the lake
+    cannot be read or written, SparkError where a job fails.
+    """
+    found = []
+    coming: dict[str, set[date]] = {}  # when planning: what inputs that are built themselves will have
+    for each in builds.values():
+        target = run.lake.table(each.table)
+        inputs = {name: run.lake.table(TABLES[name]) for name in each.inputs}
+        behind = _behind(each, target, inputs, coming)
+        days = sorted(behind if only is None else _within(each, inputs, only))
+        if plan:
+            coming[each.table.name] = set(days)
+            found.append(Built(each.table.name, days))
+            continue
+        rows = 0
+        if days:
+            with run.steps.step(each.table.name, run.tasks) as step:
+                rows = _build(run, each, target, inputs, days, step, up_to_date=only is None)
+                step.done(f"{_counted(days)}, {rows:,} rows")
+        found.append(Built(each.table.name, days, rows))
+    return found
+
+
+def _behind(
+    each: Build, target: LakeTable, inputs: Mapping[str, LakeTable], coming: Mapping[str, Collection[date]]
+) -> set[date]:
+    """Name the days that are not up to date; never one of which an input has dropped rows, by age."""
+    built = _built(target)
+    found: set[date] = set()
+    first = date.min
+    for name, table in inputs.items():
+        changed = {date.fromisoformat(day) for note in table.notes(built.get(name, -1)) for day in note.days}
+        found |= each.touches(name, changed | set(coming.get(name, ())))
+        first = max(first, _kept(each, name, table))
+    return {day for day in found if day >= first}
+
+
+def _built(target: LakeTable) -> Mapping[str, int]:
+    """Give the version of each input that the table is up to date with."""
+    return next((note.built for note in target.notes() if note.built), {})
+
+
+def _kept(each: Build, name: str, table: LakeTable) -> date:
+    """Give the first day that can be built from what an input still has."""
+    kept = next((note.kept for note in table.notes() if note.kept), None)
+    if kept is None:
+        return date.min
+    return max(day for day in each.touches(name, {date.fromisoformat(kept)}))
+
+
+def _within(each: Build, inputs: Mapping[str, LakeTable], only: Days) -> set[date]:
+    """Name the days of a range that have rows in an input, and can be built."""
+    found: set[date] = set()
+    first = only.first
+    for name, table in inputs.items():
+        there = {date.fromisoformat(file.partition["day"] or "") for file in table.files()}
+        found |= each.touches(name, there)
+        first = max(first, _kept(each, name, table))
+    return {day for day in found if first <= day <= only.last}
+
+
+def _build(
+    run: Run,
+    each: Build,
+    target: LakeTable,
+    inputs: Mapping[str, LakeTable],
+    days: Sequence[date],
+    step: Step,
+    *,
+    up_to_date: bool,
+) -> int:
+    from pyspark.sql import functions as f
+
+    spark = run.spark()
+    note = Note(run=run.name, table=each.table.name, finished=0.0)
+    versions = {name: table.version for name, table in inputs.items() if table.version is not None}
+    rows, past = 0, 0
+    parts = list(_parts(each, inputs, days))
+    for part in parts:
+        frames = {
+            name: table.read(spark, {"day": {day.isoformat() for day in each.reads(name, part)}})
+            for name, table in inputs.items()
+        }
+        made = each.rows(frames).where(f.col("day").isin(list(part)))
+        staged = target.stage(made.hint("rebalance", *each.table.partitions))
+        rows += staged.rows
+        # Up to date it is when all its days are: not before the last commit.
+        built = versions if up_to_date and part is parts[-1] else {}
+        target.commit(
+            [staged],
+            note=msgspec.structs.replace(note, finished=run.now(), built=built),
+            replace={"day": {day.isoformat() for day in part}},
+        )
+        past += len(part)
+        if past < len(days):
+            step.so_far(f"{past:,} of {_counted(days)}, {rows:,} rows")
+    return rows
+
+
+def _parts(each: Build, inputs: Mapping[str, LakeTable], days: Sequence[date]) -> Iterator[Sequence[date]]:
+    """Cut the days into jobs of so many rows each, or of one day where that has more."""
+    weights: dict[str, Counter[str]] = {name: Counter() for name in inputs}
+    for name, table in inputs.items():
+        for file in table.files():
+            weights[name][file.partition["day"] or ""] += file.rows
+    part: list[date] = []
+    rows = 0
+    for day in days:
+        more = sum(weights[name][read.isoformat()] for name in inputs for read in each.reads(name, {day}))
+        if part and rows + more > ROWS:
+            yield part
+            part, rows = [], 0
+        part.append(day)
+        rows += more
+    if part:
+        yield part
+
+
+def _counted(days: Sequence[date]) -> str:
+    return f"{len(days):,} day{'s' * (len(days) != 1)}"

@@ -1,0 +1,176 @@
+"""`restante pipeline ingest`: what is new at the sources → the lake's clean tables, each in one commit.
+
+A row is read once: it is clean, a duplicate, or in quarantine, and a commit's ledger counts them against what the
+source itself counts. The commit carries the marks from which the next run goes on, so a run that was killed has done
+a table or has not; what it left undone the next one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from restante.errors import StoreError
+from restante.pipeline import sources as from_
+from restante.pipeline.lake import Lake
+from restante.pipeline.laketable import LakeTable
+from restante.pipeline.notes import Ledger, Mark, Note
+from restante.pipeline.schemas import QUARANTINE, Table
+from restante.pipeline.sources import DUPLICATE, Opened, Source, SourceError, Span, Terms
+from restante.pipeline.steps import Steps
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Run(NamedTuple):
+    """What a run works with."""
+
+    lake: Lake
+    name: str
+    """Stands for the run in the notes of its commits."""
+    now: Callable[[], float]
+    """Seconds since 1970."""
+    spark: Callable[[], SparkSession]
+    """Gives the session, which is begun when it is first asked for."""
+    steps: Steps
+    scratch: Path
+    """A folder for copies; nobody else may read it."""
+
+    def tasks(self) -> tuple[int, int] | None:
+        """Tell how many of Spark's tasks are done, and of how many."""
+        from restante.pipeline.spark import tasks
+
+        return tasks(self.spark())
+
+
+class Taken(NamedTuple):
+    """What a run did with a table of a source."""
+
+    source: str
+    table: str
+    span: Span | None
+    """What was new; None: nothing."""
+    ledger: Ledger | None = None
+    """None: nothing was new, or it was only planned."""
+    failure: str = ""
+    """Why nothing of the source was taken from here on."""
+
+
+def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[Taken]:
+    """Take what is new at all sources, or only tell what that is (`plan`).
+
+    A source that cannot be read is told of and passed over. Raises StoreError where the lake cannot be written,
+    SparkError where a job fails.
+    """
+    terms = Terms(run.now(), run.lake.first_day, from_.origins(sources))
+    found: list[Taken] = []
+    for source in sources:
+        try:
+            with source.opened(run.scratch, run.steps.say, terms) as opened:
+                found.extend(_take(run, source, opened, table, plan=plan) for table in opened.tables)
+        except SourceError as error:
+            found.append(Taken(source.name, "", None, failure=str(error)))
+    return found
+
+
+def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool) -> Taken:
+    target = run.lake.table(table)
+    span = opened.span(table.name, marks(target, source.name))
+    if span is None or plan:
+        return Taken(source.name, table.name, span)
+    if span.why:
+        rows = ", and its rows replaced" if span.replace else ""
+        run.steps.say(f"source {source.name}: {table.name} is read anew{rows}: {span.why}")
+    with run.steps.step(f"{source.name}: {table.name}", run.tasks) as step:
+        ledger = _read(run, source, opened, span, target)
+        step.done(f"{ledger.read:,} rows")
+    return Taken(source.name, table.name, span, ledger)
+
+
+def marks(table: LakeTable, source: str) -> Mapping[str, Mark]:
+    """Give the marks that the last commit from a source left; {} where there is none."""
+    return next((note.marks for note in table.notes() if note.source == source and note.ledger), {})
+
+
+def _read(run: Run, source: Source, opened: Opened, span: Span, target: LakeTable) -> Ledger:
+    """Read a span, and commit what came of it."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    spark = run.spark()
+    seen = Observation("ledger")
+    rows = opened.rows(spark, span)
+    watched = rows.observe(
+        seen,
+        f.count(f.lit(1)).alias("read"),
+        f.count_if(f.col("fault") == DUPLICATE).alias("duplicate"),
+        f.count_if(f.col("fault") != DUPLICATE).alias("quarantined"),
+    )
+    clean = watched.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
+    staged = target.stage(clean.hint("rebalance", "day"))  # few files to a day, however days are mixed
+    ledger = Ledger(
+        **{name: int(seen.get[name]) for name in ("read", "duplicate", "quarantined")},
+        clean=staged.rows,
+        missed=span.missed,
+        counted=span.counted,
+        first=min((part.first for part in span.parts), default=None),
+        last=max((part.last for part in span.parts), default=None),
+        replaced=span.replace,
+    )
+    try:
+        _check(ledger, source, span)
+        if ledger.quarantined:
+            _quarantine(run, source, span.table, rows)
+    except BaseException:
+        staged.discard()
+        raise
+    target.commit(
+        [staged],
+        note=Note(
+            run=run.name,
+            table=span.table,
+            finished=run.now(),
+            source=source.name,
+            ledger=ledger,
+            marks=dict(span.marks),
+        ),
+        replace={"source": {source.name}} if span.replace else None,
+    )
+    return ledger
+
+
+def _check(ledger: Ledger, source: Source, span: Span) -> None:
+    if ledger.read != ledger.counted:
+        raise SourceError(
+            f"source {source.name}: {span.table} has {ledger.counted:,} rows and {ledger.read:,} were read;"
+            " nothing of it was taken. Its file is damaged, or it was changed by hand: check it"
+        )
+    if ledger.read != ledger.clean + ledger.duplicate + ledger.quarantined:
+        raise StoreError(
+            f"of {ledger.read:,} rows of {span.table} {ledger.clean:,} were written, and"
+            f" {ledger.duplicate + ledger.quarantined:,} were not to be: nothing was committed. Run this again"
+        )
+
+
+def _quarantine(run: Run, source: Source, table: str, rows: DataFrame) -> None:
+    """Commit what has a fault, but what is in quarantine already: a run that was killed may have been here before."""
+    from pyspark.sql import functions as f
+
+    target = run.lake.table(QUARANTINE)
+    today = datetime.fromtimestamp(run.now(), UTC).date()
+    bad = rows.where(f.col("fault").isNotNull() & (f.col("fault") != DUPLICATE)).select(
+        f.lit(table).alias("table"),
+        "identity",
+        f.col("fault").alias("reason"),
+        "digest",
+        f.lit(today).alias("day"),
+        f.lit(source.name).alias("source"),
+    )
+    known = target.read(run.spark(), {"source": {source.name}}).select("table", "identity", "digest")
+    new = target.stage(bad.join(known, ["table", "identity", "digest"], "left_anti"))
+    if new.rows:
+        note = Note(run=run.name, table=QUARANTINE.name, finished=run.now(), source=source.name)
+        target.commit([new], note=note)

@@ -1,0 +1,244 @@
+"""Waku archives: what has arrived since the mark.
+
+Arrival numbers are given in the order of commits and never twice (restante/waku/archive/sql), so reading goes on
+behind the last one. Envelopes that were pruned before they were read are missed. Where another archive is found, or
+an older copy of it, all that is there is read: the lake keeps what it has, for an archive forgets what is old, and
+the lake is there to remember it. Which of two copies of an envelope counts is for `build` to say.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from restante.errors import Misuse, plain
+from restante.pipeline import cleaning
+from restante.pipeline.envelopes import Stored
+from restante.pipeline.notes import Mark
+from restante.pipeline.schemas import ARCHIVED
+from restante.pipeline.sources import Look, Part, Say, SourceError, Span, Spec, Terms, archived, marks
+from restante.pipeline.sources.archived import Found, Origin
+from restante.pipeline.sources.snapshot import LITTLE, reading
+from restante.waku.envelope import U32
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILE: Final = "archive.sqlite"
+"""In a Mailserver's data directory (restante.waku.archive.schema)."""
+
+APPLICATION_ID: Final = 0x52737441
+"""Marks that file (likewise)."""
+
+VERSIONS: Final = (1, 2)
+"""Of its schema; what is read is the same in both."""
+
+COLUMNS: Final = {
+    "arrivals": {"arrival", "id", "arrived"},
+    "envelopes": {"id", "topic", "arrival", "raw"},
+    "totals": {"one", "next_arrival", "envelopes", "bytes"},
+}
+"""What is read, by table."""
+
+STEP: Final = 5_000
+"""Arrivals that are copied by a statement."""
+
+ROWS: Final = 50_000
+"""Envelopes that one task verifies: half a second of work, so that every core has some and progress can be seen."""
+
+_MADE: Final = """
+CREATE TABLE copy.taken (
+    arrival INTEGER PRIMARY KEY, id INTEGER NOT NULL, arrived INTEGER NOT NULL, topic INTEGER, raw BLOB
+) STRICT
+"""
+
+_COPIED: Final = """
+INSERT INTO copy.taken
+SELECT arrivals.arrival, arrivals.id, arrivals.arrived, envelopes.topic, envelopes.raw
+FROM main.arrivals LEFT JOIN main.envelopes USING (id, arrival) WHERE arrivals.arrival BETWEEN ? AND ?
+ORDER BY arrivals.arrival
+"""
+
+
+def recognised(spec: Spec, look: Look) -> ArchiveSource | None:
+    """Give the source, where it is an archive of ours. Raises Misuse, SourceError."""
+    path = spec.path
+    if look.files is not None:
+        if FILE not in look.files:
+            return None
+        path /= FILE
+    elif not look.sqlite:
+        return None
+    with reading(path, spec.name) as database:
+        [(application,)] = database.execute("PRAGMA application_id")
+    if application != APPLICATION_ID:
+        return None
+    if spec.server is not None:
+        raise Misuse(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive")
+    return ArchiveSource(spec.name, path)
+
+
+class ArchiveSource:
+    """An archive, by its name."""
+
+    kind = "Waku archive"
+    origins = ()
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+
+    @contextmanager
+    def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Archive]:
+        """See whether it is as we know it, and hold the moment. Raises SourceError.
+
+        An archive has a log (WAL): who reads it and who writes to it do not wait for one another, and a read
+        transaction goes on seeing it as it was (sqlite.org/isolation.html). So only what is new is copied.
+        """
+        try:
+            scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=scratch))
+        except OSError as error:
+            raise SourceError(f"source {self.name}: cannot make a folder in {scratch}: {plain(error)}") from error
+        try:
+            with reading(self.path, self.name) as database:
+                database.execute("ATTACH ? AS copy", (f"{(folder / 'copy.sqlite').absolute().as_uri()}?mode=rwc",))
+                database.execute("PRAGMA copy.journal_mode = OFF").fetchone()  # nobody misses it after a crash
+                database.execute("PRAGMA copy.synchronous = OFF")
+                _check(database, self.name, say)
+                database.execute("BEGIN")
+                yield Archive(self.name, database, folder / "copy.sqlite", terms)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Archive:
+    """An archive as it is at one moment."""
+
+    tables = (ARCHIVED,)
+
+    def __init__(self, name: str, database: sqlite3.Connection, copy: Path, terms: Terms) -> None:
+        self._name, self._database, self._copy, self._terms = name, database, copy, terms
+        # This begins the transaction.
+        totals = database.execute("SELECT next_arrival, envelopes, bytes FROM totals").fetchall()
+        if len(totals) != 1:
+            raise SourceError(f"source {name}: the archive is damaged: restante waku check tells more")
+        [(following, self._envelopes, self._bytes)] = totals
+        ends = database.execute("SELECT min(arrival), max(arrival) FROM arrivals").fetchone()
+        first, last = (end or 0 for end in ends)
+        self._ids = marks.Ids(first, max(following - 1, last), kept=True)
+
+    def span(self, table: str, marks_: Mapping[str, Mark]) -> Span | None:
+        """Tell what is new. Raises SourceError."""
+        mark = marks_.get("")
+        why = marks.broken(mark, self._ids, self._digest) if mark else ""
+        start = mark.last if mark and not why else 0
+        last = self._ids.last
+        if start == last and not why:
+            return None
+        counted, first = self._database.execute(
+            "SELECT count(*), coalesce(min(arrival), 0) FROM arrivals WHERE arrival > ?", (start,)
+        ).fetchone()
+        if mark and not why and mark.first_digest:
+            first, first_digest = mark.first, mark.first_digest
+        else:
+            first_digest = self._digest(first)
+        return Span(
+            table=table,
+            parts=(Part("", start + 1, last),) if counted else (),
+            counted=counted,
+            missed=last - start - counted,
+            replace=False,
+            why=f"{why}; what the lake has of it stays" if why else "",
+            marks={"": Mark(last, self._digest(last), first, first_digest)},
+        )
+
+    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Give it: copied now, and verified when the rows are read."""
+        from restante.pipeline.sources import tasks  # and Spark
+
+        if not span.parts:
+            return tasks.frame(spark, ARCHIVED, ())
+        [part] = span.parts
+        self._must_fit(span.counted)
+        self._database.execute(_MADE)
+        for first in range(part.first, part.last + 1, STEP):
+            self._database.execute(_COPIED, (first, min(first + STEP - 1, part.last)))
+        self._database.execute("COMMIT")  # the server may move its log again
+        origin = Origin(self._name, span.marks[""].first_digest, "", self._terms.first_day)
+        pieces = [Piece(str(self._copy), first, last, origin) for first, last in self._cut(part.last)]
+        return tasks.frame(spark, ARCHIVED, pieces)
+
+    def _cut(self, last: int) -> Iterator[tuple[int, int]]:
+        """Cut what was copied into ranges of so many rows each."""
+        starts: list[int] = [
+            first
+            for (first,) in self._database.execute(
+                "SELECT arrival FROM (SELECT arrival, row_number() OVER (ORDER BY arrival) AS place FROM copy.taken)"
+                " WHERE place % ? = 1",
+                (ROWS,),
+            )
+        ]
+        return zip(starts, [*(start - 1 for start in starts[1:]), last], strict=True)
+
+    def _digest(self, arrival: int) -> str:
+        row = self._database.execute("SELECT * FROM arrivals WHERE arrival = ?", (arrival,)).fetchone()
+        return "" if row is None else cleaning.digest(row)
+
+    def _must_fit(self, counted: int) -> None:
+        needed = counted * (self._bytes // max(self._envelopes, 1) + 64) + LITTLE
+        free = shutil.disk_usage(self._copy.parent).free
+        if free < needed:
+            raise SourceError(
+                f"source {self._name}: what is new needs {needed >> 20} MiB in {self._copy.parent.parent}, where"
+                f" {free >> 20} MiB are free: make room there"
+            )
+
+
+def _check(database: sqlite3.Connection, name: str, say: Say) -> None:
+    [(version,)] = database.execute("PRAGMA main.user_version")
+    if version not in VERSIONS:
+        raise SourceError(
+            f"source {name}: its schema is {version}, this program knows up to {VERSIONS[-1]}: use a newer restante"
+        )
+    for table, wanted in COLUMNS.items():
+        present = {row[0] for row in database.execute("SELECT name FROM pragma_table_info(?, 'main')", (table,))}
+        for column in sorted(wanted - present):
+            raise SourceError(f"source {name}: table {table} has no column {column}")
+        for column in sorted(present - wanted):
+            say(f"source {name}: column {table}.{ascii(column[:64])[1:-1]} is not known, and left out")
+
+
+class Piece(NamedTuple):
+    """A task: some arrivals of a copy."""
+
+    copy: str
+    first: int
+    last: int
+    origin: Origin
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Verify them."""
+        select = "SELECT arrival, id, arrived, topic, raw FROM taken WHERE arrival BETWEEN ? AND ? ORDER BY arrival"
+        with closing(sqlite3.connect(self.copy)) as database:
+            for some in archived.groups(database.execute(select, (self.first, self.last)), _size):
+                yield archived.batch(_found(some), self.origin)
+
+
+def _size(row: tuple[Any, ...]) -> int:
+    return len(row[4] or b"")
+
+
+def _found(some: list[tuple[Any, ...]]) -> Found:
+    arrivals, ids, arrived, topics, raws = zip(*some, strict=True)
+    came = np.array(arrived, np.int64)
+    numbers = np.array([-1 if topic is None else topic & U32 for topic in topics], np.int64)
+    stored = Stored(latest=came, topics=numbers, ids=np.array(ids, np.int64))
+    return Found([raw or b"" for raw in raws], np.array(arrivals, np.int64), came, stored)

@@ -1,0 +1,152 @@
+"""Verified envelopes as rows of the lake."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from restante.pipeline.envelopes import DAY, FAULTS, Stored, Verified, verify
+from restante.pipeline.fields import Numbers, Truths
+from restante.pipeline.schemas import ARCHIVED
+from restante.pipeline.sources import DUPLICATE, rows
+
+Row = TypeVar("Row")
+
+SCHEMA: Final = rows.schema(ARCHIVED)
+
+ROWS: Final = 2000
+BYTES: Final = 8 << 20
+"""Envelopes, and bytes of them, that are verified together, about: arrays of so many stay near the processor."""
+
+REST: Final = "the rest of the file cannot be read"
+"""The fault of what stands where a file ceases to make sense."""
+
+SECOND: Final = 1_000_000
+"""Microseconds."""
+
+TIME: Final = pa.timestamp("us", tz="UTC")
+
+_DIGITS: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
+"""Each byte as two hexadecimal digits."""
+
+
+class Origin(NamedTuple):
+    """Where envelopes come from."""
+
+    source: str
+    file: str
+    """Stands for the file, or the archive."""
+    name: str
+    """The file's, as the quarantine may tell it; "" of an archive."""
+    first_day: date
+    """The lake's."""
+
+
+class Found(NamedTuple):
+    """Envelopes as they were found, a column each."""
+
+    raws: list[bytes]
+    """b"" where there is none."""
+    arrivals: Numbers
+    """Their numbers; in a file, their places from 0."""
+    arrived: Numbers | None
+    """When, in seconds since 1970; -1 where that is not known."""
+    stored: Stored
+    where: Sequence[int] | None = None
+    """Where they are in the file, to be found again: bytes, or rows; None: by their arrivals."""
+    flaws: Mapping[int, str] = {}
+    """What is wrong already, by the place in these columns."""
+
+
+def groups(rows: Iterable[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Cut rows into groups of which each is verified together."""
+    group: list[Row] = []
+    bytes_ = 0
+    for row in rows:
+        group.append(row)
+        bytes_ += size(row)
+        if len(group) == ROWS or bytes_ > BYTES:
+            yield group
+            group, bytes_ = [], 0
+    if group:
+        yield group
+
+
+def batch(found: Found, origin: Origin, seen: set[bytes] | None = None) -> pa.RecordBatch:
+    """Verify envelopes and put them into columns. What has a fault keeps nothing of what it was.
+
+    `seen` has the hashes of those before, where one may come twice.
+    """
+    verified = verify(found.raws, found.stored, origin.first_day)
+    faults = {place: FAULTS[verified.fault[place]] for place in np.flatnonzero(verified.fault).tolist()}
+    faults |= found.flaws
+    if seen is not None:
+        for place, name in enumerate(verified.hash):
+            if place not in faults and name in seen:
+                faults[place] = DUPLICATE
+            elif place not in faults:
+                seen.add(name)
+    columns = _columns(found, verified, origin, faults)
+    columns["fault"] = _sparse(len(found.raws), faults)
+    where = found.arrivals if found.where is None else found.where
+    named = f"{origin.name}:" if origin.name else ""
+    columns["identity"] = _sparse(len(found.raws), {place: f"{named}{where[place]}" for place in faults})
+    digests = {place: hashlib.sha256(found.raws[place]).hexdigest() for place in faults}
+    columns["digest"] = _sparse(len(found.raws), digests)
+    return pa.record_batch([columns[field.name] for field in SCHEMA], schema=SCHEMA)
+
+
+def _columns(found: Found, verified: Verified, origin: Origin, faults: Collection[int]) -> dict[str, pa.Array]:
+    count = len(found.raws)
+    bad = np.zeros(count, np.bool_)
+    bad[list(faults)] = True
+    sent = verified.sent
+    return {
+        "hash": _bytes(verified.hash, faults),
+        "topic": _topics(verified.topic, faults),
+        "sent": _times(sent, bad),
+        "expiry": _times(verified.expiry, bad),
+        "ttl": pa.array(verified.ttl, mask=bad),
+        "size": pa.array(np.fromiter(map(len, found.raws), np.int32, count), mask=bad),
+        "pow": pa.array(verified.pow, mask=bad),
+        "file": pa.repeat(origin.file, count),
+        "arrival": pa.array(found.arrivals),
+        "arrived": pa.nulls(count, TIME)
+        if found.arrived is None
+        else _times(found.arrived, bad | (found.arrived < 0)),
+        "raw": _bytes(found.raws, faults),
+        "day": pa.array((sent // DAY).astype(np.int32), pa.int32(), mask=bad).cast(pa.date32()),
+        "source": pa.repeat(origin.source, count),
+    }
+
+
+def _sparse(count: int, said: Mapping[int, str]) -> pa.Array:
+    """Make a column in which few rows have a text."""
+    if not said:
+        return pa.nulls(count, pa.string())
+    return pa.array([said.get(place) for place in range(count)], pa.string())
+
+
+def _bytes(each: Sequence[bytes], left_out: Collection[int]) -> pa.Array:
+    kept = each if not left_out else [None if place in left_out else some for place, some in enumerate(each)]
+    return pa.array(kept, pa.binary())
+
+
+def _times(seconds: Numbers, unknown: Truths) -> pa.Array:
+    return pa.array(seconds * SECOND, pa.int64(), mask=unknown).cast(TIME)
+
+
+def _topics(topics: Numbers, left_out: Collection[int]) -> pa.Array:
+    """Write them: 0x and eight digits."""
+    text = np.empty((len(topics), 5), np.uint16)
+    text[:, 0] = np.frombuffer(b"0x", np.uint16)
+    text[:, 1:] = _DIGITS[topics.astype(">u4").view(np.uint8).reshape(-1, 4)]
+    written = text.tobytes().decode()
+    return pa.array(
+        [None if at in left_out else written[10 * at : 10 * at + 10] for at in range(len(topics))], pa.string()
+    )

@@ -1,0 +1,60 @@
+"""A client's timing log cut into its events: a JSON list, which may be damaged or cut off.
+
+The list is cut where its commas are, and what is between them is read by itself: one bad event costs no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from restante.pipeline.timing import NO_LOG
+
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
+"""A string (RFC 8259 section 7), one that does not end, or a structural character."""
+
+_SPACE: Final = b" \t\n\r"
+"""RFC 8259 section 2."""
+
+
+class Item(NamedTuple):
+    """An event, or what stands where one should."""
+
+    at: int
+    """In the file."""
+    raw: bytes
+    flaw: str | None = None
+
+
+def items(log: bytes) -> Iterator[Item]:
+    """Give the events of a log, and what cannot be one, to its end. Nothing is deeper than the list looked into."""
+    start = len(log) - len(log.lstrip(_SPACE))
+    if log[start : start + 1] != b"[":
+        yield Item(start, log[start:], NO_LOG)
+        return
+    depth, start, first = 0, start + 1, True
+    for token in _TOKEN.finditer(log, start - 1):
+        match token[0]:
+            case b"[" | b"{":
+                depth += 1
+            case b"]" | b"}" if depth > 1:
+                depth -= 1
+            case b"]":
+                if not first or log[start : token.start()].strip(_SPACE):
+                    yield _cut(log, start, token.start())
+                rest = _cut(log, token.end(), len(log))
+                if rest.raw:
+                    yield rest._replace(flaw=NO_LOG)
+                return
+            case b"," if depth == 1:
+                yield _cut(log, start, token.start())
+                start, first = token.end(), False
+            case b'"' | b"}":
+                break
+    yield _cut(log, start, len(log))._replace(flaw=NO_LOG)
+
+
+def _cut(log: bytes, start: int, stop: int) -> Item:
+    raw = log[start:stop]
+    return Item(start + len(raw) - len(raw.lstrip(_SPACE)), raw.strip(_SPACE))

@@ -1,0 +1,135 @@
+"""Files of envelopes, as `restante waku export` writes them: RLP, or Parquet with a column `raw`.
+
+A file is read once, whole, and known by its digest from then on, whatever its name. An envelope that is in it twice
+counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+
+import pyarrow as pa
+
+from restante.errors import Misuse
+from restante.pipeline.notes import Mark
+from restante.pipeline.schemas import ARCHIVED
+from restante.pipeline.sources import Look, Part, Say, Span, Spec, Terms, archived, parquets, paths, rlps
+from restante.pipeline.sources.archived import Origin
+from restante.pipeline.sources.paths import File
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SUFFIXES: Final = frozenset({".rlp", ".parquet"})
+"""Of a folder's files, those that `restante waku export` writes under their names when they are complete."""
+
+LISTS: Final = 0xC0
+"""What an RLP list begins with, or more."""
+
+
+def recognised(spec: Spec, look: Look) -> FilesSource | None:
+    """Give the source, where it is a file of envelopes, or a folder or a glob that has one. Raises Misuse."""
+    if look.sqlite:
+        return None
+    found = paths.files(spec.path, SUFFIXES)
+    if not any(_is_envelopes(paths.head(file)) for file in found):
+        return None
+    if spec.server is not None:
+        raise Misuse(f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes")
+    return FilesSource(spec.name, spec.path)
+
+
+def _is_envelopes(head: bytes) -> bool:
+    return head.startswith(parquets.MAGIC) or head[:1] >= bytes((LISTS,))
+
+
+class FilesSource:
+    """Files of envelopes, by the name they have together."""
+
+    kind = "envelope files"
+    origins = ()
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+
+    @contextmanager
+    def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Files]:  # noqa: ARG002 - nothing is copied
+        """See what files there are. One that changes later is refused. Raises SourceError."""
+        yield Files(self.name, paths.files(self.path, SUFFIXES), terms)
+
+
+class Files:
+    """Files as they were found."""
+
+    tables = (ARCHIVED,)
+
+    def __init__(self, name: str, found: list[File], terms: Terms) -> None:
+        self._name, self._terms = name, terms
+        # The same under two names is read once; the first name is the one that the quarantine tells.
+        self._files = {paths.digest(file): file for file in reversed(found) if file.size}
+
+    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Tell what is new. Raises SourceError."""
+        new = {name: count(file) for name, file in self._files.items() if name not in marks}
+        if not new:
+            return None
+        return Span(
+            table=table,
+            parts=tuple(Part(name, 0, rows - 1) for name, rows in new.items() if rows),
+            counted=sum(new.values()),
+            missed=0,
+            replace=False,
+            why="",
+            marks={**marks, **{name: Mark(rows - 1, "", 0, "") for name, rows in new.items()}},
+        )
+
+    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Give it: each file is a task, since what it has twice must be seen."""
+        from restante.pipeline.sources import tasks  # and Spark
+
+        latest = int(self._terms.now)
+        return tasks.frame(
+            spark,
+            ARCHIVED,
+            [Piece(self._files[part.name], self._origin(part.name), latest) for part in span.parts],
+        )
+
+    def _origin(self, digest: str) -> Origin:
+        return Origin(self._name, digest, self._files[digest].shown, self._terms.first_day)
+
+
+def count(file: File) -> int:
+    """Count what is to be read. Raises SourceError."""
+    with paths.opened(file) as data:
+        if _is_parquet(data):
+            return parquets.count(file.path)
+        return sum(1 for _ in rlps.items(data, file.size))
+
+
+def _is_parquet(data: BinaryIO) -> bool:
+    head = data.read(len(parquets.MAGIC))
+    data.seek(0)
+    return head == parquets.MAGIC
+
+
+class Piece(NamedTuple):
+    """A task: a file."""
+
+    file: File
+    origin: Origin
+    latest: int
+    """When it was read: what is in it came before, whenever that was."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Verify what is in it."""
+        seen: set[bytes] = set()
+        with paths.opened(self.file) as data:
+            if _is_parquet(data):
+                found = parquets.found(self.file.path, self.latest)
+            else:
+                found = rlps.found(data, self.file.size, self.latest)
+            for some in found:
+                yield archived.batch(some, self.origin, seen)

@@ -1,0 +1,194 @@
+"""Timing: clients' logs, as `wormhole --dump-timing` writes them, and servers' traces; a file, a folder or a glob.
+
+What a file is shows its first character: a log is a JSON list, a trace a JSON object on each line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from restante.pipeline import timing
+from restante.pipeline.cleaning import Fault, Limits, limits
+from restante.pipeline.notes import Mark
+from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
+from restante.pipeline.sources import Look, Part, Say, Span, Spec, Terms, events, paths, traces
+from restante.pipeline.sources.paths import File
+from restante.pipeline.sources.rows import batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from restante.pipeline.sources.tasks import Task
+
+LARGEST: Final = 256 << 20
+"""Bytes of a log that is read, whole: 600,000 events have as many."""
+
+TOO_LARGE: Final = "larger than any timing log"
+
+
+def recognised(spec: Spec, look: Look) -> LogsSource | None:
+    """Give the source, where it is a log or a trace, or a folder or a glob that has one; raises SourceError.
+
+    An empty file is taken for one to which nothing was written yet.
+    """
+    if look.sqlite:
+        return None
+    found = paths.files(spec.path)
+    return LogsSource(spec) if any(_kind(file) for file in found) else None
+
+
+def _kind(file: File) -> str:
+    """Tell "[" of a log and "{" of a trace; "" of neither."""
+    first = paths.head(file).lstrip()[:1] if file.size else b"{"
+    return first.decode() if first in {b"[", b"{"} else ""
+
+
+class LogsSource:
+    """Logs and traces, by the name that they have together."""
+
+    kind = "timing"
+    origins = ()
+
+    def __init__(self, spec: Spec) -> None:
+        self.name, self.path, self._server = spec.name, spec.path, spec.server
+
+    @contextmanager
+    def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Logs]:  # noqa: ARG002 - nothing is copied
+        """See what files there are. Raises SourceError."""
+        yield Logs(self.name, self._server, paths.files(self.path), terms, say)
+
+
+class Logs:
+    """Files as they were found: what is appended to a trace meanwhile is left for the next time."""
+
+    tables = (SERVER_COMMANDS, CLIENT_EVENTS)
+
+    def __init__(self, name: str, server: str | None, found: list[File], terms: Terms, say: Say) -> None:
+        self._name, self._server, self._say = name, server, say
+        self._limits = limits(terms.first_day, terms.now)
+        self._traces: dict[str, File] = {}
+        self._logs: dict[str, File] = {}
+        self._grown: dict[str, traces.Grown] = {}
+        """As `span` found it."""
+        for file in reversed(found):  # the same under two names is read once, and called by the first of them
+            if _kind(file) == "{":
+                self._add_trace(file)
+            else:
+                self._logs[paths.digest(file)] = file
+
+    def _add_trace(self, file: File) -> None:
+        with paths.growing(file) as data:
+            name = traces.first_line(data)
+        if name is None and file.size >= traces.LONGEST:
+            self._logs[paths.digest(file)] = file
+        elif name is not None and (name not in self._traces or self._traces[name].size <= file.size):
+            self._traces[name] = file
+
+    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Tell what is new. Raises SourceError."""
+        return self._new_lines(marks) if table == SERVER_COMMANDS.name else self._new_logs(marks)
+
+    def _new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
+        whole = self._rewritten(marks)
+        known = {} if whole else marks
+        found = {}
+        for name, file in self._traces.items():
+            with paths.growing(file) as data:
+                mark = known.get(name)
+                if mark is not None and traces.last_line(data, mark) is None:
+                    self._say(f"source {self._name}: {file.path} is shorter than it was, and left out")
+                elif (new := traces.grown(data, name, file.size, mark)) is not None:
+                    found[name] = new
+        self._grown = found
+        if not found:
+            return None
+        return Span(
+            table=SERVER_COMMANDS.name,
+            parts=tuple(Part(name, new.cuts[0], new.mark.last) for name, new in found.items()),
+            counted=sum(new.lines for new in found.values()),
+            missed=0,
+            replace=bool(whole),
+            why=f"{whole} was rewritten: an older copy was put back, or its lines were changed" if whole else "",
+            marks={**known, **{name: new.mark for name, new in found.items()}},
+        )
+
+    def _rewritten(self, marks: Mapping[str, Mark]) -> Path | None:
+        """Give a trace whose last line that was read is another now, if there is one."""
+        for name, file in self._traces.items():
+            if name in marks:
+                with paths.growing(file) as data:
+                    if traces.last_line(data, marks[name]) is False:
+                        return file.path
+        return None
+
+    def _new_logs(self, marks: Mapping[str, Mark]) -> Span | None:
+        new = {name: _count(file) for name, file in self._logs.items() if name not in marks and file.size}
+        if not new:
+            return None
+        return Span(
+            table=CLIENT_EVENTS.name,
+            parts=tuple(Part(name, 0, count - 1) for name, count in new.items() if count),
+            counted=sum(new.values()),
+            missed=0,
+            replace=False,
+            why="",
+            marks={**marks, **{name: Mark(count - 1, "", 0, "") for name, count in new.items()}},
+        )
+
+    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Give it."""
+        from restante.pipeline.sources import tasks  # and Spark
+
+        if span.table == SERVER_COMMANDS.name:
+            return tasks.frame(spark, SERVER_COMMANDS, list(chain.from_iterable(map(self._pieces, span.parts))))
+        files = [
+            Piece(self._logs[part.name], part.name, self._server, self._name, self._limits) for part in span.parts
+        ]
+        return tasks.frame(spark, CLIENT_EVENTS, files)
+
+    def _pieces(self, part: Part) -> Iterator[Task]:
+        new = self._grown[part.name]
+        for start, stop in pairwise((*new.cuts, new.stop)):
+            yield traces.Piece(self._traces[part.name], part.name, start, stop, self._name, self._limits)
+
+
+def _count(file: File) -> int:
+    if file.size > LARGEST:
+        return 1
+    with paths.opened(file) as data:
+        return sum(1 for _ in events.items(data.read()))
+
+
+class Piece(NamedTuple):
+    """A task: a log."""
+
+    file: File
+    digest: str
+    """Of the file."""
+    server: str | None
+    source: str
+    limits: Limits
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Clean its events."""
+        yield from batches(CLIENT_EVENTS, self._rows())
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        with paths.opened(self.file) as data:
+            log = data.read(LARGEST + 1)
+        found = events.items(log) if len(log) <= LARGEST else [events.Item(0, log, TOO_LARGE)]
+        for place, item in enumerate(found):
+            values = Fault(item.flaw) if item.flaw else timing.event(item.raw, self.limits)
+            if isinstance(values, Fault):
+                digest = hashlib.sha256(item.raw).hexdigest()
+                where = f"{self.file.shown}:{item.at}"
+                yield (self.digest, place, self.server, *(None,) * 11, self.source, str(values), where, digest)
+            else:
+                yield (self.digest, place, self.server, *values, self.source, None, None, None)

@@ -1,0 +1,116 @@
+"""Files of Parquet that have envelopes in a column `raw`, and may have beside it what they say.
+
+The columns are those of `restante waku export` (restante.waku.files.parquet); any other is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from restante.pipeline.envelopes import DAY, Stored
+from restante.pipeline.fields import Numbers
+from restante.pipeline.sources.archived import BYTES, REST, ROWS, Found
+from restante.waku.envelope import TOPIC
+
+MAGIC: Final = b"PAR1"
+"""What such a file begins with (parquet.apache.org, "File Format")."""
+
+NO_TABLE: Final = "no table with a column raw"
+
+DENSE: Final = 100
+"""Rows to a byte that can be believed: anybody can write a number of rows, and each is one of the ledger's."""
+
+_BYTES: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+
+
+def count(path: Path) -> int:
+    """Count its rows; what is no table is one flaw."""
+    with _table(path) as table:
+        return 1 if table is None else table.metadata.num_rows
+
+
+def found(path: Path, latest: int) -> Iterator[Found]:
+    """Give what should be envelopes, none of which came after `latest`; each row that cannot be read as a flaw."""
+    with _table(path) as table:
+        if table is None:
+            yield _flawed(0, 1, NO_TABLE)
+            return
+        columns = [name for name in ("raw", "hash", "topic", "arrived") if _usable(table.schema_arrow, name)]
+        first = 0
+        for group in range(table.num_row_groups):
+            rows: int = table.metadata.row_group(group).num_rows
+            yield from _group(table, group, columns, first, first + rows, latest)
+            first += rows
+
+
+@contextmanager
+def _table(path: Path) -> Iterator[pq.ParquetFile | None]:
+    try:
+        table = pq.ParquetFile(path, page_checksum_verification=True)
+    except pa.ArrowException:
+        yield None
+        return
+    with table:
+        size = path.stat().st_size
+        groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+        believed = sum(groups) == table.metadata.num_rows <= DENSE * size and min(groups, default=0) >= 0
+        yield table if believed and _usable(table.schema_arrow, "raw") else None
+
+
+def _usable(schema: pa.Schema, name: str) -> bool:
+    if schema.names.count(name) != 1:
+        return False
+    kind = schema.field(name).type
+    return pa.types.is_int64(kind) if name == "arrived" else any(test(kind) for test in _BYTES)
+
+
+def _group(
+    table: pq.ParquetFile, group: int, columns: list[str], first: int, stop: int, latest: int
+) -> Iterator[Found]:
+    """Give the rows of a group; where it cannot be read on, the others of it as flaws."""
+    rows = max(1, min(ROWS, BYTES * (stop - first) // max(table.metadata.row_group(group).total_byte_size, 1)))
+    try:
+        for batch in table.iter_batches(rows, row_groups=[group], columns=columns):
+            yield _found(batch, first, latest)
+            first += batch.num_rows
+    except (pa.ArrowException, OSError):
+        pass
+    while first < stop:
+        count = min(ROWS, stop - first)
+        yield _flawed(first, count, REST)
+        first += count
+
+
+def _found(batch: pa.RecordBatch, first: int, latest: int) -> Found:
+    columns: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    came = np.array([_time(said, latest) for said in columns.get("arrived", [None] * batch.num_rows)], np.int64)
+    topics = np.array([_topic(said) for said in columns["topic"]], np.int64) if "topic" in columns else None
+    return Found(
+        raws=[raw or b"" for raw in columns["raw"]],
+        arrivals=np.arange(first, first + batch.num_rows),
+        arrived=came,
+        stored=Stored(np.where(came < 0, latest, came), columns.get("hash"), topics),
+    )
+
+
+def _time(said: int | None, latest: int) -> int:
+    return said if said is not None and 0 <= said <= latest + DAY else -1
+
+
+def _topic(said: bytes | None) -> int:
+    """Read a topic; what is none is no envelope's."""
+    if said is None:
+        return -1
+    return int.from_bytes(said) if len(said) == TOPIC else 1 << 32
+
+
+def _flawed(first: int, count: int, flaw: str) -> Found:
+    arrivals: Numbers = np.arange(first, first + count)
+    return Found([b""] * count, arrivals, None, Stored(arrivals), flaws=dict.fromkeys(range(count), flaw))

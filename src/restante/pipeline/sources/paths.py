@@ -1,0 +1,101 @@
+"""Sources of files: one, a folder of them, or a glob."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import NamedTuple
+
+from restante.errors import plain
+from restante.pipeline.schemas import TEXT
+from restante.pipeline.sources import HEAD, SourceError, is_glob
+
+
+class File(NamedTuple):
+    """A file as it was found; it must be the same when it is read."""
+
+    path: Path
+    size: int
+    changed: int
+    """When, in nanoseconds."""
+    number: int
+    """The inode's."""
+
+    @property
+    def shown(self) -> str:
+        """Its name without the folder, fit for a terminal: what the lake may know of it."""
+        return ascii(os.fsencode(self.path.name).decode(errors="replace")[:TEXT])[1:-1]
+
+
+def files(path: Path, suffixes: frozenset[str] | None = None) -> list[File]:
+    """Give the files of a path, in the order of their names; of a folder, those that are not hidden.
+
+    With suffixes, a folder's others are left out. Raises SourceError.
+    """
+    try:
+        return [_found(each) for each in _paths(path, suffixes)]
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {plain(error)}") from error
+
+
+def _paths(path: Path, suffixes: frozenset[str] | None) -> list[Path]:
+    if path.is_dir():
+        some = [each for each in path.iterdir() if not each.name.startswith(".")]
+        return sorted(each for each in some if each.is_file() and (suffixes is None or each.suffix in suffixes))
+    if is_glob(path):
+        return sorted(each for each in map(Path, glob.glob(str(path))) if each.is_file())  # noqa: PTH207 - any path
+    return [path]
+
+
+def _found(path: Path) -> File:
+    found = path.stat()
+    return File(path, found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+@contextmanager
+def opened(file: File) -> Iterator[BufferedReader]:
+    """Open a file that was found. Raises SourceError where it cannot be read, or is another before or after it."""
+    with growing(file) as data:
+        _must(file, os.fstat(data.fileno()).st_size == file.size)
+        yield data
+        found = os.fstat(data.fileno())
+        _must(file, (found.st_size, found.st_mtime_ns) == (file.size, file.changed))
+
+
+@contextmanager
+def growing(file: File) -> Iterator[BufferedReader]:
+    """Open a file that was found, and to which somebody may be appending. Raises SourceError, likewise."""
+    try:
+        with file.path.open("rb") as data:
+            found = os.fstat(data.fileno())
+            _must(file, found.st_ino == file.number and found.st_size >= file.size)
+            yield data
+    except OSError as error:
+        raise SourceError(f"cannot read {file.path}: {plain(error)}") from error
+
+
+def head(file: File) -> bytes:
+    """Give its first bytes. Raises SourceError."""
+    with growing(file) as data:
+        return data.read(HEAD)
+
+
+def digest(file: File) -> str:
+    """Give its SHA-256, hexadecimal. Raises SourceError."""
+    with opened(file) as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def changed(path: object) -> SourceError:
+    """Say that a file is not what it was."""
+    return SourceError(f"{path} changed while it was read: ingest it again when it does not")
+
+
+def _must(file: File, unchanged: bool) -> None:
+    if not unchanged:
+        raise changed(file.path)

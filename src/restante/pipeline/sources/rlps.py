@@ -1,0 +1,83 @@
+"""Files of RLP, one item after the other, cut into their items and no deeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, Final, NamedTuple
+
+import numpy as np
+
+from restante.pipeline.envelopes import Stored
+from restante.pipeline.sources.archived import REST, Found, groups
+from restante.waku import rlp
+
+LARGEST: Final = 1 << 24
+"""Bytes of an envelope that can have come over the wire: a frame is shorter (devp2p, rlpx.md "Framing")."""
+
+WINDOW: Final = 4 << 20
+"""Bytes that are read at a time."""
+
+_HEAD: Final = 9
+"""Bytes that the tag and the length of an item have at most."""
+
+LARGE: Final = "larger than any envelope"
+
+
+class Item(NamedTuple):
+    """One of them, or what stands where one should."""
+
+    at: int
+    """In the file."""
+    raw: bytes
+    """Of what has a flaw, only the first bytes."""
+    flaw: str | None = None
+
+
+def found(data: BinaryIO, size: int, latest: int) -> Iterator[Found]:
+    """Give what should be envelopes, none of which came after `latest`. Raises OSError."""
+    place = 0
+    for some in groups(items(data, size), lambda item: len(item.raw)):
+        yield Found(
+            raws=[item.raw for item in some],
+            arrivals=np.arange(place, place + len(some)),
+            arrived=None,
+            stored=Stored(np.full(len(some), latest)),
+            where=[item.at for item in some],
+            flaws={at: item.flaw for at, item in enumerate(some) if item.flaw},
+        )
+        place += len(some)
+
+
+def items(data: BinaryIO, size: int) -> Iterator[Item]:
+    """Give them. Ends with what is no list: nobody knows where the next begins. Raises OSError."""
+    window, start, at = b"", 0, 0  # the window begins at `start` in the file; `at` is in the window
+    while start + at < size:
+        if len(window) - at < _HEAD:
+            window, start, at = window[at:] + data.read(WINDOW), start + at, 0
+        try:
+            stop = _stop(window, at, size - start)
+        except rlp.RlpError:
+            yield Item(start + at, window[at : at + _HEAD], REST)
+            return
+        if stop - at > LARGEST:
+            yield Item(start + at, window[at : at + _HEAD], LARGE)
+            data.seek(start + stop)
+            window, start, at = b"", start + stop, 0
+            continue
+        if stop > len(window):
+            missing = stop - len(window)
+            window, start, stop, at = window[at:] + data.read(max(missing, WINDOW)), start + at, stop - at, 0
+        yield Item(start + at, window[at:stop])
+        at = stop
+
+
+def _stop(window: bytes, at: int, end: int) -> int:
+    """Find where the list there ends, at `end` at the latest. Raises RlpError."""
+    if window[at] == 0xF9 and len(window) - at > 2 and window[at + 1]:  # nearly every envelope; the same, but faster
+        stop = at + 3 + (window[at + 1] << 8 | window[at + 2])
+        if stop <= end:
+            return stop
+    whole = rlp.span(window, at, end)
+    if not whole.is_list:
+        raise rlp.RlpError("an envelope is a list")
+    return whole.stop

@@ -1,0 +1,62 @@
+"""What is read, cut into tasks, as a DataFrame: Spark has one task read by one of its workers.
+
+A task is carried to the worker by pickle, which takes data and names: its module must be there too. That is so on a
+local session, and ingest has no other.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from restante.pipeline.schemas import Table
+from restante.pipeline.sources import rows
+
+FORMAT: Final = "restante.tasks"
+
+
+class Task(Protocol):
+    """A part of what is to be read."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read it: the columns of restante.pipeline.sources.rows."""
+
+
+def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:
+    """Give what the tasks read as rows for a table of the lake."""
+    if not tasks:
+        return spark.createDataFrame([], rows.ddl(table))
+    spark.dataSource.register(Tasks)
+    carried = base64.b64encode(pickle.dumps(list(tasks))).decode()
+    return spark.read.format(FORMAT).schema(rows.ddl(table)).option("tasks", carried).load()
+
+
+class Tasks(DataSource):
+    """Tasks, carried in an option."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - every batch has it
+        return _Reader(self.options["tasks"])
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, carried: str) -> None:
+        self._carried = carried
+
+    def partitions(self) -> Sequence[InputPartition]:
+        tasks: list[Task] = pickle.loads(base64.b64decode(self._carried))  # noqa: S301 - `frame` made it
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        task: Task = partition.value
+        return task.batches()

@@ -1,0 +1,128 @@
+"""Traces: files that a server appends lines to, and goes on in a new one where the old one is moved away.
+
+A trace is known by its first line, whatever its name; a line by where it begins. What has no end yet is left for the
+next time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from restante.pipeline import timing
+from restante.pipeline.cleaning import Fault, Limits
+from restante.pipeline.notes import Mark
+from restante.pipeline.schemas import SERVER_COMMANDS
+from restante.pipeline.sources import paths
+from restante.pipeline.sources.paths import File
+from restante.pipeline.sources.rows import batches
+
+LONGEST: Final = 1 << 16
+"""Bytes of a line that are looked at; a server's have some 200."""
+
+CHUNK: Final = 1 << 20
+"""Bytes that are read at a time."""
+
+PIECE: Final = 16 << 20
+"""Bytes that one task reads, about: a second of work, so that every core has some."""
+
+
+class Grown(NamedTuple):
+    """What a trace has that was not read yet: whole lines."""
+
+    stop: int
+    """Where the last of them ends."""
+    cuts: tuple[int, ...]
+    """Where tasks begin."""
+    lines: int
+    mark: Mark
+
+
+def first_line(data: BufferedReader) -> str | None:
+    """Give what a trace is known by; None where its first line has no end yet, or is none of a trace."""
+    data.seek(0)
+    line = data.readline(LONGEST)
+    return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else None
+
+
+def last_line(data: BufferedReader, mark: Mark) -> bool | None:
+    """Tell whether the line that was read last is still the same one; None: the trace does not reach it."""
+    found = _digest_at(data, mark.last)
+    return found == mark.last_digest if found else None
+
+
+def grown(data: BufferedReader, name: str, size: int, mark: Mark | None) -> Grown | None:
+    """Find what was written behind the mark, among the first `size` bytes; None: no line."""
+    start = at = last = stop = 0 if mark is None else _behind(data, mark.last)
+    data.seek(start)
+    lines = 0
+    cuts = [start]
+    while chunk := data.read(min(CHUNK, size - at)):
+        lines += chunk.count(b"\n")
+        end = chunk.rfind(b"\n")
+        if end >= 0:
+            before = chunk.rfind(b"\n", 0, end)
+            last = at + before + 1 if before >= 0 else stop
+            stop = at + end + 1
+            if stop - cuts[-1] >= PIECE:
+                cuts.append(stop)
+        at += len(chunk)
+    if not lines:
+        return None
+    return Grown(stop, tuple(cut for cut in cuts if cut < stop), lines, Mark(last, _digest_at(data, last), 0, name))
+
+
+def _digest_at(data: BufferedReader, at: int) -> str:
+    data.seek(at)
+    line = data.readline(LONGEST)
+    return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") or len(line) == LONGEST else ""
+
+
+class Piece(NamedTuple):
+    """A task: some lines of a trace."""
+
+    file: File
+    name: str
+    """What it is known by."""
+    start: int
+    stop: int
+    source: str
+    limits: Limits
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Clean them."""
+        with paths.growing(self.file) as data:
+            yield from batches(SERVER_COMMANDS, self._rows(data))
+
+    def _rows(self, data: BufferedReader) -> Iterator[tuple[Any, ...]]:
+        for at, line in _lines(data, self.start, self.stop):
+            values = Fault(timing.NO_JSON) if len(line) == LONGEST else timing.command(line, self.limits)
+            if isinstance(values, Fault):
+                digest = hashlib.sha256(line).hexdigest()
+                where = f"{self.file.shown}:{at}"
+                yield (self.name, at, *(None,) * 7, self.source, str(values), where, digest)
+            else:
+                yield (self.name, at, *values, self.source, None, None, None)
+
+
+def _lines(data: BufferedReader, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Give each line and where it begins; of a longer one than any, the beginning."""
+    at = start
+    while at < stop:
+        data.seek(at)
+        line = data.readline(LONGEST)
+        yield at, line
+        at = at + len(line) if line.endswith(b"\n") else _behind(data, at)
+
+
+def _behind(data: BufferedReader, at: int) -> int:
+    """Find where the line that begins there ends."""
+    data.seek(at)
+    while not (some := data.readline(LONGEST)).endswith(b"\n"):
+        if not some:
+            raise paths.changed(data.name)
+    return data.tell()

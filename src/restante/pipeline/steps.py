@@ -1,0 +1,77 @@
+"""How far a run is: step by step, with Spark's tasks and the time. All on standard error."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+Tasks = Callable[[], tuple[int, int] | None]
+"""Tells how many of Spark's tasks are done, and of how many; None where that cannot be told."""
+
+EVERY: Final = 0.3
+"""Seconds from one look at the tasks to the next."""
+
+
+class Step:
+    """A step that goes on."""
+
+    def __init__(self, name: str, say: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._name, self._say, self._clock = name, say, clock
+        self._began = clock()
+        self.words = name
+        """What a live line shows."""
+
+    def so_far(self, words: str) -> None:
+        """Tell how far it is: a line, and what the live line shows from now on."""
+        self.words = f"{self._name} · {words}"
+        self.done(words)
+
+    def done(self, words: str) -> None:
+        """Tell what came of it: a line, with the time since it began."""
+        self._say(f"{self._name}: {words}, {self._clock() - self._began:.1f} s")
+
+
+class Steps:
+    """A run's steps: a live line on a terminal; everywhere a line for each that is done."""
+
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what, self._clock = what, clock
+        self._live = sys.stderr.isatty()
+
+    def say(self, words: str) -> None:
+        """Write a line."""
+        sys.stderr.write(f"{self._what}: {words}\n")
+        sys.stderr.flush()
+
+    @contextmanager
+    def step(self, name: str, tasks: Tasks = lambda: None) -> Iterator[Step]:
+        """Show a step while it goes on."""
+        step = Step(name, self.say, self._clock)
+        if not self._live:
+            yield step
+            return
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            shown = progress.add_task(step.words, total=None)
+            over = threading.Event()
+
+            def look() -> None:
+                while not over.wait(EVERY):
+                    found = tasks()
+                    count = f" · task {found[0]} of {found[1]}" if found and found[1] else ""
+                    progress.update(shown, description=f"{step.words}{count}")
+
+            watcher = threading.Thread(target=look, daemon=True)
+            watcher.start()
+            try:
+                yield step
+            finally:
+                over.set()
+                watcher.join()

@@ -1,0 +1,112 @@
+"""A lake, the runs that write to it, and what everybody sees there."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.servers import FIRST_DAY, NOW
+from restante.pipeline.building import Built, Days
+from restante.pipeline.building import build as build_tables
+from restante.pipeline.ingest import Run, Taken
+from restante.pipeline.ingest import ingest as ingest_sources
+from restante.pipeline.lake import Lake
+from restante.pipeline.notes import Ledger, Note
+from restante.pipeline.sources import recognise
+from restante.pipeline.steps import Steps
+from restante.pipeline.tables import BUILDS, TABLES
+
+Row = dict[str, Any]
+
+
+class Quiet(Steps):
+    """Steps that are kept, not shown."""
+
+    def __init__(self) -> None:
+        super().__init__("test", itertools.count().__next__)
+        self.said: list[str] = []
+
+    def say(self, words: str) -> None:
+        self.said.append(words)
+
+
+def no_spark() -> NoReturn:
+    """Stand where a session would be begun."""
+    pytest.fail("Spark was asked for")
+
+
+class World:
+    """One lake, on the shared session."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark: Callable[[], SparkSession] = lambda: spark
+        self.folder = folder
+        self.path = folder / "lake"
+        self.now = NOW
+        self.steps = Quiet()
+        self._runs = itertools.count(1)
+
+    @contextmanager
+    def run(self, *, write: bool = True) -> Iterator[Run]:
+        (self.folder / "scratch").mkdir(exist_ok=True)
+        with Lake.open(self.path, write=write, make=True, first_day=FIRST_DAY) as lake:
+            name = f"run {next(self._runs)}"
+            yield Run(lake, name, lambda: self.now, self.spark, self.steps, self.folder / "scratch")
+
+    def ingest(self, *specs: str, plan: bool = False) -> list[Taken]:
+        with self.run() as run:
+            return ingest_sources(run, [recognise(spec) for spec in specs], plan=plan)
+
+    def ledger(self, table: str, *specs: str) -> Ledger | None:
+        """Ingest, and give what came of a table of the last source."""
+        return next((taken.ledger for taken in self.ingest(*specs) if taken.table == table), None)
+
+    def build(self, first: str = "", last: str = "", *, plan: bool = False, only: str = "") -> dict[str, Built]:
+        """Build all tables, or one."""
+        days = Days(date.fromisoformat(first), date.fromisoformat(last)) if first else None
+        builds = {name: build for name, build in BUILDS.items() if name == only or not only}
+        with self.run() as run:
+            return {built.table: built for built in build_tables(run, days, plan=plan, builds=builds)}
+
+    def keep(self, table: str, first: str) -> int:
+        with self.run() as run:
+            return run.lake.table(TABLES[table]).keep(first, Note(run=run.name, table=table, finished=self.now))
+
+    def rows(self, table: str) -> list[Row]:
+        """Give a table's rows, in an order that has nothing to do with how they came."""
+        with Lake.open(self.path, write=False) as lake:
+            files = lake.table(TABLES[table])
+            found: list[Row] = files.read(self.spark()).toArrow().to_pylist() if files.version is not None else []
+        return sorted(found, key=repr)
+
+    def notes(self, table: str) -> list[Note]:
+        with Lake.open(self.path, write=False) as lake:
+            return list(lake.table(TABLES[table]).notes())
+
+    def version(self, table: str) -> int | None:
+        with Lake.open(self.path, write=False) as lake:
+            return lake.table(TABLES[table]).version
+
+    def bytes(self) -> bytes:
+        """Give all that is in the lake's files, Parquet unpacked."""
+        import pyarrow.parquet as pq
+
+        found = [path.name.encode() for path in self.path.rglob("*")]
+        for path in (each for each in self.path.rglob("*") if each.is_file()):
+            found.append(path.read_bytes())
+            if path.suffix == ".parquet":
+                sink = io.BytesIO()
+                table: pa.Table = pq.read_table(path, partitioning=None)
+                with pa.ipc.new_stream(sink, table.schema) as stream:
+                    stream.write_table(table)
+                found.append(sink.getvalue())
+        return b"\n".join(found)

@@ -1,0 +1,168 @@
+"""Databases that are not as we know them: others' columns, missing tables, damage, and files that are none."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.servers import T0, alter, nameplate, ours, read
+from restante.errors import Misuse
+from restante.mailbox.store.schema import FILE
+from restante.pipeline.sources import SourceError, origins, parse, recognise
+from takeover.sources import Their
+
+CASES = json.loads((Path(__file__).parent / "drift.json").read_text())["cases"]
+
+
+def made(kind: str, folder: Path) -> Path:
+    """A database with three nameplates."""
+    if kind == "ours":
+        with ours(folder / "data", *map(nameplate, range(3))) as server:
+            return server.file
+    folder.mkdir(exist_ok=True)
+    their = Their(folder / "their")
+    for number in range(3):
+        their.claim("a", str(number), T0)
+        their.release("a", str(number), T0 + 1)
+    their.stop()
+    return their.usage
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['database']}: {case['did'][-1][:60]}")
+def test_what_is_not_as_it_should_be_is_said(case: dict[str, Any], tmp_path: Path) -> None:
+    file = made(case["database"], tmp_path)
+    alter(file, *case["did"])
+    said: list[str] = []
+    if "fails" in case:
+        with pytest.raises(SourceError) as failure:
+            read(f"a={file}", tmp_path / "scratch", said=said)
+        assert str(failure.value).replace(str(file), "FILE") == case["fails"]
+        assert said == []
+    else:
+        found = read(f"a={file}", tmp_path / "scratch", said=said)
+        assert said == case["says"]
+        assert [row["id"] for row in found["nameplates"].clean] == case["ids"]
+        faults = Counter(row["fault"] for row in found["nameplates"].rows if row["fault"])
+        assert faults == case.get("faults", {})
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def refused(spec: str, tmp_path: Path) -> str:
+    """Name a source that cannot be read; gives what is said of it."""
+    with pytest.raises((Misuse, SourceError)) as failure:
+        read(spec, tmp_path / "scratch")
+    said = str(failure.value)
+    assert "\n" not in said
+    assert not (tmp_path / "scratch").exists() or list((tmp_path / "scratch").iterdir()) == []
+    return said
+
+
+@pytest.mark.parametrize("kind", ["ours", "theirs"])
+@pytest.mark.parametrize("place", [16, 100, 4096 + 3, -4096 + 3])
+def test_a_damaged_database_is_said_to_be(kind: str, place: int, tmp_path: Path) -> None:
+    file = made(kind, tmp_path)
+    content = bytearray(file.read_bytes())
+    place %= len(content)
+    content[place : place + 64] = b"\xa5" * 64
+    file.write_bytes(content)
+    assert "damaged" in refused(f"a={file}", tmp_path)
+
+
+def test_half_a_database_is_said_to_be_damaged(tmp_path: Path) -> None:
+    file = made("ours", tmp_path)
+    file.write_bytes(file.read_bytes()[: 5 * 4096])
+    assert "damaged" in refused(f"a={file}", tmp_path)
+
+
+def test_what_is_no_database_is_not_taken_for_one(tmp_path: Path) -> None:
+    file = tmp_path / "usage.sqlite"
+    for content in (b"\xa5" * 8192, b"SQLite format 2", b"hello"):
+        file.write_bytes(content)
+        assert refused(f"a={file}", tmp_path).startswith(f"{file} is nothing that usage")
+    file.write_bytes(b"SQLite format 3\0" + b"\xa5" * 8192)
+    assert "damaged or encrypted" in refused(f"a={file}", tmp_path)
+    file.write_bytes(b"")
+    assert refused(f"a={file}", tmp_path) == f"{file} is empty: nothing tells what it is to hold (source a)"
+
+
+def test_a_database_of_somebody_else_is_not_taken_for_one_of_ours(tmp_path: Path) -> None:
+    alter(tmp_path / "diary.sqlite", "CREATE TABLE mailboxes (day TEXT)")
+    assert "is nothing that usage" in refused(f"a={tmp_path / 'diary.sqlite'}", tmp_path)
+    assert "is nothing that usage" in refused(f"a={tmp_path}", tmp_path)
+
+
+def test_live_post_is_refused(tmp_path: Path) -> None:
+    their = Their(tmp_path / "their")
+    said = refused(f"a={their.relay}", tmp_path)
+    assert "channel database" in said
+    assert "--usage-db" in said
+
+
+def test_a_path_without_anything_is_said_to_be_so(tmp_path: Path) -> None:
+    assert (
+        refused(f"a={tmp_path / 'x'}", tmp_path)
+        == f"cannot read {tmp_path / 'x'}: No such file or directory (--source)"
+    )
+
+
+def test_a_commit_that_was_cut_off_is_left_to_its_server(tmp_path: Path) -> None:
+    file = made("theirs", tmp_path)
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
+        database.execute("PRAGMA cache_size = 1")
+        database.execute("BEGIN")
+        database.executemany("INSERT INTO nameplates VALUES (?, 1, 1, 1, 'happy')", [("x" * 5000,)] * 50)
+        content, journal = file.read_bytes(), Path(f"{file}-journal").read_bytes()
+    (tmp_path / "cut").mkdir()
+    cut = tmp_path / "cut" / "usage.sqlite"
+    cut.write_bytes(content)
+    Path(f"{cut}-journal").write_bytes(journal)
+    said = refused(f"a={cut}", tmp_path)
+    assert (
+        said
+        == f"source a: {cut} was left in the middle of a commit: start its server, which repairs that, then try again"
+    )
+    assert cut.read_bytes() == content
+
+
+def test_a_server_is_for_timing_logs(tmp_path: Path) -> None:
+    file = made("ours", tmp_path)
+    assert "@north is for timing logs" in refused(f"a@north={file}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "x", "=x", "a=", "A=x", "a b=x", "-a=x", "a/b=x", "a@=x", "a@B=x", "@b=x", f"{'a' * 64}=x"]
+)
+def test_a_source_has_a_name_that_a_folder_can_have(spec: str) -> None:
+    with pytest.raises(Misuse, match="--source"):
+        parse(spec)
+
+
+def test_a_name_ends_at_the_first_equals_sign() -> None:
+    assert parse("a.b-c_1@north=x=y@z") == ("a.b-c_1", "north", Path("x=y@z"))
+
+
+def test_our_server_is_named_by_its_directory_or_its_file(tmp_path: Path) -> None:
+    file = made("ours", tmp_path)
+    named = [recognise(f"a={path}") for path in (file, file.parent)]
+    assert [(source.path, source.kind, source.origins) for source in named] == [
+        (file, "mailbox server's database", ())
+    ] * 2
+
+
+def test_what_is_imported_is_known_by_the_files_name(tmp_path: Path) -> None:
+    sources = [recognise(f"{name}={made('theirs', tmp_path / name)}") for name in ("a", "b")]
+    sources.append(recognise(f"c={made('ours', tmp_path / 'c')}"))
+    assert origins(sources) == {"usage.sqlite": [source.path for source in sources[:2]]}
+
+
+def test_a_server_that_has_only_just_begun_is_recognised(tmp_path: Path) -> None:
+    """All of it is in its log still."""
+    with ours(tmp_path / "data", nameplate(1)):
+        assert (tmp_path / "data" / FILE).stat().st_size <= 4096
+        assert read(f"a={tmp_path / 'data'}", tmp_path / "scratch")["nameplates"].ids == [1]

@@ -1,0 +1,260 @@
+"""What a run takes from sources, what it leaves, and what is in the lake when it was cut off."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.runs import World, no_spark
+from pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours
+from restante.errors import StoreError
+from restante.mailbox.model import Change
+from restante.mailbox.takeover.importing import take_over
+from restante.pipeline.laketable import LakeTable
+from restante.pipeline.sources.usage import Usage
+from takeover.sources import Their
+
+DAY = 86_400.0
+
+
+def test_what_a_server_leaves_behind_comes_into_the_lake(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)):
+        taken = world.ingest(f"relay={tmp_path / 'a'}")
+    assert [(each.table, each.ledger and each.ledger.clean) for each in taken] == [
+        ("nameplates", 1),
+        ("mailboxes", 1),
+        ("client_versions", 1),
+    ]
+    [row] = world.rows("mailboxes")
+    assert (row["id"], row["app_id"], row["total_us"], row["waiting_us"], row["result"], row["source"]) == (
+        *(1, "x", 9_000_000, None, "lonely"),
+        "relay",
+    )
+    assert row["started"].timestamp() == T0 + 2
+    assert row["day"] == date(2023, 11, 14)
+
+
+def test_a_second_run_reads_only_what_is_new(world: World, tmp_path: Path) -> None:
+    spec = f"relay={tmp_path / 'a'}"
+    with ours(tmp_path / "a", *(nameplate(number) for number in range(5)), current(None)) as server:
+        first = world.ledger("nameplates", spec)
+        server.write(nameplate(5), nameplate(6))
+        second = world.ledger("nameplates", spec)
+        world.spark = no_spark
+        third = world.ledger("nameplates", spec)
+    assert first is not None
+    assert second is not None
+    assert (first.read, first.first, first.last) == (5, 1, 5)
+    assert (second.read, second.first, second.last) == (2, 6, 7)
+    assert third is None
+
+
+def test_a_late_row_lands_in_its_own_day(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)) as server:
+        world.ingest(f"relay={tmp_path / 'a'}")
+        server.write(nameplate(0, started=T0 - 3 * DAY), nameplate(2))
+        world.ingest(f"relay={tmp_path / 'a'}")
+    assert [str(row["day"]) for row in sorted(world.rows("nameplates"), key=lambda row: row["id"])] == [
+        "2023-11-14",
+        "2023-11-11",
+        "2023-11-14",
+    ]
+    assert world.notes("nameplates")[0].days == ["2023-11-11", "2023-11-14"]
+
+
+def test_sources_do_not_mix(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)), ours(tmp_path / "b", nameplate(2), current(60.0)):
+        world.ingest(f"east={tmp_path / 'a'}", f"west={tmp_path / 'b'}")
+    assert sorted((row["source"], row["blur_us"]) for row in world.rows("nameplates")) == [
+        ("east", None),
+        ("west", 60_000_000),
+    ]
+
+
+# ── what cannot be taken ─────────────────────────────────────────────────────────────────────────
+
+
+def a_torn_file(folder: Path) -> Path:
+    """The reference server's, with a row that makes no sense."""
+    their = Their(folder / "their")
+    for number in range(3):
+        box = their.claim("s", str(number), T0 + number)
+        their.release("s", str(number), T0 + number + 1)
+        their.close("s", box, "happy", T0 + number + 2)
+    their.prune(T0 + 60)
+    their.stop()
+    alter(their.usage, "UPDATE nameplates SET result = 'canary' WHERE rowid = 2")
+    return their.usage
+
+
+def test_a_row_that_makes_no_sense_goes_into_quarantine_without_what_it_held(world: World, tmp_path: Path) -> None:
+    file = a_torn_file(tmp_path)
+    ledger = world.ledger("nameplates", f"old={file}")
+    assert ledger is not None
+    assert (ledger.read, ledger.clean, ledger.quarantined) == (3, 2, 1)
+    [row] = world.rows("quarantine")
+    assert (row["table"], row["identity"], row["source"]) == ("nameplates", "2", "old")
+    assert len(row["digest"]) == 64
+    assert b"canary" not in world.bytes()
+
+
+def test_it_is_in_quarantine_once_where_the_run_was_cut_off_in_between(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = a_torn_file(tmp_path)
+    commit = LakeTable.commit
+
+    def cut_off(table: LakeTable, *given: object, **others: object) -> int:
+        if table.table.name == "nameplates":
+            raise KeyboardInterrupt
+        return commit(table, *given, **others)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeTable, "commit", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            world.ingest(f"old={file}")
+    assert len(world.rows("quarantine")) == 1
+    assert world.rows("nameplates") == []
+    world.ingest(f"old={file}")
+    assert len(world.rows("quarantine")) == 1
+    assert len(world.rows("nameplates")) == 2
+
+
+def test_rows_that_were_imported_from_another_source_are_duplicates(world: World, tmp_path: Path) -> None:
+    file = a_torn_file(tmp_path)
+    alter(file, "UPDATE nameplates SET result = 'happy'")
+    take_over(tmp_path / "a", None, file, merge=False)
+    with ours(tmp_path / "a", nameplate(50), current(None)):
+        taken = world.ingest(f"new={tmp_path / 'a'}", f"old={file}")
+    ledgers = {each.source: each.ledger for each in taken if each.table == "nameplates" and each.ledger}
+    assert (ledgers["new"].read, ledgers["new"].clean, ledgers["new"].duplicate) == (4, 1, 3)
+    assert (ledgers["old"].read, ledgers["old"].clean) == (3, 3)
+
+
+def test_a_source_that_cannot_be_read_holds_up_no_other(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)), ours(tmp_path / "b", nameplate(2), current(None)) as torn:
+        alter(torn.file, "ALTER TABLE usage_nameplates RENAME COLUMN result TO outcome")
+        taken = world.ingest(f"torn={tmp_path / 'b'}", f"whole={tmp_path / 'a'}")
+    assert [each.failure for each in taken if each.failure] == [
+        "source torn: table usage_nameplates has no column result"
+    ]
+    assert [row["source"] for row in world.rows("nameplates")] == ["whole"]
+
+
+def test_nothing_is_taken_where_the_source_counts_other_rows_than_were_read(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    span = Usage.span
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                Usage, "span", lambda *given: (found := span(*given)) and found._replace(counted=found.counted + 1)
+            )
+            taken = world.ingest(f"relay={tmp_path / 'a'}")
+        assert "has 2 rows and 1 were read; nothing of it was taken" in taken[0].failure
+        assert world.rows("nameplates") == []
+        assert not list(world.path.rglob("*.parquet"))
+        world.ingest(f"relay={tmp_path / 'a'}")
+    assert len(world.rows("nameplates")) == 1
+
+
+# ── a source that is another now ─────────────────────────────────────────────────────────────────
+
+
+def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)) as server:
+        pass
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    with ours(tmp_path / "a", nameplate(2, started=T0 - DAY), nameplate(3)):
+        world.ingest(f"relay={tmp_path / 'a'}", f"other={tmp_path / 'copy'}")
+    shutil.rmtree(tmp_path / "a")
+    shutil.copytree(tmp_path / "copy", tmp_path / "a")
+    with ours(tmp_path / "a", nameplate(9, app_id="new")) as server:
+        taken = world.ingest(f"relay={server.data}")
+    assert taken[0].ledger is not None
+    assert taken[0].ledger.replaced
+    assert any("relay: nameplates is read anew, and its rows replaced" in words for words in world.steps.said)
+    assert sorted((row["source"], row["id"], row["app_id"]) for row in world.rows("nameplates")) == [
+        ("other", 1, "x"),
+        ("relay", 1, "x"),
+        ("relay", 2, "new"),
+    ]
+    assert world.notes("nameplates")[0].days == ["2023-11-13", "2023-11-14"], "the day that lost a row is touched too"
+
+
+# ── runs that were cut off ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("step", ["stage", "commit"])
+@pytest.mark.parametrize("table", ["nameplates", "mailboxes", "client_versions"])
+def test_a_run_that_was_cut_off_and_repeated_gives_the_same_tables(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: str
+) -> None:
+    went_on = getattr(LakeTable, step)
+
+    def cut_off(target: LakeTable, *given: object, **others: object) -> object:
+        if target.table.name == table:
+            raise KeyboardInterrupt
+        return went_on(target, *given, **others)
+
+    with ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)):
+        with monkeypatch.context() as patched:
+            patched.setattr(LakeTable, step, cut_off)
+            with pytest.raises(KeyboardInterrupt):
+                world.ingest(f"relay={tmp_path / 'a'}")
+        world.ingest(f"relay={tmp_path / 'a'}")
+    assert [len(world.rows(name)) for name in ("nameplates", "mailboxes", "client_versions")] == [1, 1, 1]
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(data=st.data())
+def test_however_a_source_is_read_the_tables_are_the_same(
+    world: World, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    days = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=12), label="days on which rows began")
+    cuts = data.draw(st.sets(st.integers(1, len(days))), label="runs in between")
+    changes: list[Change] = [nameplate(0, started=T0 - day * DAY) for day in days]
+    folder = tmp_path_factory.mktemp("split")
+    whole, split = World(world.spark(), folder / "whole"), World(world.spark(), folder / "split")
+    for each in (whole, split):
+        each.folder.mkdir()
+    with ours(folder / "a", current(None)) as server:
+        for number, change in enumerate(changes, 1):
+            server.write(change)
+            if number in cuts:
+                split.ingest(f"relay={server.data}")
+        for each in (whole, split):
+            each.ingest(f"relay={server.data}")
+    assert whole.rows("nameplates") == split.rows("nameplates")
+    assert len(whole.rows("nameplates")) == len(days)
+
+
+# ── planning ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plan_tells_what_would_be_read_and_starts_nothing(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), nameplate(2), current(None)):
+        began, world.spark = world.spark, no_spark
+        taken = world.ingest(f"relay={tmp_path / 'a'}", plan=True)
+        world.spark = began
+    assert [(each.table, each.span and each.span.counted) for each in taken] == [
+        ("nameplates", 2),
+        ("mailboxes", None),
+        ("client_versions", None),
+    ]
+    assert world.version("nameplates") is None
+
+
+def test_a_lake_that_cannot_be_written_is_said(world: World, tmp_path: Path) -> None:
+    (world.path).mkdir()
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+        log = world.path / "nameplates" / "_delta_log" / "00000000000000000000.json"
+        log.write_text("torn")
+        with pytest.raises(StoreError, match="damaged"):
+            world.ingest(f"relay={tmp_path / 'a'}")

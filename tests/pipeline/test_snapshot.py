@@ -1,0 +1,268 @@
+"""Copies of databases that are being written to: nobody waits, and what is copied stood there at one moment."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+import time
+from collections import namedtuple
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.servers import T0, TERMS, Ours, mailbox, nameplate
+from restante.pipeline.sources import SourceError, recognise
+from restante.pipeline.sources.snapshot import PACES, TRIES, snapshot
+from takeover.sources import Their
+
+
+def filled(file: Path, rows: int, *, wal: bool = False) -> sqlite3.Connection:
+    """A table of pairs whose halves are always alike, as if a server had it open."""
+    database = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    if wal:
+        database.execute("PRAGMA journal_mode = WAL")
+    database.execute("CREATE TABLE pairs (one INTEGER, other INTEGER, padding TEXT)")
+    database.execute("BEGIN")
+    database.executemany("INSERT INTO pairs VALUES (0, 0, ?)", [("p" * 1000,)] * rows)
+    database.execute("COMMIT")
+    return database
+
+
+def halves(copy: Path) -> tuple[int, int, int]:
+    with closing(sqlite3.connect(copy)) as database:
+        found: tuple[int, int, int] = database.execute("SELECT count(*), sum(one), sum(other) FROM pairs").fetchone()
+        return found
+
+
+def test_a_database_that_nobody_writes_to_is_copied_at_the_first_try(tmp_path: Path) -> None:
+    rests: list[float] = []
+    with (
+        closing(filled(tmp_path / "d", 2000)),
+        snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=rests.append) as copy,
+    ):
+        assert halves(copy) == (2000, 0, 0)
+    assert 5 <= len(rests) <= 10  # 2 MB in steps of 256 KiB
+
+
+def test_a_write_between_two_steps_makes_the_copy_begin_anew(tmp_path: Path) -> None:
+    with closing(filled(tmp_path / "d", 2000)) as server:
+        rests = iter(range(1000))
+
+        def write_twice(_seconds: float) -> None:
+            if next(rests) in {1, 2}:
+                server.execute("UPDATE pairs SET one = one + 1, other = other + 1")
+
+        with snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=write_twice) as copy:
+            assert halves(copy) == (2000, 4000, 4000)
+
+
+def test_a_database_that_is_written_to_all_the_while_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(filled(tmp_path / "d", 10_000)) as server:
+        rests = []
+
+        def write(seconds: float) -> None:
+            rests.append(seconds)
+            server.execute("UPDATE pairs SET one = one + 1 WHERE rowid = 1")
+
+        clock = iter(range(100_000))
+        monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))  # a disk as slow as that
+        with pytest.raises(SourceError) as failure, snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=write):
+            pass
+    assert "it was written to all the while, 22 copies were begun in vain" in str(failure.value)
+    assert "\n" not in str(failure.value)
+    assert len(rests) == len(TRIES)
+    assert list((tmp_path / "s").iterdir()) == []
+
+
+def test_a_small_database_is_copied_however_often_it_is_written_to(tmp_path: Path) -> None:
+    with closing(filled(tmp_path / "d", 5_000)) as server:
+
+        def write(_seconds: float) -> None:
+            server.execute("UPDATE pairs SET one = one + 1, other = other + 1")
+
+        with snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=write) as copy:
+            rows, one, other = halves(copy)
+    assert rows == 5_000
+    assert one == other > 5_000
+
+
+def test_with_a_log_who_writes_disturbs_no_copy(tmp_path: Path) -> None:
+    with closing(filled(tmp_path / "d", 2000, wal=True)) as server:
+        rests = []
+
+        def write(seconds: float) -> None:
+            rests.append(seconds)
+            server.execute("UPDATE pairs SET one = one + 1")
+
+        with snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=write) as copy:
+            assert halves(copy) == (2000, 0, 0)
+        assert 5 <= len(rests) <= 10
+        assert [file.name for file in copy.parent.parent.iterdir()] == []
+
+
+def test_the_database_is_free_while_the_copy_rests(tmp_path: Path) -> None:
+    with closing(filled(tmp_path / "d", 2000)) as server:
+        server.execute("PRAGMA busy_timeout = 0")
+        locked = 0
+
+        def lock(_seconds: float) -> None:
+            nonlocal locked
+            server.execute("BEGIN EXCLUSIVE")
+            server.execute("COMMIT")
+            locked += 1
+
+        with snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=lock):
+            pass
+        assert locked >= 5
+
+
+def test_it_rests_longer_than_a_step_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    rests: list[float] = []
+    with closing(filled(tmp_path / "d", 1000)), snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=rests.append):
+        pass
+    assert set(rests) == {PACES[0].rest}  # a step a second, by this clock
+
+
+def test_a_database_that_somebody_keeps_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(filled(tmp_path / "d", 2000)) as server:
+        clock = iter(range(1000))
+        monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+        begun: list[bool] = []
+
+        def seize(_seconds: float) -> None:
+            if not begun:
+                server.execute("BEGIN EXCLUSIVE")
+                begun.append(True)
+
+        with (
+            pytest.raises(SourceError, match="to itself for 5 s"),
+            snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=seize),
+        ):
+            pass
+
+
+Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - shutil's
+
+
+def test_without_room_for_the_copy_it_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(filled(tmp_path / "d", 2000)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 30, 0, 60 << 20))
+        with pytest.raises(SourceError) as failure, snapshot(tmp_path / "d", tmp_path / "s", "a"):
+            pass
+    assert str(failure.value) == (
+        f"source a: its copy needs 65 MiB in {tmp_path / 's'}, where 60 MiB are free: make room there"
+    )
+    assert list((tmp_path / "s").iterdir()) == []
+
+
+def test_a_scratch_that_cannot_be_made_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("")
+    with (
+        closing(filled(tmp_path / "d", 1)),
+        pytest.raises(SourceError, match="cannot make a folder"),
+        snapshot(tmp_path / "d", tmp_path / "s", "a"),
+    ):
+        pass
+
+
+# ── beside live servers ──────────────────────────────────────────────────────────────────────────
+
+SLOWEST = 0.1
+"""Seconds that a commit may be delayed by a copy."""
+
+
+class Writer(threading.Thread):
+    """A server's thread: it commits again and again, and times each."""
+
+    def __init__(self, commit: Callable[[int], Any], most: int) -> None:
+        super().__init__()
+        self._commit, self._most = commit, most
+        self.seconds: list[float] = []
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self.done.is_set() and len(self.seconds) < self._most:
+                begun = time.perf_counter()
+                self._commit(len(self.seconds))
+                self.seconds.append(time.perf_counter() - begun)
+                self.done.wait(0.02)
+        except BaseException as error:  # noqa: BLE001 - the test tells it
+            self.error = error
+
+
+def delay(alone: list[float], beside: list[float]) -> float:
+    """How much longer the slowest commit took than the slowest without a copy: disks have their own moods."""
+    return max(beside) - max(alone)
+
+
+def watched(commit: Callable[[int], Any], work: Callable[[], Any]) -> float:
+    """Do something beside a writer; give by how much its commits were delayed."""
+    for attempt in range(3):  # other work on the machine delays commits too
+        alone = Writer(commit, 100)
+        alone.start()
+        alone.join()
+        beside = Writer(commit, 10_000)
+        beside.start()
+        work()
+        beside.done.set()
+        beside.join()
+        assert alone.error is None
+        assert beside.error is None
+        assert len(beside.seconds) > 10, "it wrote all the while"
+        found = delay(alone.seconds, beside.seconds)
+        if found < SLOWEST or attempt == 2:
+            return found
+    raise AssertionError
+
+
+def test_no_commit_of_the_reference_server_waits_for_a_copy(tmp_path: Path) -> None:
+    Their(tmp_path).stop()
+    with closing(sqlite3.connect(tmp_path / "usage.sqlite")) as database:
+        row = "INSERT INTO client_versions VALUES (?, 'side', ?, 'python', '0.24.0')"
+        database.executemany(row, ((f"app-{'x' * 300}-{number}", T0 + number) for number in range(12_000)))
+        database.commit()
+    assert (tmp_path / "usage.sqlite").stat().st_size > 8 << 20
+    servers: dict[int, Their] = {}
+
+    def bind(number: int) -> None:
+        mine = servers.setdefault(threading.get_ident(), None) or Their(tmp_path)  # type: ignore[arg-type]
+        servers[threading.get_ident()] = mine
+        mine.bind("side", T0 + number)
+
+    counts = []
+
+    def copy() -> None:
+        for _ in range(8):
+            with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, TERMS) as opened:
+                span = opened.span("client_versions", {})
+                assert span
+                counts.append(span.counted)
+
+    assert watched(bind, copy) < SLOWEST
+    assert counts == sorted(counts)
+    assert counts[-1] > 12_000
+
+
+def test_no_commit_of_our_server_waits_for_a_copy(tmp_path: Path) -> None:
+    server = Ours(tmp_path / "data")
+    server.write(*(mailbox(number, app_id="x" * 300) for number in range(20_000)))
+
+    def copy() -> None:
+        for _ in range(8):
+            with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened:
+                span = opened.span("mailboxes", {})
+                assert span
+                assert span.counted == 20_000
+
+    assert watched(lambda number: server.write(nameplate(number)), copy) < SLOWEST
+    server.close()

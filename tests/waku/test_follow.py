@@ -1,0 +1,297 @@
+"""Following topics over real RLPx: history and live envelopes meet, and each is handed over once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from durability.bounds import bounded
+from restante.errors import Misuse, StoreError
+from restante.waku import wire
+from restante.waku.archive.query import Bounds, Page, Query
+from restante.waku.ask import How
+from restante.waku.caller import call
+from restante.waku.dice import SystemDice
+from restante.waku.enode import Enode
+from restante.waku.envelope import Envelope, make
+from restante.waku.errand import Budgets, Patience, Report
+from restante.waku.follow import Rhythm, follow
+from restante.waku.gaps import Query as Wanted
+from restante.waku.gaps import State
+from restante.waku.interest import Interest
+from waku.fake_node import FakeNode, listening
+from waku.inside import Clock, Inside, inside
+from waku.letters import TOPIC
+from waku.mailservers import Honest
+
+PLAIN = How(form="plain")
+OTHER = b"\xff\xff\xff\xff"
+RARELY = Rhythm(history=3600.0, first=0.01, last=0.02, grace=0.1)
+OFTEN = Rhythm(history=0.01, first=0.01, last=0.02, grace=0.1)
+QUICK = Patience(answer=0.5, tries=1, back_off=0.01)
+
+
+class Today(Clock):
+    """It goes."""
+
+    def wall(self) -> float:
+        return time.time()
+
+
+def fresh(number: int, age: int = 0, **given: Any) -> Envelope:
+    """Make an envelope of just now, or of some seconds ago."""
+    now = int(time.time())
+    ttl = given.pop("ttl", 50)
+    return make(now - age + ttl, ttl, given.get("topic", TOPIC), bytes(given.get("size", 3)), number)
+
+
+class Following:
+    """Somebody who follows, and what came to him."""
+
+    def __init__(self, servers: list[Enode], rhythm: Rhythm = RARELY, state: State | None = None) -> None:
+        self.came: list[Envelope] = []
+        self.told: list[tuple[int, str]] = []
+        self.states: list[State] = []
+        self.until = asyncio.Event()
+        self.subscriber: Callable[[list[Envelope]], None] = self.came.extend
+        self._task = asyncio.create_task(
+            follow(
+                servers,
+                Wanted(int(time.time()) - 3600, int(time.time()), frozenset([TOPIC])),
+                PLAIN,
+                self._take,
+                self.until,
+                state=state,
+                keep=lambda found: self.states.append(found.copy()),
+                tell=lambda server, words: self.told.append((server, words)),
+                budgets=Budgets(size=1000),
+                patience=QUICK,
+                rhythm=rhythm,
+            )
+        )
+
+    def _take(self, envelopes: list[Envelope]) -> None:
+        self.subscriber(envelopes)
+
+    async def has(self, *envelopes: Envelope) -> None:
+        await self.until_true("the envelopes", lambda: {each.hash for each in envelopes} <= self.hashes())
+
+    def hashes(self) -> set[bytes]:
+        return {each.hash for each in self.came}
+
+    async def until_true(self, what: str, holds: Callable[[], bool]) -> None:
+        async with bounded(what):
+            while not holds() and not self._task.done():  # noqa: ASYNC110 - it is nobody's event
+                await asyncio.sleep(0)
+        assert holds(), self._task
+
+    async def stop(self) -> Report:
+        self.until.set()
+        return await self.over()
+
+    async def over(self) -> Report:
+        async with bounded("the end"):
+            return await self._task
+
+
+@asynccontextmanager
+async def node(data: Path, number: int = 1) -> AsyncIterator[Inside]:
+    async with inside(data, number=number, clock=Today()) as here:
+        yield here
+
+
+async def post(here: Inside, envelope: Envelope) -> None:
+    peer = await here.greet(wire.Options(pow=0.0, topics=frozenset()))
+    assert not (await peer.post(envelope)).refusals
+
+
+async def test_an_envelope_that_is_posted_while_history_is_fetched_comes_once(tmp_path: Path) -> None:
+    """It is posted to one node, which relays it to the other: it comes live from both, and in the page of one."""
+    async with node(tmp_path / "a", 1) as a, node(tmp_path / "b", 2) as b:
+        joined = asyncio.create_task(b.node.stay_connected(a.enode))
+        await b.until("the peer", lambda: bool(b.node.peers))
+        old, new = fresh(1, age=100), fresh(2)
+        await b.archive.save([old], 1)
+        asked, on, make_page, pages = asyncio.Event(), asyncio.Event(), b.archive.page, []
+
+        async def when_told(query: Query, bounds: Bounds) -> Page:
+            asked.set()
+            await on.wait()
+            pages.append(await make_page(query, bounds))
+            return pages[-1]
+
+        b.archive.page = when_told  # type: ignore[method-assign, assignment]
+        following = Following([b.enode, a.enode], OFTEN)
+        await asked.wait()
+        await post(a, new)
+        await following.has(new)
+        await b.until("the archive", lambda: b.node.mailserver.counts["new"] == 1)
+        await b.archived()
+        on.set()
+        await following.has(old, new)
+        await following.until_true("more rounds", lambda: len(pages) > 2)
+        report = await following.stop()
+        joined.cancel()
+        await asyncio.gather(joined, return_exceptions=True)
+    assert sorted(pages[0].raws) == sorted([old.raw, new.raw])
+    assert following.came == [new, old]
+    assert (report.missing, report.counts) == ([], {"handed over": 2})
+
+
+async def test_what_was_missed_while_a_link_was_lost_is_history(tmp_path: Path) -> None:
+    async with node(tmp_path) as here:
+        following = Following([here.enode])
+        await following.until_true("the first round", lambda: bool(following.states))
+        missed = fresh(1)
+        await here.archive.save([missed], 1)  # and nobody relays it
+        for link in list(here.node.links):
+            link.drop()
+        await following.has(missed)
+        live = fresh(2)
+        await here.until("a link", lambda: bool(here.node.relay.interests))
+        await post(here, live)
+        await following.has(live)
+        await following.stop()
+    assert following.came == [missed, live]
+    assert [words.startswith("it went away") for _, words in following.told] == [True]
+
+
+async def test_history_is_asked_again_also_where_no_link_was_lost(tmp_path: Path) -> None:
+    async with node(tmp_path) as here:
+        following = Following([here.enode], OFTEN)
+        await following.until_true("the first round", lambda: bool(following.states))
+        late = fresh(1, age=70)
+        await here.archive.save([late], 1)
+        await following.has(late)
+        await following.until_true("more rounds", lambda: len(following.states) > 6)
+        await following.stop()
+    assert following.came == [late]
+
+
+async def test_who_follows_again_gets_what_is_new(tmp_path: Path) -> None:
+    async with node(tmp_path) as here:
+        first = Following([here.enode])
+        await first.until_true("the first round", lambda: bool(first.states))
+        live = fresh(1)
+        await post(here, live)
+        await first.has(live)
+        await first.stop()
+        between = fresh(2)
+        await post(here, between)
+        await here.archived()
+        second = Following([here.enode], state=first.states[-1])
+        await second.has(between)
+        await second.stop()
+    assert (first.came, second.came) == ([live], [between])
+
+
+async def test_live_envelopes_are_judged(tmp_path: Path) -> None:
+    good = fresh(9)
+    async with listening(Honest([])) as (fake, enode):
+        following = Following([enode])
+        await following.until_true("the first round", lambda: bool(following.states))
+        bad = [
+            fresh(1, topic=OTHER),
+            fresh(2, age=500),
+            fresh(3, age=-500),
+            fresh(4, size=5000),
+            fresh(5, age=7200, ttl=8000),
+        ]
+        relay(fake, b"\xc1\x01")
+        relay(fake, wire.write_envelopes(each.raw for each in bad))
+        relay(fake, wire.write_envelopes([good.raw, good.raw]))
+        await following.has(good)
+        many = [fresh(number, size=900) for number in range(100, 200)]
+        relay(fake, wire.write_envelopes([each.raw for each in many]))  # so much is read in slices
+        relay(fake, wire.write_envelopes([each.raw for each in many])[:-1])
+        await following.has(*many)
+        await following.stop()
+    assert following.came == [good, *many]
+
+
+def relay(fake: FakeNode, body: bytes) -> None:
+    for link in fake.links:
+        link.send(wire.MESSAGES, body)
+
+
+async def test_what_a_subscriber_raises_of_live_envelopes_ends_it(tmp_path: Path) -> None:
+    def full(_: list[Envelope]) -> None:
+        raise StoreError("no room")
+
+    async with node(tmp_path) as here:
+        following = Following([here.enode])
+        await following.until_true("the first round", lambda: bool(following.states))
+        following.subscriber = full
+        await post(here, fresh(1))
+        with pytest.raises(StoreError, match="no room"):
+            await following.over()
+        await here.archive.save([fresh(2)], 1)
+        following = Following([here.enode])
+        following.subscriber = full
+        with pytest.raises(StoreError, match="no room"):
+            await following.over()
+
+
+async def test_a_server_that_is_not_there_is_told_of_once_and_tried_again(tmp_path: Path) -> None:
+    async with node(tmp_path) as here:
+        gone = Enode(SystemDice().key().public, "127.0.0.1", 1)
+        following = Following([gone, here.enode], OFTEN)
+        await following.until_true("many rounds", lambda: len(following.states) > 20)
+        live = fresh(1)
+        await post(here, live)
+        await following.has(live)
+        report = await following.stop()
+    assert report.missing == []
+    assert {server for server, _ in following.told} == {0}
+    assert len(following.told) == 1
+
+
+async def test_where_nobody_answers_everything_is_missing() -> None:
+    following = Following([Enode(SystemDice().key().public, "127.0.0.1", 1)])
+    await following.until_true("a word", lambda: bool(following.told))
+    report = await following.stop()
+    assert [upper - lower >= 3600 for lower, upper in report.missing] == [True]
+
+
+async def test_an_answer_that_is_under_way_may_end(tmp_path: Path) -> None:
+    async with node(tmp_path) as here:
+        await here.archive.save([fresh(1)], 1)
+        asked, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
+
+        async def when_told(query: Query, bounds: Bounds) -> Page:
+            asked.set()
+            await on.wait()
+            return await make_page(query, bounds)
+
+        here.archive.page = when_told  # type: ignore[method-assign, assignment]
+        following = Following([here.enode], Rhythm(grace=30.0))
+        await asked.wait()
+        following.until.set()
+        on.set()
+        report = await following.over()
+    assert (report.missing, len(following.came)) == ([], 1)
+
+
+async def test_without_topics_nothing_is_followed() -> None:
+    with pytest.raises(Misuse, match="topics"):
+        await follow([], Wanted(0, 1, bloom=1), PLAIN, print, asyncio.Event())
+
+
+async def test_a_listener_names_all_its_topics() -> None:
+    topics = [number.to_bytes(4) for number in range(1000)]
+    async with (
+        listening() as (fake, enode),
+        call(enode, SystemDice().key(), Interest.named(topics), live=print),
+    ):
+        [link] = fake.links
+        async with bounded("the greeting"):
+            while not link.peer.greeted:  # noqa: ASYNC110 - it is nobody's event
+                await asyncio.sleep(0)
+        assert link.peer.interest == Interest.named(topics)
+        assert not link.peer.confirms
