@@ -98,7 +98,8 @@ def _read(raws: Sequence[bytes]) -> Verified:
 def _other_hash(found: Verified, stored: Stored) -> Truths:
     wrong = np.zeros(len(found.hash), np.bool_)
     if stored.hashes is not None:
-        wrong |= [said not in (None, name) for said, name in zip(stored.hashes, found.hash, strict=True)]
+        others = [said not in (None, name) for said, name in zip(stored.hashes, found.hash, strict=True)]
+        wrong |= np.array(others, np.bool_)
     if stored.ids is not None:
         starts = np.frombuffer(b"".join([name[:4] for name in found.hash]), ">u4").astype(np.int64) >> 1
         sent = found.sent & U32

@@ -82,7 +82,8 @@ def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool)
     if span is None or plan:
         return Taken(source.name, table.name, span)
     if span.why:
-        run.steps.say(f"source {source.name}: {table.name} is read anew, and its rows replaced: {span.why}")
+        rows = ", and its rows replaced" if span.replace else ""
+        run.steps.say(f"source {source.name}: {table.name} is read anew{rows}: {span.why}")
     with run.steps.step(f"{source.name}: {table.name}", run.tasks) as step:
         ledger = _read(run, source, opened, span, target)
         step.done(f"{ledger.read:,} rows")

@@ -1,0 +1,398 @@
+"""Waku archives, made by the Mailserver's own code: what has arrived, each once, whatever happens to the archive."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.runs import World
+from pipeline.servers import TERMS
+from pipeline.taking import Row, Took, rows_of, take
+from restante.errors import Misuse
+from restante.pipeline.sources import SourceError, archive, recognise
+from restante.waku.archive import ids
+from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
+from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.envelope import Envelope
+from waku.archive.envelopes import T0, envelope
+from waku.archive.test_schema import thaw
+from waku.fixed import examples
+
+CAME = T0 + 100
+
+
+class Keeping:
+    """An archive that is open, as it is while its server runs."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self._archive = SqliteArchive.open(data)
+
+    def save(self, *batch: Envelope, arrived: int = CAME) -> None:
+        asyncio.run(self._archive.save(batch, arrived))
+
+    def prune(self, before: int) -> None:
+        asyncio.run(self._archive.prune(T0 + before, 1_000))
+
+    def close(self) -> None:
+        asyncio.run(self._archive.close())
+
+
+@contextmanager
+def keeping(data: Path, *batch: Envelope) -> Iterator[Keeping]:
+    found = Keeping(data)
+    try:
+        if batch:
+            found.save(*batch)
+        yield found
+    finally:
+        found.close()
+
+
+def taken(data: Path, before: Took | None = None) -> Took:
+    marks = before.marks if before else {}
+    return take(f"waku={data}", "archived", data.parent / "scratch", marks)
+
+
+def hashes(rows: Iterable[Row]) -> list[bytes]:
+    return [row["hash"] for row in rows]
+
+
+def names(some: Iterable[Envelope]) -> list[bytes]:
+    return [each.hash for each in some]
+
+
+def altered(data: Path, *statements: str) -> None:
+    """Do to an archive what only a hand does, or a disk."""
+    with closing(sqlite3.connect(data / FILE)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+
+
+def at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+SOME = [envelope(number, number, topic=bytes([number % 3] * 4), size=8 + 90 * number) for number in range(10)]
+
+
+def test_what_an_archive_has_comes_into_the_lake(world: World, tmp_path: Path) -> None:
+    with keeping(tmp_path / "data", *SOME):
+        ledger = world.ledger("archived", f"waku={tmp_path / 'data'}")
+        again = world.ledger("archived", f"waku={tmp_path / 'data'}")
+    assert ledger is not None
+    assert (ledger.read, ledger.clean, ledger.counted, ledger.missed) == (10, 10, 10, 0)
+    assert again is None
+    rows = sorted(world.rows("archived"), key=lambda row: row["arrival"])
+    assert len({row.pop("file") for row in rows}) == 1
+    assert rows == [
+        {
+            "hash": each.hash,
+            "topic": f"0x{each.topic.hex()}",
+            "sent": at(each.sent),
+            "expiry": at(each.expiry),
+            "ttl": each.ttl,
+            "size": len(each.raw),
+            "pow": each.pow(),
+            "arrival": arrival,
+            "arrived": at(CAME),
+            "raw": each.raw,
+            "day": at(each.sent).date(),
+            "source": "waku",
+        }
+        for arrival, each in enumerate(SOME, 1)
+    ]
+
+
+def test_reading_goes_on_behind_the_last_arrival(tmp_path: Path) -> None:
+    with keeping(tmp_path / "data", *SOME[:4]) as server:
+        first = taken(server.data)
+        assert taken(server.data, first).span is None
+        server.save(*SOME)
+        second = taken(server.data, first)
+    assert hashes(first.rows) == names(SOME[:4])
+    assert hashes(second.rows) == names(SOME[4:])
+    assert [row["arrival"] for row in second.rows] == list(range(5, 11))
+    assert {row["file"] for row in first.rows} == {row["file"] for row in second.rows}
+
+
+def test_what_was_pruned_before_it_was_read_is_missed(tmp_path: Path) -> None:
+    with keeping(tmp_path / "data", *SOME[:4]) as server:
+        first = taken(server.data)
+        server.save(*SOME[4:])
+        server.prune(6)
+        second = taken(server.data, first)
+        newcomer = taken(server.data)
+        server.prune(100)
+        nothing = taken(server.data, first)
+    assert second.span is not None
+    assert (second.span.missed, second.span.counted, second.span.why) == (2, 4, "")
+    assert hashes(second.rows) == hashes(newcomer.rows) == names(SOME[6:])
+    assert newcomer.span is not None
+    assert newcomer.span.missed == 6
+    assert nothing.span is not None
+    assert (nothing.span.missed, nothing.span.parts, nothing.rows) == (6, (), [])
+
+
+def test_all_that_is_pruned_and_read_comes_into_the_lake_as_nothing(world: World, tmp_path: Path) -> None:
+    with keeping(tmp_path / "data", *SOME) as server:
+        server.prune(100)
+        ledger = world.ledger("archived", f"waku={server.data}")
+    assert ledger is not None
+    assert (ledger.read, ledger.missed) == (0, 10)
+
+
+def test_nothing_is_read_of_an_empty_archive(tmp_path: Path) -> None:
+    with keeping(tmp_path / "data") as server:
+        assert taken(server.data).span is None
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("save"), st.lists(st.integers(0, 40), max_size=8)),
+            st.tuples(st.just("prune"), st.integers(0, 40)),
+            st.just(("read", None)),
+            st.just(("restart", None)),
+        ),
+        max_size=12,
+    )
+)
+@examples(25)
+def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps: Sequence[tuple[str, Any]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        server = Keeping(data)
+        last: Took | None = None
+        there: dict[int, bytes] = {}
+        wanted: dict[int, bytes] = {}
+        found: list[tuple[int, bytes]] = []
+        given_, missed = 0, 0
+        for step, what in (*steps, ("read", None)):
+            if step == "save":
+                for number in what:
+                    if (new := envelope(number, number)).hash not in there.values():
+                        given_ += 1
+                        there[given_] = new.hash
+                server.save(*(envelope(number, number) for number in dict.fromkeys(what)))
+            elif step == "prune":
+                server.prune(what)
+                gone = {envelope(number, number).hash for number in range(what)}
+                there = {arrival: name for arrival, name in there.items() if name not in gone}
+            elif step == "restart":
+                server.close()
+                server = Keeping(data)
+            else:
+                now = taken(data, last)
+                if now.span is not None:
+                    last = now
+                    missed += now.span.missed
+                    assert now.span.why == ""
+                found += [(row["arrival"], row["hash"]) for row in now.clean]
+                wanted |= {arrival: name for arrival, name in there.items() if arrival not in wanted}
+        server.close()
+    assert found == sorted(wanted.items())
+    assert len(found) + missed == given_
+
+
+# ── another archive, or an older one ─────────────────────────────────────────────────────────────
+
+
+def test_an_older_copy_that_was_put_back_is_noticed_and_what_was_read_stays(tmp_path: Path) -> None:
+    with keeping(tmp_path / "data", *SOME[:3]):
+        pass
+    older = (tmp_path / "data" / FILE).read_bytes()
+    with keeping(tmp_path / "data", *SOME[3:6]) as server:
+        first = taken(server.data)
+    (tmp_path / "data" / FILE).write_bytes(older)
+    with keeping(tmp_path / "data", *SOME[7:8]) as server:
+        second = taken(server.data, first)
+        server.save(SOME[9])
+        third = taken(server.data, second)
+    assert second.span is not None
+    assert "its last id was 6 and is 4 now" in second.span.why
+    assert "stays" in second.span.why
+    assert not second.span.replace
+    assert hashes(second.rows) == names([*SOME[:3], SOME[7]])
+    assert hashes(third.rows) == names(SOME[9:])
+
+
+def test_another_archive_in_its_place_is_noticed_even_if_it_has_more(tmp_path: Path) -> None:
+    with keeping(tmp_path / "a", *SOME[:3]) as one, keeping(tmp_path / "b", *reversed(SOME)) as other:
+        first = taken(one.data)
+        second = taken(other.data, first)
+    assert second.span is not None
+    assert "another now" in second.span.why
+    assert hashes(second.rows) == names(reversed(SOME))
+    assert {row["file"] for row in first.rows}.isdisjoint(row["file"] for row in second.rows)
+
+
+# ── what cannot be taken ─────────────────────────────────────────────────────────────────────────
+
+HOME = ids.home(SOME[2])
+
+FAULTS = {
+    "another envelope": (f"raw = x'{envelope(2, 77).raw.hex()}'", "the hash is another's"),
+    "an envelope of another second": (f"raw = x'{envelope(3, 77).raw.hex()}'", "the hash is another's"),
+    "a bit": (f"raw = x'{SOME[2].raw[:-1].hex()}01'", "the hash is another's"),
+    "nothing": ("raw = x''", "not an envelope"),
+    "half an envelope": (f"raw = x'{SOME[2].raw[:9].hex()}'", "not an envelope"),
+    "two": (f"raw = x'{(SOME[2].raw * 2).hex()}'", "not an envelope"),
+    "another topic": ("topic = topic + 1", "the topic is another's"),
+    "an arrival of its own": ("arrival = 77", "not an envelope"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_was_changed_in_the_archive_is_told_and_nothing_of_it_is_taken(name: str, tmp_path: Path) -> None:
+    change, fault = FAULTS[name]
+    with keeping(tmp_path / "data", *SOME) as server:
+        altered(server.data, f"UPDATE envelopes SET {change} WHERE id = {HOME}")
+        found = taken(server.data)
+    assert found.faults == [("3", fault)]
+    assert hashes(found.clean) == names(each for each in SOME if each is not SOME[2])
+    [bad] = [row for row in found.rows if row["fault"]]
+    kept = {name for name, value in bad.items() if value is not None}
+    assert kept == {"file", "arrival", "source", "fault", "identity", "digest"}
+
+
+def test_what_is_sent_after_it_came_goes_into_quarantine(world: World, tmp_path: Path) -> None:
+    with keeping(tmp_path / "data") as server:
+        server.save(SOME[0], arrived=T0 - 20)
+        server.save(SOME[1], arrived=T0 - 20)
+        ledger = world.ledger("archived", f"waku={server.data}")
+    assert ledger is not None
+    assert (ledger.clean, ledger.quarantined) == (1, 1)
+    [row] = world.rows("quarantine")
+    assert (row["table"], row["identity"], row["reason"], row["source"]) == (
+        *("archived", "2", "sent after it came"),
+        "waku",
+    )
+    assert SOME[1].raw not in world.bytes()
+    assert SOME[0].raw in world.bytes()
+
+
+def test_envelopes_whose_hashes_begin_alike_are_taken_from_where_they_had_to_go(tmp_path: Path) -> None:
+    with keeping(tmp_path / "data", SOME[0]) as server:
+        altered(server.data, f"UPDATE envelopes SET id = {ids.home(SOME[0]) - 1}", "UPDATE arrivals SET id = id - 1")
+        assert hashes(taken(server.data).clean) == names(SOME[:1])
+
+
+# ── beside a running server ──────────────────────────────────────────────────────────────────────
+
+
+def test_what_comes_while_it_is_read_is_for_the_next_time(tmp_path: Path) -> None:
+    with keeping(tmp_path / "data", *SOME[:4]) as server:
+        with recognise(f"waku={server.data}").opened(tmp_path / "scratch", print, TERMS) as opened:
+            server.save(SOME[4])
+            server.prune(2)
+            span = opened.span("archived", {})
+            assert span is not None
+            server.save(SOME[5])
+            assert hashes(rows_of(opened, span)) == names(SOME[:4])
+        second = take(f"waku={server.data}", "archived", tmp_path / "scratch", span.marks)
+    assert hashes(second.rows) == names(SOME[4:6])
+
+
+def test_a_server_that_writes_all_the_while_is_not_disturbed_and_nothing_is_lost(tmp_path: Path) -> None:
+    rows: list[Row] = []
+    last: Took | None = None
+    over = threading.Event()
+    with keeping(tmp_path / "data") as server:
+
+        def write() -> None:
+            for number in range(60):
+                server.save(*(envelope(number, number * 100 + each) for each in range(50)), arrived=CAME)
+            over.set()
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        while True:
+            ending = over.is_set()
+            found = taken(server.data, last)
+            rows += found.clean
+            last = found if found.span else last
+            if ending:
+                break
+        writing.join()
+    assert [row["arrival"] for row in rows] == list(range(1, 3001))
+    assert hashes(rows) == names(envelope(number, number * 100 + each) for number in range(60) for each in range(50))
+
+
+# ── what it is ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_we_know_of_the_archive_is_what_the_mailserver_does() -> None:
+    assert (archive.FILE, archive.APPLICATION_ID) == (FILE, APPLICATION_ID)
+    assert len(SCHEMA.migrations()) == archive.VERSIONS[-1]
+
+
+@pytest.mark.parametrize("version", archive.VERSIONS)
+def test_archives_of_every_schema_are_read(version: int, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    thaw(version, tmp_path / "data" / FILE)
+    found = taken(tmp_path / "data" / FILE)
+    assert hashes(found.clean) == names([envelope(5, 2, topic=b"\xff\xee\xdd\xcc"), envelope(3, 3)])
+    assert found.span is not None
+    assert (found.span.missed, found.span.counted, found.said) == (1, 2, [])
+
+
+REFUSED = {
+    "a newer schema": (
+        "PRAGMA user_version = 9",
+        "its schema is 9, this program knows up to 2: use a newer restante",
+    ),
+    "a missing table": ("DROP TABLE arrivals", "table arrivals has no column arrival"),
+    "a missing column": ("ALTER TABLE arrivals DROP COLUMN arrived", "table arrivals has no column arrived"),
+    "no totals": ("DELETE FROM totals", "the archive is damaged: restante waku check tells more"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_as_we_know_it_is_refused_with_a_sentence(name: str, tmp_path: Path) -> None:
+    statement, words = REFUSED[name]
+    with keeping(tmp_path / "data", *SOME):
+        pass
+    altered(tmp_path / "data", statement)
+    with pytest.raises(SourceError, match=words):
+        taken(tmp_path / "data")
+
+
+def test_a_column_that_nobody_knows_is_named_and_left_out(tmp_path: Path) -> None:
+    with keeping(tmp_path / "data", *SOME) as server:
+        altered(server.data, "ALTER TABLE arrivals ADD COLUMN 'sender\x1b[31m' TEXT")
+        found = taken(server.data)
+    assert found.said == ["source waku: column arrivals.sender\\x1b[31m is not known, and left out"]
+    assert len(found.clean) == len(SOME)
+
+
+def test_a_damaged_archive_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with keeping(tmp_path / "data", *SOME):
+        pass
+    file = tmp_path / "data" / FILE
+    file.write_bytes(file.read_bytes()[: 3 * 4096])
+    with pytest.raises(SourceError, match="damaged"):
+        taken(tmp_path / "data")
+
+
+def test_no_room_for_what_is_new_is_said_before_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1 << 20}))
+    with keeping(tmp_path / "data", *SOME) as server, pytest.raises(SourceError, match="1 MiB are free: make room"):
+        taken(server.data)
+
+
+def test_an_archive_has_no_trace(tmp_path: Path) -> None:
+    with keeping(tmp_path / "data"), pytest.raises(Misuse, match="@main is for timing logs"):
+        recognise(f"waku@main={tmp_path / 'data'}")

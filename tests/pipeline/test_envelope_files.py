@@ -1,0 +1,320 @@
+"""Files of envelopes, exported by `restante waku export`, and what can be wrong with such files."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.runs import World
+from pipeline.servers import NOW, TERMS
+from pipeline.taking import Took, rows_of, take
+from restante.errors import Misuse
+from restante.pipeline.sources import SourceError, recognise, rlps
+from restante.waku import rlp
+from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.envelope import Envelope
+from restante.waku.files import parquet
+from restante.waku.files.exporting import export
+from waku.archive.envelopes import T0, envelope
+from waku.files.archives import ROWS, archive_of
+from waku.fixed import examples
+from waku.mutation import mutated
+
+SOME = ROWS[:6]
+BYTES = b"".join(each.raw for each in SOME)
+
+
+def taken(path: Path, before: Took | None = None) -> Took:
+    return take(f"waku={path}", "archived", path.parent / "scratch", before.marks if before else {})
+
+
+def names(some: Sequence[Envelope]) -> list[bytes]:
+    return [each.hash for each in some]
+
+
+def found(took: Took) -> list[bytes]:
+    return [row["hash"] for row in took.clean]
+
+
+def exported(folder: Path, *names_: str, rows: Sequence[Envelope] = ROWS) -> Path:
+    """Export an archive to files in a folder."""
+
+    async def save() -> None:
+        archive = SqliteArchive.open(folder / "archive")
+        await archive.save(rows, T0 + 100)
+        await archive.close()
+
+    asyncio.run(save())
+    (folder / "files").mkdir()
+    for name in names_:
+        export(folder / "archive", folder / "files" / name)
+    return folder / "files"
+
+
+@pytest.mark.parametrize("name", ["a.rlp", "a.parquet"])
+def test_what_was_exported_comes_into_the_lake_as_from_the_archive_itself(
+    name: str, world: World, tmp_path: Path
+) -> None:
+    files = exported(tmp_path, name)
+    ledger = world.ledger("archived", f"archive={tmp_path / 'archive'}")
+    again = world.ledger("archived", f"files={files / name}")
+    assert ledger is not None
+    assert again is not None
+    assert (ledger.clean, again.clean, again.read) == (len(ROWS), len(ROWS), len(ROWS))
+    own = {"source", "file", "arrival", "arrived"}
+    rows = {
+        source: [row for row in world.rows("archived") if row["source"] == source] for source in ("archive", "files")
+    }
+    a, b = ([{k: v for k, v in row.items() if k not in own} for row in rows[source]] for source in rows)
+    assert sorted(a, key=repr) == sorted(b, key=repr)
+    assert sorted(row["arrival"] for row in rows["files"]) == list(range(len(ROWS)))
+    assert {row["file"] for row in rows["files"]} == {hashlib.sha256((files / name).read_bytes()).hexdigest()}
+    told = [row["arrived"] for row in rows["files"]]
+    assert told == ([None] * len(ROWS) if name == "a.rlp" else [rows["archive"][0]["arrived"]] * len(ROWS))
+
+
+def test_a_file_is_read_once_whatever_its_name(tmp_path: Path) -> None:
+    files = exported(tmp_path, "a.rlp", "b.parquet", rows=SOME)
+    first = taken(files)
+    assert sorted(found(first)) == sorted(names(SOME) * 2)
+    assert taken(files, first).span is None
+    (files / "a.rlp").rename(files / "z.rlp")
+    (files / "copy.rlp").write_bytes((files / "z.rlp").read_bytes())
+    assert taken(files, first).span is None
+    (files / "new.rlp").write_bytes(ROWS[7].raw)
+    second = taken(files, first)
+    assert found(second) == names([ROWS[7]])
+    (files / "z.rlp").unlink()
+    (files / "copy.rlp").unlink()
+    assert taken(files, second).span is None
+    (files / "back.rlp").write_bytes(BYTES)
+    assert taken(files, second).span is None
+
+
+def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_takes_what_it_matches(tmp_path: Path) -> None:
+    files = exported(tmp_path, "a.rlp", rows=SOME)
+    (files / ".hidden.rlp").write_bytes(ROWS[7].raw)
+    (files / "b.rlp.x7k2").write_bytes(ROWS[8].raw[:9])
+    (files / "notes.txt").write_text("not for you")
+    (files / "empty.rlp").touch()
+    (files / "folder.rlp").mkdir()
+    assert found(taken(files)) == names(SOME)
+    assert taken(files).faults == []
+    (files / "c.letters").write_bytes(ROWS[9].raw)
+    assert found(taken(files / "*.letters")) == names([ROWS[9]])
+
+
+def test_the_same_envelope_twice_in_a_file_counts_once(world: World, tmp_path: Path) -> None:
+    (tmp_path / "a.rlp").write_bytes(BYTES + SOME[0].raw + SOME[3].raw)
+    ledger = world.ledger("archived", f"waku={tmp_path / 'a.rlp'}")
+    assert ledger is not None
+    assert (ledger.read, ledger.clean, ledger.duplicate, ledger.quarantined) == (8, 6, 2, 0)
+
+
+# ── what is no envelope ──────────────────────────────────────────────────────────────────────────
+
+AT = len(SOME[0].raw)
+REST = "the rest of the file cannot be read"
+
+DAMAGED: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
+    "cut off": (BYTES[:-1], [(f"x.rlp:{len(BYTES) - len(SOME[5].raw)}", REST)], 5),
+    "not a list": (SOME[0].raw + b"\x84abcd" + SOME[1].raw, [(f"x.rlp:{AT}", REST)], 1),
+    "text": (SOME[0].raw + b"hello", [(f"x.rlp:{AT}", REST)], 1),
+    "a length that cannot be": (SOME[0].raw + b"\xff" * 20, [(f"x.rlp:{AT}", REST)], 1),
+    "an empty list": (SOME[0].raw + b"\xc0" + SOME[1].raw, [(f"x.rlp:{AT}", "not an envelope")], 2),
+    "four items": (
+        SOME[0].raw + rlp.encode([1, 2, b"abcd", b""]) + SOME[1].raw,
+        [(f"x.rlp:{AT}", "not an envelope")],
+        2,
+    ),
+    "larger than any": (
+        SOME[0].raw + rlp.encode([bytes(1 << 24)]) + SOME[1].raw,
+        [(f"x.rlp:{AT}", "larger than any envelope")],
+        2,
+    ),
+    "sent after the run": (
+        SOME[0].raw + envelope(int(NOW) - T0 + 21).raw,
+        [(f"x.rlp:{AT}", "sent after it came")],
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_what_is_no_envelope_is_told_with_its_place_and_the_others_are_taken(name: str, tmp_path: Path) -> None:
+    written, faults, clean = DAMAGED[name]
+    (tmp_path / "x.rlp").write_bytes(written)
+    took = taken(tmp_path / "x.rlp")
+    assert (took.faults, len(took.clean)) == (faults, clean)
+
+
+def test_a_file_s_name_is_told_without_its_folder_and_fit_for_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "\x1b[31m<b>.rlp").write_bytes(b"\xc0")
+    [(identity, _)] = taken(tmp_path / "\x1b[31m<b>.rlp").faults
+    assert identity == "\\x1b[31m<b>.rlp:0"
+
+
+@given(st.lists(st.sampled_from(ROWS), min_size=1, max_size=6), st.data())
+@examples(150)
+def test_however_a_file_is_damaged_each_item_is_counted_once(some: list[Envelope], data: st.DataObject) -> None:
+    written = data.draw(mutated(st.just(b"".join(each.raw for each in some))))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.rlp"
+        path.write_bytes(written)
+        if written[:1] < b"\xc0":
+            return
+        took = taken(path)
+        assert {row["raw"] for row in took.clean} <= {written[a:b] for a, b in cuts(written)}
+
+
+def cuts(written: bytes) -> list[tuple[int, int]]:
+    at, some = 0, []
+    while at < len(written):
+        try:
+            whole = rlp.span(written, at)
+        except rlp.RlpError:
+            break
+        some.append((at, whole.stop))
+        at = whole.stop
+    return some
+
+
+@given(st.lists(st.integers(0, 300), max_size=30), st.integers(1, 64))
+@examples(100)
+def test_items_are_found_however_the_file_is_read(sizes: list[int], window: int) -> None:
+    wanted = [rlp.encode([bytes(size)]) for size in sizes]
+    whole = b"".join(wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rlps, "WINDOW", window)
+        assert [item.raw for item in rlps.items(BytesIO(whole), len(whole))] == wanted
+
+
+# ── Parquet ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def table() -> pa.Table:
+    return pa.table(
+        {
+            "hash": [each.hash for each in SOME],
+            "topic": [each.topic for each in SOME],
+            "arrived": pa.array([T0 + 100] * len(SOME), pa.int64()),
+            "raw": [each.raw for each in SOME],
+        }
+    )
+
+
+def changed(column: str, value: object) -> pa.Table:
+    """The third row says something else."""
+    whole = table()
+    values = whole[column].to_pylist()
+    values[2] = value
+    place = whole.schema.get_field_index(column)
+    return whole.set_column(place, column, pa.array(values, whole.schema.field(column).type))
+
+
+TABLES: dict[str, tuple[Callable[[], pa.Table], list[tuple[str, str]], int]] = {
+    "as it is": (table, [], 6),
+    "another hash": (lambda: changed("hash", bytes(32)), [("x.parquet:2", "the hash is another's")], 5),
+    "no hash": (lambda: changed("hash", None), [], 6),
+    "another topic": (lambda: changed("topic", b"abcd"), [("x.parquet:2", "the topic is another's")], 5),
+    "a topic of five bytes": (lambda: changed("topic", bytes(5)), [("x.parquet:2", "the topic is another's")], 5),
+    "no topic": (lambda: changed("topic", None), [], 6),
+    "no envelope": (lambda: changed("raw", None), [("x.parquet:2", "not an envelope")], 5),
+    "half an envelope": (lambda: changed("raw", SOME[2].raw[:-2]), [("x.parquet:2", "not an envelope")], 5),
+    "came before it was sent": (lambda: changed("arrived", T0 - 100), [("x.parquet:2", "sent after it came")], 5),
+    "came nobody knows when": (lambda: changed("arrived", None), [], 6),
+    "came before 1970": (lambda: changed("arrived", -(1 << 62)), [], 6),
+    "only envelopes": (lambda: table().select(["raw"]), [], 6),
+    "columns of other types": (lambda: table().set_column(0, "hash", [["x"] * 6]), [], 6),
+    "no column raw": (lambda: table().select(["hash"]), [("x.parquet:0", "no table with a column raw")], 0),
+    "raw is text": (
+        lambda: pa.table({"raw": ["x"] * 6}),
+        [("x.parquet:0", "no table with a column raw")],
+        0,
+    ),
+    "two columns raw": (
+        lambda: pa.table([table()["raw"], table()["raw"]], names=["raw", "raw"]),
+        [("x.parquet:0", "no table with a column raw")],
+        0,
+    ),
+    "twice the same": (
+        lambda: pa.concat_tables([table(), table()]),
+        [(f"x.parquet:{n}", "duplicate") for n in range(6, 12)],
+        6,
+    ),
+    "no rows": (lambda: table().slice(0, 0), [], 0),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_s_rows_are_held_against_what_it_says_of_them(name: str, tmp_path: Path) -> None:
+    made, faults, clean = TABLES[name]
+    pq.write_table(made(), tmp_path / "x.parquet")
+    took = taken(tmp_path / "x.parquet")
+    assert (took.faults, len(took.clean)) == (faults, clean)
+
+
+def test_rows_that_cannot_be_read_are_counted_one_by_one_and_later_groups_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    with pq.ParquetWriter(path, parquet.SCHEMA, write_page_checksum=True, compression="none") as output:
+        for first in (0, 20):
+            rows = archive_rows(ROWS[first : first + 20])
+            output.write_table(rows, row_group_size=20)
+    at = path.read_bytes().index(ROWS[3].raw)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff")
+    took = taken(path)
+    assert took.faults == [(f"x.parquet:{row}", REST) for row in range(20)]
+    assert found(took) == names(ROWS[20:40])
+
+
+def archive_rows(some: Sequence[Envelope]) -> pa.Table:
+    from restante.waku.archive import Archived
+
+    return parquet._table([Archived(place, T0 + 100, each.raw) for place, each in enumerate(some, 1)])
+
+
+@pytest.mark.parametrize("written", [b"PAR1", b"PAR1" + bytes(100) + b"PAR1"])
+def test_what_is_no_parquet_file_is_one_row_of_the_quarantine(written: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(written)
+    assert taken(tmp_path / "x.parquet").faults == [("x.parquet:0", "no table with a column raw")]
+
+
+# ── what it is ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_that_changes_before_it_is_read_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.rlp"
+    path.write_bytes(BYTES)
+    with recognise(f"waku={path}").opened(tmp_path / "scratch", print, TERMS) as opened:
+        span = opened.span("archived", {})
+        assert span is not None
+        path.write_bytes(BYTES + SOME[0].raw)
+        with pytest.raises(SourceError, match=r"a\.rlp changed while it was read: ingest it again"):
+            rows_of(opened, span)
+
+
+def test_what_has_no_envelopes_is_none(tmp_path: Path) -> None:
+    (tmp_path / "x.rlp").write_text("hello")
+    for path in (tmp_path, tmp_path / "x.rlp", tmp_path / "*.rlp", tmp_path / "gone*"):
+        with pytest.raises(Misuse, match="is nothing that"):
+            recognise(f"waku={path}")
+
+
+def test_a_folder_of_an_archive_is_the_archive_whatever_else_is_in_it(tmp_path: Path) -> None:
+    archive_of(tmp_path / "data")
+    (tmp_path / "data" / "x.rlp").write_bytes(BYTES)
+    assert recognise(f"waku={tmp_path / 'data'}").kind == "Waku archive"
+    with pytest.raises(Misuse, match="@main is for timing logs"):
+        recognise(f"waku@main={tmp_path / 'data' / 'x.rlp'}")

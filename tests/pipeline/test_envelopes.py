@@ -1,0 +1,150 @@
+"""Envelopes are verified: each fault is found, and told apart from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.pipeline.envelopes import CLOCKS, DAY, FAULTS, Stored, verify
+from restante.waku.archive import ids
+from restante.waku.envelope import Envelope, make, parse
+from restante.waku.rlp import RlpError
+from waku.fixed import examples
+from waku.mutation import mutated
+from waku.test_envelope import envelopes
+
+NOW = 1_700_000_000
+FIRST_DAY = date(2020, 1, 1)
+FIRST = (FIRST_DAY - date(1970, 1, 1)).days * DAY
+
+
+def letter(sent: int = NOW, ttl: int = 50) -> Envelope:
+    return make(sent + ttl, ttl, b"abcd", b"sealed")
+
+
+def stored(some: list[Envelope], latest: int = NOW, **changes: Any) -> Stored:
+    """What an archive and a file say of them."""
+    said = {
+        "latest": np.full(len(some), latest),
+        "hashes": [each.hash for each in some],
+        "topics": np.array([int.from_bytes(each.topic) for each in some], np.int64),
+        "ids": np.array([ids.home(each) for each in some], np.int64),
+    }
+    return Stored(**{**said, **changes})
+
+
+def faults(raws: list[bytes], said: Stored) -> list[str]:
+    return [FAULTS[fault] for fault in verify(raws, said, FIRST_DAY).fault.tolist()]
+
+
+def fault(letter: Envelope, latest: int = NOW, **changes: Any) -> str:
+    [found] = faults([letter.raw], stored([letter], latest, **changes))
+    return found
+
+
+def test_what_agrees_with_what_is_stored_has_no_fault() -> None:
+    assert fault(letter()) == ""
+
+
+def test_what_nothing_is_stored_of_has_none() -> None:
+    some = letter()
+    nothing = Stored(np.array([NOW]))
+    missing = Stored(np.array([NOW]), [None], np.array([-1]))
+    assert faults([some.raw], nothing) == faults([some.raw], missing) == [""]
+
+
+TIMES: dict[str, tuple[int, int, str]] = {
+    "sent when it came": (NOW, 50, ""),
+    "sent as late as clocks may differ": (NOW + CLOCKS, 50, ""),
+    "sent later than that": (NOW + CLOCKS + 1, 50, "sent after it came"),
+    "expired long ago": (FIRST, 1, ""),
+    "sent before the lake's first day": (FIRST - 1, 50, "sent before the lake's first day"),
+    "sent in 1970": (0, 50, "sent before the lake's first day"),
+    "a TTL of 0": (NOW, 0, ""),
+    "the longest TTL that there can be": (NOW, 0xFFFFFFFF - NOW, ""),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_when_it_was_sent_can_be_true(name: str) -> None:
+    sent, ttl, words = TIMES[name]
+    assert fault(letter(sent, ttl)) == words
+
+
+def test_a_ttl_that_reaches_back_beyond_1970_is_told_as_such() -> None:
+    some = make(NOW, NOW + 1, b"abcd", b"")
+    assert fault(some) == "its TTL reaches back beyond 1970"
+
+
+OTHERS: dict[str, tuple[Callable[[Envelope], Any], str]] = {
+    "hash": (lambda some: {"hashes": [bytes(32)]}, "the hash is another's"),
+    "the last bit of the hash": (lambda some: {"hashes": [some.hash[:31] + b"\0"]}, "the hash is another's"),
+    "topic": (lambda some: {"topics": np.array([int.from_bytes(b"abce")])}, "the topic is another's"),
+    "topic of another length": (lambda some: {"topics": np.array([1 << 32])}, "the topic is another's"),
+    "id, of another hash": (lambda some: {"ids": np.array([ids.home(some) ^ 1 << 30])}, "the hash is another's"),
+    "id, one too high": (lambda some: {"ids": np.array([ids.home(some) + 1])}, "the hash is another's"),
+    "id, of another second": (lambda some: {"ids": np.array([ids.home(some) - (1 << 31)])}, "the hash is another's"),
+    "id, too far down": (lambda some: {"ids": np.array([ids.home(some) - ids.PROBES])}, "the hash is another's"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_stored_beside_it_must_be_its_own(name: str) -> None:
+    change, words = OTHERS[name]
+    some = letter()
+    assert fault(some, **change(some)) == words
+
+
+def test_an_envelope_that_had_to_move_down_in_its_archive_is_where_it_may_be() -> None:
+    some = letter()
+    assert fault(some, ids=np.array([ids.home(some) - 1])) == ""
+    assert fault(some, ids=np.array([ids.home(some) - ids.PROBES + 1])) == ""
+
+
+def test_of_several_faults_the_first_is_told() -> None:
+    some = letter(FIRST - 1)
+    assert fault(some, hashes=[bytes(32)], topics=np.array([0])) == "the hash is another's"
+    assert faults([b"\xc0"], stored([some], hashes=[bytes(32)])) == ["not an envelope"]
+
+
+def test_an_envelope_whose_length_takes_four_bytes_is_one_too() -> None:
+    some = make(NOW + 50, 50, b"abcd", bytes(1 << 24), 7)
+    found = verify([some.raw, b""], Stored(np.array([NOW, NOW])), FIRST_DAY)
+    assert found.fault.tolist() == [0, FAULTS.index("not an envelope")]
+    assert (found.pow[0], found.sent[0], found.topic[0]) == (some.pow(), NOW, int.from_bytes(b"abcd"))
+
+
+@given(
+    st.lists(mutated(st.builds(lambda sent, ttl: letter(sent, ttl).raw, st.integers(0, 2**31), st.integers(0, 99))))
+)
+@examples(300)
+def test_a_changed_envelope_is_refused_or_is_another_one_whose_hash_is_another_s(raws: list[bytes]) -> None:
+    first = letter()
+    found = faults(raws, stored([first] * len(raws)))
+    for raw, words in zip(raws, found, strict=True):
+        assert words == ("the hash is another's" if is_envelope(raw) else "not an envelope") or raw == first.raw
+
+
+def is_envelope(raw: bytes) -> bool:
+    try:
+        parse(raw)
+    except RlpError:
+        return False
+    return True
+
+
+@given(st.lists(envelopes, max_size=10))
+@examples(200)
+def test_what_is_found_is_what_the_envelopes_say(some: list[Envelope]) -> None:
+    found = verify([each.raw for each in some], stored(some, 2**33), FIRST_DAY)
+    assert found.hash == [each.hash for each in some]
+    assert found.pow.tolist() == [each.pow() for each in some]
+    assert [(e, t) for e, t in zip(found.expiry.tolist(), found.ttl.tolist(), strict=True)] == [
+        (each.expiry, each.ttl) for each in some
+    ]
