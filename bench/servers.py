@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["restante", "reference", "waku"]
 KINDS: tuple[Kind, ...] = ("restante", "reference")
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 _TICK = os.sysconf("SC_CLK_TCK")
 _CPUS = sorted(os.sched_getaffinity(0))

@@ -152,6 +152,23 @@ def test_the_waku_node_of_the_readme(clone: Path) -> None:
     assert shell.run(check).startswith("1 envelopes")
 
 
+def test_the_five_commands_of_the_guide(clone: Path) -> None:
+    serve, probe, post, request, follow = blocks(clone / "docs" / "guide.md")
+    shell = Shell(clone, 30303)
+    with shell.running(serve):
+        shell.wait_for_port(300)
+        assert shell.run(probe).startswith("all is well")
+        posted = [shell.run(post).strip()]
+        fetched = [json.loads(shell.run(request))]
+        assert fetched[0]["text"] == "held until called for"
+        with shell.running(follow) as following:
+            assert following.stdout is not None
+            posted.append(shell.run(post).strip())
+            fetched.append(json.loads(following.stdout.readline()))
+        assert following.wait(20) == 0
+    assert [each["hash"] for each in fetched] == posted
+
+
 def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
     commands = blocks(ROOT / "docs" / "operations.md")
     shell = Shell(tmp_path)
@@ -277,6 +294,15 @@ def test_the_protocol_notes_have_every_error() -> None:
     }
     for words in said | {"crowded", "reclaimed"}:
         assert f"`{words}`" in notes, words
+
+
+def test_the_errors_in_the_waku_guide_are_said() -> None:
+    guide = (ROOT / "docs" / "operations-waku.md").read_text().partition("| error | what to do |")[2]
+    said = "".join((ROOT / "src/restante/waku" / name).read_text() for name in ("answers.py", "request.py"))
+    errors = re.findall(r"^\| `([^`]+)` \|", guide.partition("\n\n")[0], re.MULTILINE)
+    assert len(errors) == 7
+    for words in errors:
+        assert f'"{words.removesuffix("…").strip()}' in said, words
 
 
 def test_links_between_documents_lead_somewhere() -> None:

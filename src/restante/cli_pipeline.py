@@ -100,9 +100,9 @@ def build(
     verbose: Verbose = False,
 ) -> None:
     """Make the tables of reports, of all days that changed; with --from or --to of these days, changed or not."""
-    from restante.pipeline.building import TABLES
     from restante.pipeline.building import build as build_tables
     from restante.pipeline.schemas import CLEAN
+    from restante.pipeline.tables import TABLES
 
     only = _days(first, last)
     kept = _kept(keep, {name: table for name, table in TABLES.items() if name not in CLEAN})
@@ -118,8 +118,8 @@ def build(
 @app.command()
 def sql(lake: LakeDir = LAKE) -> None:
     """Print views of the lake's tables as they are now, for DuckDB: restante pipeline sql > lake.sql."""
-    from restante.pipeline.building import TABLES
     from restante.pipeline.lake import Lake
+    from restante.pipeline.tables import TABLES
     from restante.pipeline.views import views
 
     with Lake.open(lake, write=False) as opened:
@@ -137,8 +137,8 @@ def vacuum(
 ) -> None:
     """Remove files of no version: what was replaced or dropped, and what killed runs left."""
     from restante.pipeline import vacuum as vacuuming
-    from restante.pipeline.building import TABLES
     from restante.pipeline.lake import Lake
+    from restante.pipeline.tables import TABLES
 
     if not grace >= 0:
         raise Misuse("--grace: a number of hours, 0 or more")
@@ -215,8 +215,8 @@ def _kept(keep: Sequence[str] | None, tables: Mapping[str, object]) -> dict[str,
 
 def _drop(run: Run, kept: Mapping[str, int], *, plan: bool) -> None:
     """Drop what is older than each table is kept."""
-    from restante.pipeline.building import TABLES
     from restante.pipeline.notes import Note
+    from restante.pipeline.tables import TABLES
 
     for name, days in kept.items():
         if plan:

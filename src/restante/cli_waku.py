@@ -190,6 +190,12 @@ def request_command(
             metavar="NAME=NUMBER", help="Of a Mailserver: pages, envelopes, bytes, seconds, size; repeatable."
         ),
     ] = None,
+    open_password: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Open what is sealed with the password in it.")
+    ] = None,
+    open_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Open what is sealed for the key in it.")
+    ] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Then go on with what comes, until Ctrl-C; each envelope comes once.")
     ] = False,
@@ -202,7 +208,7 @@ def request_command(
 
     from restante.config import convert
     from restante.waku import enode, results
-    from restante.waku.address import asked_for, how_to_ask
+    from restante.waku.address import asked_for, how_to_ask, opening
     from restante.waku.gaps import Query
     from restante.waku.history import Where, budgets, fetch, follow
     from restante.waku.times import read_time
@@ -218,7 +224,7 @@ def request_command(
     how = how_to_ask(form, password_file, key, os.environ)
     results.check(output)
     servers = [enode.parse(each) for each in nodes]
-    where = Where(file=output, key=chat, state=state)
+    where = Where(file=output, keys=opening(chat, open_password, open_key), state=state)
 
     def tell(server: int, words: str) -> None:
         address = servers[server].address

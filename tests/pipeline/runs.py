@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.servers import FIRST_DAY, NOW
-from restante.pipeline.building import TABLES, Built, Days
+from restante.pipeline.building import Built, Days
 from restante.pipeline.building import build as build_tables
 from restante.pipeline.ingest import Run, Taken
 from restante.pipeline.ingest import ingest as ingest_sources
@@ -23,6 +23,7 @@ from restante.pipeline.lake import Lake
 from restante.pipeline.notes import Ledger, Note
 from restante.pipeline.sources import recognise
 from restante.pipeline.steps import Steps
+from restante.pipeline.tables import BUILDS, TABLES
 
 Row = dict[str, Any]
 
@@ -69,10 +70,12 @@ class World:
         """Ingest, and give what came of a table of the last source."""
         return next((taken.ledger for taken in self.ingest(*specs) if taken.table == table), None)
 
-    def build(self, first: str = "", last: str = "", *, plan: bool = False) -> dict[str, Built]:
+    def build(self, first: str = "", last: str = "", *, plan: bool = False, only: str = "") -> dict[str, Built]:
+        """Build all tables, or one."""
         days = Days(date.fromisoformat(first), date.fromisoformat(last)) if first else None
+        builds = {name: build for name, build in BUILDS.items() if name == only or not only}
         with self.run() as run:
-            return {built.table: built for built in build_tables(run, days, plan=plan)}
+            return {built.table: built for built in build_tables(run, days, plan=plan, builds=builds)}
 
     def keep(self, table: str, first: str) -> int:
         with self.run() as run:

@@ -16,7 +16,7 @@ from restante.pipeline.schemas import CLEAN, Table
 from restante.pipeline.tables import BUILDS
 
 CASES = Path(__file__).with_name("cases")
-BASE: Mapping[str, Mapping[str, Any]] = json.loads((CASES / "base.json").read_text())
+BASE: Mapping[str, dict[str, Any]] = json.loads((CASES / "base.json").read_text())
 FIRST_TIME = ("started", "connect_time", "server_rx", "start", "sent")
 TABLES: Mapping[str, Table] = {**CLEAN, **{name: build.table for name, build in BUILDS.items()}}
 
@@ -40,7 +40,8 @@ def rows(name: str, written: Iterable[Mapping[str, Any]]) -> list[Values]:
     """Fill rows up from the base row of their table, and give their values in its order."""
     made = []
     for place, row in enumerate(written):
-        full: dict[str, Any] = dict(BASE.get(name, {})) | ({"id": place} if name in BASE else {}) | dict(row)
+        base: dict[str, Any] = dict(BASE.get(name, {}))
+        full = {**base, **({"id": place} if "id" in base else {}), **row}
         times = full.pop("_times", 1)
         if name in BASE and "day" not in full:
             full["day"] = _day(next(full[column] for column in FIRST_TIME if full.get(column) is not None))

@@ -3,16 +3,18 @@
 import json
 import random
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from restante.pipeline.schemas import CLEAN
 from restante.pipeline.tables import BUILDS
 
 from .oracles import ORACLES
-from .tables import CASES, built, collected, frame, rows
-from .world import world
+from .tables import CASES, TABLES, built, collected, frame, rows
+from .world import DAY, world
 
 FOLDERS = sorted(path for path in CASES.glob("*/*") if path.is_dir())
 
@@ -38,3 +40,47 @@ def test_no_split_and_no_order_of_its_input_changes_a_table(spark: SparkSession,
         shuffled = {each: random.Random(seed).sample(inputs[each], len(inputs[each])) for each in build.inputs}
         frames = {each: frame(spark, each, rows).repartition(parts) for each, rows in shuffled.items()}
         assert collected(build.rows(frames)) == expected
+
+
+@pytest.mark.parametrize("name", [name for name, build in BUILDS.items() if any(map(any, build.reach.values()))])
+def test_a_day_built_from_what_it_reads_is_as_in_a_full_build(spark: SparkSession, name: str) -> None:
+    inputs, build = world(random.Random(2), rows=300), BUILDS[name]
+    column = {each: [column.name for column in TABLES[each].columns].index("day") for each in (name, *build.inputs)}
+    full = built(spark, name, inputs)
+    for day in (DAY.date(), DAY.date() - timedelta(2)):
+        read = {
+            each: [row for row in inputs[each] if row[column[each]] in build.reads(each, {day})]
+            for each in build.inputs
+        }
+        alone = built(spark, name, read)
+        assert {row: n for row, n in alone.items() if row[column[name]] == day} == {
+            row: n for row, n in full.items() if row[column[name]] == day
+        }
+
+
+def test_what_a_day_reads_and_what_it_touches_are_each_other_s_mirror() -> None:
+    day = DAY.date()
+    for build in BUILDS.values():
+        for name in build.inputs:
+            for read in build.reads(name, {day}):
+                assert day in build.touches(name, {read})
+            assert len(build.touches(name, {day})) == len(build.reads(name, {day})) <= 8
+
+
+def test_tables_are_built_after_what_they_are_made_of() -> None:
+    known = set(CLEAN)
+    for name, build in BUILDS.items():
+        assert set(build.inputs) <= known
+        known.add(name)
+
+
+def test_100_000_versions_and_applications_of_a_day_make_a_short_table(spark: SparkSession) -> None:
+    binds = [{"app_id": f"app {n}", "version": f"1.{n}"} for n in range(100_000)]
+    binds += [{"app_id": "common", "version": "1.0"}] * 10
+    made = built(spark, "versions", {"client_versions": rows("client_versions", binds)})
+    names = [column.name for column in TABLES["versions"].columns]
+    found = [dict(zip(names, row, strict=True)) for row in made]
+    assert sum(row["binds"] for row in found) == 100_010
+    assert {row["binds"] for row in found if row["app_id"] == "common"} == {10}
+    assert len({row["app_id"] for row in found}) == len({row["version"] for row in found}) == 1001
+    assert len(found) <= 2002

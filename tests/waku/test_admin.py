@@ -17,7 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from restante.ops import admin
 from restante.waku import metrics, rlp, wire
 from restante.waku.acceptance import Policy
+from restante.waku.archive.query import Bounds, Page, Query
 from restante.waku.envelope import Envelope
+from restante.waku.limits import Limits
 from restante.waku.mailserver import TRY_AGAIN
 from waku.asking import ask, page, plain
 from waku.inside import Inside, inside
@@ -73,7 +75,7 @@ def documented() -> set[str]:
 async def test_every_name_that_the_manual_has_is_there(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here) as look:
         given = {name.split()[0] for name in await look.counts()}
-        assert len(documented()) == 10
+        assert len(documented()) == 12
         assert documented() <= given
 
 
@@ -117,10 +119,52 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
             "mailserver_archived_envelopes_failures_total sqlite": 0,
             "mailserver_requests_total": 4,
             "mailserver_requests_refused_total": 2,
+            "mailserver_delivery_failures_total validation": 2,
+            "mailserver_delivery_failures_total peer_req_limit": 0,
+            "mailserver_delivery_failures_total iterator": 0,
+            "mailserver_delivery_duration_seconds_count": 2,
+            "mailserver_delivery_duration_seconds_bucket +Inf": 2,
             "mailserver_delivery_attempts_total": 2,
             "mailserver_envelopes_total": 2 * 3,
         }
         assert {name: counts[name] for name in expected} == expected
+
+
+async def test_how_long_answers_took_and_why_requests_were_refused(tmp_path: Path) -> None:
+    async with inside(tmp_path, limits=Limits(pages=0.001, pages_at_once=1)) as here, looked_at(here) as look:
+        reader = await here.greet()
+        make_page = here.archive.page
+        begun = here.node.loop.time()
+
+        async def takes_long(query: Query, bounds: Bounds) -> Page:
+            here.node.answers._loop = Later(30.0)  # type: ignore[assignment]
+            return await make_page(query, bounds)
+
+        class Later:
+            """A loop's clock that has gone on."""
+
+            def __init__(self, seconds: float) -> None:
+                self.seconds = seconds
+
+            def time(self) -> float:
+                return begun + self.seconds
+
+        here.archive.page = takes_long  # type: ignore[method-assign, assignment]
+        await ask(reader)
+        await reader.fence()
+        counts = await look.counts()
+        name = "mailserver_delivery_duration_seconds"
+        assert [counts[f"{name}_{part}"] for part in ("bucket 0.001", "bucket 20", "bucket +Inf", "count")] == [
+            *(0, 0, 1, 1)
+        ]
+        assert 29 < counts[f"{name}_sum"] <= 30
+        here.node.answers._note(0.01)
+        counts = await look.counts()
+        assert [counts[f"{name}_bucket {bound}"] for bound in ("0.005", "0.01", "20", "+Inf")] == [0, 1, 1, 2]
+        for _ in range(3):
+            reader.say(wire.REQUEST, plain())
+            await page(reader)
+        assert (await look.counts())["mailserver_delivery_failures_total peer_req_limit"] >= 1
 
 
 async def test_it_is_not_ready_while_the_disk_is_full_and_alive_all_the_time(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ from waku.mailservers import Honest
 
 PLAIN = How(form="plain")
 OTHER = b"\xff\xff\xff\xff"
-RARELY = Rhythm(history=3600.0, first=0.01, last=0.02)
-OFTEN = Rhythm(history=0.01, first=0.01, last=0.02)
+RARELY = Rhythm(history=3600.0, first=0.01, last=0.02, grace=0.1)
+OFTEN = Rhythm(history=0.01, first=0.01, last=0.02, grace=0.1)
 QUICK = Patience(answer=0.5, tries=1, back_off=0.01)
 
 
@@ -257,6 +257,25 @@ async def test_where_nobody_answers_everything_is_missing() -> None:
     await following.until_true("a word", lambda: bool(following.told))
     report = await following.stop()
     assert [upper - lower >= 3600 for lower, upper in report.missing] == [True]
+
+
+async def test_an_answer_that_is_under_way_may_end(tmp_path: Path) -> None:
+    async with node(tmp_path) as here:
+        await here.archive.save([fresh(1)], 1)
+        asked, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
+
+        async def when_told(query: Query, bounds: Bounds) -> Page:
+            asked.set()
+            await on.wait()
+            return await make_page(query, bounds)
+
+        here.archive.page = when_told  # type: ignore[method-assign, assignment]
+        following = Following([here.enode], Rhythm(grace=30.0))
+        await asked.wait()
+        following.until.set()
+        on.set()
+        report = await following.over()
+    assert (report.missing, len(following.came)) == ([], 1)
 
 
 async def test_without_topics_nothing_is_followed() -> None:

@@ -53,11 +53,12 @@ async def test_the_commands_of_the_guide(tmp_path: Path) -> None:
     [block] = blocks("sh")
     async with listening(mailserver(), password="status-offline-inbox") as (node, enode):
         (tmp_path / "enode.txt").write_text(f"{enode}\n")
-        to_file, plain, with_state, probe = [await shell(each, tmp_path) for each in block.splitlines()]
+        to_file, plain, with_state, live, probe = [await shell(each, tmp_path) for each in block.splitlines()]
     assert to_file == "fetched 1 envelopes\n"
     assert msgspec.json.decode((tmp_path / "history.jsonl").read_bytes())["text"] == "held until called for"
     assert len(plain.splitlines()) == len(with_state.splitlines()) == 1
     assert (tmp_path / "status.json").exists()
+    assert live == ""  # the state knows it
     assert probe.startswith("all is well")
     assert node.wrong == []
 

@@ -111,6 +111,22 @@ async def test_a_channel_is_opened_and_the_password_is_the_mailserver_s(tmp_path
     assert not {"text", "payload", "signer"} & third.keys()
 
 
+async def test_what_is_sealed_with_a_password_or_for_a_key_is_opened(tmp_path: Path) -> None:
+    dice = SystemDice()
+    (tmp_path / "password").write_text("swordfish\n")
+    mine = keyfile.load_or_make(tmp_path / "my.key")
+    sealed = [
+        make(EPOCH + 50, 50, TOPIC, seal(b"by password", to=SymmetricKey.from_password("swordfish"), dice=dice)),
+        make(EPOCH + 51, 50, TOPIC, seal(b"for me", to=mine.public, dice=dice)),
+        make(EPOCH + 52, 50, TOPIC, seal(b"for another", to=KEY.public, dice=dice)),
+    ]
+    keys = ("--open-password", tmp_path / "password", "--open-key", tmp_path / "my.key")
+    async with listening(Honest(sealed)) as (_, enode):
+        result = await run("request", str(enode), *PLAIN, *SINCE, *keys)
+    found = sorted(lines(result.out), key=lambda each: each["sent"])
+    assert [each.get("text") for each in found] == ["by password", "for me", None]
+
+
 async def test_who_is_known_by_a_key(tmp_path: Path) -> None:
     keyfile.load_or_make(tmp_path / "node.key")
     async with listening(Honest(LETTERS)) as (node, enode):
@@ -215,6 +231,12 @@ async def test_live_tells_of_a_server_that_is_not_there() -> None:
         (("--topic", "01020304", "--form", "letter"), "--form is envelope or plain, not 'letter'"),
         (("--topic", "01020304", "--form", "plain", "--password-file", "x"), "leave --password-file out"),
         (("--topic", "01020304", "--password-file", "/nowhere"), "cannot read /nowhere"),
+        (
+            ("--topic", "01020304", "--open-password", "/nowhere"),
+            "cannot read /nowhere: No such file or directory (--open-",
+        ),
+        (("--topic", "01020304", "--open-password", "/dev/null"), "--open-password: it is empty"),
+        (("--topic", "01020304", "--open-key", "/nowhere"), "(--open-key)"),
         (("--topic", "01020304", "-o", "all.csv"), "must end in .jsonl, .rlp or .parquet"),
         (("--topic", "01020304", "--limit", "pages=0"), "--limit: Expected `int` >= 1"),
         (("--topic", "01020304", "--limit", "cows=1"), "unknown field `cows`"),

@@ -6,6 +6,7 @@ whole, in one commit, so that a run that was killed has built it or has not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Final, NamedTuple
@@ -15,13 +16,9 @@ import msgspec
 from restante.pipeline.ingest import Run
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Note
-from restante.pipeline.schemas import CLEAN, Table
 from restante.pipeline.steps import Step
-from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables import BUILDS, TABLES
 from restante.pipeline.tables.build import Build
-
-TABLES: Final[Mapping[str, Table]] = {**CLEAN, **{name: build.table for name, build in BUILDS.items()}}
-"""All tables of a lake, in the order in which they are made."""
 
 ROWS: Final = 5_000_000
 """Rows of the inputs that one job reads, about: what Spark's Java of a small machine sorts without a great deal of
@@ -44,15 +41,17 @@ class Days(NamedTuple):
     last: date
 
 
-def build(run: Run, only: Days | None = None, *, plan: bool = False) -> list[Built]:
-    """Build all tables' days that are not up to date, or only tell which these are (`plan`).
+def build(
+    run: Run, only: Days | None = None, *, plan: bool = False, builds: Mapping[str, Build] = BUILDS
+) -> list[Built]:
+    """Build the tables' days that are not up to date, or only tell which these are (`plan`).
 
     `only` builds these days, up to date or not, and leaves others as they are. Raises StoreError where the lake
     cannot be read or written, SparkError where a job fails.
     """
     found = []
     coming: dict[str, set[date]] = {}  # when planning: what inputs that are built themselves will have
-    for each in BUILDS.values():
+    for each in builds.values():
         target = run.lake.table(each.table)
         inputs = {name: run.lake.table(TABLES[name]) for name in each.inputs}
         behind = _behind(each, target, inputs, coming)
@@ -148,15 +147,14 @@ def _build(
 
 def _parts(each: Build, inputs: Mapping[str, LakeTable], days: Sequence[date]) -> Iterator[Sequence[date]]:
     """Cut the days into jobs of so many rows each, or of one day where that has more."""
-    weight: dict[str, int] = {}
-    for table in inputs.values():
+    weights: dict[str, Counter[str]] = {name: Counter() for name in inputs}
+    for name, table in inputs.items():
         for file in table.files():
-            its = file.partition["day"] or ""
-            weight[its] = weight.get(its, 0) + file.rows
+            weights[name][file.partition["day"] or ""] += file.rows
     part: list[date] = []
     rows = 0
     for day in days:
-        more = sum(weight.get(read.isoformat(), 0) for name in inputs for read in each.reads(name, {day}))
+        more = sum(weights[name][read.isoformat()] for name in inputs for read in each.reads(name, {day}))
         if part and rows + more > ROWS:
             yield part
             part, rows = [], 0

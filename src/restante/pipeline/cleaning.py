@@ -44,6 +44,10 @@ class Fault(str):
     __slots__ = ()
 
 
+class Faulty(Exception):  # noqa: N818 - it is the row's, and no error of ours
+    """A value that cannot be taken; its argument is one of FAULTS."""
+
+
 class Limits(NamedTuple):
     """The times that can be true, in microseconds since 1970."""
 
@@ -57,7 +61,7 @@ class Rule(NamedTuple):
     column: str
     """Of the lake; its name at the source, but for the unit of durations."""
     read: Callable[[Any, Limits], Any]
-    """A value that is not None → the clean one, or a Fault."""
+    """A value that is not None → the clean one; raises Faulty."""
     null: bool = False
 
     @property
@@ -78,16 +82,16 @@ def limits(first_day: date, now: float) -> Limits:
 def clean(rules: Sequence[Rule], row: Row, within: Limits) -> Values | Fault:
     """Clean a row, whose values are in the order of the rules."""
     values: Values = []
-    for rule, value in zip(rules, row, strict=True):
-        if value is None:
-            if not rule.null:
+    try:
+        for (_, read, null), value in zip(rules, row, strict=True):
+            if value is not None:
+                values.append(read(value, within))
+            elif null:
+                values.append(None)
+            else:
                 return Fault(MISSING)
-            values.append(None)
-        else:
-            cleaned = rule.read(value, within)
-            if isinstance(cleaned, Fault):
-                return cleaned
-            values.append(cleaned)
+    except Faulty as faulty:
+        return Fault(faulty.args[0])
     return values
 
 
@@ -96,14 +100,14 @@ def digest(row: Row) -> str:
     return hashlib.sha256(ascii(tuple(row)).encode()).hexdigest()
 
 
-def text(value: Any, _within: Limits | None = None) -> str | Fault:
+def text(value: Any, _within: Limits | None = None) -> str:
     """Take a stranger's text: so much of it as is kept, as any program can read it.
 
     NUL ends strings in some, and a surrogate, which is no character, cannot be written as UTF-8: each becomes
     U+FFFD. Anything else may stand there, and is escaped wherever it is shown.
     """
     if not isinstance(value, str):
-        return Fault(TYPE)
+        raise Faulty(TYPE)
     kept = value[:TEXT]
     return kept if kept.isascii() and kept.isprintable() else _UNREADABLE.sub("\ufffd", kept)
 
@@ -111,15 +115,15 @@ def text(value: Any, _within: Limits | None = None) -> str | Fault:
 _UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
-def time(value: Any, within: Limits) -> int | Fault:
+def time(value: Any, within: Limits) -> int:
     """Take a time in seconds since 1970."""
     found = _microseconds(value)
-    if isinstance(found, Fault) or within.earliest <= found <= within.latest:
+    if within.earliest <= found <= within.latest:
         return found
-    return Fault(RANGE)
+    raise Faulty(RANGE)
 
 
-def duration(value: Any, within: Limits) -> int | Fault:
+def duration(value: Any, within: Limits) -> int:
     """Take a duration in seconds.
 
     A negative one is 0: the clock was set back meanwhile, which happens, and says nothing against the rest of the row
@@ -127,29 +131,36 @@ def duration(value: Any, within: Limits) -> int | Fault:
     end, was measured by a clock that jumped: its result would be counted with a time that nobody waited.
     """
     found = _microseconds(value)
-    if isinstance(found, Fault):
-        return found
-    return max(0, found) if found <= within.latest - within.earliest else Fault(RANGE)
+    if found > within.latest - within.earliest:
+        raise Faulty(RANGE)
+    return max(found, 0)
 
 
-def flag(value: Any, _within: Limits) -> bool | Fault:
+def flag(value: Any, _within: Limits) -> bool:
     """Take a yes or no, which SQLite has as 1 or 0."""
     if not isinstance(value, int):
-        return Fault(TYPE)
-    return bool(value) if value in {0, 1} else Fault(RANGE)
+        raise Faulty(TYPE)
+    if value not in {0, 1}:
+        raise Faulty(RANGE)
+    return bool(value)
 
 
-def result(value: Any, _within: Limits) -> str | Fault:
+def result(value: Any, _within: Limits) -> str:
     """Take how it ended."""
-    if not isinstance(value, str):
-        return Fault(TYPE)
-    return value if value in RESULTS else Fault(RESULT)
+    if value in RESULTS:
+        return str(value)
+    raise Faulty(RESULT if isinstance(value, str) else TYPE)
 
 
-def _microseconds(value: Any) -> int | Fault:
+def _microseconds(value: Any) -> int:
     if isinstance(value, float):
-        return round(value * SECOND) if math.isfinite(value * SECOND) else Fault(RANGE)
-    return value * SECOND if isinstance(value, int) else Fault(TYPE)
+        try:
+            return round(value * SECOND)
+        except (OverflowError, ValueError):  # it is infinite, or nothing
+            raise Faulty(RANGE) from None
+    if isinstance(value, int):
+        return value * SECOND
+    raise Faulty(TYPE)
 
 
 _ENDED: Final = (
@@ -158,6 +169,9 @@ _ENDED: Final = (
     Rule("total_us", duration),
     Rule("result", result),
 )
+
+ORIGIN: Final = Rule("origin", text)
+"""Goes before the others: where a row was imported from, "" for a server's own."""
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     NAMEPLATES.name: (Rule("app_id", text), *_ENDED),

@@ -129,12 +129,13 @@ def _make(place: Path, first_day: date) -> None:
     try:
         made, name = tempfile.mkstemp(prefix=f"{FILE}.", dir=place)
         try:
-            os.fchmod(made, 0o644)  # cluster's executors and readers may be other users
-            os.write(made, msgspec.json.encode(_Settings(FORMAT, first_day)))
-            os.fsync(made)
+            with os.fdopen(made, "wb") as draft:
+                draft.write(msgspec.json.encode(_Settings(FORMAT, first_day)))
+                draft.flush()
+                os.fchmod(made, 0o644)  # executors and readers may be other users
+                os.fsync(made)
             Path(name).rename(place / FILE)
         finally:
-            os.close(made)
             Path(name).unlink(missing_ok=True)
         flush(place)
         flush(place.parent)

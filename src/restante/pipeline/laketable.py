@@ -7,6 +7,8 @@ what it reads are the files that the log lists. So all of a commit's rows are se
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -142,7 +144,9 @@ class LakeTable:
                 self._delta = _open(self.folder, self.table)
                 continue
             except (DeltaError, OSError) as error:
-                raise StoreError(f"cannot commit to {self.folder}: {_first(error)}; nothing was committed") from error
+                raise StoreError(
+                    f"cannot commit to {self.folder}: {_reason(error)}; nothing was committed"
+                ) from error
             self._delta = _open(self.folder, self.table)
             self._keep_on_disk(version)
             return version
@@ -211,7 +215,7 @@ class LakeTable:
                     partfiles.flush(path)
         except (DeltaError, OSError) as error:
             raise StoreError(
-                f"{self.folder} has a new version, but nobody knows whether it is on disk: {_first(error)}"
+                f"{self.folder} has a new version, but nobody knows whether it is on disk: {_reason(error)}"
             ) from error
 
     def transaction(self, app: str) -> int | None:
@@ -229,7 +233,7 @@ def _open(folder: Path, table: Table) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise deltalog.damaged(folder / deltalog.LOG, _first(error)) from error
+        raise deltalog.damaged(folder / deltalog.LOG, _reason(error)) from error
     if delta.protocol().min_reader_version > READER:
         raise Misuse(f"{folder} was changed by a program with features of Delta tables that are not read here")
     if _fields(delta.schema().to_json()) != _fields(columns.schema(table)) or (
@@ -246,8 +250,10 @@ def _fields(schema: str) -> dict[str, tuple[Any, bool]]:
     return {field["name"]: (field["type"], field["nullable"]) for field in json.loads(schema)["fields"]}
 
 
-def _first(error: Exception) -> str:
-    """Give the first line of what deltalake or the system says."""
+def _reason(error: Exception) -> str:
+    """Give in a line what deltalake says, whose errors are trees of several; or what the system does."""
     if isinstance(error, OSError) and error.errno:
         return plain(error)
+    if found := re.search(r"\(os error (\d+)\)", str(error)):
+        return os.strerror(int(found[1]))
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -85,8 +85,19 @@ def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreE
         return StoreError(f"no room on the disk for {folder}, or for what Spark puts aside: nothing was committed")
     if "Mkdirs failed" in said or "Permission denied" in said:  # Hadoop's RawLocalFileSystem
         return StoreError(f"Spark cannot write to {folder}: see to whom it belongs; nothing was committed")
-    first = next((line for line in said.splitlines() if line.strip()), type(error).__name__)
-    return SparkError(f"the rows for the table {table.name} could not be made: {first}")
+    return SparkError(f"the rows for the table {table.name} could not be made: {_reason(said)}")
+
+
+def _reason(said: str) -> str:
+    """Find what went wrong in what Spark says, which may have traces of Java's and Python's stacks around it."""
+    lines = [line for line in said.splitlines() if line.strip() and not line[0].isspace()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if causes:
+        return causes[-1]
+    if "Traceback (most recent call last):" in lines:
+        return lines[-1]
+    told = [line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling")]
+    return told[0] if told else "Spark does not say why"
 
 
 def _written(run: Path, table: Table) -> list[File]:

@@ -6,18 +6,15 @@ A view lists the files of one version. It goes on giving the rows of that versio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
 
 from restante.errors import Misuse
 from restante.pipeline import columns, partfiles
 from restante.pipeline.lake import Lake
 from restante.pipeline.laketable import LakeTable
-from restante.pipeline.schemas import CLEAN, Table
-
-TABLES: Final[Mapping[str, Table]] = CLEAN
-"""All tables that a lake can have."""
+from restante.pipeline.schemas import Table
+from restante.pipeline.tables import TABLES
 
 
 def views(lake: Lake, tables: Iterable[Table] = tuple(TABLES.values())) -> Iterator[str]:

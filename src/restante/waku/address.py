@@ -10,6 +10,7 @@ from restante.errors import Misuse, PeerError, plain
 from restante.waku import keyfile, keys
 from restante.waku.ask import How
 from restante.waku.config import read_topic
+from restante.waku.keys import Key
 from restante.waku.sealing import SymmetricKey, topic_of
 
 PASSWORD: Final = "RESTANTE_WAKU_PASSWORD"  # noqa: S105 - the name of a variable
@@ -51,6 +52,20 @@ def asked_for(channel: str | None, topics: Sequence[str]) -> tuple[frozenset[byt
     return found, None
 
 
+def opening(
+    chat: SymmetricKey | None, password_file: Path | None, key_file: Path | None
+) -> tuple[SymmetricKey | Key, ...]:
+    """Give the keys that open what was asked for. Raises Misuse."""
+    keys: list[SymmetricKey | Key] = [] if chat is None else [chat]
+    if password_file is not None:
+        password = read_password(password_file, {}, "--open-password") or ""
+        _check(password, "--open-password")
+        keys.append(SymmetricKey.from_password(password))
+    if key_file is not None:
+        keys.append(keyfile.load(key_file, "--open-key"))
+    return tuple(keys)
+
+
 def how_to_ask(form: str, password_file: Path | None, key_file: Path | None, environment: Mapping[str, str]) -> How:
     """Give how to write requests. Raises Misuse."""
     key = keyfile.load(key_file) if key_file is not None else None
@@ -85,7 +100,9 @@ def _public(text: str) -> bytes:
     raise Misuse(f"--to: '{text}' is no public key; it has 128 hexadecimal digits")
 
 
-def read_password(path: Path | str | None, environment: Mapping[str, str]) -> str | None:
+def read_password(
+    path: Path | str | None, environment: Mapping[str, str], flag: str = "--password-file"
+) -> str | None:
     """Read a password: the file's text, less the end of its line, or the variable. Raises Misuse."""
     if path is None:
         return environment.get(PASSWORD)
@@ -93,4 +110,4 @@ def read_password(path: Path | str | None, environment: Mapping[str, str]) -> st
         return Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         words = plain(error) if isinstance(error, OSError) else "it is not UTF-8"
-        raise Misuse(f"cannot read {path}: {words} (--password-file)") from error
+        raise Misuse(f"cannot read {path}: {words} ({flag})") from error

@@ -11,11 +11,12 @@ when others wait, its page ends where it is, with a cursor.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -43,6 +44,17 @@ ACCOUNTS: Final = 10_000
 """Peers and addresses whose use is remembered when they are gone; the one longest unused is forgotten first."""
 
 
+VALIDATION: Final = "validation"
+PEER_LIMIT: Final = "peer_req_limit"
+ITERATOR: Final = "iterator"
+REFUSALS: Final = (VALIDATION, PEER_LIMIT, ITERATOR)
+"""Why a request is refused, in the words of status-go's metrics (mailserver/metrics.go): it is no good; its sender
+may not ask, or not so often; or the archive cannot be read."""
+
+DELAYS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
+"""Seconds from when a request is read until the last byte of its answer was handed to the network."""
+
+
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Who is served, and how."""
 
@@ -52,6 +64,13 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Node ids; None: everybody."""
     bounds: Bounds = BOUNDS
     """Of a page."""
+
+
+class _Asked(NamedTuple):
+    """A request in a line."""
+
+    request: Request
+    since: float
 
 
 class _Places(asyncio.Semaphore):
@@ -91,13 +110,19 @@ class Answers:
     def __init__(self, archive: Archive, terms: Terms, limits: Limits, now: Callable[[], int]) -> None:
         self.counts: Counter[str] = Counter()
         """What became of requests."""
+        self.refusals: Counter[str] = Counter()
+        """Why they were refused."""
+        self.delays = [0] * (len(DELAYS) + 1)
+        """Answers, by the first of `DELAYS` that they did not exceed; the last are beyond all."""
+        self.delay = 0.0
+        """Seconds of all answers together."""
         self._archive = archive
         self._terms = terms
         self._limits = limits
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._accounts: OrderedDict[bytes | str, _Account] = OrderedDict()
-        self._lines: dict[Link, deque[Request]] = {}
+        self._lines: dict[Link, deque[_Asked]] = {}
         self._making: dict[Link, asyncio.Task[None]] = {}
         """Who goes through a line."""
         self._places = _Places(PAGES)
@@ -111,18 +136,18 @@ class Answers:
             asked = request.read(payload, self._terms.demands, self._now())
         except RequestError as error:
             link.charge(REFUSED)
-            self._refuse(link, error.id, error.words)
+            self._refuse(link, error.id, error.words, VALIDATION)
             return
         words = self._objection(link)
         if words:
-            self._refuse(link, asked.id, words)
+            self._refuse(link, asked.id, words, PEER_LIMIT)
             return
         line = self._lines.setdefault(link, deque())
-        line.append(asked)
+        line.append(_Asked(asked, self._loop.time()))
         if link not in self._making:
             self._begin(link, line)
 
-    def _begin(self, link: Link, line: deque[Request]) -> None:
+    def _begin(self, link: Link, line: deque[_Asked]) -> None:
         self._lines[link] = line
         task = self._making[link] = asyncio.create_task(self._serve(link, line))
         task.add_done_callback(partial(self._made, link))
@@ -154,8 +179,9 @@ class Answers:
             found.append(account)
         return found
 
-    def _refuse(self, link: Link, digest: bytes | None, words: str) -> None:
+    def _refuse(self, link: Link, digest: bytes | None, words: str, why: str) -> None:
         self.counts["requests refused"] += 1
+        self.refusals[why] += 1
         if digest is not None:
             link.send(wire.REQUEST_COMPLETE, completion.failure(digest, words))
 
@@ -168,15 +194,21 @@ class Answers:
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _serve(self, link: Link, line: deque[Request]) -> None:
+    async def _serve(self, link: Link, line: deque[_Asked]) -> None:
         """Answer what is in a peer's line; nothing is made for a peer that has not read what it has."""
         while line:
             await link.writable()
             asked = line.popleft()
             async with self._turn(link):
-                answered = await self._answer(link, asked)
-            if not answered:
+                answered = await self._answer(link, asked.request)
+            if answered:
+                self._note(self._loop.time() - asked.since)
+            else:
                 line.appendleft(asked)
+
+    def _note(self, delay: float) -> None:
+        self.delays[bisect_left(DELAYS, delay)] += 1
+        self.delay += delay
 
     @asynccontextmanager
     async def _turn(self, link: Link) -> AsyncIterator[None]:
@@ -217,7 +249,7 @@ class Answers:
         except Exception as error:  # noqa: BLE001 - whatever it is, who asked is told, and the next page is made
             log.error("a page could not be made", fault=where(error))
             words = "the archive cannot be read" if isinstance(error, StoreError) else "internal error"
-            self._refuse(link, asked.id, words)
+            self._refuse(link, asked.id, words, ITERATOR)
             return True
         now = self._loop.time()
         for each in self._accounts_of(link):

@@ -45,6 +45,8 @@ class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
     """Until a server that was lost is dialled again; doubled each time it is not there,"""
     last: float = 60.0
     """up to this."""
+    grace: float = 2.0
+    """In which an answer that is under way may end when it is time to stop."""
 
 
 Tell = Callable[[int, str], None]
@@ -107,6 +109,8 @@ class _Following:
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._again = asyncio.Event()
         """Set where history is to be asked for at once."""
+        self._answered = asyncio.Event()
+        """Set where none is being asked for."""
         self._live = State()
         """Live envelopes that were handed over, of times that are to be asked for again."""
         self._saving: asyncio.TimerHandle | None = None
@@ -122,7 +126,7 @@ class _Following:
         tried = [asyncio.Event() for _ in self._servers]
         listening = [asyncio.create_task(self._listen(number, each)) for number, each in enumerate(tried)]
         asking = asyncio.create_task(self._ask_again_and_again(tried))
-        told = asyncio.create_task(until.wait())
+        told = asyncio.create_task(self._told_to_stop(until))
         tasks: list[asyncio.Future[Any]] = [told, asking, *listening]
         try:
             await asyncio.wait((self._failed, *tasks), return_when=asyncio.FIRST_COMPLETED)
@@ -139,6 +143,12 @@ class _Following:
         self._save()
         report = self._report
         return Report(report.missing, Counter({"handed over": self._handed_over}), report.failures)
+
+    async def _told_to_stop(self, until: asyncio.Event) -> None:
+        """Wait until it is time to stop, and what is being asked for has been answered, if that is soon."""
+        await until.wait()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._answered.wait(), self.rhythm.grace)
 
     def _hand_over(self, envelopes: list[Envelope]) -> None:
         self._subscriber(envelopes)
@@ -195,6 +205,7 @@ class _Following:
             await each.wait()
         while True:
             self._again.clear()
+            self._answered.clear()
             self._report = await ask(
                 self._servers,
                 self._now(),
@@ -208,6 +219,7 @@ class _Following:
             )
             for server, words in self._report.failures.items():
                 self._say(server, words)
+            self._answered.set()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._again.wait(), self.rhythm.history)
 

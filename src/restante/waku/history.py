@@ -20,6 +20,7 @@ from restante.waku.errand import Budgets, Report
 from restante.waku.follow import Tell
 from restante.waku.follow import follow as follow_topics
 from restante.waku.gaps import Query, State
+from restante.waku.keys import Key
 from restante.waku.results import results
 from restante.waku.sealing import SymmetricKey
 
@@ -31,8 +32,8 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
     file: Path | None = None
     """None: standard output."""
-    key: SymmetricKey | None = None
-    """Opens what is sealed, for lines to say it."""
+    keys: tuple[SymmetricKey | Key, ...] = ()
+    """Open what is sealed, for lines to say it."""
     state: Path | None = None
 
 
@@ -85,7 +86,7 @@ def _carry_out(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Repo
             statefile.save(where.state, found)
         last = found
 
-    with results(where.file, where.key) as take, progress("request") as advance:
+    with results(where.file, where.keys) as take, progress("request") as advance:
 
         def subscriber(envelopes: list[Envelope]) -> None:
             take(envelopes)

@@ -7,11 +7,13 @@ made for it work; what they count is what their names say, also where status-go'
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from restante.waku.answers import DELAYS, REFUSALS
 from restante.waku.archive import Counts
 from restante.waku.node import Node
 
@@ -71,8 +73,26 @@ class _Now:
         counts = self._node.answers.counts
         yield _counter("mailserver_requests", "Requests for history", counts["requests"])
         yield _counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
+        failed = CounterMetricFamily(
+            "mailserver_delivery_failures", "Requests answered with an error, by its reason", labels=["type"]
+        )
+        for why in REFUSALS:
+            failed.add_metric([why], self._node.answers.refusals[why])
+        yield failed
+        yield self._delays()
         yield _counter("mailserver_delivery_attempts", "Pages that were handed over", counts["requests answered"])
         yield _counter("mailserver_envelopes", "Envelopes that were handed over", counts["envelopes handed over"])
+
+    def _delays(self) -> Metric:
+        answers = self._node.answers
+        bounds = [*(f"{bound:g}" for bound in DELAYS), "+Inf"]
+        buckets = list(zip(bounds, accumulate(answers.delays), strict=True))
+        return HistogramMetricFamily(
+            "mailserver_delivery_duration_seconds",
+            "From when a request was read until its answer was sent",
+            buckets=buckets,
+            sum_value=answers.delay,
+        )
 
 
 def _counter(name: str, words: str, value: float) -> Metric:

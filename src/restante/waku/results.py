@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -17,7 +17,8 @@ from restante.store.newfile import new_file
 from restante.waku.archive import Archived
 from restante.waku.envelope import Envelope
 from restante.waku.files import Flaw, rlpfile
-from restante.waku.sealing import SymmetricKey, open_sealed
+from restante.waku.keys import Key
+from restante.waku.sealing import Opened, SymmetricKey, open_sealed
 
 Take = Callable[[list[Envelope]], None]
 
@@ -36,25 +37,25 @@ def check(file: Path | None) -> None:
 
 
 @contextmanager
-def results(file: Path | None, key: SymmetricKey | None) -> Iterator[Take]:
+def results(file: Path | None, keys: Sequence[SymmetricKey | Key]) -> Iterator[Take]:
     """Give what takes envelopes in: into a file that is there when all is written, or onto standard output at once.
 
-    With a key, lines say what is sealed in those that it opens. Raises Misuse, and StoreError where it cannot be
-    written.
+    With keys, lines say what is sealed in those that one of them opens. Raises Misuse, and StoreError where it cannot
+    be written.
     """
     check(file)
     try:
         if file is None:
-            yield lambda envelopes: _lines(sys.stdout.buffer, envelopes, key)
+            yield lambda envelopes: _lines(sys.stdout.buffer, envelopes, keys)
         else:
-            with new_file(file) as unfinished, _writing(file.suffix, unfinished, key) as take:
+            with new_file(file) as unfinished, _writing(file.suffix, unfinished, keys) as take:
                 yield take
     except OSError as error:
         raise StoreError(f"cannot write {file or 'standard output'}: {error.strerror or error}") from error
 
 
 @contextmanager
-def _writing(suffix: str, unfinished: Path, key: SymmetricKey | None) -> Iterator[Take]:
+def _writing(suffix: str, unfinished: Path, keys: Sequence[SymmetricKey | Key]) -> Iterator[Take]:
     if suffix == ".parquet":
         with _table(unfinished) as take:
             yield take
@@ -63,7 +64,7 @@ def _writing(suffix: str, unfinished: Path, key: SymmetricKey | None) -> Iterato
         if suffix == ".rlp":
             yield lambda envelopes: output.writelines(each.raw for each in envelopes)
         else:
-            yield lambda envelopes: _lines(output, envelopes, key)
+            yield lambda envelopes: _lines(output, envelopes, keys)
 
 
 @contextmanager
@@ -89,13 +90,13 @@ def _pages(file: Path) -> Iterator[list[Archived]]:
     yield page
 
 
-def _lines(output: IO[bytes], envelopes: list[Envelope], key: SymmetricKey | None) -> None:
-    output.writelines(msgspec.json.encode(line(each, key)) + b"\n" for each in envelopes)
+def _lines(output: IO[bytes], envelopes: list[Envelope], keys: Sequence[SymmetricKey | Key]) -> None:
+    output.writelines(msgspec.json.encode(line(each, keys)) + b"\n" for each in envelopes)
     output.flush()
 
 
-def line(envelope: Envelope, key: SymmetricKey | None) -> dict[str, Any]:
-    """Give what a line says of an envelope: all that it has, and what is sealed in it if the key opens it."""
+def line(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> dict[str, Any]:
+    """Give what a line says of an envelope: all that it has, and what is sealed in it if a key opens it."""
     said: dict[str, Any] = {
         "hash": envelope.hash.hex(),
         "sent": envelope.sent,
@@ -105,11 +106,8 @@ def line(envelope: Envelope, key: SymmetricKey | None) -> dict[str, Any]:
         "nonce": envelope.nonce,
         "data": envelope.data.hex(),
     }
-    if key is None:
-        return said
-    try:
-        opened = open_sealed(envelope.data, key)
-    except PeerError:
+    opened = _opened(envelope, keys)
+    if opened is None:
         return said
     try:
         said["text"] = opened.payload.decode()
@@ -118,3 +116,10 @@ def line(envelope: Envelope, key: SymmetricKey | None) -> dict[str, Any]:
     if opened.signer is not None:
         said["signer"] = opened.signer.hex()
     return said
+
+
+def _opened(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> Opened | None:
+    for each in keys:
+        with suppress(PeerError):
+            return open_sealed(envelope.data, each)
+    return None

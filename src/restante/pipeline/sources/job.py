@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from restante.pipeline.cleaning import DAY, RULES, Fault, Limits, clean, digest, text
+from restante.pipeline.cleaning import DAY, ORIGIN, RULES, Fault, Limits, clean, digest
 from restante.pipeline.sources import DUPLICATE, Part
 
 
@@ -33,15 +33,16 @@ class Job(msgspec.Struct, frozen=True):
 
 def finished(job: Job, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Clean rows: each becomes one of the lake's table, and what is wrong with it; with a fault it has no content."""
-    rules, source, blur = RULES[job.table], job.source, job.blur_us
+    rules, within, source, blur = (ORIGIN, *RULES[job.table]), job.limits, job.source, job.blur_us
     when = next(place for place, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
-    nothing = (None,) * (len(rules) + 3)  # origin, blur and day
+    nothing = (None,) * (len(rules) + 2)  # blur and day
     for row_id, *row in found:
-        fault = DUPLICATE if row[0] in job.duplicates else None
-        if fault is None:
-            origin, values = text(row[0]), clean(rules, row[1:], job.limits)
-            if not isinstance(values, Fault) and not isinstance(origin, Fault):
-                yield (row_id, origin, *values, blur, values[when] // DAY, source, None, None, None)
+        if row[0] in job.duplicates:
+            fault: str = DUPLICATE
+        else:
+            values = clean(rules, row, within)
+            if not isinstance(values, Fault):
+                yield (row_id, *values, blur, values[when] // DAY, source, None, None, None)
                 continue
-            fault = values if isinstance(values, Fault) else origin
-        yield (row_id, *nothing, source, str(fault), str(row_id), digest(row))
+            fault = str(values)
+        yield (row_id, *nothing, source, fault, str(row_id), digest(row))

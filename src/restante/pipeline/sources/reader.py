@@ -71,7 +71,7 @@ class UsageReader(DataSourceReader):
                     found.append(Ids(first, following[0] - 1))
                     first = following[0]
                 found.append(Ids(first, part.last))
-        return found
+        return found or [Ids(1, 0)]  # Spark wants one, where there is nothing to read
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give the rows of a task."""

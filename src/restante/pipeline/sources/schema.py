@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from restante.pipeline import cleaning
-from restante.pipeline.cleaning import RULES, Fault
+from restante.pipeline.cleaning import RULES, Faulty
 from restante.pipeline.schemas import CLIENT_VERSIONS
 from restante.pipeline.sources import Say, SourceError
 
@@ -117,10 +117,10 @@ def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: clean
         raise SourceError(f"source {name}: there is no table {called}, which has the blur of its times")
     found = database.execute(f"SELECT blur_time FROM {called}").fetchall()  # noqa: S608
     blur = found[-1][0] if found else None
-    us = cleaning.duration(blur, within) if blur else 0
-    if isinstance(us, Fault):
-        raise SourceError(f"source {name}: the blur in {called} is no number of seconds: correct it there")
-    return us or None
+    try:
+        return (cleaning.duration(blur, within) if blur else 0) or None
+    except Faulty:
+        raise SourceError(f"source {name}: the blur in {called} is no number of seconds: correct it there") from None
 
 
 def shown(words: str) -> str:

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -191,8 +192,8 @@ def _words(error: sqlite3.Error, path: Path) -> str:
     return f"cannot read {path}: {error}"
 
 
-def _text(value: bytes) -> str:
-    return value.decode(errors="surrogateescape")
+_text: Final = partial(str, encoding="utf-8", errors="surrogateescape")
+"""No function of ours: it is called for every text there is."""
 
 
 def _pragma(database: sqlite3.Connection, name: str) -> int:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from restante.pipeline.tables import outcomes
+from restante.pipeline.schemas import CLEAN, Table
+from restante.pipeline.tables import envelopes, hours, outcomes, timing, versions
 from restante.pipeline.tables.build import Build
 
-BUILDS: Final[dict[str, Build]] = {build.table.name: build for build in (*outcomes.BUILDS,)}
+BUILDS: Final[dict[str, Build]] = {
+    build.table.name: build
+    for build in (*outcomes.BUILDS, *hours.BUILDS, *versions.BUILDS, *timing.BUILDS, *envelopes.BUILDS)
+}
 """By name, each after those that it is made of."""
+
+TABLES: Final[Mapping[str, Table]] = {**CLEAN, **{name: build.table for name, build in BUILDS.items()}}
+"""All tables of a lake, in the order in which they are made."""

@@ -1,0 +1,144 @@
+"""How many lived at once, and which hours are busy: by server, day and hour (UTC)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from restante.pipeline.schemas import SOURCE, Column, Table
+from restante.pipeline.tables.build import Build
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+HOUR_US: Final = 3_600_000_000
+
+REACH: Final = 7
+"""Days that a nameplate is followed. An idle one is gone in minutes, one whose sender stays connected may wait for
+days; with each day more, a late row would have one more day built anew."""
+
+LONGEST_US: Final = REACH * 24 * HOUR_US
+
+DAY: Final = Column("day", "DATE", "the UTC day")
+HOUR: Final = Column("hour", "INT", "0 to 23, UTC; NULL: rows blurred so far that their hour is not known", null=True)
+
+PRESSURE: Final = Table(
+    "pressure",
+    "server, day and hour in which a nameplate lived",
+    (
+        HOUR,
+        Column("started", "BIGINT", "nameplates that came to life"),
+        Column("peak", "BIGINT", "the most that lived at once; NULL where the hour is", null=True),
+        Column("live_us", "BIGINT", "how long they lived in this hour, added up; NULL where the hour is", null=True),
+        Column("cut", "BIGINT", f"of those started: how many lived longer than {REACH} days; only these are counted"),
+        *(DAY, SOURCE),
+    ),
+)
+"""Invariants: `started` adds up to the rows of nameplates; `live_us` to their lives, cut as said, where the hour is
+known; `peak` is at least `live_us` in hours."""
+
+BUSY_HOURS: Final = Table(
+    "busy_hours",
+    "server, day and hour in which something began",
+    (
+        HOUR,
+        Column("binds", "BIGINT", "clients that bound"),
+        Column("mailboxes", "BIGINT", "mailboxes started"),
+        Column("nameplates", "BIGINT", "nameplates started"),
+        *(DAY, SOURCE),
+    ),
+)
+"""Invariant: each count adds up to the rows of its input."""
+
+
+def told() -> Expression:
+    """Tell whether a row's hour is known: it is where the blur goes into an hour without a rest."""
+    return f.col("blur_us").isNull() | (f.lit(HOUR_US) % f.col("blur_us") == 0)
+
+
+def pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Count what lived from hour to hour: beginnings and ends within it, and what was there before."""
+    cut = (f.col("total_us") > LONGEST_US).cast("bigint").alias("cut")
+    rows = inputs["nameplates"].select(
+        "source", "day", "total_us", "blur_us", f.unix_micros("started").alias("at"), cut
+    )
+    unknown = rows.where(~told()).groupBy("source", "day")
+    blurred = unknown.agg(f.count("*").alias("started"), f.sum("cut").alias("cut")).select(
+        *("source", "day", f.lit(None).alias("hour"), "started"),
+        *(f.lit(None).alias("peak"), f.lit(None).alias("live_us"), "cut"),
+    )
+    hours = _filled(_by_hour(_events(rows.where(told()))))
+    return hours.unionAll(blurred)
+
+
+def _events(rows: DataFrame) -> DataFrame:
+    """Give beginnings and ends: one is live from its start until just before its end, so no time is no life."""
+    life = f.least(f.greatest("total_us", f.lit(0)), f.lit(LONGEST_US))
+    lived = (life > 0).cast("bigint")
+    begins = rows.select("source", "at", lived.alias("change"), f.lit(1).alias("started"), "cut")
+    begins = begins.withColumn("hour", f.floor(f.col("at") / HOUR_US))
+    ends = rows.where(life > 0).select("source", (f.col("at") + life).alias("at"), f.lit(-1).alias("change"))
+    ends = ends.select("*", f.lit(0).alias("started"), f.lit(0).alias("cut"))
+    return begins.unionAll(ends.withColumn("hour", f.floor((f.col("at") - 1) / HOUR_US)))
+
+
+def _by_hour(events: DataFrame) -> DataFrame:
+    """Add up each hour by itself, as if nothing had lived before it."""
+    running = f.sum("change").over(Window.partitionBy("source", "hour").orderBy("at", "change"))
+    left = (f.col("hour") + 1) * HOUR_US - f.col("at")
+    return (
+        events.select("*", running.alias("running"), (f.col("change") * left).alias("lived"))
+        .groupBy("source", "hour")
+        .agg(
+            f.sum("started").alias("started"),
+            f.sum("cut").alias("cut"),
+            f.sum("change").alias("net"),
+            f.sum("lived").alias("lived"),
+            f.greatest(f.max("running"), f.lit(0)).alias("top"),
+        )
+    )
+
+
+def _filled(hours: DataFrame) -> DataFrame:
+    """Add what had lived before, and the hours in which nothing began or ended, but something lived."""
+    in_order = Window.partitionBy("source").orderBy("hour")
+    after = f.sum("net").over(in_order)
+    following = f.lead("hour").over(in_order)
+    carried = hours.select("*", after.alias("after"), following.alias("following"))
+    until = f.when(f.col("after") > 0, f.col("following") - 1).otherwise(f.col("hour"))
+    filled = carried.withColumn("each", f.explode(f.sequence("hour", until)))
+    own = f.col("each") == f.col("hour")
+    before = f.when(own, f.col("after") - f.col("net")).otherwise(f.col("after"))
+    return filled.select(
+        "source",
+        f.date_add(f.lit("1970-01-01").cast("date"), f.floor(f.col("each") / 24).cast("int")).alias("day"),
+        f.pmod("each", f.lit(24)).alias("hour"),
+        f.when(own, f.col("started")).otherwise(0).alias("started"),
+        (before + f.when(own, f.col("top")).otherwise(0)).alias("peak"),
+        (before * HOUR_US + f.when(own, f.col("lived")).otherwise(0)).alias("live_us"),
+        f.when(own, f.col("cut")).otherwise(0).alias("cut"),
+    )
+
+
+def busy_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Count what began."""
+    times = {"client_versions": "connect_time", "mailboxes": "started", "nameplates": "started"}
+    counts = ("binds", "mailboxes", "nameplates")
+    parts = []
+    for (name, time), counted in zip(times.items(), counts, strict=True):
+        hour = f.pmod(f.floor(f.unix_micros(time) / HOUR_US), f.lit(24))
+        ones = [(f.count("*") if each == counted else f.lit(0)).cast("bigint").alias(each) for each in counts]
+        rows = inputs[name].select("source", "day", f.when(told(), hour).alias("hour"))
+        parts.append(rows.groupBy("source", "day", "hour").agg(*ones))
+    together = parts[0].unionAll(parts[1]).unionAll(parts[2]).groupBy("source", "day", "hour")
+    return together.agg(*(f.sum(each).alias(each) for each in counts))
+
+
+BUILDS: Final = (
+    Build(PRESSURE, {"nameplates": (REACH, 0)}, pressure),
+    Build(BUSY_HOURS, {"client_versions": (0, 0), "mailboxes": (0, 0), "nameplates": (0, 0)}, busy_hours),
+)

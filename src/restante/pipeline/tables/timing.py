@@ -1,0 +1,227 @@
+"""Where the time goes: a client's log beside the trace of its server, phase by phase.
+
+For each command that a client sent:
+
+    network out   sent at the client, until it came to the server
+    commit        came, until it was durable: the batch before it, and its own; none where it changed nothing
+    queue         durable (or come, where it changed nothing), until it was answered
+    network in    answered, until the answer came to the client; so too for messages of the other side
+    round trip    the four together, by the client's own clock
+
+and of what the client did meanwhile: human (it waited for its user), crypto, transit connect, transfer.
+
+The server's part is known where its trace has the command: same id, and the same server_rx (the message's own echo
+says it) or, for what has no echo, the same server_tx. The network's parts need both clocks. A log's offset to its
+server is estimated a day as NTP does (RFC 5905, section 8): of all exchanges sent at t0, come at t1, answered at t2
+and heard at t3, take that with the least delay (t3 - t0) - (t2 - t1); then the offset is ((t1 - t0) + (t2 - t3)) / 2,
+and wrong by at most half that delay, since the way out or the way back may have taken all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from restante.pipeline.schemas import SOURCE, Column, Table
+from restante.pipeline.tables import buckets
+from restante.pipeline.tables.build import Build
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+AWAY_US: Final = 86_400_000_000
+"""How far an answer, or the server's clock, may be from the sending: a day is read with its neighbours."""
+
+STAMP: Final = 1.5e-6
+"""Seconds by which a server_tx may differ from its trace's: the wire has it in whole microseconds."""
+
+PHASES: Final = ("network out", "commit", "queue", "network in", "round trip")
+SPANS: Final = {"transit connect": "transit connect", "tx file": "transfer", "rx file": "transfer"}
+"""Events of the reference client (0.24.0) that have an end and wait for nobody, and what phase they are."""
+
+WAITS: Final = {"user": "human", "crypto": "crypto"}
+
+SERVER: Final = Column("server", "STRING", "the source that has the server's trace, where one was named", null=True)
+PHASE: Final = Column("phase", "STRING", "one of the words above")
+
+TIMING: Final = Table(
+    "timing",
+    "event of a client's log and phase",
+    (
+        Column("file", "STRING", "stands for the log"),
+        Column("id", "BIGINT", "the event's place in it"),
+        SERVER,
+        Column("what", "STRING", "the command's type; message: of the other side; else the event's name"),
+        PHASE,
+        Column("us", "BIGINT", "how long; NULL: that is not known. Below zero: clocks went apart", null=True),
+        Column("error_us", "BIGINT", "of the network's: how wrong it may be; of others NULL", null=True),
+        Column("day", "DATE", "the UTC day of the event, by the client's clock"),
+        SOURCE,
+    ),
+)
+"""Invariants: where the parts of a round trip are known, they add up to it, but for roundings."""
+
+TIMES: Final = Table(
+    "times",
+    "client's source, server, day, phase and bucket",
+    (
+        *(SERVER, PHASE, buckets.BUCKET, buckets.FROM),
+        Column("count", "BIGINT", "how many; where the bucket is NULL: how many are not known"),
+        *(Column("day", "DATE", "the UTC day"), SOURCE),
+    ),
+)
+"""Invariant: `count` adds up to the rows of timing."""
+
+_LOG: Final = ("source", "file")
+_EVENT: Final = (*_LOG, "id", "day", "server")
+
+
+def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Measure each phase of each event."""
+    events = inputs["client_events"]
+    sent = _with_partner(_exchanges(events), inputs["server_commands"])
+    offsets = _offsets(sent)
+    theirs = _messages_of_others(events)
+    return _phases(_by_clock(sent, offsets)).unionAll(_heard(_by_clock(theirs, offsets))).unionAll(_spans(events))
+
+
+def _us(seconds: str) -> Expression:
+    return f.floor(f.col(seconds) * 1_000_000 + 0.5)
+
+
+def _exchanges(events: DataFrame) -> DataFrame:
+    """Give each command sent its ack, or else its echo, and when the server says that it came."""
+    sent = events.where("name = 'ws_send'").select(
+        *_EVENT, "command", "command_id", "phase", _us("start").alias("t0")
+    )
+    heard = events.where("name = 'ws_receive' AND command IN ('ack', 'message')").select(
+        *_LOG,
+        "command_id",
+        f.col("command").alias("answer"),
+        f.col("phase").alias("answer_phase"),
+        *("server_rx", "server_tx", _us("start").alias("t3")),
+    )
+    echo = (f.col("answer") == "message") & f.col("phase").eqNullSafe(f.col("answer_phase"))
+    ack = f.col("answer") == "ack"
+    in_time = f.col("t3").between(f.col("t0"), f.col("t0") + AWAY_US)
+    paired = sent.join(heard, [*_LOG, "command_id"], "left")
+    reply = f.struct("t3", "server_tx")
+    return (
+        paired.groupBy(*_EVENT, "command", "command_id", "t0")
+        .agg(
+            f.min(f.when(ack & in_time, reply)).alias("ack"),
+            f.min(f.when(echo & in_time, reply)).alias("echo"),
+            f.min(f.when(echo & in_time, f.col("server_rx"))).alias("rx"),
+        )
+        .withColumn("reply", f.coalesce("ack", "echo"))
+        .select(*_EVENT, "command", "command_id", "t0", "rx", f.col("reply.t3"), f.col("reply.server_tx").alias("tx"))
+    )
+
+
+def _with_partner(sent: DataFrame, commands: DataFrame) -> DataFrame:
+    """Add what the trace of the named server has on each command: one line, the first that fits."""
+    line = f.struct("server_rx", "commit", "server_tx").alias("line")
+    lines = commands.select(f.col("source").alias("server"), "command_id", line)
+    echoed = f.col("line.server_rx") == f.col("rx")
+    answered = f.col("rx").isNull() & (f.abs(f.col("line.server_tx") - f.col("tx")) < STAMP)
+    near = f.abs(f.col("line.server_rx") * 1_000_000 - f.col("t0")) <= AWAY_US
+    columns = [*_EVENT, "command", "t0", "rx", "t3", "tx"]
+    found = (
+        sent.join(lines, ["server", "command_id"], "left")
+        .groupBy(*columns)
+        .agg(f.min(f.when((echoed | answered) & near, f.col("line"))).alias("line"))
+    )
+    times = found.select(
+        *(*_EVENT, "command", "t0", "t3"),
+        f.coalesce("rx", "line.server_rx").alias("rx"),
+        f.col("tx"),
+        f.col("line").isNotNull().alias("traced"),
+        *(f.col(f"line.{each}").alias(each) for each in ("server_rx", "commit", "server_tx")),
+    )
+    return times.withColumns({each: _us(each) for each in ("rx", "tx", "server_rx", "commit", "server_tx")})
+
+
+def _offsets(sent: DataFrame) -> DataFrame:
+    """Estimate each log's clock a day: what to add to the client's time to have the server's."""
+    delay = (f.col("t3") - f.col("t0")) - (f.col("tx") - f.col("rx"))
+    offset = f.floor(((f.col("rx") - f.col("t0")) + (f.col("tx") - f.col("t3"))) / 2)
+    known = sent.select(*_LOG, "day", f.struct(delay.alias("delay"), offset.alias("offset")).alias("best"))
+    best = (
+        known.where("best.delay >= 0 AND best.offset IS NOT NULL")
+        .groupBy(*_LOG, "day")
+        .agg(f.min("best").alias("best"))
+    )
+    error = f.ceil(f.col("best.delay") / 2).alias("error_us")
+    return best.select(*_LOG, "day", f.col("best.offset").alias("offset"), error)
+
+
+def _by_clock(rows: DataFrame, offsets: DataFrame) -> DataFrame:
+    return rows.join(offsets, [*_LOG, "day"], "left")
+
+
+def _messages_of_others(events: DataFrame) -> DataFrame:
+    """Give the messages that this client did not send: those that echo nothing."""
+    key = (*_LOG, "command_id", "phase")
+    sent = [f.col(each).alias(f"own_{each}") for each in key]
+    own = events.where("name = 'ws_send' AND command = 'add'").select(*sent, _us("start").alias("t0"))
+    heard = events.where("name = 'ws_receive' AND command = 'message'")
+    heard = heard.select(*_EVENT, "command", *key[2:], _us("start").alias("t3"), _us("server_tx").alias("tx"))
+    same = reduce(and_, (f.col(each).eqNullSafe(f.col(f"own_{each}")) for each in key))
+    return heard.join(own, same & f.col("t3").between(f.col("t0"), f.col("t0") + AWAY_US), "left_anti")
+
+
+def _phases(sent: DataFrame) -> DataFrame:
+    error, none = f.col("error_us"), f.lit(None)
+    traced = f.col("traced")
+    measured = {
+        "network out": (f.col("rx") - f.col("t0") - f.col("offset"), error),
+        "commit": (f.when(traced, f.col("commit") - f.col("server_rx")), none),
+        "queue": (f.when(traced, f.col("server_tx") - f.coalesce("commit", "server_rx")), none),
+        "network in": (f.col("t3") + f.col("offset") - f.col("tx"), error),
+        "round trip": (f.col("t3") - f.col("t0"), none),
+    }
+    phases = f.explode(f.array(*(_phase(name, *measured[name]) for name in PHASES)))
+    rows = sent.select(*_EVENT, f.col("command").alias("what"), "traced", "commit", phases.alias("each"))
+    unchanged = (f.col("each.phase") == "commit") & f.col("traced") & f.col("commit").isNull()
+    return rows.where(~unchanged).select(*_EVENT, "what", "each.*")
+
+
+def _heard(theirs: DataFrame) -> DataFrame:
+    way = _phase("network in", f.col("t3") + f.col("offset") - f.col("tx"), f.col("error_us"))
+    return theirs.select(*_EVENT, f.col("command").alias("what"), way.alias("each")).select(*_EVENT, "what", "each.*")
+
+
+def _spans(events: DataFrame) -> DataFrame:
+    phase = f.lit(None).cast("string")
+    for name, called in SPANS.items():
+        phase = f.when(f.col("name") == name, called).otherwise(phase)
+    for whom, called in WAITS.items():
+        phase = f.when(f.col("waiting") == whom, called).otherwise(phase)
+    spans = events.select(
+        *_EVENT, f.col("name").alias("what"), phase.alias("phase"), (_us("stop") - _us("start")).alias("us")
+    )
+    return spans.where(f.col("phase").isNotNull()).withColumn("error_us", f.lit(None).cast("bigint"))
+
+
+def _phase(name: str, us: Expression, error: Expression) -> Expression:
+    us, error = us.cast("bigint"), error.cast("bigint")
+    known = f.when(us.isNotNull(), error)
+    return f.struct(f.lit(name).alias("phase"), us.alias("us"), known.alias("error_us"))
+
+
+def times(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Count timing's rows by phase and bucket."""
+    keys = ("source", "day", "server", "phase", "bucket")
+    rows = inputs["timing"].withColumn("bucket", buckets.bucket(f.col("us")))
+    return rows.groupBy(*keys).agg(f.count("*").alias("count")).withColumn("from_us", buckets.least(f.col("bucket")))
+
+
+BUILDS: Final = (
+    Build(TIMING, {"client_events": (1, 1), "server_commands": (1, 1)}, timing),
+    Build(TIMES, {"timing": (0, 0)}, times),
+)

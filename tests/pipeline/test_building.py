@@ -1,0 +1,138 @@
+"""Which days a run builds, and what is there when it was cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.runs import World, no_spark
+from pipeline.servers import T0, current, nameplate, ours
+from restante.pipeline import building
+from restante.pipeline.building import Built
+from restante.pipeline.laketable import LakeTable
+
+DAY = 86_400.0
+FIRST, SECOND, THIRD = "2023-11-12", "2023-11-13", "2023-11-14"
+
+
+def outcomes(world: World, *days: str) -> Built:
+    """Build one table."""
+    return world.build(*days, only="outcomes")["outcomes"]
+
+
+def days(world: World, table: str = "outcomes") -> dict[str, int]:
+    """Give the count of each day."""
+    return {str(row["day"]): row["ended"] for row in sorted(world.rows(table), key=lambda row: row["day"])}
+
+
+def test_only_days_that_changed_are_built_anew(world: World, tmp_path: Path) -> None:
+    spec = f"relay={tmp_path / 'a'}"
+    with ours(tmp_path / "a", *(nameplate(0, started=T0 - day * DAY) for day in range(3)), current(None)) as server:
+        world.ingest(spec)
+        first = outcomes(world)
+        server.write(nameplate(0, started=T0 - DAY), nameplate(1, started=T0 - DAY))
+        world.ingest(spec)
+        second = outcomes(world)
+        world.spark, began = no_spark, world.spark
+        third = outcomes(world)
+        world.spark = began
+    assert [str(day) for day in first.days] == [FIRST, SECOND, THIRD]
+    assert [str(day) for day in second.days] == [SECOND]
+    assert third.days == []
+    assert days(world) == {FIRST: 1, SECOND: 3, THIRD: 1}
+
+
+def test_a_day_that_is_built_again_has_the_same_rows(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", *(nameplate(number) for number in range(5)), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+        outcomes(world)
+        before, version = world.rows("outcomes"), world.version("outcomes")
+        outcomes(world, THIRD, THIRD)
+    assert world.rows("outcomes") == before
+    assert world.version("outcomes") != version
+
+
+def test_a_range_of_days_is_built_up_to_date_or_not_and_no_other(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", *(nameplate(0, started=T0 - day * DAY) for day in range(3)), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+    assert [str(day) for day in outcomes(world, SECOND, SECOND).days] == [SECOND]
+    assert days(world) == {SECOND: 1}
+    assert [str(day) for day in outcomes(world).days] == [FIRST, SECOND, THIRD], "the rest is still to be done"
+
+
+def test_a_day_that_lost_its_rows_is_empty_then(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(0, started=T0 - DAY), nameplate(1), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+    outcomes(world)
+    with ours(tmp_path / "b", nameplate(1), current(None)):
+        world.ingest(f"relay={tmp_path / 'b'}")
+    outcomes(world)
+    assert days(world) == {THIRD: 1}
+
+
+def test_a_day_whose_rows_were_dropped_by_age_stays_as_it_was_built(world: World, tmp_path: Path) -> None:
+    spec = f"relay={tmp_path / 'a'}"
+    with ours(tmp_path / "a", *(nameplate(0, started=T0 - day * DAY) for day in range(3)), current(None)) as server:
+        world.ingest(spec)
+        outcomes(world)
+        assert world.keep("nameplates", SECOND) == 1
+        server.write(nameplate(9, started=T0 - 2 * DAY), nameplate(10))
+        world.ingest(spec)
+        assert [str(day) for day in outcomes(world).days] == [THIRD]
+        assert outcomes(world, FIRST, FIRST).days == []
+    assert days(world) == {FIRST: 1, SECOND: 1, THIRD: 2}
+
+
+def test_days_are_built_some_at_a_time_where_they_have_many_rows(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "ROWS", 2)
+    with ours(tmp_path / "a", *(nameplate(0, started=T0 - day * DAY) for day in range(3)), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+    outcomes(world)
+    assert [note.days for note in world.notes("outcomes")] == [[THIRD], [FIRST, SECOND]]
+    assert days(world) == {FIRST: 1, SECOND: 1, THIRD: 1}
+    assert any("outcomes: 2 of 3 days" in words for words in world.steps.said)
+
+
+def test_a_run_that_was_cut_off_between_two_days_is_finished_by_the_next(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = LakeTable.commit
+    done: list[str] = []
+
+    def cut_off(table: LakeTable, *given: object, **others: object) -> int:
+        if table.table.name == "outcomes" and done:
+            raise KeyboardInterrupt
+        done.append(table.table.name)
+        return commit(table, *given, **others)  # type: ignore[arg-type]
+
+    with ours(tmp_path / "a", *(nameplate(0, started=T0 - day * DAY) for day in range(3)), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+    with monkeypatch.context() as patched:
+        patched.setattr(building, "ROWS", 1)
+        patched.setattr(LakeTable, "commit", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            outcomes(world)
+    assert days(world) == {FIRST: 1}
+    outcomes(world)
+    assert days(world) == {FIRST: 1, SECOND: 1, THIRD: 1}
+    world.spark = no_spark
+    assert all(not built.days for built in world.build().values())
+
+
+def test_a_plan_names_the_days_of_every_table_and_builds_none(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+    world.spark, began = no_spark, world.spark
+    planned = world.build(plan=True)
+    world.spark = began
+    assert world.version("outcomes") is None
+    done = world.build()
+    assert {name: built.days for name, built in planned.items()} == {name: built.days for name, built in done.items()}
+
+
+def test_there_is_nothing_to_build_in_an_empty_lake(world: World) -> None:
+    world.spark = no_spark
+    assert all(not built.days for built in world.build().values())

@@ -1,0 +1,148 @@
+"""The command line: what it prints, what it refuses, and in which words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from pipeline.runs import World
+from pipeline.servers import client, current, mailbox, nameplate, ours
+from restante.pipeline.lake import Lake
+
+
+def run(*arguments: str | Path, ends: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "restante", "pipeline", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == ends, done.stderr
+    return done
+
+
+def test_from_a_server_to_a_query(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)):
+        source = f"relay={tmp_path / 'a'}"
+        taken = run("ingest", "--lake", lake, "--source", source)
+    assert taken.stdout.splitlines() == [
+        "relay: nameplates: 1 rows read: 1 clean",
+        "relay: mailboxes: 1 rows read: 1 clean",
+        "relay: client_versions: 1 rows read: 1 clean",
+    ]
+    assert taken.stderr.startswith("ingest: relay: nameplates: 1 rows, ")
+    assert "WARN" not in taken.stderr
+    planned = run("build", "--lake", lake, "--plan").stdout.splitlines()
+    assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in planned
+    built = run("build", "--lake", lake).stdout.splitlines()
+    assert "outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows" in built
+    with duckdb.connect() as database:
+        database.execute(run("sql", "--lake", lake).stdout)
+        found = database.execute("SELECT kind, ended, happy, lonely FROM outcomes ORDER BY kind").fetchall()
+    assert found == [("claimed", 1, 0, 1), ("nameplate", 1, 1, 0)]
+
+
+def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(world: World, tmp_path: Path) -> None:
+    torn = tmp_path / "torn.sqlite"
+    torn.write_bytes(b"SQLite format 3\0" + bytes(100))
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")  # so there is nothing to start Spark for
+        given = ("--source", f"relay={tmp_path / 'a'}", "--source", f"torn={torn}")
+        said = run("ingest", "--lake", world.path, *given, ends=1)
+    assert "Traceback" not in said.stderr
+    assert "torn" in said.stdout + said.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ingest"], "nothing to read: name a source, --source NAME=PATH"),
+        (["ingest", "--source", "relay"], "--source relay: name it and say where it is, --source NAME=PATH"),
+        (["ingest", "--source", "a=."], ". is nothing that usage, timing logs or envelopes are read from"),
+        (["build"], "there is no lake in"),
+        (["sql"], "there is no lake in"),
+        (["vacuum"], "there is no lake in"),
+        (["build", "--from", "yesterday"], "--from yesterday: a day looks like 2026-11-21"),
+        (["build", "--from", "2026-02-02", "--to", "2026-02-01"], "--from 2026-02-02 is after --to 2026-02-01"),
+        (["build", "--keep", "0"], "--keep 0: a number of days, from 1 to 36525"),
+        (["build", "--keep", "nameplates=3"], "--keep nameplates=3: there is no table nameplates here"),
+        (["vacuum", "--grace", "-1"], "--grace: a number of hours, 0 or more"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence_that_says_what_to_do(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "restante", "pipeline", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.startswith(f"restante: {words}")
+    assert said.stderr.count("\n") == 1
+
+
+def test_a_source_named_twice_is_refused(tmp_path: Path) -> None:
+    with ours(tmp_path / "a"), ours(tmp_path / "b"):
+        given = ("--source", f"x={tmp_path / 'a'}", "--source", f"x={tmp_path / 'b'}")
+        said = run("ingest", "--lake", tmp_path / "lake", *given, ends=2)
+    assert said.stderr == "restante: --source: x is named twice; every source needs a name of its own\n"
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_second_writer_is_refused(world: World) -> None:
+    with world.run():
+        said = run("build", "--lake", world.path, ends=2)
+    assert said.stderr.startswith("restante: another run is writing to the lake")
+
+
+def test_a_lake_of_a_newer_version_is_refused(world: World) -> None:
+    with world.run():
+        pass
+    (world.path / "lake.json").write_text(json.dumps({"format": 99, "first_day": "2015-01-01"}))
+    said = run("sql", "--lake", world.path, ends=2)
+    assert "newer version of Restante" in said.stderr
+
+
+def test_a_damaged_lake_is_told_of(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+    (world.path / "nameplates" / "_delta_log" / f"{0:020}.json").write_text("torn")
+    said = run("build", "--lake", world.path, ends=1)
+    assert "damaged" in said.stderr
+    assert said.stderr.count("\n") == 1
+
+
+def test_vacuum_removes_what_is_of_no_version_and_plans_to_before(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+    left = world.path / "nameplates" / "run-0" / "part.parquet"
+    left.parent.mkdir()
+    left.write_bytes(b"12345")
+    assert run("vacuum", "--lake", world.path, "--plan").stdout == "1 file to remove, 5 bytes\n"
+    assert left.exists()
+    assert run("vacuum", "--lake", world.path).stdout == "1 file removed, 5 bytes\n"
+    assert not left.exists()
+    assert len(world.rows("nameplates")) == 1
+
+
+def test_keep_drops_what_is_older(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+        said = run(
+            *("ingest", "--lake", world.path, "--source", f"relay={tmp_path / 'a'}", "--keep", "nameplates=30")
+        )
+    assert "nameplates: 1 rows of before" in said.stderr
+    assert world.rows("nameplates") == []
+    with Lake.open(world.path, write=False) as lake:
+        assert lake.tables() == ["nameplates"]

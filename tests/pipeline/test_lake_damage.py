@@ -1,0 +1,261 @@
+"""What goes wrong with a lake's disk is told in one sentence, and harms nothing that was there."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+import restante.pipeline
+from pipeline.lakes import LETTERS, add, frame, letter, note, opened, seen, stored
+from restante.errors import Misuse, StoreError
+from restante.pipeline import laketable, staging, views
+from restante.pipeline.lake import Lake
+from restante.pipeline.schemas import NAMEPLATES
+from restante.pipeline.spark import SparkError
+
+ONE_SENTENCE: Final = r"\A\S[^\n]+\Z"
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Path:
+    """Give a lake with two commits, and a checkpoint after them."""
+    path = tmp_path / "lake"
+    with opened(path) as table:
+        add(spark, table, [letter(1)], run="first")
+        add(spark, table, [letter(2)], run="second")
+    return path
+
+
+def log(lake: Path, version: int) -> Path:
+    return lake / "letters" / "_delta_log" / f"{version:020}.json"
+
+
+def cut(lake: Path) -> None:
+    log(lake, 1).write_bytes(log(lake, 1).read_bytes()[:200])
+
+
+def scribble(lake: Path) -> None:
+    log(lake, 1).write_bytes(b"\xff\x00 nothing of ours")
+
+
+def lose_the_first(lake: Path) -> None:
+    log(lake, 0).unlink()
+
+
+def empty_the_first(lake: Path) -> None:
+    log(lake, 0).write_bytes(b"")
+
+
+def lose_one_between(lake: Path) -> None:
+    with opened(lake) as table:
+        table.commit(note=note())
+    log(lake, 1).unlink()
+
+
+def spoil_a_checkpoint(lake: Path) -> None:
+    DeltaTable(lake / "letters").create_checkpoint()
+    for path in log(lake, 0).parent.glob("*.parquet"):
+        path.write_bytes(b"PAR1")
+
+
+def put_a_file_for_the_log(lake: Path) -> None:
+    log(lake, 0).parent.rename(lake / "letters" / "away")
+    log(lake, 0).parent.write_text("")
+
+
+def put_a_file_for_the_table(lake: Path) -> None:
+    (lake / "letters").rename(lake / "away")
+    (lake / "letters").write_text("")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        scribble,
+        lose_the_first,
+        empty_the_first,
+        lose_one_between,
+        spoil_a_checkpoint,
+        put_a_file_for_the_log,
+        put_a_file_for_the_table,
+    ],
+)
+def test_a_damaged_log_is_told(lake: Path, damage: Callable[[Path], None]) -> None:
+    damage(lake)
+    with pytest.raises(StoreError, match=ONE_SENTENCE) as told:
+        seen(lake)
+    assert f"the lake is damaged: {lake}/letters/_delta_log cannot be read" in str(told.value)
+    assert "restore it from a backup" in str(told.value)
+
+
+def test_damage_that_only_notes_see_is_told(lake: Path) -> None:
+    table = seen(lake)
+    log(lake, 0).write_bytes(log(lake, 0).read_bytes().replace(b'"first"', b"17"))
+    with pytest.raises(StoreError, match=ONE_SENTENCE) as told:
+        list(table.notes())
+    assert f"{log(lake, 0)} cannot be read" in str(told.value)
+    log(lake, 0).unlink()
+    with pytest.raises(StoreError, match="No such file or directory"):
+        list(table.notes())
+    assert [each.run for each in table.notes(after=0)] == ["second"]
+
+
+def test_an_empty_last_version_is_a_commit_that_nobody_was_told_of(spark: SparkSession, lake: Path) -> None:
+    """A power cut may leave the name of a file whose bytes it took."""
+    log(lake, 2).write_bytes(b"")
+    assert stored(spark, lake) == [letter(1), letter(2)]
+    assert [each.run for each in seen(lake).notes()] == ["second", "first"]
+    with opened(lake) as table:
+        assert add(spark, table, [letter(3)]) == 3
+    assert stored(spark, lake) == [letter(1), letter(2), letter(3)]
+
+
+def test_a_table_of_a_newer_protocol_is_told(lake: Path) -> None:
+    log(lake, 0).write_text(log(lake, 0).read_text().replace('"minReaderVersion":1', '"minReaderVersion":2'))
+    with pytest.raises(Misuse, match="features of Delta tables that are not read here"):
+        seen(lake)
+    log(lake, 0).write_text(log(lake, 0).read_text().replace('"minReaderVersion":2', '"minReaderVersion":9'))
+    with pytest.raises(StoreError, match="Unsupported minimum reader version 9"):
+        seen(lake)
+
+
+def test_a_missing_file_is_told_to_every_reader_and_its_day_can_be_made_anew(spark: SparkSession, lake: Path) -> None:
+    gone = seen(lake).files()[0].path
+    gone.unlink()
+    words = f"the lake is damaged: {gone} is missing"
+    with pytest.raises(StoreError, match=ONE_SENTENCE) as told:
+        seen(lake).read(spark)
+    assert words in str(told.value)
+    with pytest.raises(StoreError, match="is missing"):
+        views.view(seen(lake))
+    (lake / "letters").rename(lake / "nameplates")
+    with Lake.open(lake, write=False) as there, pytest.raises(Misuse, match="other columns"):
+        there.table(NAMEPLATES)
+    with pytest.raises(Misuse, match="other columns"):
+        restante.pipeline.files(lake, "nameplates")
+    (lake / "nameplates").rename(lake / "letters")
+    with opened(lake) as table:
+        add(spark, table, [letter(1), letter(2)], replace={"day": {"2026-11-01"}})
+    assert stored(spark, lake) == [letter(1), letter(2)]
+
+
+@contextmanager
+def no_file_beyond(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a size (setrlimit(2); Python has SIGXFSZ ignored)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_commit_without_room_is_told_and_leaves_what_was_there(spark: SparkSession, lake: Path) -> None:
+    with opened(lake) as table:
+        staged = table.stage(frame(spark, [letter(3)]))
+        with no_file_beyond(100), pytest.raises(StoreError, match=ONE_SENTENCE) as told:
+            table.commit([staged], note=note())
+        assert str(told.value) == f"cannot commit to {lake}/letters: File too large; nothing was committed"
+        assert table.version == 1
+        assert stored(spark, lake) == [letter(1), letter(2)]
+        assert add(spark, table, [letter(4)]) == 2
+    assert stored(spark, lake) == [letter(1), letter(2), letter(4)]
+
+
+def test_a_lake_is_not_half_made_without_room(tmp_path: Path) -> None:
+    with no_file_beyond(3), pytest.raises(StoreError), Lake.open(tmp_path / "lake", write=True, make=True):
+        pass
+    with Lake.open(tmp_path / "lake", write=True, make=True):
+        pass
+
+
+def test_what_is_not_known_to_be_on_disk_is_told(
+    spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(5, os.strerror(5))
+
+    with opened(lake) as table:
+        staged = table.stage(frame(spark, [letter(3)]))
+        with monkeypatch.context() as patch:
+            patch.setattr(staging, "flush", refuse)
+            with pytest.raises(StoreError, match="Input/output error; nothing was committed"):
+                table.commit([staged], note=note())
+        assert seen(lake).version == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(laketable.partfiles, "flush", refuse)
+            with pytest.raises(StoreError, match="nobody knows whether it is on disk: Input/output error"):
+                table.commit(note=note())
+
+
+def test_what_spark_cannot_do_is_told_and_leaves_nothing(spark: SparkSession, lake: Path) -> None:
+    given = frame(spark, [letter(3)])
+    full = given.withColumn("id", udf(lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"), "BIGINT")("id"))
+    wrong = given.withColumn("id", udf(lambda _: 1 // 0, "BIGINT")("id"))
+    with opened(lake) as table:
+        with pytest.raises(StoreError, match=rf"\Ano room on the disk for {lake}/letters[^\n]+\Z"):
+            table.stage(full)
+        with pytest.raises(SparkError, match=r"\Athe rows for the table letters [^\n]+: ZeroDivisionError: [^\n]+\Z"):
+            table.stage(wrong)
+        assert not list((lake / "letters").glob("run-*"))
+    (lake / "others").write_text("")
+    with opened(lake, LETTERS._replace(name="other")) as table:
+        (lake / "other").write_text("")
+        with pytest.raises(SparkError, match=rf"could not be made: \S+: [^\n]+{lake}/other\Z"):
+            table.stage(given)
+
+
+CANNOT_WRITE: Final = """
+import sys
+from pathlib import Path
+from restante.errors import StoreError
+from restante.pipeline.lake import Lake
+lake = Path(sys.argv[1])
+for path in (lake, lake / "new"):
+    try:
+        with Lake.open(path, write=True, make=True): pass
+    except StoreError as error:
+        print(error)
+with Lake.open(lake, write=False) as there:
+    print(there.tables())
+"""
+
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+
+
+def test_a_folder_that_may_not_be_written_is_told_and_may_be_read(lake: Path) -> None:
+    (lake / "lock").unlink()
+    lake.chmod(0o500)
+
+    def as_anybody() -> None:
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)  # root may write anywhere otherwise
+
+    try:
+        said = subprocess.run(
+            [sys.executable, "-c", CANNOT_WRITE, str(lake)],
+            preexec_fn=as_anybody,
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=60,
+        ).stdout.splitlines()
+    finally:
+        lake.chmod(0o700)
+    assert said == [
+        f"cannot write to the lake {lake}: Permission denied (--lake names another)",
+        f"cannot write to the lake {lake}/new: Permission denied (--lake names another)",
+        "['letters']",
+    ]

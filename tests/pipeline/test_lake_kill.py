@@ -1,0 +1,205 @@
+"""A commit that is killed, wherever it is, was made or was not; what it leaves is no row, and can be removed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from pipeline.lakes import LETTERS, Row, add, frame, letter, note, opened, rows, seen, stored
+from restante.pipeline import laketable, partfiles, staging
+from restante.pipeline.vacuum import vacuum
+
+COMMITS: Final = """
+import os, pickle, signal, sys
+from pathlib import Path
+from restante.pipeline import laketable, staging
+from restante.pipeline.lake import Lake
+
+cases, table, note = pickle.loads(bytes.fromhex(sys.argv[1]))
+laketable.CHECKPOINT = 1
+
+
+def deadly(properly, count, after):
+    def instead(*given, **named):
+        nonlocal count
+        count -= 1
+        if not count and after == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = properly(*given, **named)
+        if not count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return instead
+
+
+for path, where, staged in cases:
+    if not (child := os.fork()):
+        module, name, count, after = where.split()
+        owner = {"staging": staging, "table": laketable.LakeTable, "shutil": staging.shutil}[module]
+        setattr(owner, name, deadly(getattr(owner, name), int(count), after))
+        with Lake.open(path, write=True) as lake:
+            replace = {"day": {"2026-11-01"}}
+            lake.table(table).commit([staged], note=note, replace=replace, transactions={"a": 2})
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+BEFORE: Final = [
+    "staging place 1 before",
+    "staging flush 1 before",
+    "staging flush 2 before",
+    "staging flush 4 after",
+    "shutil rmtree 1 before",
+    "staging place 1 after",
+    "table _append 1 before",
+]
+"""Where it dies, before there is a new version."""
+
+AFTER: Final = ["table _append 1 after", "table _keep_on_disk 1 before", "table _keep_on_disk 1 after"]
+"""And when there is."""
+
+
+def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
+    """Give what was staged in one lake as it is in its copy."""
+    folder = lake / "letters" / staged.folder.name
+    files = [file._replace(path=folder / file.path.relative_to(staged.folder)) for file in staged.files]
+    return staging.Staged(folder, tuple(files))
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the first commit", "a later one"])
+def test_a_killed_commit_was_made_or_was_not(spark: SparkSession, tmp_path: Path, first: bool) -> None:
+    old = [] if first else [letter(1), letter(2, day="2026-11-02")]
+    new = [*old[1:], letter(3), letter(4, hour=7)]
+    with opened(tmp_path / "lake") as table:
+        if old:
+            add(spark, table, old, run="old", transactions={"a": 1})
+        staged, again = [table.stage(frame(spark, [letter(3), letter(4, hour=7)])) for _ in range(2)]
+    cases = []
+    for number, where in enumerate((*BEFORE, *AFTER)):
+        copy = shutil.copytree(tmp_path / "lake", tmp_path / str(number))
+        cases.append((copy, where, moved(staged, copy)))
+    given = pickle.dumps((cases, LETTERS, note("new"))).hex()
+    killed = subprocess.run([sys.executable, "-c", COMMITS, given], capture_output=True, check=True, timeout=60)
+    assert killed.stdout.split() == [b"-9"] * len(cases)
+
+    for copy, where, _ in cases:
+        made = where in AFTER
+        assert by_deltalake(copy) == (new if made else old), where
+        there = seen(copy)
+        assert [each.run for each in there.notes()] == ["new"] * made + ["old"] * bool(old), where
+        assert there.transaction("a") == (2 if made else 1 if old else None), where
+
+        with opened(copy) as table:  # the lock went with the process
+            table.commit([moved(again, copy)], note=note(), replace={"day": {"2026-11-01"}})
+            vacuum(table, grace=0, now=4e9)
+            assert files(copy) == {file.path for file in table.files()}, where
+        assert by_deltalake(copy) == new, where
+
+
+def by_deltalake(lake: Path) -> list[Row]:
+    return [] if seen(lake).version is None else rows(DeltaTable(lake / "letters").to_pyarrow_table())
+
+
+def files(lake: Path) -> set[Path]:
+    """Give all files in the table's folder, but for its log's."""
+    found = {path for path in (lake / "letters").rglob("*") if path.is_file() and path.parent.name != "_delta_log"}
+    assert not {path for path in (lake / "letters").rglob("*") if path.is_dir() and not any(path.iterdir())}
+    return found
+
+
+def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properly, append = partfiles.flush, laketable.LakeTable._append
+    said: list[str | Path] = []
+
+    def flush(path: Path) -> None:
+        said.append(path)
+        properly(path)
+
+    def commit(*given: object) -> None:
+        append(*given)  # type: ignore[arg-type]
+        said.append("commit")
+
+    monkeypatch.setattr(staging, "flush", flush)
+    monkeypatch.setattr(partfiles, "flush", flush)
+    monkeypatch.setattr(laketable.LakeTable, "_append", commit)
+    monkeypatch.setattr(laketable, "CHECKPOINT", 1)
+    folder, log = tmp_path / "letters", tmp_path / "letters" / "_delta_log"
+    with opened(tmp_path) as table:
+        for version in range(2):
+            said.clear()
+            staged = table.stage(frame(spark, [letter(1), letter(2, hour=3)]))
+            table.commit([staged], note=note())
+            at = said.index("commit")
+            place = folder / "day=2026-11-01" / "source=main"
+            assert set(said[:at]) == {
+                *(file.path for file in staged.files),
+                *(place / f"hour={hour}" for hour in (3, partfiles.NULL)),
+                *(place, place.parent, folder, tmp_path),
+            }
+            assert said[at + 1 : at + 4] == [log / f"{version:020}.json", log, folder]
+            checkpoint = [log / f"{version:020}.checkpoint.parquet", log / "_last_checkpoint", log] if version else []
+            assert said[at + 4 :] == checkpoint
+
+
+def test_everything_that_vacuum_is_to_leave_alone_it_leaves_alone(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1)], finished=1000.0)
+        add(spark, table, [letter(2), letter(3, day="2026-11-02")], replace={}, finished=2000.0)
+        second = {file.path for file in table.files()}
+        [old] = files(tmp_path) - second
+        size = old.stat().st_size
+        assert vacuum(table, grace=100, now=2099.9) == []
+        assert old.exists()
+        assert [tuple(each) for each in vacuum(table, grace=100, now=2100.0)] == [(old, size)]
+        assert files(tmp_path) == second
+        assert vacuum(table, grace=0, now=4e9) == []
+        assert stored(spark, tmp_path) == [letter(2), letter(3, day="2026-11-02")]
+
+
+def test_files_that_were_never_in_a_version_count_from_when_they_were_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1)])
+        staged = table.stage(frame(spark, [letter(2)]))
+        placed = staging.place(staged, table.folder)[0].path  # a commit that failed, or another program's to come
+        os.utime(placed, (1_000_000, 1_000_000))
+        table.stage(frame(spark, [letter(3)]))
+        readme = table.folder / "README"
+        readme.write_text("somebody's")
+        cut_off = vacuum(table, grace=100, now=1_000_099)
+        assert {each.path.suffix for each in cut_off} == {".crc", ".parquet"}
+        assert {each.path.relative_to(table.folder).parts[0][:4] for each in cut_off} == {"run-"}
+        assert [each.path for each in vacuum(table, grace=100, now=1_000_100)] == [placed]
+        assert files(tmp_path) == {readme, *(file.path for file in table.files())}
+
+
+def test_a_file_that_another_program_put_back_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(spark, table, [letter(1)], finished=1000.0)
+        table.commit(note=note(finished=2000.0), replace={})
+        DeltaTable(tmp_path / "letters").restore(0)
+    with opened(tmp_path) as table:
+        assert table.version == 2
+        assert vacuum(table, grace=0, now=4e9) == []
+    assert stored(spark, tmp_path) == [letter(1)]
+
+
+def test_a_table_that_was_never_committed_to_is_cleaned_too(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        assert vacuum(table, grace=0, now=4e9) == []
+        table.stage(frame(spark, [letter(1)]))
+        assert sum(each.size for each in vacuum(table, grace=1e9, now=0)) > 0
+        assert files(tmp_path) == set()

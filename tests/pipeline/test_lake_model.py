@@ -1,0 +1,110 @@
+"""Property: whatever is committed in whatever order, the table is what a list of rows would be."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from pipeline.lakes import Row, frame, letter, note, opened, stored
+from restante.pipeline import laketable
+from restante.pipeline.vacuum import vacuum
+
+DAYS = ["2026-11-01", "2026-11-02", "2026-11-03"]
+SOURCES = ["a", "b.c"]
+HOURS = [None, 0, 13]
+
+rows = st.lists(
+    st.builds(
+        letter,
+        st.integers(min_value=0, max_value=500),
+        day=st.sampled_from(DAYS),
+        source=st.sampled_from(SOURCES),
+        hour=st.sampled_from(HOURS),
+    ),
+    max_size=6,
+)
+
+where = st.one_of(
+    st.none(),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "day": st.sets(st.sampled_from(DAYS)),
+            "source": st.sets(st.sampled_from(SOURCES)),
+            "hour": st.sets(st.sampled_from([None, "0", "13"])),
+        },
+    ),
+)
+
+
+class Commit(NamedTuple):
+    """Rows to add, in one stage or several, and what they replace."""
+
+    stages: list[list[Row]]
+    replace: dict[str, set[str | None]] | None
+    keep: str | None
+    vacuum: bool
+    reopen: bool
+
+
+commits = st.builds(
+    Commit,
+    st.lists(rows, max_size=2),
+    where,
+    st.sampled_from([None, None, *DAYS]),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+def order(found: list[Row]) -> list[Row]:
+    return sorted(found, key=lambda row: (row["id"], row["day"], row["source"], str(row["hour"])))
+
+
+def matches(row: Row, replace: dict[str, set[str | None]]) -> bool:
+    return all((None if row[name] is None else str(row[name])) in values for name, values in replace.items())
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.generate],  # shrinking would take minutes
+    derandomize=True,
+)
+@given(st.lists(commits, min_size=1, max_size=4))
+def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(spark: SparkSession, made: list[Commit]) -> None:
+    model: list[Row] = []
+    laketable.CHECKPOINT, usual = 2, laketable.CHECKPOINT
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            lake, version, touched = Path(folder), -1, []
+            for commit in made:
+                added = [row for stage in commit.stages for row in stage]
+                with opened(lake) as table:
+                    gone = [] if commit.replace is None else [row for row in model if matches(row, commit.replace)]
+                    days = {str(row["day"]) for row in (*gone, *added)}
+                    model = [row for row in model if row not in gone]
+                    model = model + added
+                    staged = [table.stage(frame(spark, stage)) for stage in commit.stages]
+                    version += 1
+                    assert table.commit(staged, note=note(), replace=commit.replace) == version
+                    touched.append(sorted(days))
+                    if commit.keep:
+                        old = [row for row in model if str(row["day"]) < commit.keep]
+                        assert table.keep(commit.keep, note()) == len(old)
+                        model = [row for row in model if str(row["day"]) >= commit.keep]
+                        version += bool(old)
+                        touched += [[]] * bool(old)
+                    if commit.vacuum:
+                        vacuum(table, grace=0, now=4e9)
+                    assert order(table.read(spark).toArrow().to_pylist()) == order(model)
+                    assert [each.days for each in table.notes()] == touched[::-1]
+                assert order(stored(spark, lake)) == order(model)
+    finally:
+        laketable.CHECKPOINT = usual

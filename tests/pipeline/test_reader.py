@@ -1,0 +1,106 @@
+"""Usage records through Spark: the same rows as without, in as many tasks as there are rows for."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from pipeline.servers import T0, TABLES, TERMS, alter, client, current, drained, mailbox, nameplate, ours
+from restante.pipeline.schemas import CLEAN
+from restante.pipeline.sources import Span, recognise
+from restante.pipeline.sources.reader import ROWS
+from restante.pipeline.sources.rows import FAULT
+from restante.pipeline.sources.usage import Usage
+from takeover.sources import Their
+
+MANY = 2 * ROWS + 50_000
+
+
+def collected(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows as they would be without Spark, whose Python has times without a zone."""
+    stamps = [field.name for field in frame.schema if field.dataType.typeName() == "timestamp"]
+    found = frame.select("*", *(F.unix_micros(name).alias(f"{name}_micros") for name in stamps)).collect()
+    return [plain(row.asDict(), stamps) for row in found]
+
+
+def plain(row: dict[str, Any], stamps: list[str]) -> dict[str, Any]:
+    for name in stamps:
+        row[name] = row.pop(f"{name}_micros")
+    return row
+
+
+def micros(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value.timestamp() * 1_000_000) if name in {"started", "connect_time"} and value else value
+        for name, value in row.items()
+    }
+
+
+def span_of(opened: Usage, table: str) -> Span:
+    span = opened.span(table, {})
+    assert span is not None
+    return span
+
+
+def test_spark_gives_the_rows_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    with ours(tmp_path / "data", nameplate(1), nameplate(2, started=1.0), mailbox(3), client(5)) as server:
+        server.write(mailbox(4, result="scary"), current(60))
+    with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened:
+        assert isinstance(opened, Usage)
+        for table in TABLES:
+            span = span_of(opened, table)
+            frame = opened.rows(spark, span)
+            wanted = (*CLEAN[table].columns, *FAULT)
+            assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
+                (column.name, column.type.lower()) for column in wanted
+            ]
+            found = collected(frame)
+            assert found == [micros(row) for row in drained(opened, span)]
+            assert len(found) == span.counted
+    assert found[0]["day"] == date(2023, 11, 14)
+
+
+def test_what_is_to_be_replaced_by_nothing_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    with ours(tmp_path / "one", nameplate(1)), ours(tmp_path / "two"):
+        with recognise(f"a={tmp_path / 'one'}").opened(tmp_path / "s", print, TERMS) as opened:
+            marks = span_of(opened, "nameplates").marks  # type: ignore[arg-type]
+        with recognise(f"a={tmp_path / 'two'}").opened(tmp_path / "s", print, TERMS) as opened:
+            span = opened.span("nameplates", marks)
+            assert span
+            assert (span.replace, span.counted) == (True, 0)
+            assert opened.rows(spark, span).count() == 0
+
+
+def test_many_rows_are_read_by_several_tasks_each_once(spark: SparkSession, tmp_path: Path) -> None:
+    their = Their(tmp_path / "their")
+    their.stop()
+    alter(
+        their.usage,
+        f"""INSERT INTO client_versions
+            WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {MANY})
+            SELECT 'app-' || (i % 7), 'canary-side', {T0} + i % 5000 / 8.0, 'python', '0.' || i FROM n""",
+        "DELETE FROM client_versions WHERE rowid BETWEEN 1000 AND 200999",
+    )
+    with recognise(f"a={their.usage}").opened(tmp_path / "s", print, TERMS) as opened:
+        assert isinstance(opened, Usage)
+        span = span_of(opened, "client_versions")
+        assert (span.counted, span.missed) == (MANY - 200_000, 200_000)
+        frame = opened.rows(spark, span)
+        assert frame.select(F.spark_partition_id().alias("task")).distinct().count() == 2
+        counts = frame.agg(
+            F.count("*"),
+            F.count_distinct("id"),
+            F.min("id"),
+            F.max("id"),
+            F.count("fault"),
+            F.count_distinct("version"),
+        ).collect()
+        assert tuple(counts[0]) == (MANY - 200_000, MANY - 200_000, 1, MANY, 0, MANY - 200_000)
+        frame.where("id < 5000").write.json(str(tmp_path / "written"))
+    written = b"".join(file.read_bytes() for file in (tmp_path / "written").iterdir())
+    assert b"app-6" in written
+    assert b"canary" not in written

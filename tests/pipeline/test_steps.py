@@ -1,0 +1,54 @@
+"""How far a run is, in lines and on a terminal."""
+
+import itertools
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from restante.pipeline.steps import Steps
+
+CODE = """
+import time
+from restante.pipeline.steps import EVERY, Steps
+steps = Steps("build")
+with steps.step("outcomes", lambda: (3, 8)) as step:
+    time.sleep(3 * EVERY)
+    step.so_far("31 of 365 days")
+    time.sleep(3 * EVERY)
+    step.done("365 days")
+"""
+
+
+def test_elsewhere_than_on_a_terminal_a_step_is_a_line_when_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = Steps("build", itertools.count().__next__)
+    with steps.step("outcomes", lambda: pytest.fail("nobody looks at tasks")) as step:
+        assert capsys.readouterr().err == ""
+        step.so_far("31 of 365 days")
+        step.done("365 days")
+    assert capsys.readouterr() == ("", "build: outcomes: 31 of 365 days, 1.0 s\nbuild: outcomes: 365 days, 2.0 s\n")
+
+
+def test_a_step_that_fails_says_nothing_of_being_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyError), Steps("build").step("outcomes"):
+        raise KeyError
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_shows_the_step_that_goes_on_and_its_tasks() -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", CODE], stderr=theirs, env=os.environ | {"COLUMNS": "100"}) as shown:
+        os.close(theirs)
+        said = b""
+        try:
+            while chunk := os.read(ours, 4096):
+                said += chunk
+        except OSError:  # the other end is closed
+            pass
+        assert shown.wait() == 0
+    os.close(ours)
+    assert b"outcomes \xc2\xb7 task 3 of 8" in said
+    assert b"outcomes \xc2\xb7 31 of 365 days \xc2\xb7 task 3 of 8" in said
+    assert b"build: outcomes: 365 days, " in said
