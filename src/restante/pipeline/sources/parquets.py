@@ -54,7 +54,8 @@ def found(path: Path, latest: int) -> Iterator[Found]:
 def _table(path: Path) -> Iterator[pq.ParquetFile | None]:
     try:
         table = pq.ParquetFile(path, page_checksum_verification=True)
-    except pa.ArrowException:
+    except (pa.ArrowException, OSError) as error:
+        _must_be_damage(error)
         yield None
         return
     with table:
@@ -62,6 +63,12 @@ def _table(path: Path) -> Iterator[pq.ParquetFile | None]:
         groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
         believed = sum(groups) == table.metadata.num_rows <= DENSE * size and min(groups, default=0) >= 0
         yield table if believed and _usable(table.schema_arrow, "raw") else None
+
+
+def _must_be_damage(error: Exception) -> None:
+    """Raise what the system said, of the disk and not of the file; the library calls damage OSError too."""
+    if isinstance(error, OSError) and error.errno is not None:
+        raise error
 
 
 def _usable(schema: pa.Schema, name: str) -> bool:
@@ -80,8 +87,8 @@ def _group(
         for batch in table.iter_batches(rows, row_groups=[group], columns=columns):
             yield _found(batch, first, latest)
             first += batch.num_rows
-    except (pa.ArrowException, OSError):
-        pass
+    except (pa.ArrowException, OSError) as error:
+        _must_be_damage(error)
     while first < stop:
         count = min(ROWS, stop - first)
         yield _flawed(first, count, REST)

@@ -1,0 +1,328 @@
+"""Timing logs and traces as sources: files that grow, are moved away, or were never any good."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interop.scene import Scene
+from interop.servers import Restante
+from pipeline.runs import World
+from pipeline.servers import T0, TERMS
+from pipeline.taking import Row, Took, rows_of, take
+from restante.errors import Misuse
+from restante.pipeline.sources import SourceError, recognise, traces
+from restante.pipeline.sources.logs import LARGEST
+from waku.fixed import examples
+
+
+def line(number: int, **fields: Any) -> bytes:
+    said = {"connection": 1, "command": "add", "id": f"{number:04x}", "server_rx": T0 + number}
+    return json.dumps({**said, **fields}).encode() + b"\n"
+
+
+def log(*events: Mapping[str, Any]) -> bytes:
+    return json.dumps(
+        [{"name": "exit", "start": T0, "stop": None, "details": {}, **event} for event in events]
+    ).encode()
+
+
+def commands(path: Path, before: Took | None = None) -> Took:
+    return take(f"main={path}", "server_commands", path.parent / "scratch", before.marks if before else {})
+
+
+def events(path: Path, before: Took | None = None, spec: str = "main") -> Took:
+    return take(f"{spec}={path}", "client_events", path.parent / "scratch", before.marks if before else {})
+
+
+def ids(took: Took) -> list[int]:
+    return [int(row["command_id"], 16) for row in took.clean]
+
+
+SECOND = len(log({})) + 1
+"""Where the second event of a log begins, if the first says nothing of its own."""
+
+LINES = [line(number) for number in range(10)]
+
+
+# ── traces ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_line_is_known_by_its_file_and_where_it_begins(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"".join(LINES[:3]))
+    ledger = world.ledger("server_commands", f"main={path}")
+    first = world.ingest(f"main={path}")
+    with path.open("ab") as file:
+        file.write(LINES[3] + b"nonsense\n" + LINES[4])
+    ledger = next(taken.ledger for taken in world.ingest(f"main={path}") if taken.table == "server_commands")
+    assert all(taken.span is None for taken in first)
+    assert ledger is not None
+    assert (ledger.read, ledger.clean, ledger.quarantined) == (3, 2, 1)
+    rows = sorted(world.rows("server_commands"), key=lambda row: row["id"])
+    ends = [sum(map(len, LINES[:number])) for number in range(4)]
+    assert [row["id"] for row in rows] == [*ends, sum(map(len, LINES[:4])) + 9]
+    assert {row["file"] for row in rows} == {hashlib.sha256(LINES[0]).hexdigest()}
+    [bad] = world.rows("quarantine")
+    assert (bad["identity"], bad["reason"]) == (f"trace.jsonl:{sum(map(len, LINES[:4]))}", "not JSON")
+
+
+def test_a_line_without_an_end_is_left_for_the_next_time(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(LINES[0] + LINES[1][:-1])
+    first = commands(path)
+    path.write_bytes(LINES[0] + LINES[1][:-1] + b"\n")
+    second = commands(path, first)
+    assert (ids(first), ids(second)) == ([0], [1])
+    path.write_bytes(LINES[0][:30])
+    assert commands(path).span is None
+
+
+@given(
+    st.lists(st.sampled_from(("write", "write half", "read", "rotate", "restart")), max_size=14), st.integers(1, 400)
+)
+@examples(150)
+def test_in_whatever_steps_it_is_read_each_line_is_read_once(steps: list[str], piece: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traces, "PIECE", piece)
+        patch.setattr(traces, "CHUNK", 64)
+        logs = Path(folder) / "logs"
+        logs.mkdir()
+        path = logs / "trace"
+        path.write_bytes(b"")
+        last: Took | None = None
+        found: list[int] = []
+        count, rest = 0, b""
+        for step in (*steps, "write", "read"):
+            if step == "write":
+                rest, more = b"", rest
+                with path.open("ab") as file:
+                    file.write(more or line(count))
+                count += not more
+            elif step == "write half" and not rest:
+                with path.open("ab") as file:
+                    file.write(line(count)[:40])
+                rest, count = line(count)[40:], count + 1
+            elif step == "rotate" and not rest:
+                path.rename(logs / f"trace.{len(list(logs.iterdir()))}")
+                path.write_bytes(b"")
+            elif step == "read":
+                now = commands(logs, last)
+                last = now if now.span else last
+                found += ids(now)
+        now = commands(logs, last)
+        assert sorted([*found, *ids(now)]) == list(range(count - bool(rest)))
+
+
+def test_a_trace_that_was_moved_away_is_the_same_and_one_that_vanished_is_not_missed(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "trace").write_bytes(b"".join(LINES[:3]))
+    first = commands(logs)
+    (logs / "trace").rename(logs / "trace.1")
+    (logs / "trace").write_bytes(b"".join(LINES[3:5]))
+    second = commands(logs, first)
+    (logs / "trace.1").unlink()
+    third = commands(logs, second)
+    (logs / "trace.2").write_bytes(b"".join(LINES[:3]))
+    fourth = commands(logs, second)
+    assert (ids(first), ids(second), third.span, fourth.span) == ([0, 1, 2], [3, 4], None, None)
+
+
+def test_of_two_copies_of_a_trace_the_longer_one_is_read(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for name, count in (("a", 2), ("b", 4), ("c", 3)):
+        (logs / name).write_bytes(b"".join(LINES[:count]))
+    assert ids(commands(logs)) == [0, 1, 2, 3]
+
+
+def test_a_trace_that_was_rewritten_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(b"".join(LINES[:3]))
+    first = commands(path)
+    path.write_bytes(b"".join([LINES[0], LINES[1], line(7), LINES[3]]))
+    second = commands(path, first)
+    assert second.span is not None
+    assert second.span.replace
+    assert "trace was rewritten" in second.span.why
+    assert ids(second) == [0, 1, 7, 3]
+
+
+def test_a_trace_that_is_shorter_than_it_was_is_said_and_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(b"".join(LINES[:3]))
+    first = commands(path)
+    path.write_bytes(b"".join(LINES[:2]))
+    second = commands(path, first)
+    assert second.span is None
+    assert second.said == [f"source main: {path} is shorter than it was, and left out"]
+
+
+def test_a_line_that_does_not_end_for_long_costs_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(LINES[0] + b"x" * (3 * traces.LONGEST) + b"\n" + LINES[1])
+    took = commands(path)
+    assert took.faults == [(f"trace:{len(LINES[0])}", "not JSON")]
+    assert ids(took) == [0, 1]
+    path.write_bytes(path.read_bytes() + LINES[2])
+    assert ids(commands(path, took)) == [2]
+
+
+def test_a_trace_that_is_moved_away_while_it_is_read_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(b"".join(LINES))
+    with recognise(f"main={path}").opened(tmp_path / "scratch", print, TERMS) as opened:
+        span = opened.span("server_commands", {})
+        assert span is not None
+        with path.open("ab") as file:  # that it grows is as it should be
+            file.write(line(77))
+        assert len(rows_of(opened, span)) == len(LINES)
+        path.rename(tmp_path / "trace.1")
+        path.write_bytes(line(78))
+        with pytest.raises(SourceError, match="changed while it was read"):
+            rows_of(opened, span)
+
+
+# ── clients' logs ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_log_is_read_once_and_its_bad_events_go_into_quarantine(world: World, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    path = tmp_path / "logs" / "send.json"
+    path.write_bytes(log({}, {"start": "1"}, {"name": "tx file", "stop": T0 + 2}))
+    ledger = world.ledger("client_events", f"people@main={tmp_path / 'logs'}")
+    assert ledger is not None
+    assert (ledger.read, ledger.clean, ledger.quarantined) == (3, 2, 1)
+    assert world.ledger("client_events", f"people@main={tmp_path / 'logs'}") is None
+    path.rename(tmp_path / "logs" / "other.json")
+    assert world.ledger("client_events", f"people@main={tmp_path / 'logs'}") is None
+    rows = sorted(world.rows("client_events"), key=lambda row: row["id"])
+    assert [(row["id"], row["name"], row["server"], row["source"]) for row in rows] == [
+        (0, "exit", "main", "people"),
+        (2, "tx file", "main", "people"),
+    ]
+    assert {row["file"] for row in rows} == {
+        hashlib.sha256((tmp_path / "logs" / "other.json").read_bytes()).hexdigest()
+    }
+    [bad] = world.rows("quarantine")
+    assert (bad["table"], bad["reason"], bad["identity"]) == ("client_events", "wrong type", f"send.json:{SECOND}")
+
+
+WHOLE = log({}, {})
+
+UNPARSABLE: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
+    "text": (b"hello", [("x:0", "not a timing log")], 0),
+    "zeros": (bytes(9), [("x:0", "not a timing log")], 0),
+    "cut off": (WHOLE[:-1], [(f"x:{SECOND}", "not a timing log")], 1),
+    "two": (WHOLE + b"\n" + WHOLE, [(f"x:{len(WHOLE) + 1}", "not a timing log")], 2),
+    "a trace whose first line has no end": (b'{"a":"' + bytes(traces.LONGEST), [("x:0", "not a timing log")], 0),
+    "deep": (b"[" + b"[" * 10**5 + b"]" * 10**5 + b", " + WHOLE[1:], [("x:1", "wrong type")], 2),
+    "an empty list": (b"[]", [], 0),
+    "nothing": (b"", [], 0),
+}
+
+
+@pytest.mark.parametrize("name", UNPARSABLE)
+def test_what_is_no_log_is_one_row_of_the_quarantine(name: str, tmp_path: Path) -> None:
+    written, faults, clean = UNPARSABLE[name]
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "x").write_bytes(written)
+    (logs / "y").write_bytes(log({"name": "print"}))
+    took = events(logs)
+    assert (took.faults, len(took.clean)) == (faults, clean + 1)
+    assert commands(logs).span is None
+    assert events(logs, took).span is None
+
+
+def test_a_log_that_is_larger_than_any_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("wb") as file:
+        file.write(b"[")
+        file.truncate(LARGEST + 1)
+    assert events(tmp_path / "x").faults == [("x:0", "larger than any timing log")]
+
+
+def test_a_hundred_thousand_events_are_read(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(log(*[{"name": "print"}] * 100_000))
+    assert len(events(tmp_path / "x.json").clean) == 100_000
+
+
+def test_logs_and_traces_may_be_mixed_and_a_glob_takes_what_it_matches(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(log({}))
+    (tmp_path / "trace.jsonl").write_bytes(LINES[0])
+    (tmp_path / "b.log").write_bytes(log({}, {}))
+    (tmp_path / ".hidden.json").write_bytes(log({}, {}, {}))
+    assert (len(events(tmp_path).clean), ids(commands(tmp_path))) == (3, [0])
+    assert len(events(tmp_path / "*.json").clean) == 1
+
+
+def test_what_has_no_log_is_none(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("hello")
+    for path in (tmp_path / "x", tmp_path / "*.json"):
+        with pytest.raises(Misuse, match="is nothing that"):
+            recognise(f"main={path}")
+
+
+# ── real ones ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_real_transfer_s_times_come_into_the_lake_and_nothing_else_of_it(
+    world: World, tmp_path: Path
+) -> None:
+    logs = tmp_path / "logs"
+    for folder in (logs, tmp_path / "bytecode"):
+        folder.mkdir()
+    trace = tmp_path / "trace.jsonl"
+
+    class Traced(Restante):
+        flags = ("--trace", str(trace))
+
+    async with Scene(tmp_path, Traced(tmp_path / "server", tmp_path / "bytecode")) as scene:
+        sender = await scene._start(
+            "sender", "--dump-timing", str(logs / "send.json"), "send", "--text", "canary text"
+        )
+        code = await sender.code()
+        receiver = await scene._start("receiver", "--dump-timing", str(logs / "receive.json"), "receive", code)
+        for client in (receiver, sender):
+            assert (await client.leaves()).exit_code == 0
+    world.now = float(json.loads((logs / "send.json").read_bytes())[-1]["start"]) + 1
+    taken = world.ingest(f"main={trace}", f"people@main={logs}")
+    assert [each.failure for each in taken] == [""] * len(taken)
+    assert world.version("quarantine") is None
+    happened = world.rows("client_events")
+    known = {(row["command_id"], row["server_rx"]): row for row in world.rows("server_commands")}
+    said = [json.loads((logs / name).read_bytes()) for name in ("send.json", "receive.json")]
+    assert len(happened) == sum(map(len, said))
+    assert len(known) == len(trace.read_bytes().splitlines())
+    # All that a client has of the server with a time is in the trace, under the same id and the very same time.
+    timed = [row for row in happened if row["server_rx"] is not None]
+    assert {row["command"] for row in timed} == {"allocated", "claimed", "released", "closed", "message"}
+    for row in timed:
+        command = known[row["command_id"], row["server_rx"]]
+        assert row["server_tx"] >= round(command["server_tx"], 6)  # a replayed message left again
+    own = [row for row in timed if row["own"]]
+    assert {row["phase"] for row in own} == {"pake", "version", "0"}
+    assert len(own) == 6
+    lake = world.bytes()
+    for secret in (code, code.partition("-")[2], *secrets(said)):
+        assert secret.encode() not in lake, secret
+    assert all(row["server"] == "main" for row in happened)
+
+
+def secrets(said: list[list[Row]]) -> set[str]:
+    """Give the sides, mailboxes, applications and bodies that the logs have; nameplates are a digit or two."""
+    found = set()
+    for details in (event["details"] for events in said for event in events):
+        for holder in (details, details.get("message", {})):
+            found |= {holder[key] for key in ("_side", "side", "mailbox", "body", "appid") if key in holder}
+    assert len(found) == 10  # two sides, a mailbox, an application, six messages
+    return found

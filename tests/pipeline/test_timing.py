@@ -1,0 +1,342 @@
+"""Timing logs and traces, line by line: what of them passes into the lake, and what never does."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wormhole
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.mailbox import messages
+from restante.ops import trace
+from restante.pipeline import timing
+from restante.pipeline.cleaning import Fault, limits
+from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
+from restante.pipeline.sources.events import items
+from waku.fixed import examples
+
+T = 1_700_000_000.0
+WITHIN = limits(date(2016, 1, 1), T + 100)
+DAY = 19_675
+
+EVENT = [column.name for column in CLIENT_EVENTS.columns[3:-1]]
+COMMAND = [column.name for column in SERVER_COMMANDS.columns[2:-1]]
+
+
+def event(**fields: Any) -> dict[str, Any] | str:
+    """Clean an event: the columns that have something, or the fault."""
+    return cleaned(json.dumps({"name": "exit", "start": T, "stop": None, "details": {}, **fields}).encode())
+
+
+def cleaned(item: bytes) -> dict[str, Any] | str:
+    values = timing.event(item, WITHIN)
+    if isinstance(values, Fault):
+        return str(values)
+    found = dict(zip(EVENT, values, strict=True))
+    assert found.pop("day") == DAY
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def sent(**details: Any) -> dict[str, Any] | str:
+    return event(name="ws_send", details={"_side": "b1de", **details})
+
+
+def received(**message: Any) -> dict[str, Any] | str:
+    return event(name="ws_receive", details={"_side": "b1de", "message": message})
+
+
+def command(**fields: Any) -> dict[str, Any] | str:
+    line = {"connection": 1, "command": "add", "id": "a3f1", "server_rx": T, "commit": None, "server_tx": None}
+    return traced(json.dumps({**line, **fields}).encode())
+
+
+def traced(line: bytes) -> dict[str, Any] | str:
+    values = timing.command(line, WITHIN)
+    if isinstance(values, Fault):
+        return str(values)
+    found = dict(zip(COMMAND, values, strict=True))
+    assert found.pop("day") == DAY
+    return {name: value for name, value in found.items() if value is not None}
+
+
+# ── what passes ──────────────────────────────────────────────────────────────────────────────────
+
+WS_SEND = {"name": "ws_send", "start": T}
+WS_RECEIVE = {"name": "ws_receive", "start": T}
+
+EVENTS: dict[str, tuple[Any, Any]] = {
+    "a moment": (event(), {"name": "exit", "start": T}),
+    "a span": (event(name="tx file", stop=T + 1.5), {"name": "tx file", "start": T, "stop": T + 1.5}),
+    "a whole second": (event(start=1_700_000_000), {"name": "exit", "start": T}),
+    "for the user": (
+        event(name="permission", details={"waiting": "user", "answer": "yes"}),
+        {"name": "permission", "start": T, "waiting": "user"},
+    ),
+    "for somebody": (
+        event(details={"waiting": "4-purple-sausages"}),
+        {"name": "exit", "start": T, "waiting": "other"},
+    ),
+    "a name of nobody's": (event(name="4-purple-sausages"), {"name": "other", "start": T}),
+    "details of all kinds": (event(details={"message": 5, "id": [], "type": {}}), {"name": "exit", "start": T}),
+    "a command": (
+        sent(id="7686", type="open", mailbox="jz6tes4yr7jma"),
+        {**WS_SEND, "command": "open", "command_id": "7686"},
+    ),
+    "a message": (
+        sent(id="b24b", type="add", phase="pake", body="7b22"),
+        {**WS_SEND, "command": "add", "command_id": "b24b", "phase": "pake"},
+    ),
+    "a command of nobody's": (sent(id=7, type="4-purple"), {**WS_SEND, "command": "", "command_id": "7"}),
+    "a reply as a command": (sent(type="welcome"), {**WS_SEND, "command": ""}),
+    "no command": (sent(), WS_SEND),
+    "what a client says of the server": (sent(server_rx=T, server_tx=T), WS_SEND),
+    "an id of more than is kept": (sent(id="x" * 101), WS_SEND),
+    "the longest id": (sent(id="x" * 100), {**WS_SEND, "command_id": "x" * 100}),
+    "an id that is none": (sent(id={"a": 1}), WS_SEND),
+    "a welcome": (
+        received(type="welcome", welcome={"motd": "hello"}, server_tx=T + 1),
+        {**WS_RECEIVE, "command": "welcome", "server_tx": T + 1},
+    ),
+    "an ack": (
+        received(type="ack", id="7686", server_tx=T + 1),
+        {**WS_RECEIVE, "command": "ack", "command_id": "7686", "server_tx": T + 1},
+    ),
+    "the peer's message": (
+        received(type="message", side="0ther", phase="dilate-12", body="00", id="9", server_rx=T, server_tx=T + 1),
+        {
+            **WS_RECEIVE,
+            "command": "message",
+            "command_id": "9",
+            "phase": "dilate-12",
+            "own": False,
+            "server_rx": T,
+            "server_tx": T + 1,
+        },
+    ),
+    "one's own message": (
+        received(type="message", side="b1de", phase="0"),
+        {**WS_RECEIVE, "command": "message", "phase": "0", "own": True},
+    ),
+    "a phase of an application's": (received(phase="to my love"), {**WS_RECEIVE, "phase": "other"}),
+    "a phase that is a number": (received(phase=5), {**WS_RECEIVE, "phase": "5"}),
+    "a phase that is none": (received(phase=[1]), {**WS_RECEIVE, "phase": "other"}),
+    "a server whose clock is wrong": (received(server_rx=-5.0), {**WS_RECEIVE, "server_rx": -5.0}),
+}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_of_an_event_its_times_pass_and_known_words(name: str) -> None:
+    found, wanted = EVENTS[name]
+    assert found == wanted
+
+
+LINES: dict[str, tuple[Any, Any]] = {
+    "as it is": (command(), {"connection": 1, "command": "add", "command_id": "a3f1", "server_rx": T}),
+    "with its end": (
+        command(commit=T + 1, server_tx=T + 2),
+        {
+            "connection": 1,
+            "command": "add",
+            "command_id": "a3f1",
+            "server_rx": T,
+            "commit": T + 1,
+            "server_tx": T + 2,
+        },
+    ),
+    "an unknown command": (
+        command(command=""),
+        {"connection": 1, "command": "", "command_id": "a3f1", "server_rx": T},
+    ),
+    "no command": (command(command=None), {"connection": 1, "command_id": "a3f1", "server_rx": T}),
+    "a word of a stranger's": (
+        command(command="<b>"),
+        {"connection": 1, "command": "", "command_id": "a3f1", "server_rx": T},
+    ),
+    "an id that is a number": (
+        command(id=7.5),
+        {"connection": 1, "command": "add", "command_id": "7.5", "server_rx": T},
+    ),
+    "no id": (command(id=None), {"connection": 1, "command": "add", "server_rx": T}),
+    "a column that came later": (
+        command(node="b"),
+        {"connection": 1, "command": "add", "command_id": "a3f1", "server_rx": T},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_of_a_trace_all_passes_that_our_server_writes(name: str) -> None:
+    found, wanted = LINES[name]
+    assert found == wanted
+
+
+# ── what does not ────────────────────────────────────────────────────────────────────────────────
+
+BAD: dict[str, tuple[Any, str]] = {
+    "nothing": (cleaned(b""), "not JSON"),
+    "half an event": (cleaned(b'{"name": "exit", "sta'), "not JSON"),
+    "NaN": (event(start=math.nan), "not JSON"),
+    "infinity": (event(stop=math.inf), "not JSON"),
+    "NaN in what it holds": (event(details={"x": math.nan}), "not JSON"),
+    "a number beyond any": (cleaned(b'{"name": "exit", "start": 1e999}'), "wrong type"),
+    "digits without end": (cleaned(b'{"name": "exit", "start": ' + b"1" * 9999 + b"}"), "wrong type"),
+    "deep": (cleaned(b'{"name": "exit", "start": 1, "details": ' + b"[" * 10**5 + b"]" * 10**5 + b"}"), "not JSON"),
+    "no UTF-8": (cleaned(b'{"name": "\xff", "start": 1}'), "not JSON"),
+    "half a character": (cleaned(b'{"name": "\\ud800", "start": 1}'), "not JSON"),
+    "no object": (cleaned(b"5"), "wrong type"),
+    "no name": (cleaned(b'{"start": 1}'), "missing value"),
+    "no start": (cleaned(b'{"name": "exit"}'), "missing value"),
+    "a name of another type": (event(name=5), "wrong type"),
+    "a number as a text": (event(start="1700000000"), "wrong type"),
+    "a start that is null": (event(start=None), "wrong type"),
+    "a start that is true": (event(start=True), "wrong type"),
+    "a stop that is a text": (event(stop="later"), "wrong type"),
+    "details that are a list": (event(details=[]), "wrong type"),
+    "a message that is a text": (event(name="ws_receive", details={"message": "x"}), "wrong type"),
+    "no message": (event(name="ws_receive"), "missing value"),
+    "a server's time as a text": (received(server_rx="1"), "wrong type"),
+    "before the lake's first day": (event(start=0), "out of range"),
+    "a day after the run, and more": (event(start=T + 100 + 86_401), "out of range"),
+    "beyond any date": (event(start=1e300), "out of range"),
+    "a line that is none": (traced(b"\n"), "not JSON"),
+    "a line that was torn": (traced(b'{"connection":1,"comm{"connection":1}\n'), "not JSON"),
+    "a line of zeros": (traced(bytes(50)), "not JSON"),
+    "a line without a time": (traced(b'{"connection":1,"command":"add","id":"a"}'), "missing value"),
+    "a connection that is a text": (command(connection="1"), "wrong type"),
+    "a connection below 0": (command(connection=-1), "out of range"),
+    "a connection beyond counting": (command(connection=1 << 63), "out of range"),
+    "a command that came in 1970": (command(server_rx=5.0), "out of range"),
+    "a commit that is a text": (command(commit="x"), "wrong type"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_taken_is_told_in_few_words(name: str) -> None:
+    found, fault = BAD[name]
+    assert found == fault
+    assert fault in timing.FAULTS
+
+
+keys = st.sampled_from(
+    ("name", "start", "stop", "details", "message", "type", "id", "phase", "side", "_side", "waiting", "server_rx")
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9) | keys, inner, max_size=4),
+    max_leaves=12,
+)
+KNOWN = timing.EVENTS | timing.COMMANDS | timing.REPLIES | timing.WAITING | {timing.OTHER, ""}
+
+
+@given(
+    st.sampled_from(("ws_send", "ws_receive", "exit")) | st.text(max_size=9),
+    json_values,
+    st.dictionaries(keys | st.text(max_size=9), json_values, max_size=6),
+)
+@examples(500)
+def test_whatever_is_in_an_event_no_text_passes_but_ids_and_known_words(name: str, stop: Any, details: Any) -> None:
+    item = json.dumps({"name": name, "start": T, "stop": stop, "details": details}).encode()
+    found = cleaned(item)
+    if isinstance(found, str):
+        assert found in timing.FAULTS
+        return
+    for column, value in found.items():
+        if isinstance(value, str) and column != "command_id":
+            assert value in KNOWN or timing.PHASE.fullmatch(value)
+
+
+CANARIES = ("b1decanary", "jz6canarytes", "4-purple-canary", "7b22canary22", "canary/app", "10.9.8.7")
+
+
+def test_of_sides_nameplates_mailboxes_codes_and_bodies_nothing_passes() -> None:
+    side, mailbox, code, body, app, address = CANARIES
+    every = [
+        sent(type="bind", id="1", appid=app, side=side, client_version=[code, app]),
+        sent(type="claim", id="2", nameplate=code),
+        sent(type="open", id="3", mailbox=mailbox),
+        sent(type="add", id="4", phase="0", body=body),
+        received(type="welcome", welcome={"your-address": {"ipv4": address}, "motd": code}, server_tx=T),
+        received(type="claimed", id="2", mailbox=mailbox, server_tx=T),
+        received(type="message", side=side, body=body, phase=body, id="4"),
+        received(type="error", error=code, orig={"nameplate": code}),
+        event(name="input code", details={"waiting": "user", "code": code}),
+        event(name=code, details={"waiting": mailbox}),
+    ]
+    assert all(isinstance(each, dict) for each in every)
+    assert not any(canary in repr(every) for canary in CANARIES)
+
+
+# ── what is known ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_real_client_s_events_are_known() -> None:
+    source = [path.read_text() for path in Path(wormhole.__file__).parent.rglob("*.py") if "test" not in path.parts]
+    called = {name for text in source for name in re.findall(r'timing\.add\(\s*"([^"]+)"', text)}
+    waited = {name for text in source for name in re.findall(r'timing\.add\([^)]*waiting="([^"]+)"', text)}
+    assert called == timing.EVENTS
+    assert waited == timing.WAITING
+
+
+def test_the_mailbox_server_s_words_are_known() -> None:
+    replies = {str(kind.__struct_config__.tag) for kind in messages.Reply.__subclasses__()}
+    direct = {str(kind.__struct_config__.tag) for kind in messages.Direct.__subclasses__()}
+    assert set(messages.KINDS) == timing.COMMANDS
+    assert (replies | direct) - {"direct"} == timing.REPLIES
+    assert trace.LONGEST == timing.LONGEST
+
+
+# ── a log, cut into events ───────────────────────────────────────────────────────────────────────
+
+SHAPES: dict[bytes, list[tuple[int, bytes, bool]]] = {
+    b"": [(0, b"", False)],
+    b"  ": [(2, b"", False)],
+    b"{}": [(0, b"{}", False)],
+    b"[]": [],
+    b" [ ] ": [],
+    b"[1]": [(1, b"1", True)],
+    b"[1, [2, {}] ]\n": [(1, b"1", True), (4, b"[2, {}]", True)],
+    b"[,]": [(1, b"", True), (2, b"", True)],
+    b"[1,]": [(1, b"1", True), (3, b"", True)],
+    b"[1": [(1, b"1", False)],
+    b"[1, {": [(1, b"1", True), (4, b"{", False)],
+    b'["]", "\\"]" ]': [(1, b'"]"', True), (6, b'"\\"]"', True)],
+    b'["a': [(1, b'"a', False)],
+    b"[1] x": [(1, b"1", True), (4, b"x", False)],
+    b"[1}": [(1, b"1}", False)],
+    b"[{]": [(1, b"{]", False)],
+}
+
+
+@pytest.mark.parametrize("log", SHAPES)
+def test_a_log_is_cut_at_its_commas_to_where_it_makes_no_sense(log: bytes) -> None:
+    assert [(item.at, item.raw, item.flaw is None) for item in items(log)] == SHAPES[log]
+
+
+@given(st.lists(json_values, max_size=6), st.sampled_from((None, 1)))
+@examples(300)
+def test_a_list_is_cut_into_what_it_holds(values: list[Any], indent: int | None) -> None:
+    log = json.dumps(values, indent=indent).encode()
+    assert [repr(json.loads(item.raw)) for item in items(log)] == [repr(value) for value in json.loads(log)]
+
+
+@given(st.lists(json_values, min_size=1, max_size=4), st.data())
+@examples(300)
+def test_a_log_that_was_cut_off_has_the_events_that_were_whole(values: list[Any], data: st.DataObject) -> None:
+    log = json.dumps(values).encode()
+    whole = list(items(log))
+    stop = data.draw(st.integers(0, len(log) - 1))
+    *found, rest = items(log[:stop])
+    assert found == whole[: len(found)]
+    assert rest.flaw == "not a timing log"
+
+
+def test_a_log_that_opens_a_million_lists_ends() -> None:
+    assert len(list(items(b"[" * 10**6))) == 1
+    assert len(list(items(b'["' + b"\\" * 10**6))) == 1
