@@ -15,7 +15,9 @@ from pipeline.servers import T0, alter, client, current, mailbox, nameplate, our
 from restante.errors import StoreError
 from restante.mailbox.model import Change
 from restante.mailbox.takeover.importing import take_over
+from restante.pipeline.lake import Lake
 from restante.pipeline.laketable import LakeTable
+from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.usage import Usage
 from takeover.sources import Their
 
@@ -52,6 +54,8 @@ def test_a_second_run_reads_only_what_is_new(world: World, tmp_path: Path) -> No
     assert (first.read, first.first, first.last) == (5, 1, 5)
     assert (second.read, second.first, second.last) == (2, 6, 7)
     assert third is None
+    with Lake.open(world.path, write=False) as lake:
+        assert lake.table(NAMEPLATES).transaction("relay") == 7
 
 
 def test_a_late_row_lands_in_its_own_day(world: World, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from restante.errors import RestanteError
@@ -60,3 +61,13 @@ def test_the_tasks_of_what_runs_are_told(spark: SparkSession) -> None:
         while not slow.done():
             seen.add(tasks(spark))
     assert (0, 4) in seen
+
+
+def test_a_query_that_fails_is_told_by_its_error_alone(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(AnalysisException):
+        spark.range(3).select("nothing").collect()
+    with pytest.raises(AnalysisException):
+        spark.sql("SELECT 1 / nothing").collect()
+    assert capfd.readouterr() == ("", "")

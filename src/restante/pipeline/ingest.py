@@ -138,6 +138,8 @@ def _read(run: Run, source: Source, opened: Opened, span: Span, target: LakeTabl
             marks=dict(span.marks),
         ),
         replace={"source": {source.name}} if span.replace else None,
+        # For other programs that read Delta tables; our own marks tell more (docs/decisions/lake.md).
+        transactions={source.name: sum(mark.last for mark in span.marks.values())},
     )
     return ledger
 

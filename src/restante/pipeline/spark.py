@@ -56,6 +56,9 @@ MASTER_PORT: Final = 7077
 ANSWER: Final = 10.0
 """Seconds that a server of Spark's has to take a connection."""
 
+CHATTER: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""What PySpark writes to standard error of each query that fails, as JSON (pyspark.errors.exceptions.base)."""
+
 MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
 
 
@@ -74,11 +77,20 @@ def session(
     """
     spark = _connected(remote) if remote else _begun(master, settings or {}, verbose=verbose)
     try:
+        if not verbose:
+            _hush()
         for name, value in SETTINGS.items():
             spark.conf.set(name, value)
         yield spark
     finally:
         spark.stop()
+
+
+def _hush() -> None:
+    from pyspark.logger import PySparkLogger
+
+    for name in CHATTER:
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _connected(remote: str) -> SparkSession:
