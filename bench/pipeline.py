@@ -94,9 +94,10 @@ def _envelopes(file: Path, seeds: np.ndarray[Any, Any], arrival: int) -> None:
         "topic": topics,
         "sent": pa.array(sent, pa.timestamp("us", "UTC")),
         "expiry": pa.array(sent + np.timedelta64(50, "s"), pa.timestamp("us", "UTC")),
-        "ttl": pa.array(np.full(number, 50), pa.int32()),
+        "ttl": pa.array(np.full(number, 50)),
         "size": pa.array(np.full(number, 300), pa.int32()),
         "pow": pa.array(np.full(number, 0.002)),
+        "file": pa.array(np.full(number, "f")),
         "arrival": pa.array(np.arange(arrival, arrival + number)),
         "arrived": pa.array(sent + np.timedelta64(1, "s"), pa.timestamp("us", "UTC")),
         "raw": _binary(blobs, 300),
@@ -170,14 +171,14 @@ def envelopes_by_duckdb(into: Path, out: Path) -> None:
         rows = f"read_parquet('{into}/*/*.parquet', hive_partitioning=true)"
         db.execute(f"""
             COPY (
-                WITH numbered AS (SELECT *, file_row_number AS place, filename AS file FROM
-                        read_parquet('{into}/*/*.parquet', hive_partitioning=true, file_row_number=true, filename=true)),
+                WITH numbered AS (SELECT *, file_row_number AS place, filename AS origin FROM read_parquet(
+                    '{into}/*/*.parquet', hive_partitioning=true, file_row_number=true, filename=true)),
                 busy AS (SELECT day, hour(sent) AS hour FROM {rows} GROUP BY ALL HAVING count(*) >= 1000),
-                kept AS (SELECT arg_min(struct_pack(f := file, p := place), (source, arrival)) AS at,
+                kept AS (SELECT arg_min(struct_pack(f := origin, p := place), (source, arrival)) AS at,
                         min(source) AS holder, count(DISTINCT source)::INT AS holders FROM numbered GROUP BY hash)
                 SELECT n.hash, topic, sent, expiry, ttl, size, pow, arrived, raw, holder, holders,
                         busy.hour AS hour, n.day
-                FROM numbered n JOIN kept ON kept.at.f = n.file AND kept.at.p = n.place
+                FROM numbered n JOIN kept ON kept.at.f = n.origin AND kept.at.p = n.place
                 LEFT JOIN busy ON busy.day = n.day AND busy.hour = hour(n.sent)
             ) TO '{out}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (day, hour))""")
 
@@ -215,7 +216,7 @@ def envelopes_by_polars(into: Path, out: Path) -> None:
         rows.sort("source", "arrival")
         .group_by("hash", maintain_order=True)
         .agg(
-            pl.all().exclude("source", "arrival").first(),
+            pl.all().exclude("source", "file", "arrival").first(),
             holder=pl.col("source").first(),
             holders=pl.col("source").n_unique().cast(pl.Int32),
         )

@@ -161,7 +161,7 @@ def envelopes(inputs: Inputs) -> Rows:
         copies[row["hash"]].append(row)
     rows: Rows = Counter()
     for same in copies.values():
-        best = min(same, key=lambda row: (row["source"], row["arrival"]))
+        best = min(same, key=lambda row: (row["source"], row["arrival"], row["file"]))
         best["hour"] = best["sent"].hour if hours[best["day"], best["sent"].hour] >= 1000 else None
         best |= {"holder": best["source"], "holders": len({row["source"] for row in same})}
         rows[tuple(best[column.name] for column in TABLES["envelopes"].columns)] += 1
@@ -212,10 +212,8 @@ def _log(events: list[dict[str, Any]], lines: Mapping[Any, list[dict[str, Any]]]
     for event in events:
         if event["name"] == "ws_send":
             exchanges.append((event, *_exchange(event, events, lines)))
-        elif event["name"] == "ws_receive" and event["command"] == "message":
-            sent = [each for each in events if each["name"] == "ws_send" and each["command"] == "add"]
-            if not any(_answers(each, event) and each["phase"] == event["phase"] for each in sent):
-                theirs.append(event)
+        elif event["name"] == "ws_receive" and event["command"] == "message" and event["own"] is False:
+            theirs.append(event)
         phase = {"user": "human", "crypto": "crypto"}.get(event["waiting"] or "")
         phase = phase or {"transit connect": "transit connect", "tx file": "transfer", "rx file": "transfer"}.get(
             event["name"]
@@ -251,7 +249,7 @@ def _exchange(event: dict[str, Any], events: list[dict[str, Any]], lines: Mappin
     """Give when it came, was answered and was heard of, and its line in the trace."""
     answers = [each for each in events if each["name"] == "ws_receive" and _answers(event, each)]
     acks = [each for each in answers if each["command"] == "ack"]
-    echoes = [each for each in answers if each["command"] == "message" and each["phase"] == event["phase"]]
+    echoes = [each for each in answers if each["command"] == "message" and each["own"]]
     reply = min(acks or echoes, key=lambda each: each["start"], default=None)
     rx = min((each["server_rx"] for each in echoes), default=None)
     tx = reply["server_tx"] if reply else None

@@ -21,7 +21,7 @@ def run(*arguments: str | Path, ends: int = 0) -> subprocess.CompletedProcess[st
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=300,
     )
     assert done.returncode == ends, done.stderr
     return done

@@ -20,7 +20,7 @@ from pyspark.sql.functions import udf
 import restante.pipeline
 from pipeline.lakes import LETTERS, add, frame, letter, note, opened, seen, stored
 from restante.errors import Misuse, StoreError
-from restante.pipeline import laketable, staging, views
+from restante.pipeline import partfiles, staging, views
 from restante.pipeline.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.spark import SparkError
@@ -196,7 +196,7 @@ def test_what_is_not_known_to_be_on_disk_is_told(
                 table.commit([staged], note=note())
         assert seen(lake).version == 1
         with monkeypatch.context() as patch:
-            patch.setattr(laketable.partfiles, "flush", refuse)
+            patch.setattr(partfiles, "flush", refuse)
             with pytest.raises(StoreError, match="nobody knows whether it is on disk: Input/output error"):
                 table.commit(note=note())
 

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -49,7 +50,6 @@ class Commit(NamedTuple):
     replace: dict[str, set[str | None]] | None
     keep: str | None
     vacuum: bool
-    reopen: bool
 
 
 commits = st.builds(
@@ -57,7 +57,6 @@ commits = st.builds(
     st.lists(rows, max_size=2),
     where,
     st.sampled_from([None, None, *DAYS]),
-    st.booleans(),
     st.booleans(),
 )
 
@@ -80,31 +79,28 @@ def matches(row: Row, replace: dict[str, set[str | None]]) -> bool:
 @given(st.lists(commits, min_size=1, max_size=4))
 def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(spark: SparkSession, made: list[Commit]) -> None:
     model: list[Row] = []
-    laketable.CHECKPOINT, usual = 2, laketable.CHECKPOINT
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            lake, version, touched = Path(folder), -1, []
-            for commit in made:
-                added = [row for stage in commit.stages for row in stage]
-                with opened(lake) as table:
-                    gone = [] if commit.replace is None else [row for row in model if matches(row, commit.replace)]
-                    days = {str(row["day"]) for row in (*gone, *added)}
-                    model = [row for row in model if row not in gone]
-                    model = model + added
-                    staged = [table.stage(frame(spark, stage)) for stage in commit.stages]
-                    version += 1
-                    assert table.commit(staged, note=note(), replace=commit.replace) == version
-                    touched.append(sorted(days))
-                    if commit.keep:
-                        old = [row for row in model if str(row["day"]) < commit.keep]
-                        assert table.keep(commit.keep, note()) == len(old)
-                        model = [row for row in model if str(row["day"]) >= commit.keep]
-                        version += bool(old)
-                        touched += [[]] * bool(old)
-                    if commit.vacuum:
-                        vacuum(table, grace=0, now=4e9)
-                    assert order(table.read(spark).toArrow().to_pylist()) == order(model)
-                    assert [each.days for each in table.notes()] == touched[::-1]
-                assert order(stored(spark, lake)) == order(model)
-    finally:
-        laketable.CHECKPOINT = usual
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(laketable, "CHECKPOINT", 2)
+        lake, version, touched = Path(folder), -1, []
+        for commit in made:
+            added = [row for stage in commit.stages for row in stage]
+            with opened(lake) as table:
+                gone = [] if commit.replace is None else [row for row in model if matches(row, commit.replace)]
+                days = {str(row["day"]) for row in (*gone, *added)}
+                model = [row for row in model if row not in gone]
+                model = model + added
+                staged = [table.stage(frame(spark, stage)) for stage in commit.stages]
+                version += 1
+                assert table.commit(staged, note=note(), replace=commit.replace) == version
+                touched.append(sorted(days))
+                if commit.keep:
+                    old = [row for row in model if str(row["day"]) < commit.keep]
+                    assert table.keep(commit.keep, note()) == len(old)
+                    model = [row for row in model if str(row["day"]) >= commit.keep]
+                    version += bool(old)
+                    touched += [[]] * bool(old)
+                if commit.vacuum:
+                    vacuum(table, grace=0, now=4e9)
+                assert order(table.read(spark).toArrow().to_pylist()) == order(model)
+                assert [each.days for each in table.notes()] == touched[::-1]
+            assert order(stored(spark, lake)) == order(model)

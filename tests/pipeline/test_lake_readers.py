@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pytest

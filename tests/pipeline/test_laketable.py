@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -230,6 +231,8 @@ def test_notes_outlive_checkpoints_and_everybody_who_cleans_logs(
     assert sorted(path.name for path in log.glob("*.checkpoint.parquet")) == [
         f"{version:020}.checkpoint.parquet" for version in (3, 6)
     ]
+    for path in log.iterdir():
+        os.utime(path, (1_000_000_000, 1_000_000_000))  # long before what others keep
     theirs = DeltaTable(tmp_path / "letters")
     theirs.create_checkpoint()
     theirs.cleanup_metadata()

@@ -195,7 +195,7 @@ class Writer(threading.Thread):
                 begun = time.perf_counter()
                 self._commit(len(self.seconds))
                 self.seconds.append(time.perf_counter() - begun)
-                self.done.wait(0.02)
+                self.done.wait(0.03)
         except BaseException as error:  # noqa: BLE001 - the test tells it
             self.error = error
 
@@ -229,9 +229,9 @@ def test_no_commit_of_the_reference_server_waits_for_a_copy(tmp_path: Path) -> N
     Their(tmp_path).stop()
     with closing(sqlite3.connect(tmp_path / "usage.sqlite")) as database:
         row = "INSERT INTO client_versions VALUES (?, 'side', ?, 'python', '0.24.0')"
-        database.executemany(row, ((f"app-{'x' * 300}-{number}", T0 + number) for number in range(12_000)))
+        database.executemany(row, ((f"app-{'x' * 300}-{number}", T0 + number) for number in range(6_000)))
         database.commit()
-    assert (tmp_path / "usage.sqlite").stat().st_size > 8 << 20
+    assert (tmp_path / "usage.sqlite").stat().st_size > 4 << 20
     servers: dict[int, Their] = {}
 
     def bind(number: int) -> None:
@@ -250,7 +250,7 @@ def test_no_commit_of_the_reference_server_waits_for_a_copy(tmp_path: Path) -> N
 
     assert watched(bind, copy) < SLOWEST
     assert counts == sorted(counts)
-    assert counts[-1] > 12_000
+    assert counts[-1] > 6_000
 
 
 def test_no_commit_of_our_server_waits_for_a_copy(tmp_path: Path) -> None:

@@ -81,11 +81,7 @@ def _archived(dice: Random, rows: int) -> Iterator[Values]:
             for _ in range(dice.choice((1, 1, 1, 2))):
                 made += 1
                 row = dict(zip(_names("envelopes"), envelope, strict=True))
-                row |= {
-                    "source": source,
-                    "arrival": dice.randrange(10**6) << 20 | made,
-                    "hour": dice.choice((None, 3)),
-                }
+                row |= {"source": source, "file": str(made), "arrival": dice.randrange(3)}
                 yield tuple(row[name] for name in _names("archived"))
                 if made >= rows:
                     return
@@ -135,9 +131,26 @@ def _logs(dice: Random, rows: int) -> Mapping[str, Sequence[Values]]:
             said += [("ws_receive", back, "ack", None, None, stamp)] * (mine and dice.random() < 0.9)
             said += [("ws_receive", back + 0.001, "message", phase, rx, stamp)] * (add and dice.random() < 0.9)
             for event, at, kind, of, came, told in said:
+                own = mine if kind == "message" else None
                 day = datetime.fromtimestamp(at + offset, UTC).date()
                 events.append(
-                    (str(log), place, server, event, at + offset, None, None, kind, name, of, came, told, day, "logs")
+                    (
+                        str(log),
+                        place,
+                        server,
+                        event,
+                        at + offset,
+                        None,
+                        None,
+                        kind,
+                        name,
+                        of,
+                        own,
+                        came,
+                        told,
+                        day,
+                        "logs",
+                    )
                 )
                 place += 1
             if server == "main" and dice.random() < 0.9:
@@ -153,7 +166,7 @@ def _span(dice: Random, log: str, place: int, server: str | None, start: float) 
     )
     stop = dice.choice((None, start, start + dice.expovariate(0.1)))
     day = datetime.fromtimestamp(start, UTC).date()
-    return (log, place, server, name, start, stop, waiting, None, None, None, None, None, day, "logs")
+    return (log, place, server, name, start, stop, waiting, *(None,) * 6, day, "logs")
 
 
 def _timed(dice: Random, place: int) -> Values:

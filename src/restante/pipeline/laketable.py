@@ -122,7 +122,7 @@ class LakeTable:
         return self._commit(added, note, replace, transactions or {})
 
     def keep(self, first: str, note: Note) -> int:
-        """Drop the rows of the days before one, ISO, in one commit; tell how many they were. None: no commit."""
+        """Drop the rows of the days before one, ISO, in one commit, if there are any; tell how many they were."""
         assert self.writing, "the lake is open for reading"
         old = {"day": {day for day in partfiles.days(self.files()) if day < first}}
         dropped = sum(file.rows for file in self.files(old))
@@ -147,7 +147,6 @@ class LakeTable:
                 raise StoreError(
                     f"cannot commit to {self.folder}: {_reason(error)}; nothing was committed"
                 ) from error
-            self._delta = _open(self.folder, self.table)
             self._keep_on_disk(version)
             return version
         raise StoreError(f"another program keeps changing {self.folder}: stop it, and run this again")
@@ -209,6 +208,10 @@ class LakeTable:
         try:
             for path in (deltalog.file(self.folder, version), log, self.folder):
                 partfiles.flush(path)
+            if self._delta is None:
+                self._delta = _open(self.folder, self.table)
+            else:
+                self._delta.update_incremental()
             if version and version % CHECKPOINT == 0 and self._delta is not None:
                 self._delta.create_checkpoint()
                 for path in (*log.glob(f"{version:020}.checkpoint*"), log / "_last_checkpoint", log):

@@ -17,8 +17,8 @@ from restante.pipeline.sources.job import Job, finished
 from restante.pipeline.sources.rows import batches, ddl
 from restante.pipeline.sources.snapshot import reading
 
-ROWS: Final = 200_000
-"""Rows that one task reads: a second or two of work, so that every core has some and progress can be seen."""
+ROWS: Final = 100_000
+"""Rows that one task reads: a second of work, so that every core has some and progress can be seen."""
 
 
 def rows(spark: SparkSession, job: Job) -> DataFrame:

@@ -20,16 +20,18 @@ MANY: Final = 1000
 
 DAY: Final = Column("day", "DATE", "the UTC day of sent")
 
-_SAME: Final = tuple(
-    each for each in ARCHIVED.columns if each.name not in {"arrival", "file", "hour", "day", "source"}
-)
+_SAME: Final = tuple(each for each in ARCHIVED.columns if each.name not in {"file", "arrival", "day", "source"})
 
 ENVELOPES: Final = Table(
     "envelopes",
     "envelope",
     (
         *_SAME,
-        Column("holder", "STRING", "whose copy this is: the source of the least name, and there the first arrival"),
+        Column(
+            "holder",
+            "STRING",
+            "whose copy this is: the source of the least name, and there of the least arrival, then file",
+        ),
         Column("holders", "INT", "how many sources have it"),
         Column("hour", "INT", f"of sent, where the archives have {MANY} rows of that hour; else NULL", null=True),
         DAY,
@@ -77,15 +79,15 @@ def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     archived = inputs["archived"]
     hour = f.pmod(f.floor(f.unix_micros("sent") / HOUR_US), f.lit(24)).cast("int").alias("hour")
     busy = archived.select("day", hour).groupBy("day", "hour").agg((f.count("*") >= MANY).alias("many"))
-    columns = ["day", "source", "arrival", *(each.name for each in _SAME)]
+    columns = ["day", "source", "file", "arrival", *(each.name for each in _SAME)]
     rows = archived.select(*columns, hour).join(f.broadcast(busy), ["day", "hour"])
     rows = rows.withColumn("hour", f.when(f.col("many"), f.col("hour"))).drop("many").repartition("day", "hour")
     same = Window.partitionBy("day", "hour", "hash")
     # Last in this order is the least; by then every source has been counted.
-    order = same.orderBy(f.desc("source"), f.desc("arrival"), f.desc("arrived"))
+    order = same.orderBy(*(f.desc(each) for each in ("source", "arrival", "file", "arrived")))
     rows = rows.withColumn("after", f.lead(f.lit(1)).over(order))
     rows = rows.withColumn("holders", f.dense_rank().over(same.orderBy(f.desc("source"))))
-    return rows.where(f.col("after").isNull()).withColumnRenamed("source", "holder").drop("after", "arrival")
+    return rows.where(f.col("after").isNull()).withColumnRenamed("source", "holder").drop("after", "file", "arrival")
 
 
 def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:

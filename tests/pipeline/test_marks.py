@@ -1,0 +1,47 @@
+"""Where reading stopped, held against what is there now."""
+
+from __future__ import annotations
+
+import pytest
+
+from restante.pipeline.notes import Mark
+from restante.pipeline.sources.marks import Ids, behind, broken
+
+MARK = Mark(last=9, last_digest="nine", first=3, first_digest="three")
+
+SAME = {3: "three", 9: "nine"}
+
+
+@pytest.mark.parametrize(
+    ("kept", "last", "rows", "why"),
+    [
+        (True, 9, SAME, ""),
+        (False, 9, SAME, ""),
+        (True, 20, SAME | {20: "twenty"}, ""),
+        (False, 20, SAME | {20: "twenty"}, ""),
+        (True, 9, {9: "nine"}, ""),  # what is old is dropped
+        (False, 9, {9: "nine"}, ""),
+        (True, 9, {}, ""),
+        (True, 20, {20: "twenty"}, ""),
+        (False, 20, {3: "three", 20: "twenty"}, "the row with id 9 is another now"),  # no server of theirs drops it
+        (True, 8, {3: "three"}, "its last id was 9 and is 8 now"),
+        (False, 8, {3: "three"}, "its last id was 9 and is 8 now"),
+        (True, 0, {}, "its last id was 9 and is 0 now"),
+        (True, 9, {3: "three", 9: "other"}, "the row with id 9 is another now"),
+        (True, 9, {3: "other", 9: "nine"}, "the row with id 3 is another now"),
+        (False, 9, {3: "other", 9: "nine"}, "the row with id 3 is another now"),
+        (True, 20, {3: "other", 20: "twenty"}, "the row with id 3 is another now"),
+    ],
+)
+def test_reading_goes_on_where_the_rows_are_the_same(kept: bool, last: int, rows: dict[int, str], why: str) -> None:
+    found = broken(MARK, Ids(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
+    assert found.partition(":")[0] == why
+
+
+def test_an_id_that_had_no_row_has_none_later() -> None:
+    mark = behind(Ids(0, 9, kept=True), lambda _: "")
+    assert mark == Mark(9, "", 0, "")
+    assert broken(mark, Ids(0, 9, kept=True), lambda _: "") == ""
+    assert broken(mark, Ids(9, 9, kept=True), {9: "nine", 0: ""}.__getitem__).startswith(
+        "the row with id 9 is another"
+    )

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+
+import restante.pipeline
+from pipeline.lakes import LETTERS, add, letter, opened, seen
+from restante.errors import StoreError
+from restante.pipeline import columns, views
+from restante.pipeline.lake import Lake
+from restante.pipeline.schemas import CLEAN, NAMEPLATES, Column, Table
+
+PLATE = {
+    "id": 1,
+    "origin": "",
+    "app_id": 'it\'s "an" app; DROP TABLE x --',
+    "started": dt.datetime(2026, 11, 1, 23, 59, 59, 999_999, tzinfo=dt.UTC),
+    "waiting_us": None,
+    "total_us": 5,
+    "result": "happy",
+    "blur_us": None,
+    "day": dt.date(2026, 11, 1),
+    "source": "main",
+}
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Path:
+    path = tmp_path / 'l\'ake "x"'
+    with opened(path, NAMEPLATES) as table:
+        add(spark, table, [PLATE])
+    return path
+
+
+def test_there_is_a_view_of_every_table_with_its_types_be_it_empty_or_not(lake: Path) -> None:
+    with Lake.open(lake, write=False) as there, duckdb.connect() as database:
+        for statement in views.views(there):
+            database.execute(statement)
+        database.execute("SET TimeZone = 'UTC'")
+        for table in CLEAN.values():
+            described = database.sql(f'DESCRIBE "{table.name}"').fetchall()
+            meant = [(each.name, columns.of(each).duckdb) for each in table.columns]
+            assert [(name, kind) for name, kind, *_ in described] == meant
+            count = database.sql(f'SELECT count(*) FROM "{table.name}"').fetchall()
+            assert count == [(1 if table is NAMEPLATES else 0,)]
+        names = [column.name for column in NAMEPLATES.columns]
+        [row] = database.sql("FROM nameplates").fetchall()
+        assert dict(zip(names, row, strict=True)) == PLATE
+
+
+def test_a_script_of_all_views_is_read_at_once_and_again(lake: Path) -> None:
+    with Lake.open(lake, write=False) as there:
+        script = "".join(views.views(there))
+    with duckdb.connect() as database:
+        for _ in range(2):
+            database.execute(script)
+        assert database.sql("SELECT day, source FROM nameplates").fetchall() == [(PLATE["day"], "main")]
+
+
+def test_names_of_any_kind_are_only_names(spark: SparkSession, tmp_path: Path) -> None:
+    named = (
+        Column('a"b', "BIGINT", ""),
+        Column("select", "STRING", "", null=True),
+        Column("it's", "STRING", ""),
+        Column("day", "DATE", ""),
+    )
+    table = Table('or"der', "thing", named, ("day",))
+    row = {'a"b': 7, "select": None, "it's": "it's", "day": dt.date(2026, 11, 1)}
+    for rows in ([], [row]):
+        with opened(tmp_path, table) as there:
+            if rows:
+                add(spark, there, rows)
+            statement = views.view(there)
+        with duckdb.connect() as database:
+            database.execute(statement)
+            assert database.sql('FROM "or""der"').fetchall() == [tuple(each.values()) for each in rows]
+
+
+def test_a_view_gives_one_version_until_its_files_are_removed(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as table, duckdb.connect() as database:
+        add(spark, table, [letter(1), letter(2)])
+        database.execute(views.view(seen(tmp_path)))
+        for _ in range(3):
+            assert database.sql("SELECT id FROM letters ORDER BY id").fetchall() == [(1,), (2,)]
+            add(spark, table, [letter(3)], replace={"day": {"2026-11-01"}})
+        database.execute(views.view(seen(tmp_path)))
+        assert database.sql("SELECT id FROM letters").fetchall() == [(3,)]
+
+
+def test_files_are_those_of_the_newest_version(lake: Path, spark: SparkSession) -> None:
+    [old] = restante.pipeline.files(lake, "nameplates")
+    assert duckdb.read_parquet(str(old)).count("id").fetchall() == [(1,)]
+    with opened(lake, NAMEPLATES) as table:
+        add(spark, table, [PLATE], replace={"day": {"2026-11-01"}})
+    [new] = restante.pipeline.files(str(lake), "nameplates")
+    assert new != old
+    assert old.exists()
+    assert restante.pipeline.files(lake, "mailboxes") == []
+    new.unlink()
+    with pytest.raises(StoreError, match="is missing"):
+        restante.pipeline.files(lake, "nameplates")
+
+
+def test_to_name_the_pipeline_loads_nothing() -> None:
+    code = "import sys, restante.pipeline; print(sorted({'deltalake', 'pyspark', 'pyarrow'} & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True, timeout=60).stdout
+    assert said == "[]\n"
+
+
+def test_no_spark_is_loaded_to_look_at_a_lake(lake: Path) -> None:
+    code = (
+        "import sys, restante.pipeline\n"
+        "print(len(restante.pipeline.files(sys.argv[1], 'nameplates')), 'pyspark' in sys.modules)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(lake)], capture_output=True, check=True, text=True, timeout=60
+    ).stdout
+    assert said == "1 False\n"
+
+
+def test_every_type_of_the_lake_has_a_name_in_every_reader() -> None:
+    for table in (*CLEAN.values(), LETTERS):
+        for column in table.columns:
+            assert columns.of(column)
