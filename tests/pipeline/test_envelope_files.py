@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -131,6 +132,7 @@ DAMAGED: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
     "not a list": (SOME[0].raw + b"\x84abcd" + SOME[1].raw, [(f"x.rlp:{AT}", REST)], 1),
     "text": (SOME[0].raw + b"hello", [(f"x.rlp:{AT}", REST)], 1),
     "a length that cannot be": (SOME[0].raw + b"\xff" * 20, [(f"x.rlp:{AT}", REST)], 1),
+    "a length with a zero in front": (SOME[0].raw + b"\xf9\x00\x03abc", [(f"x.rlp:{AT}", REST)], 1),
     "an empty list": (SOME[0].raw + b"\xc0" + SOME[1].raw, [(f"x.rlp:{AT}", "not an envelope")], 2),
     "four items": (
         SOME[0].raw + rlp.encode([1, 2, b"abcd", b""]) + SOME[1].raw,
@@ -302,6 +304,18 @@ def test_a_file_that_changes_before_it_is_read_is_refused_with_a_sentence(tmp_pa
         assert span is not None
         path.write_bytes(BYTES + SOME[0].raw)
         with pytest.raises(SourceError, match=r"a\.rlp changed while it was read: ingest it again"):
+            rows_of(opened, span)
+
+
+def test_a_file_that_has_other_bytes_of_the_same_number_is_refused_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.rlp"
+    path.write_bytes(BYTES)
+    with recognise(f"waku={path}").opened(tmp_path / "scratch", print, TERMS) as opened:
+        span = opened.span("archived", {})
+        assert span is not None
+        path.write_bytes(BYTES[:-1] + b"\x7f")
+        os.utime(path, (NOW, NOW))
+        with pytest.raises(SourceError, match="changed while it was read"):
             rows_of(opened, span)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from restante.pipeline.cleaning import DAY, MISSING, RANGE, TYPE, Fault, Limits, Values, text, time
+from restante.pipeline.cleaning import DAY, MISSING, RANGE, TYPE, Fault, Faulty, Limits, Values, text, time
 
 NO_JSON: Final = "not JSON"
 NO_LOG: Final = "not a timing log"
@@ -101,6 +101,9 @@ class _Received(msgspec.Struct):
     side: Raw = msgspec.field(default=NULL, name="_side")
 
 
+_WRONG: Final = (Faulty, ValueError, RecursionError)
+"""What an item raises that is wrong; msgspec's errors are ValueErrors."""
+
 _line: Final = msgspec.json.Decoder(_Line).decode
 _event: Final = msgspec.json.Decoder(_Event).decode
 _details: Final = msgspec.json.Decoder(_Details).decode
@@ -113,11 +116,9 @@ def command(line: bytes, within: Limits) -> Values | Fault:
     """Clean a line of a trace: the columns of `server_commands` from `connection` on, and the day."""
     try:
         read = _line(line)
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        came = time(read.server_rx, within)
+    except _WRONG as error:
         return _fault(error)
-    came = time(read.server_rx, within)
-    if isinstance(came, Fault):
-        return came
     if not 0 <= read.connection < _MOST:
         return Fault(RANGE)
     said = read.command if read.command is None or read.command in COMMANDS else ""
@@ -130,11 +131,9 @@ def event(item: bytes, within: Limits) -> Values | Fault:
         read = _event(item)
         waiting = _details(read.details).waiting
         said, own = _said(read)
-    except (ValueError, RecursionError) as error:
+        began = time(read.start, within)
+    except _WRONG as error:
         return _fault(error)
-    began = time(read.start, within)
-    if isinstance(began, Fault):
-        return began
     return [
         read.name if read.name in EVENTS else OTHER,
         read.start,
@@ -167,6 +166,8 @@ def _said(read: _Event) -> tuple[_Said, bool | None]:
 
 
 def _fault(error: Exception) -> Fault:
+    if isinstance(error, Faulty):
+        return Fault(error.args[0])
     if not isinstance(error, msgspec.ValidationError):
         return Fault(NO_JSON)
     return Fault(MISSING if "missing required field" in str(error) else TYPE)
@@ -188,7 +189,7 @@ def _text(said: Raw) -> str | None:
 def _id(said: Raw) -> str | None:
     """Read an id as the trace has it: clients may send numbers."""
     value = _value(said)
-    return None if value is None or len(str(value)) > LONGEST else str(text(str(value)))
+    return None if value is None or len(str(value)) > LONGEST else text(str(value))
 
 
 def _kind(said: Raw, known: frozenset[str]) -> str | None:
