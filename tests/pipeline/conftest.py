@@ -6,14 +6,19 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.runs import World
+from pipeline.runs import SMALL_JOBS, World
 from restante.pipeline.spark import session
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "4",
+    "spark.driver.extraJavaOptions": SMALL_JOBS,
+}
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Spark on two cores of this machine, in this process."""
-    with session("local[2]", settings={"spark.sql.shuffle.partitions": "4"}) as started:
+    with session("local[2]", settings=SETTINGS) as started:
         yield started
 
 

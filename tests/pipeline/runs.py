@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -26,6 +27,12 @@ from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
 
 Row = dict[str, Any]
+
+SMALL_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of Java, where jobs are many and small: what a second compiler would gain it would never give back."""
+
+ENVIRONMENT: Final = os.environ | {"JAVA_TOOL_OPTIONS": SMALL_JOBS}
+"""Of commands that are run in a process of their own."""
 
 
 class Quiet(Steps):
@@ -77,9 +84,12 @@ class World:
         with self.run() as run:
             return {built.table: built for built in build_tables(run, days, plan=plan, builds=builds)}
 
+    def note(self, table: str) -> Note:
+        return Note(run="by hand", table=table, finished=self.now)
+
     def keep(self, table: str, first: str) -> int:
         with self.run() as run:
-            return run.lake.table(TABLES[table]).keep(first, Note(run=run.name, table=table, finished=self.now))
+            return run.lake.table(TABLES[table]).keep(first, self.note(table))
 
     def rows(self, table: str) -> list[Row]:
         """Give a table's rows, in an order that has nothing to do with how they came."""

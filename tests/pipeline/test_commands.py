@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from pipeline.runs import World
+from pipeline.runs import ENVIRONMENT, World
 from pipeline.servers import client, current, mailbox, nameplate, ours
 from restante.pipeline.lake import Lake
 
@@ -18,6 +18,7 @@ from restante.pipeline.lake import Lake
 def run(*arguments: str | Path, ends: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "restante", "pipeline", *map(str, arguments)],
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
@@ -82,6 +83,7 @@ def test_what_cannot_be_meant_is_one_sentence_that_says_what_to_do(
     said = subprocess.run(
         [sys.executable, "-m", "restante", "pipeline", *arguments],
         cwd=tmp_path,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,

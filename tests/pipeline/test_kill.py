@@ -16,13 +16,13 @@ from typing import Final
 import duckdb
 import pytest
 
-from pipeline.runs import World
+from pipeline.runs import ENVIRONMENT, World
 from pipeline.servers import T0, current, mailbox, nameplate, ours
 from restante.pipeline.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import view
 
-PATIENCE: Final = 120.0
+PATIENCE: Final = 300.0
 """Seconds for what takes five on a quiet machine."""
 
 DYING: Final = """
@@ -54,7 +54,9 @@ laketable.LakeTable._append = die
 def dies(where: str, *arguments: str) -> None:
     """Run a command in a process of its own, which kills itself at a place in the code."""
     code = DYING.format(where=where, arguments=arguments)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
@@ -76,6 +78,7 @@ def test_ingest_killed_while_spark_writes_leaves_nothing_that_counts(world: Worl
         spec = f"relay={tmp_path / 'a'}"
         running = subprocess.Popen(
             [sys.executable, "-m", "restante", "pipeline", "ingest", "--lake", str(world.path), "--source", spec],
+            env=ENVIRONMENT,
             stderr=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )

@@ -59,6 +59,8 @@ ANSWER: Final = 10.0
 CHATTER: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """What PySpark writes to standard error of each query that fails, as JSON (pyspark.errors.exceptions.base)."""
 
+JAVA: Final = "spark.driver.extraJavaOptions"
+
 MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
 
 
@@ -136,7 +138,8 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
     chosen |= SETTINGS | settings
     if not verbose:
         quiet = Path(__file__).with_name("log4j2.properties")
-        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
+        given = chosen.get(JAVA, "")
+        chosen[JAVA] = f"{given} -Dlog4j2.configurationFile={quiet.as_uri()}".strip()
     conf = SparkConf(loadDefaults=False)
     for name, value in chosen.items():
         conf.set(name, value)
