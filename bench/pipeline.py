@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from host import facts, scratch_root
+from pipeline_day import next_day, usage_days, verification
 from restante.pipeline.schemas import ARCHIVED, MAILBOXES
 from restante.pipeline.spark import session
 from restante.pipeline.tables import BUILDS
@@ -37,7 +38,7 @@ MEMORY = "1g"
 DAYS = 3
 FIRST = np.datetime64("2026-03-09T00:00:00", "us")
 PART = 250_000
-ENGINES = ("restante", "duckdb", "polars")
+NAMES = ("verification", "next-day", "envelopes", "outcomes")
 
 
 class Job(NamedTuple):
@@ -57,7 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, default=3, help="of each engine, by turns, after one that is not counted"
     )
-    parser.add_argument("--only", nargs="+", choices=("envelopes", "outcomes"), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of Spark")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the files are")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's seconds to FILE")
@@ -295,6 +296,11 @@ def jobs(spark: SparkSession) -> dict[str, Job]:
     }  # fmt: skip
 
 
+def judged(at_least: float, aim: float, figure: float, *, sign: int = 1) -> str:
+    """Judge a figure that is to be small, or, with its sign turned, large."""
+    return "aim" if figure <= sign * aim else "enough" if figure <= sign * at_least else "MISSED"
+
+
 def table(seconds: dict[str, dict[str, list[float]]], chosen: dict[str, Job]) -> str:
     rows = [("table", "engine", "s, median", "times DuckDB", "at least", "aim", "verdict")]
     for name, engines in seconds.items():
@@ -302,7 +308,7 @@ def table(seconds: dict[str, dict[str, list[float]]], chosen: dict[str, Job]) ->
         for engine, took in engines.items():
             times = median(a / b for a, b in zip(took, engines["duckdb"], strict=True))
             ours = engine == "restante"
-            verdict = "aim" if times <= job.aim else "enough" if times <= job.at_least else "MISSED"
+            verdict = judged(job.at_least, job.aim, times)
             bounds = (f"{job.at_least:g}x", f"{job.aim:g}x", verdict) if ours else ("", "", "")
             rows.append((job.title, engine, f"{median(took):.2f}", f"{times:.2f}x", *bounds))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -317,7 +323,12 @@ def main() -> int:
         folder = Path(scratch)
         machine = facts(folder)
         inputs = {"envelopes": folder / "archived", "outcomes": folder / "mailboxes"}
-        names = options.only or list(inputs)
+        names = options.only or list(NAMES)
+        others = []
+        if "verification" in names:
+            done = verification(options.rounds + 1)
+            words = f"{done.envelopes_per_second:,.0f}/s of a core's time, of {done.hashes_per_second:,.0f} hashes/s"
+            others.append(("verification", words, judged(0.15e6, 0.15e6, -done.envelopes_per_second, sign=-1)))
         for name, write in (("envelopes", envelope_files), ("outcomes", usage_files)):
             if name in names:
                 write(inputs[name], options.rows)
@@ -327,6 +338,11 @@ def main() -> int:
         with session(settings=settings) as spark:
             spark.range(1).count()
             print(f"Spark and its first query: {time.perf_counter() - start:.1f} s", file=sys.stderr)
+            if "next-day" in names:
+                (folder / "days").mkdir()
+                day = next_day(spark, folder / "days", usage_days, options.rows)
+                words = f"{day.next:.1f} s, {day.next / day.full:.1%} of the {day.full:.1f} s of a hundred days"
+                others.append(("the next day's build", words, judged(0.1, 0.1, day.next / day.full)))
             chosen = {name: job for name, job in jobs(spark).items() if name in names}
             for name, job in chosen.items():
                 seconds[name] = {engine: [] for engine in job.run}
@@ -345,7 +361,9 @@ def main() -> int:
                         failures.append(f"{name}: not the same rows: {digests}")
     for fact, value in machine.items():
         print(f"{fact:10} {value}")
-    print(f"\n{options.rows:,} rows, spark.driver.memory={MEMORY}\n\n{table(seconds, chosen)}")
+    print(f"\n{options.rows:,} rows, spark.driver.memory={MEMORY}\n\n{table(seconds, chosen)}\n")
+    for name, words, verdict in others:
+        print(f"{name}: {words}: {verdict}")
     for failure in failures:
         print(f"FAILED  {failure}")
     if options.json:
