@@ -125,6 +125,28 @@ async def test_packets_stay_under_a_mebibyte(tmp_path: Path) -> None:
         assert [len(packet) for packet in packets] == [3, 1]
 
 
+@pytest.mark.parametrize("batch", [True, False])
+async def test_an_envelope_that_no_packet_holds_is_left_out_and_never_named_as_the_last(
+    batch: bool, tmp_path: Path
+) -> None:
+    """A requester waits for the envelope that a page says is its last."""
+    largest = [letter(number, size=(1 << 20) - 20, age=20 - number) for number in range(3)]
+    first, last = letter(50, age=19), letter(51, age=10)
+    assert all(len(each.raw) > (1 << 20) - 16 for each in largest)
+    async with inside(tmp_path, history=DEMANDS) as here:
+        await archive(here, *largest, first)
+        peer = await here.greet()
+        for limit, expected in ((0, [first]), (1, []), (3, [first])):
+            peer.say(wire.REQUEST, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], limit, b"", batch])).raw)
+            packets, end = await page(peer)
+            assert flat(packets) == expected
+            assert isinstance(end, Completed)
+            assert end.last == (expected[-1].hash if expected else completion.NOTHING)
+        assert await walk(peer, limit=1) == [first]
+        await archive(here, last)
+        assert await walk(peer, limit=1) == [first, last]
+
+
 async def test_nothing_found_is_said_with_a_hash_of_zeros(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
