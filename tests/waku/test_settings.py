@@ -9,9 +9,11 @@ import pytest
 
 from restante.config import settle
 from restante.errors import Misuse
+from restante.waku.address import PASSWORD, how_to_ask
 from restante.waku.config import WAKU, WakuServe, read_topic
 from restante.waku.keys import Key
 from restante.waku.limits import MIB
+from restante.waku.serve import _answers
 
 ENODE = f"enode://{Key(bytes([1]) * 32).public.hex()}@127.0.0.1:30303"
 
@@ -101,3 +103,21 @@ def test_what_can_be_is_taken() -> None:
     assert settings.peer == (ENODE,)
     assert settings.limits.address_envelopes == 0
     assert read_topic("0x01020304", "--topics") == b"\1\2\3\4"
+
+
+@pytest.mark.parametrize("password", ["", "\n"])
+def test_an_empty_password_is_not_taken_for_none_which_would_let_everybody_in(
+    tmp_path: Path, password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_text(password)
+    key = Key(bytes([1]) * 32)
+    with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
+        _answers(settled(requests=["envelope"], password_file=str(file)), key)
+    with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
+        how_to_ask("envelope", file, None, {})
+    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
+        how_to_ask("envelope", None, None, {PASSWORD: ""})
+    monkeypatch.setenv(PASSWORD, "")
+    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
+        _answers(settled(), key)
