@@ -236,6 +236,28 @@ async def test_who_asks_too_often_is_told_also_when_it_comes_again(tmp_path: Pat
         assert (await page(again))[1] == Failed(ID, "rate limit exceeded")
 
 
+async def test_who_has_much_looked_at_is_told_also_when_it_comes_as_another(tmp_path: Path) -> None:
+    async with inside(tmp_path, limits=Limits(rows=0.001, rows_at_once=len(LETTERS))) as here:
+        await archive(here, *LETTERS)
+        peer = await here.greet()
+        ends = []
+        for _ in range(3):
+            peer.say(wire.REQUEST, plain())
+            ends.append((await page(peer))[1])
+        assert ends == [Completed(ID, LETTERS[-1].hash)] * 1 + [Failed(ID, "rate limit exceeded")] * 2
+        another = await here.greet()
+        another.say(wire.REQUEST, plain())
+        assert (await page(another))[1] == Failed(ID, "rate limit exceeded")
+        elsewhere = await RawPeer.greet(here.port, here.node.key.public, source="127.0.0.9")
+        elsewhere.say(wire.REQUEST, plain())
+        assert (await page(elsewhere))[1] == Completed(ID, LETTERS[-1].hash)
+        elsewhere.cut()
+        await here.until("its end", lambda: len(here.node.links) == 2)
+        moved = await here.greet(key=elsewhere.key)
+        moved.say(wire.REQUEST, plain())
+        assert (await page(moved))[1] == Failed(ID, "rate limit exceeded")
+
+
 async def test_three_loops_at_once_of_status_go_are_served(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
