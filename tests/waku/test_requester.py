@@ -177,11 +177,16 @@ def test_the_next_server_is_asked_for_what_is_not_known_and_without_a_cursor(dow
     assert {asked.cursor for number, asked in errand.asked if number == 1} == {b""}
 
 
-def test_after_cursors_of_another_kind_the_next_server_is_asked_for_everything() -> None:
-    packets = iter([GO] * 9 + [DROP] + [GO] * 100)
+@pytest.mark.parametrize("long", [2, 36])
+@pytest.mark.parametrize(("size", "before"), [(1, 2), (7, 9)])
+def test_after_cursors_of_another_kind_the_next_server_is_asked_for_everything(
+    size: int, before: int, long: int
+) -> None:
+    """Also where they are as long as shipped ones: what names a time that was not asked for is no key."""
+    packets = iter([GO] * before + [DROP] + [GO] * 100)
     errand = Errand(
         QUERY,
-        [Shuffled(LETTERS, size=7), Honest(LETTERS)],
+        [Shuffled(LETTERS, size=size, long=long), Honest(LETTERS)],
         patience=ONE_TRY,
         decide=lambda what: next(packets) if what == "packet" else GO,
     )
