@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -249,6 +250,22 @@ def test_seconds_are_a_budget_too() -> None:
     assert "100 seconds" in errand.report.failures[0]
     asked = len(errand.asked)
     assert asked == 4
+
+
+def test_the_pauses_that_a_server_forces_count_as_its_time() -> None:
+    """It answers a page, and goes: that is no failure in a row, and would last for as many pages as there may be."""
+    letters = [letter(number, age=-number) for number in range(400)]
+    steps = itertools.cycle([GO, GO, DROP])
+    errand = Errand(
+        QUERY,
+        [Honest(letters, size=1)],
+        budgets=Budgets(seconds=100),
+        patience=Patience(back_off=2),
+        decide=lambda what: next(steps) if what == "packet" else GO,
+    ).run()
+    assert errand.report is not None
+    assert "100 seconds" in errand.report.failures[0]
+    assert errand.now < 110
 
 
 def test_bytes_are_a_budget_too() -> None:

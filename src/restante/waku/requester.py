@@ -205,11 +205,12 @@ class Requester:
         """Give up the server that is turned to, for a while or for good, and turn to another."""
         assert self._at is not None
         server = self._servers[self._at]
-        server.seconds += now - server.since
+        pause = self.patience.back_off * 2**server.failures
+        server.seconds += now - server.since + pause
         server.failures += 1
         server.words = words
         server.out = out or server.failures >= self.patience.tries
-        server.not_before = now + self.patience.back_off * 2 ** (server.failures - 1)
+        server.not_before = now + pause
         self._leave()
         self._turn(now)
 
