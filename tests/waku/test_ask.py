@@ -277,7 +277,11 @@ async def test_who_does_not_greet_is_told_from_who_is_not_there() -> None:
         ({"archives": False}, Outcome.MISSING, "is not there"),
         ({"mailserver": None}, Outcome.UNANSWERED, "it does not answer"),
         ({"mailserver": Silent(), "archives": False}, Outcome.UNANSWERED, "it does not answer"),
-        ({"mailserver": Refusing("no"), "archives": False}, Outcome.REFUSED, "it says: no"),
+        (
+            {"mailserver": Refusing("no"), "archives": False},
+            Outcome.REFUSED,
+            "it answers a request with an error: no",
+        ),
     ],
     ids=[
         *("well", "well, unconfirmed", "does not greet", "does not confirm", "refuses", "missing"),

@@ -254,6 +254,16 @@ async def test_misuse_is_one_sentence(words: tuple[str, ...], said: str) -> None
     assert said in sentence
 
 
+@pytest.mark.parametrize("wrong", ["zz", "ab", "ab" * 33, "AB" * 32])
+async def test_a_state_with_what_is_no_hash_is_one_sentence(wrong: str, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    state.write_bytes(msgspec.json.encode({"recent": {"01020304": {wrong: 1}}}))
+    result = await run("request", f"enode://{KEY.public.hex()}@127.0.0.1:1", *PLAIN, "--state", state)
+    assert (result.code, result.out) == (2, "")
+    [sentence] = result.err.splitlines()
+    assert f"{state} is no state of a requester" in sentence
+
+
 async def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "all.rlp"
     file.write_text("mine")
@@ -269,5 +279,5 @@ async def test_probe() -> None:
     assert well.out.startswith("all is well: posted, and fetched in ")
     async with listening(Refusing("closed"), archives=False) as (_, enode):
         refused = await run("probe", str(enode), "--form", "plain")
-    assert refused == (7, "", "it does not answer a request: it says: closed\n")
+    assert refused == (7, "", "it answers a request with an error: closed\n")
     assert (await run("probe", str(enode))).code == 3

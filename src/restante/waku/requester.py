@@ -40,6 +40,9 @@ from restante.waku.walk import StuckError, Walk
 UNASKED: Final = "from a server that was not asked"
 TOO_LARGE: Final = "too large"
 
+SAYS: Final = "it says: "
+"""Before what a server answers instead of a page."""
+
 
 class Phase(Enum):
     """What is waited for."""
@@ -149,7 +152,7 @@ class Requester:
         if end.id != self._id:
             self.counts["ends of other answers"] += 1
         elif isinstance(end, Failed):
-            self._fail(f"it says: {end.words}", now)
+            self._fail(f"{SAYS}{end.words}", now)
         else:
             self._end(end, now)
         return self._said()
