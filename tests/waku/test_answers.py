@@ -355,6 +355,28 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         assert here.node.answers.counts["requests answered"] == 2
 
 
+async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def without_end(_query: Query, _bounds: Bounds) -> Page:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            raise AssertionError
+
+        here.archive.page = without_end  # type: ignore[method-assign, assignment]
+        peer = await here.greet()
+        peer.say(wire.REQUEST, plain())
+        await begun.wait()
+        assert not ended.is_set()
+        peer.cut()
+        await here.until("the end of its search", ended.is_set)
+        await here.until("nothing in the making", lambda: not here.node.answers._making)
+
+
 async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
