@@ -294,11 +294,12 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         assert not here.node.answers._lines
 
 
+@pytest.mark.parametrize("places", ["PAGES", "OWN"])
 async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their page ends where it is, with a cursor: with it they get the rest."""
-    monkeypatch.setattr("restante.waku.answers.PAGES", 2)
+    """Their page ends where it is, with a cursor: with it they get the rest. Here all are of one address."""
+    monkeypatch.setattr(f"restante.waku.answers.{places}", 2)
     large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(900_000)) for _ in range(25)), key=lambda each: each.hash)
     terms = Terms(bounds=Bounds(bytes=32 << 20))  # more than all buffers of the kernel
     async with inside(tmp_path, history=terms) as here:
