@@ -60,11 +60,14 @@ def wanted(request: Request, envelope: Envelope) -> bool:
 class Shuffled(Honest):
     """In no order, with cursors that are its own affair: 10/WAKU-MAILSERVER allows it."""
 
+    long: int = 2
+    """Bytes of a cursor."""
+
     def page(self, request: Request) -> tuple[list[Envelope], bytes]:
         found = sorted((each for each in self.envelopes if wanted(request, each)), key=lambda each: each.hash)
         start = int.from_bytes(request.cursor)
         end = start + min(self.size, request.limit)
-        return found[start:end], end.to_bytes(2) if end < len(found) else b""
+        return found[start:end], end.to_bytes(self.long) if end < len(found) else b""
 
 
 class Silent:

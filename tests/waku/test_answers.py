@@ -125,6 +125,28 @@ async def test_packets_stay_under_a_mebibyte(tmp_path: Path) -> None:
         assert [len(packet) for packet in packets] == [3, 1]
 
 
+@pytest.mark.parametrize("batch", [True, False])
+async def test_an_envelope_that_no_packet_holds_is_left_out_and_never_named_as_the_last(
+    batch: bool, tmp_path: Path
+) -> None:
+    """A requester waits for the envelope that a page says is its last."""
+    largest = [letter(number, size=(1 << 20) - 20, age=20 - number) for number in range(3)]
+    first, last = letter(50, age=19), letter(51, age=10)
+    assert all(len(each.raw) > (1 << 20) - 16 for each in largest)
+    async with inside(tmp_path, history=DEMANDS) as here:
+        await archive(here, *largest, first)
+        peer = await here.greet()
+        for limit, expected in ((0, [first]), (1, []), (3, [first])):
+            peer.say(wire.REQUEST, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], limit, b"", batch])).raw)
+            packets, end = await page(peer)
+            assert flat(packets) == expected
+            assert isinstance(end, Completed)
+            assert end.last == (expected[-1].hash if expected else completion.NOTHING)
+        assert await walk(peer, limit=1) == [first]
+        await archive(here, last)
+        assert await walk(peer, limit=1) == [first, last]
+
+
 async def test_nothing_found_is_said_with_a_hash_of_zeros(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
@@ -214,6 +236,28 @@ async def test_who_asks_too_often_is_told_also_when_it_comes_again(tmp_path: Pat
         assert (await page(again))[1] == Failed(ID, "rate limit exceeded")
 
 
+async def test_who_has_much_looked_at_is_told_also_when_it_comes_as_another(tmp_path: Path) -> None:
+    async with inside(tmp_path, limits=Limits(rows=0.001, rows_at_once=len(LETTERS))) as here:
+        await archive(here, *LETTERS)
+        peer = await here.greet()
+        ends = []
+        for _ in range(3):
+            peer.say(wire.REQUEST, plain())
+            ends.append((await page(peer))[1])
+        assert ends == [Completed(ID, LETTERS[-1].hash)] * 1 + [Failed(ID, "rate limit exceeded")] * 2
+        another = await here.greet()
+        another.say(wire.REQUEST, plain())
+        assert (await page(another))[1] == Failed(ID, "rate limit exceeded")
+        elsewhere = await RawPeer.greet(here.port, here.node.key.public, source="127.0.0.9")
+        elsewhere.say(wire.REQUEST, plain())
+        assert (await page(elsewhere))[1] == Completed(ID, LETTERS[-1].hash)
+        elsewhere.cut()
+        await here.until("its end", lambda: len(here.node.links) == 2)
+        moved = await here.greet(key=elsewhere.key)
+        moved.say(wire.REQUEST, plain())
+        assert (await page(moved))[1] == Failed(ID, "rate limit exceeded")
+
+
 async def test_three_loops_at_once_of_status_go_are_served(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
@@ -250,11 +294,12 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         assert not here.node.answers._lines
 
 
+@pytest.mark.parametrize("places", ["PAGES", "OWN"])
 async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their page ends where it is, with a cursor: with it they get the rest."""
-    monkeypatch.setattr("restante.waku.answers.PAGES", 2)
+    """Their page ends where it is, with a cursor: with it they get the rest. Here all are of one address."""
+    monkeypatch.setattr(f"restante.waku.answers.{places}", 2)
     large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(900_000)) for _ in range(25)), key=lambda each: each.hash)
     terms = Terms(bounds=Bounds(bytes=32 << 20))  # more than all buffers of the kernel
     async with inside(tmp_path, history=terms) as here:
@@ -309,6 +354,28 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         assert flat(packets) == LETTERS
         assert end == Completed(ID, LETTERS[-1].hash)
         assert here.node.answers.counts["requests answered"] == 2
+
+
+async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def without_end(_query: Query, _bounds: Bounds) -> Page:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            raise AssertionError
+
+        here.archive.page = without_end  # type: ignore[method-assign, assignment]
+        peer = await here.greet()
+        peer.say(wire.REQUEST, plain())
+        await begun.wait()
+        assert not ended.is_set()
+        peer.cut()
+        await here.until("the end of its search", ended.is_set)
+        await here.until("nothing in the making", lambda: not here.node.answers._making)
 
 
 async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:

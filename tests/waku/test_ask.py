@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -277,7 +278,11 @@ async def test_who_does_not_greet_is_told_from_who_is_not_there() -> None:
         ({"archives": False}, Outcome.MISSING, "is not there"),
         ({"mailserver": None}, Outcome.UNANSWERED, "it does not answer"),
         ({"mailserver": Silent(), "archives": False}, Outcome.UNANSWERED, "it does not answer"),
-        ({"mailserver": Refusing("no"), "archives": False}, Outcome.REFUSED, "it says: no"),
+        (
+            {"mailserver": Refusing("no"), "archives": False},
+            Outcome.REFUSED,
+            "it answers a request with an error: no",
+        ),
     ],
     ids=[
         *("well", "well, unconfirmed", "does not greet", "does not confirm", "refuses", "missing"),
@@ -293,6 +298,24 @@ async def test_a_probe_tells(
     async with listening(mailserver, **options) as (_, enode):
         found = await _probe(enode, ENVELOPE, 0.5)
     assert (found.outcome, words in found.words) == (outcome, True), found
+
+
+class Tardy(Honest):
+    """Has the envelope when it is asked a second time."""
+
+    asked = 0
+
+    def packets(self, request: Any) -> Iterator[Any]:
+        self.asked += 1
+        return super().packets(request) if self.asked > 1 else Honest([]).packets(request)
+
+
+async def test_a_probe_asks_again_for_what_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("restante.waku.probe.BETWEEN", 0.0)
+    tardy = Tardy([])
+    async with listening(tardy) as (_, enode):
+        found = await _probe(enode, ENVELOPE, 0.5)
+    assert (found.outcome, tardy.asked) == (Outcome.WELL, 2)
 
 
 async def test_a_probe_of_nobody() -> None:

@@ -475,6 +475,7 @@ async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_p
         ((99, b""), 1),
         ((wire.STATUS_UPDATE, wire.write_options(Options(topics=frozenset()))), 101),
         ((wire.STATUS_UPDATE, wire.write_options(Options(light=True))), 1),
+        ((wire.REQUEST, b"\x80"), 11),
     ],
 )
 async def test_what_each_packet_counts_for(packet: tuple[int, bytes], count: int, tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,6 +76,38 @@ async def test_history_on_standard_output() -> None:
         first["expiry"], first["ttl"], bytes.fromhex(first["topic"]), bytes.fromhex(first["data"]), first["nonce"]
     )
     assert (again, first["sent"]) == (LETTERS[7], LETTERS[7].sent)
+
+
+async def test_on_a_terminal_the_lines_have_it_for_themselves_and_a_file_has_a_bar(tmp_path: Path) -> None:
+    async with listening(Honest(LETTERS, size=20)) as (_, enode):
+        shown = await seen("request", str(enode), *PLAIN, *SINCE)
+        assert {each["hash"] for each in lines(shown)} == {each.hash.hex() for each in LETTERS}
+        shown = await seen("request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / "all.rlp")
+    assert "30/?" in shown
+    assert "fetched 30 envelopes" in shown
+
+
+async def seen(*words: str | Path) -> str:
+    """Run a command on a terminal; gives what is written there."""
+    ours, its = pty.openpty()
+    command = (sys.executable, "-m", "restante", "waku", *map(str, words))
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    process = await asyncio.create_subprocess_exec(*command, stdin=its, stdout=its, stderr=its, env=environment)
+    os.close(its)
+    reading = asyncio.create_task(asyncio.to_thread(_all_of, ours))
+    async with bounded("a command on a terminal"):
+        assert await process.wait() == 0
+        return (await reading).decode().replace("\r\n", "\n")
+
+
+def _all_of(terminal: int) -> bytes:
+    """Read until nobody has its other end."""
+    with open(terminal, "rb", buffering=0) as file:
+        found = b""
+        with suppress(OSError):  # how Linux tells the end
+            while part := file.read(65536):
+                found += part
+    return found
 
 
 async def test_history_in_files(tmp_path: Path) -> None:
@@ -254,6 +288,16 @@ async def test_misuse_is_one_sentence(words: tuple[str, ...], said: str) -> None
     assert said in sentence
 
 
+@pytest.mark.parametrize("wrong", ["zz", "ab", "ab" * 33, "AB" * 32])
+async def test_a_state_with_what_is_no_hash_is_one_sentence(wrong: str, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    state.write_bytes(msgspec.json.encode({"recent": {"01020304": {wrong: 1}}}))
+    result = await run("request", f"enode://{KEY.public.hex()}@127.0.0.1:1", *PLAIN, "--state", state)
+    assert (result.code, result.out) == (2, "")
+    [sentence] = result.err.splitlines()
+    assert f"{state} is no state of a requester" in sentence
+
+
 async def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "all.rlp"
     file.write_text("mine")
@@ -269,5 +313,5 @@ async def test_probe() -> None:
     assert well.out.startswith("all is well: posted, and fetched in ")
     async with listening(Refusing("closed"), archives=False) as (_, enode):
         refused = await run("probe", str(enode), "--form", "plain")
-    assert refused == (7, "", "it does not answer a request: it says: closed\n")
+    assert refused == (7, "", "it answers a request with an error: closed\n")
     assert (await run("probe", str(enode))).code == 3

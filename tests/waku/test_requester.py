@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -177,11 +178,16 @@ def test_the_next_server_is_asked_for_what_is_not_known_and_without_a_cursor(dow
     assert {asked.cursor for number, asked in errand.asked if number == 1} == {b""}
 
 
-def test_after_cursors_of_another_kind_the_next_server_is_asked_for_everything() -> None:
-    packets = iter([GO] * 9 + [DROP] + [GO] * 100)
+@pytest.mark.parametrize("long", [2, 36])
+@pytest.mark.parametrize(("size", "before"), [(1, 2), (7, 9)])
+def test_after_cursors_of_another_kind_the_next_server_is_asked_for_everything(
+    size: int, before: int, long: int
+) -> None:
+    """Also where they are as long as shipped ones: what names a time that was not asked for is no key."""
+    packets = iter([GO] * before + [DROP] + [GO] * 100)
     errand = Errand(
         QUERY,
-        [Shuffled(LETTERS, size=7), Honest(LETTERS)],
+        [Shuffled(LETTERS, size=size, long=long), Honest(LETTERS)],
         patience=ONE_TRY,
         decide=lambda what: next(packets) if what == "packet" else GO,
     )
@@ -244,6 +250,22 @@ def test_seconds_are_a_budget_too() -> None:
     assert "100 seconds" in errand.report.failures[0]
     asked = len(errand.asked)
     assert asked == 4
+
+
+def test_the_pauses_that_a_server_forces_count_as_its_time() -> None:
+    """It answers a page, and goes: that is no failure in a row, and would last for as many pages as there may be."""
+    letters = [letter(number, age=-number) for number in range(400)]
+    steps = itertools.cycle([GO, GO, DROP])
+    errand = Errand(
+        QUERY,
+        [Honest(letters, size=1)],
+        budgets=Budgets(seconds=100),
+        patience=Patience(back_off=2),
+        decide=lambda what: next(steps) if what == "packet" else GO,
+    ).run()
+    assert errand.report is not None
+    assert "100 seconds" in errand.report.failures[0]
+    assert errand.now < 110
 
 
 def test_bytes_are_a_budget_too() -> None:

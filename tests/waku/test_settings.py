@@ -9,9 +9,12 @@ import pytest
 
 from restante.config import settle
 from restante.errors import Misuse
+from restante.waku.address import PASSWORD, how_to_ask
 from restante.waku.config import WAKU, WakuServe, read_topic
-from restante.waku.keys import Key
+from restante.waku.keys import Key, node_id
 from restante.waku.limits import MIB
+from restante.waku.sealing import SymmetricKey
+from restante.waku.serve import _answers
 
 ENODE = f"enode://{Key(bytes([1]) * 32).public.hex()}@127.0.0.1:30303"
 
@@ -101,3 +104,68 @@ def test_what_can_be_is_taken() -> None:
     assert settings.peer == (ENODE,)
     assert settings.limits.address_envelopes == 0
     assert read_topic("0x01020304", "--topics") == b"\1\2\3\4"
+
+
+def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
+    password, own, friend = tmp_path / "password", Key(bytes([2]) * 32), Key(bytes([1]) * 32)
+    password.write_text("swordfish\n")
+    strict = _answers(
+        settled(
+            requests=["envelope"],
+            require_signature=True,
+            password_file=str(password),
+            allow=[ENODE],
+            order="desc",
+            min_pow=0.5,
+        ),
+        own,
+    )
+    assert strict.descending
+    assert strict.allow == frozenset((node_id(friend.public),))
+    demands = strict.demands
+    assert (set(map(str, demands.forms)), demands.require_signature, demands.min_pow) == ({"envelope"}, True, 0.5)
+    [only] = demands.keys
+    assert isinstance(only, SymmetricKey)
+    assert only.secret == SymmetricKey.from_password("swordfish").secret
+
+
+def test_if_nothing_is_said_everybody_is_answered_the_oldest_first() -> None:
+    own = Key(bytes([2]) * 32)
+    usual = _answers(settled(), own)
+    assert (usual.descending, usual.allow) == (False, None)
+    demands = usual.demands
+    assert (set(map(str, demands.forms)), demands.require_signature, demands.min_pow) == (
+        {"plain", "envelope"},
+        False,
+        2e-6,
+    )
+    everybodys, ours = demands.keys
+    assert isinstance(everybodys, SymmetricKey)
+    assert everybodys.secret == SymmetricKey.from_password("status-offline-inbox").secret
+    assert ours is own
+
+
+@pytest.mark.parametrize("requests", [["envelope"], ["plain"], ["plain", "envelope"]])
+def test_our_public_key_which_everybody_knows_opens_requests_only_where_everybody_may_ask(
+    requests: list[str],
+) -> None:
+    own = Key(bytes([2]) * 32)
+    assert (own in _answers(settled(requests=requests), own).demands.keys) == ("plain" in requests)
+
+
+@pytest.mark.parametrize("password", ["", "\n"])
+def test_an_empty_password_is_not_taken_for_none_which_would_let_everybody_in(
+    tmp_path: Path, password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_text(password)
+    key = Key(bytes([1]) * 32)
+    with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
+        _answers(settled(requests=["envelope"], password_file=str(file)), key)
+    with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
+        how_to_ask("envelope", file, None, {})
+    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
+        how_to_ask("envelope", None, None, {PASSWORD: ""})
+    monkeypatch.setenv(PASSWORD, "")
+    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
+        _answers(settled(), key)

@@ -38,7 +38,6 @@ def sealed_for(
     password = read_password(password_file, environment)
     if password is None:
         raise Misuse(f"say who can open it: --password-file FILE, {PASSWORD} in the environment, or --to KEY")
-    _check(password, "--password-file" if password_file is not None else PASSWORD)
     return place, SymmetricKey.from_password(password)
 
 
@@ -58,9 +57,7 @@ def opening(
     """Give the keys that open what was asked for. Raises Misuse."""
     keys: list[SymmetricKey | Key] = [] if chat is None else [chat]
     if password_file is not None:
-        password = read_password(password_file, {}, "--open-password") or ""
-        _check(password, "--open-password")
-        keys.append(SymmetricKey.from_password(password))
+        keys.append(SymmetricKey.from_password(_password_in(password_file, "--open-password")))
     if key_file is not None:
         keys.append(keyfile.load(key_file, "--open-key"))
     return tuple(keys)
@@ -100,14 +97,25 @@ def _public(text: str) -> bytes:
     raise Misuse(f"--to: '{text}' is no public key; it has 128 hexadecimal digits")
 
 
-def read_password(
-    path: Path | str | None, environment: Mapping[str, str], flag: str = "--password-file"
-) -> str | None:
-    """Read a password: the file's text, less the end of its line, or the variable. Raises Misuse."""
-    if path is None:
-        return environment.get(PASSWORD)
+def read_password(path: Path | str | None, environment: Mapping[str, str]) -> str | None:
+    """Read a password, from its file or the variable; None where neither is given.
+
+    Raises Misuse, also for an empty one: it is a secret that did not arrive, and would be taken for none.
+    """
+    if path is not None:
+        return _password_in(path, "--password-file")
+    password = environment.get(PASSWORD)
+    if password is not None:
+        _check(password, PASSWORD)
+    return password
+
+
+def _password_in(path: Path | str, flag: str) -> str:
+    """Read a file's text, less the end of its line."""
     try:
-        return Path(path).read_text().rstrip("\r\n")
+        password = Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         words = plain(error) if isinstance(error, OSError) else "it is not UTF-8"
         raise Misuse(f"cannot read {path}: {words} ({flag})") from error
+    _check(password, flag)
+    return password

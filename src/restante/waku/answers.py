@@ -27,6 +27,7 @@ from restante.waku import completion, request, rlp, wire
 from restante.waku.archive import Archive
 from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
 from restante.waku.envelope import cut
+from restante.waku.keccak import keccak
 from restante.waku.limits import Limits
 from restante.waku.link import REFUSED, Link
 from restante.waku.request import Demands, Request, RequestError
@@ -272,17 +273,19 @@ class Answers:
 
         Of a page whose place is wanted meanwhile the rest is left for the next one, as if it had been too large.
         """
-        parts = wire.parted(page.raws) if asked.batch else ([raw] for raw in page.raws)
         last, cursor = page.last, page.cursor
-        sent = 0
-        for part in parts:
+        behind, sent = b"", 0  # the envelope that was sent last, and how many were
+        for part in wire.parted(page.raws, wire.PACKET - wire.ROOM if asked.batch else 0):
             if not await self._has_room(link):
                 if not sent:
                     return False
-                last, cursor = _behind(page.raws[sent - 1])
+                last, cursor = _behind(behind)
                 break
             link.send(wire.P2P_MESSAGE, wire.write_envelopes(part))
-            sent += len(part)
+            behind, sent = part[-1], sent + len(part)
+        else:
+            if page.raws and behind is not page.raws[-1]:  # no packet holds that one
+                last = keccak(behind) if sent else None
         link.send(
             wire.REQUEST_COMPLETE,
             completion.complete(asked.id, last or completion.NOTHING, cursor or b"", asked.answer),

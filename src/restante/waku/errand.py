@@ -24,7 +24,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bytes: Count = 256 << 20
     """Of envelopes."""
     seconds: Annotated[float, Meta(gt=0)] = 600.0
-    """In which it is connected to, or asked."""
+    """In which it is connected to, asked, or left alone since it failed."""
     size: Count = 1 << 20
     """Of an envelope that is handed over, in bytes."""
 

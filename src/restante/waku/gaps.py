@@ -6,14 +6,19 @@ A range of times has both its ends in it, in seconds since 1970. A list of range
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from restante.errors import Misuse
 from restante.waku import bloom
 from restante.waku.envelope import U32, Envelope
 
 Range = tuple[int, int]
+
+Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+"""An envelope's, in a state: hexadecimal."""
 
 MOST_TOPICS = 1000
 """Topics of a query: Mailservers take no more in one request."""
@@ -59,7 +64,7 @@ class State(msgspec.Struct):
 
     known: dict[str, list[Range]] = msgspec.field(default_factory=dict)
     """By what is asked for, the times of which all was handed over, and nothing can come late any more."""
-    recent: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    recent: dict[str, dict[Hash, int]] = msgspec.field(default_factory=dict)
     """Likewise, envelopes that were handed over, of times that are to be asked for again: hash, and when sent."""
 
     def missing(self, query: Query) -> list[Range]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,7 +88,10 @@ def _carry_out(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Repo
             statefile.save(where.state, found)
         last = found
 
-    with results(where.file, where.keys) as take, progress("request") as advance:
+    # On a terminal, lines show how far it is, and a bar would be written among them.
+    lines_only = where.file is None and sys.stdout.isatty()
+    shown = nullcontext(lambda _: None) if lines_only else progress("request")
+    with results(where.file, where.keys) as take, shown as advance:
 
         def subscriber(envelopes: list[Envelope]) -> None:
             take(envelopes)

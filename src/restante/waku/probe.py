@@ -18,6 +18,7 @@ from restante.waku.errand import Patience
 from restante.waku.gaps import Query
 from restante.waku.interest import Interest
 from restante.waku.post import Letter, RefusedError, UnconfirmedError, hand_in
+from restante.waku.requester import SAYS
 from restante.waku.sealing import SymmetricKey
 
 TRIES: Final = 3
@@ -83,5 +84,7 @@ async def _fetch(node: Enode, envelope: Envelope, how: How, patience: float) -> 
     words = report.failures.get(0)
     if words is None:
         return Found(Outcome.MISSING, "")
-    refused = words.startswith("it says: ")
-    return Found(Outcome.REFUSED if refused else Outcome.UNANSWERED, f"it does not answer a request: {words}")
+    said = words.removeprefix(SAYS)
+    if said != words:
+        return Found(Outcome.REFUSED, f"it answers a request with an error: {said}")
+    return Found(Outcome.UNANSWERED, f"it does not answer a request: {words}")

@@ -40,6 +40,9 @@ from restante.waku.walk import StuckError, Walk
 UNASKED: Final = "from a server that was not asked"
 TOO_LARGE: Final = "too large"
 
+SAYS: Final = "it says: "
+"""Before what a server answers instead of a page."""
+
 
 class Phase(Enum):
     """What is waited for."""
@@ -149,7 +152,7 @@ class Requester:
         if end.id != self._id:
             self.counts["ends of other answers"] += 1
         elif isinstance(end, Failed):
-            self._fail(f"it says: {end.words}", now)
+            self._fail(f"{SAYS}{end.words}", now)
         else:
             self._end(end, now)
         return self._said()
@@ -205,11 +208,12 @@ class Requester:
         """Give up the server that is turned to, for a while or for good, and turn to another."""
         assert self._at is not None
         server = self._servers[self._at]
-        server.seconds += now - server.since
+        pause = self.patience.back_off * 2**server.failures
+        server.seconds += now - server.since + pause
         server.failures += 1
         server.words = words
         server.out = out or server.failures >= self.patience.tries
-        server.not_before = now + self.patience.back_off * 2 ** (server.failures - 1)
+        server.not_before = now + pause
         self._leave()
         self._turn(now)
 

@@ -74,10 +74,11 @@ class Walk:
         self._cursors.add(end.cursor)
         self.cursor = end.cursor
         self._brought = self._fresh = 0
-        if len(end.cursor) != CURSOR:
-            self._ordered = False
+        sent = int.from_bytes(end.cursor[:4])
+        if len(end.cursor) != CURSOR or not self.lower <= sent <= self.upper:
+            self._ordered = False  # it is no key of what was asked for
         self._pass(end.cursor)
-        self._conclude(int.from_bytes(end.cursor[:4]))
+        self._conclude(sent)
 
     def _pass(self, key: bytes) -> None:
         """See whether the way goes on in the direction it had."""
