@@ -7,6 +7,7 @@ from functools import partial
 from itertools import permutations
 
 import pytest
+from msgspec.structs import replace
 
 from restante.waku import bloom
 from restante.waku.archive import ids
@@ -33,7 +34,35 @@ def key(kind: Envelope) -> bytes:
 
 async def test_an_empty_archive_has_nothing(engine: Engine) -> None:
     for asked in (query(), query(topics=TOPICS), query(bloom=bloom.of(TOPICS[:1])), query(bloom=1 << 300)):
-        assert await engine.archive.page(asked) == Page([], None, None, 0, False)
+        page = await engine.archive.page(asked)
+        assert page == Page([], None, None, page.looked, False)
+        assert page.looked <= len(TOPICS), "topics, or places of a filter, that were looked for"
+
+
+@pytest.mark.parametrize("places", [40, 41, 160])
+async def test_topics_that_a_filter_passes_by_are_work_whether_they_match_or_not(engine: Engine, places: int) -> None:
+    # Each has a first place that the filter has, and a last one that it has not.
+    rows = [envelope(number, number, topic=bytes([number % 40, 200 + number % 5, 250, 0])) for number in range(200)]
+    await engine.archive.save(rows, 1)
+    asked = query(bloom=sum(1 << place for place in range(places)))
+    page = await engine.archive.page(asked)
+    assert page.raws == answer(asked, rows) == []
+    seen = len({row.topic for row in rows}) if places > 40 else 0
+    assert page.looked == seen + (places if places > 40 else places**2)
+
+
+async def test_no_more_topics_are_passed_by_than_rows_may_be_looked_at(engine: Engine) -> None:
+    rows = [envelope(number, number, topic=bytes([number, 200, 250 - number % 2, 0])) for number in range(41)]
+    match = envelope(50, 50, topic=bytes([1, 2, 3, 0]))
+    await engine.archive.save([*rows, match], 1)
+    asked = query(bloom=sum(1 << place for place in range(60)))
+    bounds = Bounds(rows=20)
+    found, page = [], await engine.archive.page(asked, bounds)
+    while page.cursor is not None:
+        assert page.looked <= 2 * bounds.rows + 60
+        found += page.raws
+        page = await engine.archive.page(replace(asked, after=page.cursor), bounds)
+    assert [*found, *page.raws] == answer(asked, rows + [match]) == [match.raw]
 
 
 @both_orders

@@ -30,20 +30,21 @@ _ORDERS: Final = (
     {"{order}": "DESC", "{first}": "max", "{last}": "min", "{beyond}": "<", "{within}": ">= :low"},
 )
 
-NOTHING: Final = Page([], None, None, 0, False)
-
 
 def page(database: sqlite3.Connection, query: Query, bounds: Bounds) -> Page:
     """Answer a query."""
     low, high = _range(database, query)
     most = min(query.limit, bounds.rows)
-    way = plans.choose(database, query, low, high, most + 1) if low <= high else None
+    way, chosen = (
+        plans.choose(database, query, low, high, most + 1, bounds.rows) if low <= high else plans.Choice(None)
+    )
     if way is None:
-        return NOTHING
+        return Page([], None, None, chosen, False)
     search = _Search(database, way, query.descending, low, high, bounds)
     with _one_moment(database) if way.walks else nullcontext():
         found = search.find(most)
         looked, stop = search.looked(found)
+    looked += chosen
     last = keccak(found.raws[-1]) if found.raws else None
     if found.more:
         return Page(found.raws, last, cursor(found.at, last), looked, len(found.raws) < query.limit)
@@ -109,7 +110,7 @@ class _Search(NamedTuple):
     def looked(self, found: _Found) -> tuple[int, int | None]:
         """Tell how much was looked at, and where a walk stopped because of its bound, if it did."""
         if not self.way.walks:
-            return self.way.topics + len(found.raws) + found.more, None
+            return len(found.raws) + found.more, None
         if found.more:
             low, high = (found.at, self.high) if self.descending else (self.low, found.at)
             [(passed,)] = self._run(plans.COUNT, low, high, 0)

@@ -35,8 +35,6 @@ class Way(NamedTuple):
     """It takes :low and :high, both inclusive, :rows, at most so many that it gives, :most and :wanted."""
     wanted: str = "[]"
     """JSON: topics, or a filter's places."""
-    topics: int = 0
-    """How many it seeks."""
     walks: bool = False
     """Whether it passes by what does not match, until it passed by :most."""
 
@@ -100,38 +98,62 @@ _LET_THROUGH: Final = f"""
 _THERE: Final = """
 SELECT count(*), '[' || group_concat(topic) || ']', total(count),
     (SELECT envelopes FROM totals), (SELECT min(id) FROM envelopes), (SELECT max(id) FROM envelopes)
-FROM (SELECT topic, count FROM {among} AND first <= :high >> 31 AND last >= :low >> 31 LIMIT :topics)
+FROM (SELECT topic, count FROM topics WHERE topic IN (SELECT value FROM json_each(:wanted)) AND {near})
 """
 
-_NAMED: Final = "topics WHERE topic IN (SELECT value FROM json_each(:wanted))"
+_THERE_OF: Final = """
+SELECT count(here), '[' || group_concat(topic) FILTER (WHERE here) || ']', total(here),
+    (SELECT envelopes FROM totals), (SELECT min(id) FROM envelopes), (SELECT max(id) FROM envelopes), count(*)
+FROM (
+    SELECT passed.topic AS topic, CASE WHEN passed.places & 511 {set} AND passed.places >> 9 & 511 {set}
+        THEN (SELECT count FROM topics WHERE topic = passed.topic AND {near}) END AS here
+    FROM (SELECT topics.topic, topics.places FROM {among} LIMIT :passed) AS passed
+)
+"""
+"""What is passed by is counted, and bounded: it is work, whether it matches or not."""
 
-_PAIRS: Final = f"""
+_NEAR: Final = "first <= :high >> 31 AND last >= :low >> 31"
+
+_PAIRS: Final = """
     json_each(:wanted) AS a CROSS JOIN json_each(:wanted) AS b CROSS JOIN topics INDEXED BY topics_places
     ON places BETWEEN a.value * 262144 + b.value * 512 AND a.value * 262144 + b.value * 512 + 511
-    WHERE places & 511 {_SET}
 """
 
-_SINGLE: Final = f"""
+_SINGLE: Final = """
     json_each(:wanted) AS a CROSS JOIN topics INDEXED BY topics_places
     ON places BETWEEN a.value * 262144 AND a.value * 262144 + 262143
-    WHERE (places >> 9 & 511) {_SET} AND places & 511 {_SET}
 """
 
 
-def choose(database: sqlite3.Connection, query: Query, low: int, high: int, rows: int) -> Way | None:
-    """Choose a way to the first `rows` of the matches among these ids; None where no topic can match."""
+class Choice(NamedTuple):
+    """What was chosen, and what it took to choose."""
+
+    way: Way | None
+    """None: no topic can match."""
+    looked: int = 0
+    """Topics that were passed by, and places of the filter where some were looked for."""
+
+
+def choose(database: sqlite3.Connection, query: Query, low: int, high: int, rows: int, most: int) -> Choice:
+    """Choose a way to the first `rows` of the matches among these ids; at most `most` topics are passed by for it."""
+    given: dict[str, Any] = {"low": low, "high": high}
     if query.topics is not None:
         numbers = ids.numbers(query.topics)
-        return _by_topics(_there(database, _NAMED, numbers, low, high, len(numbers)), low, high, rows)
+        [found] = _run(database, _THERE, **given, wanted=_json(numbers))
+        return Choice(_by_topics(_There(*found), low, high, rows), len(numbers))
     if query.bloom is None or query.bloom == FULL:
-        return Way(EVERYTHING)
+        return Choice(Way(EVERYTHING))
     places = [place for place in range(FULL.bit_length()) if query.bloom >> place & 1]
+    looked = 0
     if len(places) <= SPARSE:
-        among = _PAIRS if len(places) <= PAIRED else _SINGLE
-        there = _there(database, among, places, low, high, MOST_TOPICS + 1)
-        if there.topics <= MOST_TOPICS:
-            return _by_topics(there, low, high, rows)
-    return Way(WALK.replace("{matches}", _LET_THROUGH), _json(places), walks=True)
+        pairs = len(places) <= PAIRED
+        statement = _THERE_OF.replace("{among}", _PAIRS if pairs else _SINGLE)
+        [(*found, passed)] = _run(database, statement, **given, wanted=_json(places), passed=most)
+        there = _There(*found)
+        looked = passed + (len(places) ** 2 if pairs else len(places))
+        if there.topics <= MOST_TOPICS and passed < most:
+            return Choice(_by_topics(there, low, high, rows), looked)
+    return Choice(Way(WALK.replace("{matches}", _LET_THROUGH), _json(places), walks=True), looked)
 
 
 class _There(NamedTuple):
@@ -147,24 +169,22 @@ class _There(NamedTuple):
     """Ids."""
 
 
-def _there(database: sqlite3.Connection, among: str, wanted: Iterable[int], low: int, high: int, most: int) -> _There:
-    statement = _THERE.replace("{among}", among)
-    given: dict[str, Any] = {"wanted": _json(wanted), "low": low, "high": high, "topics": most}
-    [row] = database.execute(statement, given).fetchall()
-    return _There(*row)
+def _run(database: sqlite3.Connection, statement: str, **given: Any) -> list[Any]:
+    statement = statement.replace("{near}", _NEAR).replace("{set}", _SET)
+    return database.execute(statement, given).fetchall()
 
 
 def _by_topics(there: _There, low: int, high: int, rows: int) -> Way | None:
     if not there.topics:
         return None
     if there.matches <= max(rows, 4 * there.topics):
-        return Way(FEW, there.wanted, there.topics)
+        return Way(FEW, there.wanted)
     # As if all were spread evenly; if they are not, it takes longer.
     share = (min(high, there.newest) - max(low, there.oldest) + 1) / (there.newest - there.oldest + 1)
     passed = there.envelopes * min(share, rows / there.matches)
     if passed < SEEK * (there.topics + min(rows, there.matches * share)):
         return Way(WALK.replace("{matches}", _OF_TOPICS), there.wanted, walks=True)
-    return Way(MERGE, there.wanted, there.topics)
+    return Way(MERGE, there.wanted)
 
 
 def _json(numbers: Iterable[int]) -> str:
