@@ -226,7 +226,8 @@ def _words(wanted: msgspec.inspect.Type) -> str:
     if isinstance(wanted, msgspec.inspect.BoolType):
         return "true or false"
     if isinstance(wanted, msgspec.inspect.VarTupleType):
-        return "a list of texts"
+        one = wanted.item_type
+        return "a list of texts" if isinstance(one, msgspec.inspect.StrType) else f"a list of {_words(one)}"
     return "a name" if isinstance(wanted, msgspec.inspect.StrType) and wanted.min_length else "a text"
 
 

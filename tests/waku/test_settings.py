@@ -78,6 +78,7 @@ def test_what_cannot_mean_anything_is_refused_by_name(name: str) -> None:
         ('peer = ["enode://nobody"]', r"restante\.toml: peer: not an enode URL"),
         ('topics = ["xyz"]', r"restante\.toml: topics: 'xyz' is no topic"),
         ("topics = [1]", r"restante\.toml: topics: \[1\] is not a list of texts"),
+        ('requests = ["all"]', r"restante\.toml: requests: \['all'\] is not a list of envelope or plain"),
         ('listen = "nowhere"', r"restante\.toml: listen: 'nowhere' is not HOST:PORT"),
         ('admin = "nowhere"', r"restante\.toml: admin: 'nowhere' is not HOST:PORT"),
         ("retention = nan", r"restante\.toml: retention: nan is not a number from 0 to 36525"),
