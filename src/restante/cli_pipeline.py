@@ -176,8 +176,9 @@ def _run(
         def spark() -> SparkSession:
             if not begun:
                 settings = {"spark.driver.memory": memory}
-                with steps.step("Spark"):
+                with steps.step("Spark") as step:
                     begun.append(stack.enter_context(session(master, remote, settings=settings, verbose=verbose)))
+                    step.done("ready")
             return begun[0]
 
         steps = Steps(what)

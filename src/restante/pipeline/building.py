@@ -62,6 +62,7 @@ def build(
             continue
         rows = 0
         if days:
+            run.spark()  # begun before the step: see restante.pipeline.ingest
             with run.steps.step(each.table.name, run.tasks) as step:
                 rows = _build(run, each, target, inputs, days, step, up_to_date=only is None)
                 step.done(f"{_counted(days)}, {rows:,} rows")

@@ -84,6 +84,7 @@ def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool)
     if span.why:
         rows = ", and its rows replaced" if span.replace else ""
         run.steps.say(f"source {source.name}: {table.name} is read anew{rows}: {span.why}")
+    run.spark()  # begun before the step: who shows a step asks for its tasks from another thread
     with run.steps.step(f"{source.name}: {table.name}", run.tasks) as step:
         ledger = _read(run, source, opened, span, target)
         step.done(f"{ledger.read:,} rows")
