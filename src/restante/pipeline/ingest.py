@@ -59,6 +59,20 @@ class Taken(NamedTuple):
     """Why nothing of the source was taken from here on."""
 
 
+def recognised(specs: Sequence[str]) -> tuple[list[Source], list[Taken]]:
+    """Tell what the sources are, as the operator named them; of those that cannot be read, only why.
+
+    Raises Misuse where one is of no known kind, or there is none.
+    """
+    found, unread = [], []
+    for spec in specs:
+        try:
+            found.append(from_.recognise(spec))
+        except SourceError as error:
+            unread.append(Taken(from_.parse(spec).name, "", None, failure=str(error)))
+    return found, unread
+
+
 def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[Taken]:
     """Take what is new at all sources, or only tell what that is (`plan`).
 
