@@ -66,17 +66,17 @@ def ingest(
     """Take what is new at servers' databases, timing logs, archives and envelope files into the lake."""
     from restante.pipeline import ingest as ingesting
     from restante.pipeline.schemas import CLEAN
-    from restante.pipeline.sources import recognise
+    from restante.pipeline.sources import parse
 
     if not source:
         raise Misuse("nothing to read: name a source, --source NAME=PATH")
-    sources = [recognise(each) for each in source]
-    names = [each.name for each in sources]
+    names = [parse(each).name for each in source]
     if twice := {name for name in names if names.count(name) > 1}:
         raise Misuse(f"--source: {min(twice)} is named twice; every source needs a name of its own")
+    sources, unread = ingesting.recognised(source)
     kept = _kept(keep, CLEAN)
     with _run("ingest", lake, write=not plan, local=True, memory=memory, verbose=verbose) as run:
-        found = ingesting.ingest(run, sources, plan=plan)
+        found = [*ingesting.ingest(run, sources, plan=plan), *unread]
         _drop(run, kept, plan=plan)
     print("\n".join(_shown(found, plan=plan)))
     if any(taken.failure for taken in found):
@@ -176,8 +176,9 @@ def _run(
         def spark() -> SparkSession:
             if not begun:
                 settings = {"spark.driver.memory": memory}
-                with steps.step("Spark"):
+                with steps.step("Spark") as step:
                     begun.append(stack.enter_context(session(master, remote, settings=settings, verbose=verbose)))
+                    step.done("ready")
             return begun[0]
 
         steps = Steps(what)

@@ -84,6 +84,21 @@ def test_a_day_whose_rows_were_dropped_by_age_stays_as_it_was_built(world: World
     assert days(world) == {FIRST: 1, SECOND: 1, THIRD: 2}
 
 
+def test_a_day_whose_rows_are_gone_is_not_built_of_a_late_one_when_more_is_kept_later(
+    world: World, tmp_path: Path
+) -> None:
+    spec = f"relay={tmp_path / 'a'}"
+    with ours(tmp_path / "a", *(nameplate(0, started=T0 - day * DAY) for day in range(3)), current(None)) as server:
+        world.ingest(spec)
+        outcomes(world)
+        assert world.keep("nameplates", THIRD) == 2
+        server.write(*(nameplate(9, started=T0 - day * DAY) for day in (1, 2)))
+        world.ingest(spec)
+        assert world.keep("nameplates", SECOND) == 1
+        assert outcomes(world).days == []
+    assert days(world) == {FIRST: 1, SECOND: 1, THIRD: 1}
+
+
 def test_days_are_built_some_at_a_time_where_they_have_many_rows(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,9 @@ def test_from_a_server_to_a_query(tmp_path: Path) -> None:
         "relay: mailboxes: 1 rows read: 1 clean",
         "relay: client_versions: 1 rows read: 1 clean",
     ]
-    assert taken.stderr.startswith("ingest: relay: nameplates: 1 rows, ")
+    first, second, *_ = taken.stderr.splitlines()
+    assert first.startswith("ingest: Spark: ready, ")
+    assert second.startswith("ingest: relay: nameplates: 1 rows, ")
     assert "WARN" not in taken.stderr
     planned = run("build", "--lake", lake, "--plan").stdout.splitlines()
     assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in planned
@@ -48,6 +50,25 @@ def test_from_a_server_to_a_query(tmp_path: Path) -> None:
         database.execute(run("sql", "--lake", lake).stdout)
         found = database.execute("SELECT kind, ended, happy, lonely FROM outcomes ORDER BY kind").fetchall()
     assert found == [("claimed", 1, 0, 1), ("nameplate", 1, 1, 0)]
+
+
+def test_a_plan_tells_what_would_be_read_before_there_is_a_lake(tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        said = run("ingest", "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}", "--plan")
+    assert "relay: nameplates: 1 rows to read" in said.stdout.splitlines()
+    assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("broken", [b"SQLite format 3\0" + bytes(100), b"SQLite format 3\0"])
+def test_of_a_damaged_source_there_is_a_sentence_and_the_others_go_on(tmp_path: Path, broken: bytes) -> None:
+    (tmp_path / "torn").write_bytes(broken)
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        given = ("--source", f"torn={tmp_path / 'torn'}", "--source", f"relay={tmp_path / 'a'}")
+        said = run("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
+    assert said.stderr == ""
+    first, *_, last = said.stdout.splitlines()
+    assert first == "relay: nameplates: 1 rows to read"
+    assert last.startswith(f"source torn: {tmp_path / 'torn'} is damaged")
 
 
 def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(world: World, tmp_path: Path) -> None:

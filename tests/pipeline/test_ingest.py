@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
-from pipeline.runs import World, no_spark
+from pipeline.runs import Quiet, World, no_spark
 from pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours
 from restante.errors import StoreError
 from restante.mailbox.model import Change
@@ -19,6 +22,7 @@ from restante.pipeline.lake import Lake
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.usage import Usage
+from restante.pipeline.steps import Step, Tasks
 from takeover.sources import Their
 
 DAY = 86_400.0
@@ -262,3 +266,34 @@ def test_a_lake_that_cannot_be_written_is_said(world: World, tmp_path: Path) -> 
         log.write_text("torn")
         with pytest.raises(StoreError, match="damaged"):
             world.ingest(f"relay={tmp_path / 'a'}")
+
+
+class Watched(Quiet):
+    """Steps that keep in what order they and Spark began."""
+
+    def __init__(self, order: list[str]) -> None:
+        super().__init__()
+        self._order = order
+
+    @contextmanager
+    def step(self, name: str, tasks: Tasks = lambda: None) -> Iterator[Step]:
+        self._order.append(name)
+        with super().step(name, tasks) as step:
+            yield step
+
+
+def test_spark_is_begun_before_a_step_whose_tasks_another_thread_asks_for(world: World, tmp_path: Path) -> None:
+    order: list[str] = []
+    session, world.steps = world.spark(), Watched(order)
+
+    def begin() -> SparkSession:
+        order.append("Spark")
+        return session
+
+    world.spark = begin
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+    assert order[:2] == ["Spark", "relay: nameplates"]
+    order.clear()
+    world.build(only="outcomes")
+    assert order[:2] == ["Spark", "outcomes"]

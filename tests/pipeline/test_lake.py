@@ -54,8 +54,10 @@ def test_who_reads_makes_nothing(tmp_path: Path) -> None:
         assert lake.tables() == []
     assert restante.pipeline.files(tmp_path, "nameplates") == []
     assert sorted(tmp_path.rglob("*")) == before
-    with pytest.raises(Misuse, match="there is no lake"), Lake.open(tmp_path / "other", write=False, make=True):
+    with pytest.raises(Misuse, match="there is no lake"), Lake.open(tmp_path / "other", write=False):
         pass
+    with Lake.open(tmp_path / "other", write=False, make=True) as planned:
+        assert planned.table(LETTERS).version is None
     assert not (tmp_path / "other").exists()
 
 

@@ -19,7 +19,7 @@ from pipeline.runs import World
 from pipeline.servers import T0, TERMS
 from pipeline.taking import Row, Took, rows_of, take
 from restante.errors import Misuse
-from restante.pipeline.sources import SourceError, recognise, traces
+from restante.pipeline.sources import SourceError, recognise, tasks, traces
 from restante.pipeline.sources.logs import LARGEST
 from waku.fixed import examples
 
@@ -229,6 +229,21 @@ UNPARSABLE: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
     "an empty list": (b"[]", [], 0),
     "nothing": (b"", [], 0),
 }
+
+
+def test_many_small_logs_are_few_tasks_and_a_large_one_is_one_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100):
+        (tmp_path / f"{number:03}.json").write_bytes(log({"start": T0 + number}))
+    (tmp_path / "050.json").write_bytes(log({}) + b" " * tasks.SMALL)
+    monkeypatch.setattr(tasks, "frame", lambda _spark, _table, found: found)
+    with recognise(f"main={tmp_path}").opened(tmp_path / "scratch", print, TERMS) as opened:
+        span = opened.span("client_events", {})
+        assert span is not None
+        found: Any = opened.rows(None, span)  # type: ignore[arg-type]
+    assert len(found) == 3
+    assert sum(batch.num_rows for task in found for batch in task.batches()) == span.counted == 100
 
 
 @pytest.mark.parametrize("name", UNPARSABLE)

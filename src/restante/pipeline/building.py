@@ -62,6 +62,7 @@ def build(
             continue
         rows = 0
         if days:
+            run.spark()  # begun before the step: see restante.pipeline.ingest
             with run.steps.step(each.table.name, run.tasks) as step:
                 rows = _build(run, each, target, inputs, days, step, up_to_date=only is None)
                 step.done(f"{_counted(days)}, {rows:,} rows")
@@ -90,7 +91,8 @@ def _built(target: LakeTable) -> Mapping[str, int]:
 
 def _kept(each: Build, name: str, table: LakeTable) -> date:
     """Give the first day that can be built from what an input still has."""
-    kept = next((note.kept for note in table.notes() if note.kept), None)
+    # The last of all: what was dropped once does not come back where more is kept later, but late rows may come.
+    kept = max((note.kept for note in table.notes() if note.kept), default=None)
     if kept is None:
         return date.min
     return max(day for day in each.touches(name, {date.fromisoformat(kept)}))

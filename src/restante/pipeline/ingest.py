@@ -59,6 +59,20 @@ class Taken(NamedTuple):
     """Why nothing of the source was taken from here on."""
 
 
+def recognised(specs: Sequence[str]) -> tuple[list[Source], list[Taken]]:
+    """Tell what the sources are, as the operator named them; of those that cannot be read, only why.
+
+    Raises Misuse where one is of no known kind, or there is none.
+    """
+    found, unread = [], []
+    for spec in specs:
+        try:
+            found.append(from_.recognise(spec))
+        except SourceError as error:
+            unread.append(Taken(from_.parse(spec).name, "", None, failure=str(error)))
+    return found, unread
+
+
 def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[Taken]:
     """Take what is new at all sources, or only tell what that is (`plan`).
 
@@ -84,6 +98,7 @@ def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool)
     if span.why:
         rows = ", and its rows replaced" if span.replace else ""
         run.steps.say(f"source {source.name}: {table.name} is read anew{rows}: {span.why}")
+    run.spark()  # begun before the step: who shows a step asks for its tasks from another thread
     with run.steps.step(f"{source.name}: {table.name}", run.tasks) as step:
         ledger = _read(run, source, opened, span, target)
         step.done(f"{ledger.read:,} rows")

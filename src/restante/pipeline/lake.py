@@ -59,8 +59,9 @@ class Lake:
     def open(path: Path, *, write: bool, make: bool = False, first_day: date = FIRST_DAY) -> Iterator[Lake]:
         """Open a lake, for one writer at a time or any number of readers; `make` one where there is nothing.
 
-        `first_day` is a new lake's. Raises Misuse where there is none, something else is there, or another run is
-        writing to it; StoreError where it is damaged or cannot be written.
+        Who only reads and would `make` one has an empty one that is not there. `first_day` is a new lake's. Raises
+        Misuse where there is none, something else is there, or another run is writing to it; StoreError where it is
+        damaged or cannot be written.
         """
         place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: another machine has its own behind them
         if bad := _UNUSABLE.search(str(place)):
@@ -68,13 +69,14 @@ class Lake:
                 f"a lake's path may have no {bad[0]!r}, which other programs read as something else: {place}"
             )
         with contextlib.ExitStack() as stack:
-            if not (place / FILE).exists():
-                _check(place, make=write and make)
+            there = (place / FILE).exists()
+            if not there:
+                _check(place, make=make)
             if write:
                 stack.enter_context(_locked(place))
                 if not (place / FILE).exists():
                     _make(place, first_day)
-            yield Lake(place, _settings(place).first_day, write=write)
+            yield Lake(place, _settings(place).first_day if there or write else first_day, write=write)
 
     def table(self, table: Table) -> LakeTable:
         """Give a table as it is now, be there a commit or none. Raises as LakeTable does."""

@@ -87,15 +87,13 @@ class Files:
         )
 
     def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give it: each file is a task, since what it has twice must be seen."""
+        """Give it: no file is cut into tasks, since what it has twice must be seen."""
         from restante.pipeline.sources import tasks  # and Spark
 
         latest = int(self._terms.now)
-        return tasks.frame(
-            spark,
-            ARCHIVED,
-            [Piece(self._files[part.name], self._origin(part.name), latest) for part in span.parts],
-        )
+        files = [(part.name, self._files[part.name]) for part in span.parts]
+        pieces = ((Piece(file, self._origin(name), latest), file.size) for name, file in files)
+        return tasks.frame(spark, ARCHIVED, tasks.together(pieces))
 
     def _origin(self, digest: str) -> Origin:
         return Origin(self._name, digest, self._files[digest].shown, self._terms.first_day)

@@ -148,10 +148,9 @@ class Logs:
 
         if span.table == SERVER_COMMANDS.name:
             return tasks.frame(spark, SERVER_COMMANDS, list(chain.from_iterable(map(self._pieces, span.parts))))
-        files = [
-            Piece(self._logs[part.name], part.name, self._server, self._name, self._limits) for part in span.parts
-        ]
-        return tasks.frame(spark, CLIENT_EVENTS, files)
+        files = [(part.name, self._logs[part.name]) for part in span.parts]
+        pieces = ((Piece(file, name, self._server, self._name, self._limits), file.size) for name, file in files)
+        return tasks.frame(spark, CLIENT_EVENTS, tasks.together(pieces))
 
     def _pieces(self, part: Part) -> Iterator[Task]:
         new = self._grown[part.name]

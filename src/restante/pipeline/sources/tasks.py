@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -21,12 +21,40 @@ from restante.pipeline.sources import rows
 
 FORMAT: Final = "restante.tasks"
 
+SMALL: Final = 4 << 20
+"""Bytes from which a task is one by itself: Spark takes a tenth of a second for each, a client's log has 8 kB."""
+
 
 class Task(Protocol):
     """A part of what is to be read."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read it: the columns of restante.pipeline.sources.rows."""
+
+
+class Several(NamedTuple):
+    """Small tasks, one after the other."""
+
+    each: tuple[Task, ...]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read them all."""
+        for task in self.each:
+            yield from task.batches()
+
+
+def together(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
+    """Make few tasks of many small ones, each with its bytes; their order stays."""
+    found: list[Task] = []
+    some: list[Task] = []
+    size = 0
+    for task, more in tasks:
+        if some and size + more > SMALL:
+            found.append(Several(tuple(some)))
+            some, size = [], 0
+        some.append(task)
+        size += more
+    return [*found, Several(tuple(some))] if some else found
 
 
 def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:

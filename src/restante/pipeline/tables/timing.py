@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 AWAY_US: Final = 86_400_000_000
 """How far an answer, or the server's clock, may be from the sending: a day is read with its neighbours."""
 
+FAR: Final = 1e11
+"""Seconds since 1970 that no clock shows (the year 5138), before or after: anybody may write 1e300 into a log, and
+in microseconds, or as a difference, that would fit into no BIGINT."""
+
 STAMP: Final = 1.5e-6
 """Seconds by which a server_tx may differ from its trace's: the wire has it in whole microseconds."""
 
@@ -89,7 +93,8 @@ def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _us(seconds: str) -> Expression:
-    return f.floor(f.col(seconds) * 1_000_000 + 0.5)
+    """Give a time in microseconds; NULL for what is none."""
+    return f.when(f.abs(seconds) < FAR, f.floor(f.col(seconds) * 1_000_000 + 0.5))
 
 
 def _exchanges(events: DataFrame) -> DataFrame:
