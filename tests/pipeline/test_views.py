@@ -113,15 +113,15 @@ def test_to_name_the_pipeline_loads_nothing() -> None:
     assert said == "[]\n"
 
 
-def test_no_spark_is_loaded_to_look_at_a_lake(lake: Path) -> None:
+def test_no_java_is_started_to_look_at_a_lake(lake: Path) -> None:
     code = (
-        "import sys, restante.pipeline\n"
-        "print(len(restante.pipeline.files(sys.argv[1], 'nameplates')), 'pyspark' in sys.modules)"
+        "import sys, pyspark, restante.pipeline\n"
+        "print(len(restante.pipeline.files(sys.argv[1], 'nameplates')), pyspark.SparkContext._gateway)"
     )
     said = subprocess.run(
         [sys.executable, "-c", code, str(lake)], capture_output=True, check=True, text=True, timeout=60
     ).stdout
-    assert said == "1 False\n"
+    assert said == "1 None\n"
 
 
 def test_every_type_of_the_lake_has_a_name_in_every_reader() -> None:
