@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -179,11 +181,32 @@ def _run(
                 with steps.step("Spark") as step:
                     begun.append(stack.enter_context(session(master, remote, settings=settings, verbose=verbose)))
                     step.done("ready")
+                _end_at_once(scratch)  # Spark has set a handler of its own
             return begun[0]
 
         steps = Steps(what)
         scratch = stack.enter_context(_scratch(opened, alone=write))
+        _end_at_once(scratch)
         yield Run(opened, uuid.uuid4().hex, time.time, spark, steps, scratch)
+
+
+def _end_at_once(scratch: Path) -> None:
+    """On SIGINT and SIGTERM remove the copies, say one sentence and end.
+
+    A run may be killed at any moment, so there is nothing to undo. To have Spark stop its jobs first would take
+    seconds and print what its threads think of it; its Java ends when we are gone.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        shutil.rmtree(scratch, ignore_errors=True)
+        cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a live line had hidden it
+        words = "stopped; what is committed stays, the rest is done when this is run again"
+        sys.stderr.write(f"{cursor}restante: {words}\n")
+        sys.stderr.flush()
+        os._exit(128 + number)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, end)
 
 
 @contextmanager
