@@ -172,4 +172,4 @@ def _span(dice: Random, log: str, place: int, server: str | None, start: float) 
 def _timed(dice: Random, place: int) -> Values:
     us, day = dice.choice((None, -_long(dice), _long(dice))), _time(dice).date()
     server = dice.choice((None, "main"))
-    return ("0", place, server, "add", dice.choice(("queue", "commit")), us, None, day, dice.choice(SOURCES))
+    return ("0", place, server, "add", dice.choice(("queue", "commit")), us, None, None, day, dice.choice(SOURCES))
