@@ -291,7 +291,7 @@ def _us(time: datetime) -> int:
 
 
 def _known(row: Mapping[str, Any]) -> bool:
-    return row["blur_us"] is None or HOUR % row["blur_us"] == 0
+    return row["blur_us"] is None or row["blur_us"] <= HOUR
 
 
 ORACLES: Mapping[str, Callable[[Inputs], Rows]] = {

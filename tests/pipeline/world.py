@@ -14,7 +14,7 @@ DAY = datetime(2026, 3, 10, tzinfo=UTC)
 SOURCES = ("main", "second")
 APPS = ("lothar.com/wormhole/text-or-file-xfer", "<b>app</b>", "=1+1", "\u001b[31m", "", "other")
 RESULTS = ("happy", "happy", "happy", "lonely", "errory", "scary", "pruney", "crowded")
-BLURS = (None, None, None, None, 1_000_000, 60_000_000, 3_600_000_000, 7_000_000_000)
+BLURS = (None, None, None, None, 1_000_000, 7_000_000, 60_000_000, 3_600_000_000, 7_000_000_000)
 SECOND = 1_000_000
 
 
