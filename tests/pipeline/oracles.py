@@ -206,20 +206,16 @@ def _log(events: list[dict[str, Any]], lines: Mapping[Any, list[dict[str, Any]]]
 
     def write(event: dict[str, Any], what: str, phase: str, us: int | None, error: int | None) -> None:
         error = None if us is None else error
+        _, behind = best.get(event["day"], (None, None))
         key = (event["file"], event["id"], event["server"])
-        rows[*key, what, phase, us, error, event["day"], event["source"]] += 1
+        ahead = None if behind is None else -behind
+        rows[*key, what, phase, us, error, ahead, event["day"], event["source"]] += 1
 
     for event in events:
         if event["name"] == "ws_send":
             exchanges.append((event, *_exchange(event, events, lines)))
         elif event["name"] == "ws_receive" and event["command"] == "message" and event["own"] is False:
             theirs.append(event)
-        phase = {"user": "human", "crypto": "crypto"}.get(event["waiting"] or "")
-        phase = phase or {"transit connect": "transit connect", "tx file": "transfer", "rx file": "transfer"}.get(
-            event["name"]
-        )
-        if phase:
-            write(event, event["name"], phase, _less(_micros(event["stop"]), _micros(event["start"])), None)
     best: dict[date, tuple[int, int]] = {}
     for event, rx, tx, heard, _ in exchanges:
         if rx is not None and tx is not None and heard is not None:
@@ -227,6 +223,13 @@ def _log(events: list[dict[str, Any]], lines: Mapping[Any, list[dict[str, Any]]]
             found = (heard - sent_at) - (tx - rx), ((rx - sent_at) + (tx - heard)) // 2
             if found[0] >= 0:
                 best[event["day"]] = min(found, best.get(event["day"], found))
+    for event in events:
+        phase = {"user": "human", "crypto": "crypto"}.get(event["waiting"] or "")
+        phase = phase or {"transit connect": "transit connect", "tx file": "transfer", "rx file": "transfer"}.get(
+            event["name"]
+        )
+        if phase:
+            write(event, event["name"], phase, _less(_micros(event["stop"]), _micros(event["start"])), None)
     for event, rx, tx, heard, line in exchanges:
         delay, offset = best.get(event["day"], (None, None))
         error = None if delay is None else -(-delay // 2)
@@ -288,7 +291,7 @@ def _us(time: datetime) -> int:
 
 
 def _known(row: Mapping[str, Any]) -> bool:
-    return row["blur_us"] is None or HOUR % row["blur_us"] == 0
+    return row["blur_us"] is None or row["blur_us"] <= HOUR
 
 
 ORACLES: Mapping[str, Callable[[Inputs], Rows]] = {

@@ -71,6 +71,20 @@ def test_of_a_damaged_source_there_is_a_sentence_and_the_others_go_on(tmp_path: 
     assert last.startswith(f"source torn: {tmp_path / 'torn'} is damaged")
 
 
+def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
+    for name in ("trace", "usage.sqlite"):
+        (tmp_path / name).touch()
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        named = {"trace": "trace", "theirs": "usage.sqlite", "relay": "a"}
+        given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
+        said = run("ingest", "--lake", tmp_path / "lake", *given, "--plan")
+    assert "relay: nameplates: 1 rows to read" in said.stdout.splitlines()
+    assert said.stderr.splitlines() == [
+        f"ingest: source {name}: {tmp_path / named[name]} is empty: nothing was written to it yet"
+        for name in ("trace", "theirs")
+    ]
+
+
 def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(world: World, tmp_path: Path) -> None:
     torn = tmp_path / "torn.sqlite"
     torn.write_bytes(b"SQLite format 3\0" + bytes(100))

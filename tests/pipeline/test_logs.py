@@ -167,6 +167,19 @@ def test_a_trace_that_is_shorter_than_it_was_is_said_and_left_out(tmp_path: Path
     assert second.said == [f"source main: {path} is shorter than it was, and left out"]
 
 
+def test_a_trace_that_was_only_just_rotated_has_nothing_new_and_is_said_to_be_empty(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(b"".join(LINES[:3]))
+    first = commands(path)
+    path.rename(tmp_path / "trace.1")
+    path.write_bytes(b"")
+    empty = commands(path, first)
+    assert empty.span is None
+    assert empty.said == [f"source main: {path} is empty: nothing was written to it yet"]
+    path.write_bytes(LINES[7])
+    assert (ids(commands(path, first)), commands(path, first).said) == ([7], [])
+
+
 def test_a_line_that_does_not_end_for_long_costs_no_other(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(LINES[0] + b"x" * (3 * traces.LONGEST) + b"\n" + LINES[1])

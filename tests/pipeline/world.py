@@ -14,7 +14,7 @@ DAY = datetime(2026, 3, 10, tzinfo=UTC)
 SOURCES = ("main", "second")
 APPS = ("lothar.com/wormhole/text-or-file-xfer", "<b>app</b>", "=1+1", "\u001b[31m", "", "other")
 RESULTS = ("happy", "happy", "happy", "lonely", "errory", "scary", "pruney", "crowded")
-BLURS = (None, None, None, None, 1_000_000, 60_000_000, 3_600_000_000, 7_000_000_000)
+BLURS = (None, None, None, None, 1_000_000, 7_000_000, 60_000_000, 3_600_000_000, 7_000_000_000)
 SECOND = 1_000_000
 
 
@@ -172,4 +172,4 @@ def _span(dice: Random, log: str, place: int, server: str | None, start: float) 
 def _timed(dice: Random, place: int) -> Values:
     us, day = dice.choice((None, -_long(dice), _long(dice))), _time(dice).date()
     server = dice.choice((None, "main"))
-    return ("0", place, server, "add", dice.choice(("queue", "commit")), us, None, day, dice.choice(SOURCES))
+    return ("0", place, server, "add", dice.choice(("queue", "commit")), us, None, None, day, dice.choice(SOURCES))

@@ -157,12 +157,11 @@ def kinds() -> tuple[Kind, ...]:
 def recognise(spec: str) -> Source:
     """Tell what a source is, by what is in the file or directory, never by its name.
 
+    An empty file is taken for a trace: one that was just rotated, or the file of a server that just began.
     Raises Misuse where it is of no known kind, or there is none; SourceError where it is one that cannot be read.
     """
     named = parse(spec)
     look = _look(named.path)
-    if look.files is None and not look.head:
-        raise Misuse(f"{named.path} is empty: nothing tells what it is to hold (source {named.name})")
     for kind in kinds():
         source = kind(named, look)
         if source is not None:

@@ -62,7 +62,10 @@ class LogsSource:
     @contextmanager
     def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Logs]:  # noqa: ARG002 - nothing is copied
         """See what files there are. Raises SourceError."""
-        yield Logs(self.name, self._server, paths.files(self.path), terms, say)
+        found = paths.files(self.path)
+        if not any(file.size for file in found):
+            say(f"source {self.name}: {self.path} is empty: nothing was written to it yet")
+        yield Logs(self.name, self._server, found, terms, say)
 
 
 class Logs:

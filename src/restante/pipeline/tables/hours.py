@@ -1,4 +1,8 @@
-"""How many lived at once, and which hours are busy: by server, day and hour (UTC)."""
+"""How many lived at once, and which hours are busy: by server, day and hour (UTC).
+
+Servers may blur their times: round them down to a multiple of some seconds. Blurred by up to an hour, a row is
+counted in the hour that its time shows, which may be the one before its own; by more than that, it has none.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ days; with each day more, a late row would have one more day built anew."""
 LONGEST_US: Final = REACH * 24 * HOUR_US
 
 DAY: Final = Column("day", "DATE", "the UTC day")
-HOUR: Final = Column("hour", "INT", "0 to 23, UTC; NULL: rows blurred so far that their hour is not known", null=True)
+HOUR: Final = Column("hour", "INT", "0 to 23, UTC; NULL: rows blurred beyond an hour", null=True)
 
 PRESSURE: Final = Table(
     "pressure",
@@ -56,8 +60,8 @@ BUSY_HOURS: Final = Table(
 
 
 def told() -> Expression:
-    """Tell whether a row's hour is known: it is where the blur goes into an hour without a rest."""
-    return f.col("blur_us").isNull() | (f.lit(HOUR_US) % f.col("blur_us") == 0)
+    """Tell whether a row's time tells its hour, or the one after it: a blur is that far off at most."""
+    return f.col("blur_us").isNull() | (f.col("blur_us") <= HOUR_US)
 
 
 def pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:

@@ -14,7 +14,8 @@ The server's part is known where its trace has the command: same id, and the sam
 says it) or, for what has no echo, the same server_tx. The network's parts need both clocks. A log's offset to its
 server is estimated a day as NTP does (RFC 5905, section 8): of all exchanges sent at t0, come at t1, answered at t2
 and heard at t3, take that with the least delay (t3 - t0) - (t2 - t1); then the offset is ((t1 - t0) + (t2 - t3)) / 2,
-and wrong by at most half that delay, since the way out or the way back may have taken all of it.
+and wrong by at most half that delay, since the way out or the way back may have taken all of it. The table has it as
+seen from the server: `offset_us` is how far the client's clock is ahead.
 """
 
 from __future__ import annotations
@@ -62,11 +63,19 @@ TIMING: Final = Table(
         PHASE,
         Column("us", "BIGINT", "how long; NULL: that is not known. Below zero: clocks went apart", null=True),
         Column("error_us", "BIGINT", "of the network's: how wrong it may be; of others NULL", null=True),
+        Column(
+            "offset_us",
+            "BIGINT",
+            "the client's clock less the server's, of this log and day: above zero, the client's is ahead;"
+            " NULL: no exchange told",
+            null=True,
+        ),
         Column("day", "DATE", "the UTC day of the event, by the client's clock"),
         SOURCE,
     ),
 )
-"""Invariants: where the parts of a round trip are known, they add up to it, but for roundings."""
+"""Invariants: where the parts of a round trip are known, they add up to it, but for roundings; a log and day has one
+`offset_us`."""
 
 TIMES: Final = Table(
     "times",
@@ -81,6 +90,7 @@ TIMES: Final = Table(
 
 _LOG: Final = ("source", "file")
 _EVENT: Final = (*_LOG, "id", "day", "server")
+_ROW: Final = (*_EVENT, "what", "phase", "us", "error_us", "offset_us")
 
 
 def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -88,8 +98,9 @@ def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
     events = inputs["client_events"]
     sent = _with_partner(_exchanges(events), inputs["server_commands"])
     offsets = _offsets(sent)
-    theirs = _messages_of_others(events)
-    return _phases(_by_clock(sent, offsets)).unionAll(_heard(_by_clock(theirs, offsets))).unionAll(_spans(events))
+    phases = _phases(_by_clock(sent, offsets))
+    heard = _heard(_by_clock(_messages_of_others(events), offsets))
+    return phases.unionAll(heard).unionAll(_by_clock(_spans(events), offsets.drop("error_us")).select(*_ROW))
 
 
 def _us(seconds: str) -> Expression:
@@ -144,7 +155,7 @@ def _with_partner(sent: DataFrame, commands: DataFrame) -> DataFrame:
 
 
 def _offsets(sent: DataFrame) -> DataFrame:
-    """Estimate each log's clock a day: what to add to the client's time to have the server's."""
+    """Estimate each log's clock a day: what to take from the client's time to have the server's."""
     delay = (f.col("t3") - f.col("t0")) - (f.col("tx") - f.col("rx"))
     offset = f.floor(((f.col("rx") - f.col("t0")) + (f.col("tx") - f.col("t3"))) / 2)
     known = sent.select(*_LOG, "day", f.struct(delay.alias("delay"), offset.alias("offset")).alias("best"))
@@ -154,7 +165,7 @@ def _offsets(sent: DataFrame) -> DataFrame:
         .agg(f.min("best").alias("best"))
     )
     error = f.ceil(f.col("best.delay") / 2).alias("error_us")
-    return best.select(*_LOG, "day", f.col("best.offset").alias("offset"), error)
+    return best.select(*_LOG, "day", (-f.col("best.offset")).alias("offset_us"), error)
 
 
 def _by_clock(rows: DataFrame, offsets: DataFrame) -> DataFrame:
@@ -171,21 +182,22 @@ def _phases(sent: DataFrame) -> DataFrame:
     error, none = f.col("error_us"), f.lit(None)
     traced = f.col("traced")
     measured = {
-        "network out": (f.col("rx") - f.col("t0") - f.col("offset"), error),
+        "network out": (f.col("rx") - f.col("t0") + f.col("offset_us"), error),
         "commit": (f.when(traced, f.col("commit") - f.col("server_rx")), none),
         "queue": (f.when(traced, f.col("server_tx") - f.coalesce("commit", "server_rx")), none),
-        "network in": (f.col("t3") + f.col("offset") - f.col("tx"), error),
+        "network in": (f.col("t3") - f.col("offset_us") - f.col("tx"), error),
         "round trip": (f.col("t3") - f.col("t0"), none),
     }
     phases = f.explode(f.array(*(_phase(name, *measured[name]) for name in PHASES)))
-    rows = sent.select(*_EVENT, f.col("command").alias("what"), "traced", "commit", phases.alias("each"))
+    rows = sent.select(*_EVENT, f.col("command").alias("what"), "traced", "commit", phases.alias("each"), "offset_us")
     unchanged = (f.col("each.phase") == "commit") & f.col("traced") & f.col("commit").isNull()
-    return rows.where(~unchanged).select(*_EVENT, "what", "each.*")
+    return rows.where(~unchanged).select(*_EVENT, "what", "each.*", "offset_us")
 
 
 def _heard(theirs: DataFrame) -> DataFrame:
-    way = _phase("network in", f.col("t3") + f.col("offset") - f.col("tx"), f.col("error_us"))
-    return theirs.select(*_EVENT, f.col("command").alias("what"), way.alias("each")).select(*_EVENT, "what", "each.*")
+    way = _phase("network in", f.col("t3") - f.col("offset_us") - f.col("tx"), f.col("error_us"))
+    rows = theirs.select(*_EVENT, f.col("command").alias("what"), way.alias("each"), "offset_us")
+    return rows.select(*_EVENT, "what", "each.*", "offset_us")
 
 
 def _spans(events: DataFrame) -> DataFrame:
