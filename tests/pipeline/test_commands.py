@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,11 @@ import pytest
 
 from pipeline.runs import ENVIRONMENT, World
 from pipeline.servers import client, current, mailbox, nameplate, ours
+from restante.pipeline import cleaning, envelopes, timing
 from restante.pipeline.lake import Lake
+from restante.pipeline.tables import TABLES
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
 
 
 def run(*arguments: str | Path, ends: int = 0) -> subprocess.CompletedProcess[str]:
@@ -28,28 +33,55 @@ def run(*arguments: str | Path, ends: int = 0) -> subprocess.CompletedProcess[st
     return done
 
 
-def test_from_a_server_to_a_query(tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    with ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)):
-        source = f"relay={tmp_path / 'a'}"
-        taken = run("ingest", "--lake", lake, "--source", source)
+def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
+    shown = re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    ingest, build, sql, vacuum = (line for block in shown for line in block.splitlines())
+
+    def sh(line: str) -> subprocess.CompletedProcess[str]:
+        command = line.replace("./run", f"{sys.executable} -m restante")
+        return subprocess.run(
+            ["sh", "-c", command],
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=600,
+        )
+
+    with ours(tmp_path / "restante-data", nameplate(1), mailbox(2), client(3), current(None)):
+        taken = sh(ingest)
     assert taken.stdout.splitlines() == [
         "relay: nameplates: 1 rows read: 1 clean",
         "relay: mailboxes: 1 rows read: 1 clean",
         "relay: client_versions: 1 rows read: 1 clean",
     ]
-    first, second, *_ = taken.stderr.splitlines()
-    assert first.startswith("ingest: Spark: ready, ")
-    assert second.startswith("ingest: relay: nameplates: 1 rows, ")
+    assert "ingest: relay: nameplates: 1 rows, " in taken.stderr
     assert "WARN" not in taken.stderr
-    planned = run("build", "--lake", lake, "--plan").stdout.splitlines()
+    planned = run("build", "--lake", tmp_path / "restante-lake", "--plan").stdout.splitlines()
     assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in planned
-    built = run("build", "--lake", lake).stdout.splitlines()
+    built = sh(build).stdout.splitlines()
     assert "outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows" in built
+    sh(sql)
+    query = re.search(r"^    (SELECT day, kind.*?;)$", GUIDE, re.MULTILINE)
+    assert query is not None
     with duckdb.connect() as database:
-        database.execute(run("sql", "--lake", lake).stdout)
-        found = database.execute("SELECT kind, ended, happy, lonely FROM outcomes ORDER BY kind").fetchall()
-    assert found == [("claimed", 1, 0, 1), ("nameplate", 1, 1, 0)]
+        database.execute((tmp_path / "lake.sql").read_text())
+        found = database.execute(query[1]).fetchall()
+    assert sorted(row[1:] for row in found) == [("claimed", 0, 1), ("nameplate", 1, 1)]
+    assert sh(vacuum).stdout == "0 files removed, 0 bytes\n"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_guide_names_every_column_of_every_table(name: str) -> None:
+    table = TABLES[name]
+    columns = ", ".join(f"`{column.name}`" for column in table.columns)
+    assert f"| `{name}` | {table.grain} | {columns} |\n" in GUIDE
+
+
+@pytest.mark.parametrize("reason", [*cleaning.FAULTS, *timing.FAULTS, *filter(None, envelopes.FAULTS)])
+def test_the_guide_tells_every_reason_of_the_quarantine(reason: str) -> None:
+    assert reason in GUIDE
 
 
 def test_a_plan_tells_what_would_be_read_before_there_is_a_lake(tmp_path: Path) -> None:
