@@ -148,6 +148,16 @@ def test_a_plan_names_the_days_of_every_table_and_builds_none(world: World, tmp_
     assert {name: built.days for name, built in planned.items()} == {name: built.days for name, built in done.items()}
 
 
+def test_no_day_is_built_that_nobody_has_lived_in(world: World, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+    assert [str(day) for day in world.build(only="pressure", plan=True)["pressure"].days] == [
+        "2023-11-14",
+        "2023-11-15",  # NOW is of that day
+        "2023-11-16",
+    ]
+
+
 def test_there_is_nothing_to_build_in_an_empty_lake(world: World) -> None:
     world.spark = no_spark
     assert all(not built.days for built in world.build().values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,6 +23,10 @@ from restante.pipeline.tables.build import Build
 ROWS: Final = 5_000_000
 """Rows of the inputs that one job reads, about: what Spark's Java of a small machine sorts without a great deal of
 room on the disk (bench/pipeline.py), and what is lost where a run is killed."""
+
+
+CLOCKS: Final = 1
+"""Days that a row may be ahead of us (restante.pipeline.cleaning)."""
 
 
 class Built(NamedTuple):
@@ -55,7 +59,10 @@ def build(
         target = run.lake.table(each.table)
         inputs = {name: run.lake.table(TABLES[name]) for name in each.inputs}
         behind = _behind(each, target, inputs, coming)
-        days = sorted(behind if only is None else _within(each, inputs, only))
+        wanted = behind if only is None else _within(each, inputs, only)
+        # A row's effect may reach days ahead, but not into days that nobody has lived in.
+        last = datetime.fromtimestamp(run.now(), UTC).date() + timedelta(CLOCKS)
+        days = sorted(day for day in wanted if day <= last)
         if plan:
             coming[each.table.name] = set(days)
             found.append(Built(each.table.name, days))
