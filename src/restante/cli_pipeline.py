@@ -80,8 +80,12 @@ def ingest(
     with _run("ingest", lake, write=not plan, local=True, memory=memory, verbose=verbose) as run:
         found = [*ingesting.ingest(run, sources, plan=plan), *unread]
         _drop(run, kept, plan=plan)
-    print("\n".join(_shown(found, plan=plan)))
-    if any(taken.failure for taken in found):
+    for line in _shown(found, plan=plan):
+        print(line)
+    failures = [taken.failure for taken in found if taken.failure]
+    for failure in failures:
+        print(f"restante: {failure}", file=sys.stderr)
+    if failures:
         sys.exit(1)
 
 
@@ -274,8 +278,8 @@ def _shown(found: Sequence[Taken], *, plan: bool) -> Iterator[str]:
     """Tell what came of each source's tables, a line each."""
     for taken in found:
         if taken.failure:
-            yield taken.failure
-        elif taken.span is None:
+            continue
+        if taken.span is None:
             yield f"{taken.source}: {taken.table}: nothing new"
         elif plan or taken.ledger is None:
             anew = f"; all of it anew, since {taken.span.why}" if taken.span.why else ""
