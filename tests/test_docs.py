@@ -140,7 +140,7 @@ def test_the_transfer_of_the_readme(clone: Path) -> None:
 
 
 def test_the_waku_node_of_the_readme(clone: Path) -> None:
-    serve, post, request, check = blocks(clone / "README.md")[3:]
+    serve, post, request, check = blocks(clone / "README.md")[3:7]
     shell = Shell(clone, 30303)
     with shell.running(serve) as node:
         assert node.stdout is not None
@@ -150,6 +150,11 @@ def test_the_waku_node_of_the_readme(clone: Path) -> None:
         assert (json.loads(line)["hash"], json.loads(line)["text"]) == (digest, "held until called for")
     assert node.wait(20) == 0
     assert shell.run(check).startswith("1 envelopes")
+
+
+def test_the_pipeline_of_the_readme_is_that_of_its_guide() -> None:
+    """Which is run in tests/pipeline/test_commands.py."""
+    assert blocks(ROOT / "README.md")[7:] == blocks(ROOT / "docs" / "pipeline.md")[:2] != []
 
 
 def test_the_five_commands_of_the_guide(clone: Path) -> None:
