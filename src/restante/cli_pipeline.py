@@ -79,7 +79,8 @@ def ingest(
     kept = _kept(keep, CLEAN)
     with _run("ingest", lake, write=not plan, local=True, memory=memory, verbose=verbose) as run:
         found = [*ingesting.ingest(run, sources, plan=plan), *unread]
-        _drop(run, kept, plan=plan)
+        if not plan:
+            _drop(run, kept)
     for line in _shown(found, plan=plan):
         print(line)
     failures = [taken.failure for taken in found if taken.failure]
@@ -114,7 +115,8 @@ def build(
     kept = _kept(keep, {name: table for name, table in TABLES.items() if name not in CLEAN})
     with _run("build", lake, write=not plan, master=master, remote=remote, memory=memory, verbose=verbose) as run:
         found = build_tables(run, only, plan=plan)
-        _drop(run, kept, plan=plan)
+        if not plan:
+            _drop(run, kept)
     for each in found:
         days = f"{len(each.days):,} day{'s' * (len(each.days) != 1)}"
         span = f" ({each.days[0]} to {each.days[-1]})" if each.days else ""
@@ -241,14 +243,12 @@ def _kept(keep: Sequence[str] | None, tables: Mapping[str, object]) -> dict[str,
     return found
 
 
-def _drop(run: Run, kept: Mapping[str, int], *, plan: bool) -> None:
+def _drop(run: Run, kept: Mapping[str, int]) -> None:
     """Drop what is older than each table is kept."""
     from restante.pipeline.notes import Note
     from restante.pipeline.tables import TABLES
 
     for name, days in kept.items():
-        if plan:
-            continue
         first = (datetime.fromtimestamp(run.now(), UTC).date() - timedelta(days)).isoformat()
         dropped = run.lake.table(TABLES[name]).keep(first, Note(run=run.name, table=name, finished=run.now()))
         if dropped:

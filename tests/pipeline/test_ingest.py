@@ -131,6 +131,7 @@ def test_it_is_in_quarantine_once_where_the_run_was_cut_off_in_between(
     world.ingest(f"old={file}")
     assert len(world.rows("quarantine")) == 1
     assert len(world.rows("nameplates")) == 2
+    assert not list(world.path.glob("quarantine/run-*")), "what was there already is not left lying about"
 
 
 def test_rows_that_were_imported_from_another_source_are_duplicates(world: World, tmp_path: Path) -> None:

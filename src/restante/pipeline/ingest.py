@@ -188,6 +188,7 @@ def _quarantine(run: Run, source: Source, table: str, rows: DataFrame) -> None:
     )
     known = target.read(run.spark(), {"source": {source.name}}).select("table", "identity", "digest")
     new = target.stage(bad.join(known, ["table", "identity", "digest"], "left_anti"))
-    if new.rows:
-        note = Note(run=run.name, table=QUARANTINE.name, finished=run.now(), source=source.name)
-        target.commit([new], note=note)
+    if not new.rows:
+        new.discard()
+        return
+    target.commit([new], note=Note(run=run.name, table=QUARANTINE.name, finished=run.now(), source=source.name))
