@@ -96,6 +96,7 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.lake", "restante.pipeline.vacuum"},
     {"restante.pipeline.views"},
     {"restante.pipeline.steps"},
+    {"restante.pipeline.scratch"},
     {"restante.pipeline.ingest"},
     {"restante.pipeline.building"},
     {"restante.cli_waku", "restante.cli_pipeline"},

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
     from restante.pipeline.building import Days
     from restante.pipeline.ingest import Run, Taken
-    from restante.pipeline.lake import Lake
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -174,6 +171,7 @@ def _run(
     """Open the lake, with Spark at hand: it is begun when something is to be done."""
     from restante.pipeline.ingest import Run
     from restante.pipeline.lake import Lake
+    from restante.pipeline.scratch import scratch as copies
     from restante.pipeline.spark import session
     from restante.pipeline.steps import Steps
 
@@ -191,7 +189,7 @@ def _run(
             return begun[0]
 
         steps = Steps(what)
-        scratch = stack.enter_context(_scratch(opened, alone=write))
+        scratch = stack.enter_context(copies(opened.path))
         _end_at_once(scratch)
         yield Run(opened, uuid.uuid4().hex, time.time, spark, steps, scratch)
 
@@ -213,21 +211,6 @@ def _end_at_once(scratch: Path) -> None:
 
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, end)
-
-
-@contextmanager
-def _scratch(lake: Lake, *, alone: bool) -> Iterator[Path]:
-    """Make a folder for copies of this lake's sources; `alone`, remove what runs that were killed left.
-
-    It is outside the lake, and nobody else may read it: copies hold what the lake never does.
-    """
-    prefix = f"restante-{hashlib.sha256(os.fsencode(lake.path)).hexdigest()[:16]}-"
-    if alone:
-        for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-            if left.lstat().st_uid == os.getuid() and not left.is_symlink():
-                shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as place:
-        yield Path(place)
 
 
 def _kept(keep: Sequence[str] | None, tables: Mapping[str, object]) -> dict[str, int]:

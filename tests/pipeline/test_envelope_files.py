@@ -20,7 +20,7 @@ from pipeline.runs import World
 from pipeline.servers import NOW, TERMS
 from pipeline.taking import Took, rows_of, take
 from restante.errors import Misuse
-from restante.pipeline.sources import SourceError, recognise, rlps
+from restante.pipeline.sources import SourceError, paths, recognise, rlps
 from restante.waku import rlp
 from restante.waku.archive.sqlite import SqliteArchive
 from restante.waku.envelope import Envelope
@@ -100,6 +100,30 @@ def test_a_file_is_read_once_whatever_its_name(tmp_path: Path) -> None:
     assert taken(files, second).span is None
     (files / "back.rlp").write_bytes(BYTES)
     assert taken(files, second).span is None
+
+
+def test_a_file_that_is_as_it_was_is_not_even_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = exported(tmp_path, "a.rlp", rows=SOME)
+    os.utime(files / "a.rlp", (NOW - 60, NOW - 60))
+    first = taken(files)
+    read: list[str] = []
+    digest = paths.digest
+    monkeypatch.setattr(paths, "digest", lambda file: read.append(file.path.name) or digest(file))
+    assert taken(files, first).span is None
+    assert read == []
+    (files / "a.rlp").write_bytes(BYTES + ROWS[7].raw)
+    os.utime(files / "a.rlp", (NOW - 50, NOW - 50))
+    assert taken(files, first).span is not None
+    assert read == ["a.rlp"]
+
+
+def test_a_file_of_this_moment_is_read_again_since_its_time_does_not_tell(tmp_path: Path) -> None:
+    files = exported(tmp_path, "a.rlp", rows=SOME)
+    os.utime(files / "a.rlp", (NOW - 1, NOW - 1))
+    first = taken(files)
+    (files / "a.rlp").write_bytes(BYTES[:-1] + bytes([BYTES[-1] ^ 1]))
+    os.utime(files / "a.rlp", (NOW - 1, NOW - 1))
+    assert taken(files, first).span is not None
 
 
 def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_takes_what_it_matches(tmp_path: Path) -> None:

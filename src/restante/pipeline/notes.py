@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Mark(msgspec.Struct, frozen=True):
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where reading a part of a source stopped, and how to tell that it is still the same part.
 
     Ids are those of the source; digests are SHA-256 of the row that has the id, hexadecimal. If either row is another
@@ -25,6 +25,8 @@ class Mark(msgspec.Struct, frozen=True):
     """The least id that had a row; 0 where none had."""
     first_digest: str
     """Of its row, likewise."""
+    seen: str = ""
+    """Of a file that is known by its digest: how it was found (paths.File.seen); "" where that would not tell."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,11 +68,13 @@ class Files:
 
     def __init__(self, name: str, found: list[File], terms: Terms) -> None:
         self._name, self._terms = name, terms
-        # The same under two names is read once; the first name is the one that the quarantine tells.
-        self._files = {paths.digest(file): file for file in reversed(found) if file.size}
+        self._found = [file for file in found if file.size]
+        self._files: dict[str, File] = {}
+        """By their digests, as `span` found them; the first name is the one that the quarantine tells."""
 
     def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Tell what is new. Raises SourceError."""
+        self._files = paths.named(self._found, marks, self._terms.now)
         new = {name: count(file) for name, file in self._files.items() if name not in marks}
         if not new:
             return None
@@ -83,8 +85,11 @@ class Files:
             missed=0,
             replace=False,
             why="",
-            marks={**marks, **{name: Mark(rows - 1, "", 0, "") for name, rows in new.items()}},
+            marks={**marks, **{name: self._mark(name, rows) for name, rows in new.items()}},
         )
+
+    def _mark(self, name: str, rows: int) -> Mark:
+        return Mark(rows - 1, "", 0, "", self._files[name].seen(self._terms.now))
 
     def rows(self, spark: SparkSession, span: Span) -> DataFrame:
         """Give it: no file is cut into tasks, since what it has twice must be seen."""

@@ -75,23 +75,27 @@ class Logs:
 
     def __init__(self, name: str, server: str | None, found: list[File], terms: Terms, say: Say) -> None:
         self._name, self._server, self._say = name, server, say
+        self._now = terms.now
         self._limits = limits(terms.first_day, terms.now)
         self._traces: dict[str, File] = {}
+        self._found: list[File] = []
+        """All others: logs, as far as one sees from outside."""
         self._logs: dict[str, File] = {}
+        """By their digests, as `span` found them."""
         self._grown: dict[str, traces.Grown] = {}
         """As `span` found it."""
-        for file in reversed(found):  # the same under two names is read once, and called by the first of them
+        for file in found:
             if _kind(file) == "{":
                 self._add_trace(file)
-            else:
-                self._logs[paths.digest(file)] = file
+            elif file.size:
+                self._found.append(file)
 
     def _add_trace(self, file: File) -> None:
         with paths.growing(file) as data:
             name = traces.first_line(data)
         if name is None and file.size >= traces.LONGEST:
-            self._logs[paths.digest(file)] = file
-        elif name is not None and (name not in self._traces or self._traces[name].size <= file.size):
+            self._found.append(file)
+        elif name is not None and (name not in self._traces or self._traces[name].size < file.size):
             self._traces[name] = file
 
     def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
@@ -132,7 +136,8 @@ class Logs:
         return None
 
     def _new_logs(self, marks: Mapping[str, Mark]) -> Span | None:
-        new = {name: _count(file) for name, file in self._logs.items() if name not in marks and file.size}
+        self._logs = paths.named(self._found, marks, self._now)
+        new = {name: _count(file) for name, file in self._logs.items() if name not in marks}
         if not new:
             return None
         return Span(
@@ -142,8 +147,11 @@ class Logs:
             missed=0,
             replace=False,
             why="",
-            marks={**marks, **{name: Mark(count - 1, "", 0, "") for name, count in new.items()}},
+            marks={**marks, **{name: self._mark(name, count) for name, count in new.items()}},
         )
+
+    def _mark(self, name: str, count: int) -> Mark:
+        return Mark(count - 1, "", 0, "", self._logs[name].seen(self._now))
 
     def rows(self, spark: SparkSession, span: Span) -> DataFrame:
         """Give it."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from restante.errors import plain
+from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import TEXT
 from restante.pipeline.sources import HEAD, SourceError, is_glob
+
+SETTLED: Final = 10.0
+"""Seconds after which a file's time of change tells of every later one: file systems count in up to two of them."""
 
 
 class File(NamedTuple):
@@ -30,6 +34,16 @@ class File(NamedTuple):
     def shown(self) -> str:
         """Its name without the folder, fit for a terminal: what the lake may know of it."""
         return ascii(os.fsencode(self.path.name).decode(errors="replace")[:TEXT])[1:-1]
+
+    def seen(self, now: float) -> str:
+        """Give what is another when it is written to again: size, time of change, inode.
+
+        "" where it was written to a moment before `now`: what is written in the same tick of the file system's clock
+        would not show.
+        """
+        if now - self.changed / 1e9 < SETTLED:
+            return ""
+        return f"{self.size} {self.changed} {self.number}"
 
 
 def files(path: Path, suffixes: frozenset[str] | None = None) -> list[File]:
@@ -89,6 +103,18 @@ def digest(file: File) -> str:
     """Give its SHA-256, hexadecimal. Raises SourceError."""
     with opened(file) as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def named(files: Iterable[File], marks: Mapping[str, Mark], now: float) -> dict[str, File]:
+    """Give files by their digests. One that is as it was when it was marked is not read for it. Raises SourceError.
+
+    The same under two names is there once, under the first of them.
+    """
+    known = {mark.seen: name for name, mark in marks.items() if mark.seen}
+    found: dict[str, File] = {}
+    for file in files:
+        found.setdefault(known.get(file.seen(now)) or digest(file), file)
+    return found
 
 
 def changed(path: object) -> SourceError:
