@@ -108,7 +108,12 @@ def test_a_file_that_is_as_it_was_is_not_even_read(tmp_path: Path, monkeypatch: 
     first = taken(files)
     read: list[str] = []
     digest = paths.digest
-    monkeypatch.setattr(paths, "digest", lambda file: read.append(file.path.name) or digest(file))
+
+    def noted(file: paths.File) -> str:
+        read.append(file.path.name)
+        return digest(file)
+
+    monkeypatch.setattr(paths, "digest", noted)
     assert taken(files, first).span is None
     assert read == []
     (files / "a.rlp").write_bytes(BYTES + ROWS[7].raw)
