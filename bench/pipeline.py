@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 MEMORY = "1g"
 DAYS = 3
+MONTH = 30
 FIRST = np.datetime64("2026-03-09T00:00:00", "us")
 PART = 250_000
 NAMES = ("verification", "next-day", "envelopes", "outcomes")
@@ -129,7 +131,7 @@ def usage_files(folder: Path, rows: int) -> None:
     results = np.array(["happy", "happy", "happy", "lonely", "errory", "scary", "pruney", "crowded"])
     for part, start in enumerate(range(0, rows, PART)):
         number = min(PART, rows - start)
-        started = FIRST + dice.integers(0, 30 * 86_400_000_000, number).astype("timedelta64[us]")
+        started = FIRST + dice.integers(0, MONTH * 86_400_000_000, number).astype("timedelta64[us]")
         waiting = (1e6 * dice.lognormal(3, 2, number)).astype(np.int64)
         columns = {
             "id": pa.array(np.arange(start, start + number)),
@@ -159,7 +161,8 @@ def by_spark(spark: SparkSession, name: str) -> Callable[[Path, Path], None]:
                 inputs[each] = spark.read.schema(schema.ddl).parquet(str(into))
         if "nameplates" in build.inputs:
             inputs["nameplates"] = inputs["mailboxes"].limit(0).drop("for_nameplate")
-        build.rows(inputs).write.partitionBy(*build.table.partitions).parquet(str(out))
+        days = (FIRST.astype("datetime64[D]") + np.arange(MONTH)).astype(date).tolist()
+        build.written(inputs, days).write.partitionBy(*build.table.partitions).parquet(str(out))
 
     return run
 

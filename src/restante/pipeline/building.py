@@ -126,8 +126,6 @@ def _build(
     *,
     up_to_date: bool,
 ) -> int:
-    from pyspark.sql import functions as f
-
     spark = run.spark()
     note = Note(run=run.name, table=each.table.name, finished=0.0)
     versions = {name: table.version for name, table in inputs.items() if table.version is not None}
@@ -138,8 +136,7 @@ def _build(
             name: table.read(spark, {"day": {day.isoformat() for day in each.reads(name, part)}})
             for name, table in inputs.items()
         }
-        made = each.rows(frames).where(f.col("day").isin(list(part)))
-        staged = target.stage(made.hint("rebalance", *each.table.partitions))
+        staged = target.stage(each.written(frames, part))
         rows += staged.rows
         # Up to date it is when all its days are: not before the last commit.
         built = versions if up_to_date and part is parts[-1] else {}

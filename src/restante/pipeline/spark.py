@@ -32,6 +32,8 @@ SETTINGS: Final = {
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
+    # Small pieces are put together up to 64 MiB, not only until there is one for each core.
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     # It would forget what was observed (DataFrame.observe) of rows of which none is left behind a filter.
     "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
 }
@@ -46,6 +48,10 @@ CONTEXT: Final = {
 
 MEMORY: Final = "1g"
 """Of a local session's Java; the largest job of bench/pipeline.py is done in it."""
+
+PIECES: Final = 16
+"""A shuffle is cut into so many for each core, and Spark puts small ones together again (adaptive execution): five
+million envelopes in four pieces do not fit into a gigabyte of Java to be sorted, and are put aside on disk."""
 
 CONNECT_PORT: Final = 15002
 """Of Spark Connect, where the address names none (its documentation, "Connection string")."""
@@ -133,7 +139,7 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         cores = os.cpu_count() or 1
-        chosen |= {"spark.driver.memory": MEMORY, "spark.sql.shuffle.partitions": str(max(4, min(2 * cores, 64)))}
+        chosen |= {"spark.driver.memory": MEMORY, "spark.sql.shuffle.partitions": str(min(PIECES * cores, 512))}
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     chosen |= SETTINGS | settings
     if not verbose:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import Table
 
@@ -24,6 +26,8 @@ class Build(NamedTuple):
     reach: Mapping[str, tuple[int, int]]
     """Of each input: how many days before and after a day must be read to build that day."""
     make: Callable[[Mapping[str, DataFrame]], DataFrame]
+    placed: bool = False
+    """What `make` gives is together as it is to be written: all rows of a folder in one task."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -45,3 +49,8 @@ class Build(NamedTuple):
         return self.make(inputs).selectExpr(
             *(f"CAST(`{c.name}` AS {c.type}) AS `{c.name}`" for c in self.table.columns)
         )
+
+    def written(self, inputs: Mapping[str, DataFrame], days: Sequence[date]) -> DataFrame:
+        """Make the rows of these days, as they are to be written: not many small files to a folder."""
+        rows = self.rows(inputs).where(f.col("day").isin(list(days)))
+        return rows if self.placed else rows.hint("rebalance", *self.table.partitions)

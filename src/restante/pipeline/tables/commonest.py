@@ -11,7 +11,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 KEPT: Final = 1000
 """Names a server and day: the public server has dozens of applications and some hundred versions of clients."""
@@ -20,16 +20,19 @@ OTHER: Final = "other"
 """Stands for the rest of a day; something that calls itself so is among them."""
 
 
-def grouped(rows: DataFrame, weight: str, *names: str) -> DataFrame:
+def grouped(rows: DataFrame, weight: str, *names: str, where: Column | None = None) -> DataFrame:
     """Put OTHER for what is beyond the KEPT commonest by source and day; the text decides between equals.
 
     `weight` is the column that says how many a row stands for; `names` are the columns that make one name together.
-    Rows that were different may have become the same: what comes after adds them up.
+    Rows of which `where` is not true have no name: they stay as they are. Rows that were different may have become
+    the same: what comes after adds them up.
     """
-    total, place = "_total", "_place"
-    day = Window.partitionBy("source", "day")
-    ranked = rows.withColumn(total, f.sum(weight).over(Window.partitionBy("source", "day", *names)))
-    ranked = ranked.withColumn(place, f.dense_rank().over(day.orderBy(f.desc(total), *names)))
-    kept = f.col(place) <= KEPT
+    total, place, named = "_total", "_place", "_named"
+    ranked = rows.withColumn(named, f.lit(True) if where is None else where)
+    alike = Window.partitionBy("source", "day", named, *names)
+    # A day's named rows come first, so the others take nobody's place.
+    order = Window.partitionBy("source", "day").orderBy(f.desc(named), f.desc(total), *names)
+    ranked = ranked.withColumn(total, f.sum(weight).over(alike)).withColumn(place, f.dense_rank().over(order))
+    kept = (f.col(place) <= KEPT) | ~f.col(named)
     put = {name: f.when(kept, f.col(name)).otherwise(OTHER) for name in names}
-    return ranked.withColumns(put).drop(total, place)
+    return ranked.withColumns(put).drop(total, place, named)

@@ -115,7 +115,7 @@ def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 BUILDS: Final = (
-    Build(ENVELOPES, {"archived": (0, 0)}, envelopes),
+    Build(ENVELOPES, {"archived": (0, 0)}, envelopes, placed=True),
     Build(TRAFFIC, {"envelopes": (0, 0)}, traffic),
     Build(COVERAGE, {"archived": (0, 0)}, coverage),
 )

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import APP, SOURCE, Column, Table
@@ -57,8 +56,7 @@ def versions(inputs: Mapping[str, DataFrame]) -> DataFrame:
     mailboxes = reduce(lambda a, b: a + b, (f.col(each) for each in RESULTS))
     rows = _added(bound.unionAll(ended).withColumn("mailboxes", mailboxes))
     weighed = grouped(rows.withColumn("weight", f.col("binds") + f.col("mailboxes")), "weight", "app_id")
-    known = f.col("attribution") == "version"
-    return _added(grouped(weighed.where(known), "weight", *_WHO).unionAll(weighed.where(~known)))
+    return _added(grouped(weighed, "weight", *_WHO, where=f.col("attribution") == "version"))
 
 
 def _added(rows: DataFrame) -> DataFrame:
@@ -69,47 +67,45 @@ def _attributed(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Give each mailbox its result and whose it was."""
     sharp = f.coalesce(f.col("blur_us") <= BEFORE_US, f.lit(True))
     at = f.unix_micros("started").alias("at")
-    mailboxes = inputs["mailboxes"].select("source", "day", "app_id", "id", "result", at, sharp.alias("sharp"))
+    mailboxes = inputs["mailboxes"].select("source", "day", "app_id", "result", at, sharp.alias("sharp"))
     binds = inputs["client_versions"].where(sharp)
     binds = binds.select("source", "app_id", f.unix_micros("connect_time").alias("at"), f.struct(*_WHO).alias("who"))
-    least, most = f.col("least"), f.col("most")
-    alone = least.eqNullSafe(most)
-    found = _before(mailboxes.where("sharp"), binds).select(
+    slot = f.floor(f.col("at") / BEFORE_US)
+    asked = mailboxes.withColumn("slot", f.when(f.col("sharp"), slot))
+    rows = asked.join(_slots(binds.withColumn("slot", slot)), ["source", "app_id", "slot"], "left")
+    up_to = f.filter("firsts", lambda first: first["at"] <= f.col("at"))
+    since = f.filter("lasts", lambda last: last["at"] >= f.col("at") - BEFORE_US)
+    came = f.concat(*(f.coalesce(some, f.array()) for some in (up_to, since)))
+    rows = rows.withColumn("came", f.transform(came, lambda each: each["who"]))
+    least, most = f.array_min("came"), f.array_max("came")
+    alone = f.col("sharp") & (f.size("came") > 0) & least.eqNullSafe(most)
+    how = f.when(~f.col("sharp"), "blurred").when(f.size("came") == 0, "unbound").when(alone, "version")
+    return rows.select(
         *("source", "day", "app_id", "result"),
-        f.when(least.isNull(), "unbound").when(alone, "version").otherwise("mixed").alias("attribution"),
+        how.otherwise("mixed").alias("attribution"),
         *(f.when(alone, least[each]).alias(each) for each in _WHO),
     )
-    nobody = [f.lit(None).cast("string").alias(each) for each in _WHO]
-    blurred = mailboxes.where(~f.col("sharp"))
-    return found.unionAll(
-        blurred.select("source", "day", "app_id", "result", f.lit("blurred").alias("attribution"), *nobody)
-    )
 
 
-def _before(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
-    """Give each mailbox the least and the greatest of those that bound in the two seconds up to its start.
+def _slots(binds: DataFrame) -> DataFrame:
+    """Give what a mailbox of each slot of two seconds must know of those that bound.
 
-    Time is cut into slots of two seconds, so what is wanted is the end of one slot and the beginning of the next.
-    Each row looks once forwards and once back: pairs of mailboxes and binds would be too many in a busy slot.
+    What counts is the slot up to its start, and the end of the slot before. Whether one version bound there, or
+    several, two tell: the two that bound first in the slot, and the two that bound last in the one before. So a row
+    is never compared with many, however busy its slot was.
     """
-    slot = f.floor(f.col("at") / BEFORE_US).alias("slot")
-    said = binds.select("source", "app_id", slot, "at", "who", *(f.lit(None).alias(each) for each in _ASKED))
-    asked = [f.lit(None).alias("who"), *(f.col(each) for each in _ASKED[:-1])]
-    up_to = mailboxes.select("source", "app_id", slot, "at", *asked, f.lit(True).alias("up_to"))
-    earlier = mailboxes.withColumn("at", f.col("at") - BEFORE_US)
-    since = earlier.select("source", "app_id", slot, "at", *asked, f.lit(False).alias("up_to"))
-    in_slot = Window.partitionBy("source", "app_id", "slot")
-    looks = [
-        f.when(f.col("up_to"), pick("who").over(in_slot.orderBy("at")))
-        .otherwise(pick("who").over(in_slot.orderBy(f.desc("at"))))
-        .alias(name)
-        for name, pick in (("least", f.min), ("most", f.max))
-    ]
-    answered = said.unionAll(up_to).unionAll(since).select("*", *looks).where(f.col("id").isNotNull())
-    both = answered.groupBy("source", "day", "app_id", "id", "result")
-    return both.agg(f.min("least").alias("least"), f.max("most").alias("most"))
+    by = ("source", "app_id", "slot")
+    each = binds.groupBy(*by, "who").agg(f.min("at").alias("first"), f.max("at").alias("last"))
+    firsts, lasts = (f.collect_list(f.struct(f.col(end).alias("at"), "who")) for end in ("first", "last"))
+    slots = each.groupBy(*by).agg(
+        f.slice(f.sort_array(firsts), 1, 2).alias("firsts"),
+        f.slice(f.sort_array(lasts, asc=False), 1, 2).alias("lasts"),
+    )
+    nothing = f.lit(None)
+    own = slots.select(*by, "firsts", nothing.alias("lasts"))
+    following = slots.select("source", "app_id", (f.col("slot") + 1).alias("slot"), nothing.alias("firsts"), "lasts")
+    both = own.unionAll(following).groupBy(*by)
+    return both.agg(*(f.first(name, ignorenulls=True).alias(name) for name in ("firsts", "lasts")))
 
-
-_ASKED: Final = ("day", "id", "result", "up_to")
 
 BUILDS: Final = (Build(VERSIONS, {"client_versions": (1, 0), "mailboxes": (0, 0)}, versions),)
