@@ -67,6 +67,13 @@ CHATTER: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 JAVA: Final = "spark.driver.extraJavaOptions"
 
+PATIENT: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
+    " -XX:Tier4BackEdgeThreshold=400000"
+)
+"""Of a local session's Java: its second compiler waits ten times as long. Each query is new code to it, and while a
+day is built it worked longer on that than Spark did; what millions of rows go through is still its."""
+
 MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
 
 
@@ -139,8 +146,11 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         cores = os.cpu_count() or 1
+        chosen[JAVA] = PATIENT
         chosen |= {"spark.driver.memory": MEMORY, "spark.sql.shuffle.partitions": str(min(PIECES * cores, 512))}
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if JAVA in settings:
+        settings = settings | {JAVA: f"{chosen.get(JAVA, '')} {settings[JAVA]}".strip()}
     chosen |= SETTINGS | settings
     if not verbose:
         quiet = Path(__file__).with_name("log4j2.properties")

@@ -52,5 +52,7 @@ class Build(NamedTuple):
 
     def written(self, inputs: Mapping[str, DataFrame], days: Sequence[date]) -> DataFrame:
         """Make the rows of these days, as they are to be written: not many small files to a folder."""
-        rows = self.rows(inputs).where(f.col("day").isin(list(days)))
+        rows = self.rows(inputs)
+        if any(map(any, self.reach.values())):
+            rows = rows.where(f.col("day").isin(list(days)))
         return rows if self.placed else rows.hint("rebalance", *self.table.partitions)

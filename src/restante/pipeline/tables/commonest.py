@@ -20,6 +20,14 @@ OTHER: Final = "other"
 """Stands for the rest of a day; something that calls itself so is among them."""
 
 
+def by_day(counts: DataFrame) -> DataFrame:
+    """Bring a server's day together, once: windows over parts of it, sums and the folders then need no shuffle.
+
+    For what has been counted already: a day is one task's.
+    """
+    return counts.repartition("source", "day")
+
+
 def grouped(rows: DataFrame, weight: str, *names: str, where: Column | None = None) -> DataFrame:
     """Put OTHER for what is beyond the KEPT commonest by source and day; the text decides between equals.
 

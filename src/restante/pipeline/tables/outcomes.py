@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from restante.pipeline.schemas import APP, SOURCE, Column, Table
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.commonest import grouped
+from restante.pipeline.tables.commonest import by_day, grouped
 from restante.records import Result
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def outcomes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     keys = ("source", "day", "app_id", "kind")
     counted = ended(inputs, "result").groupBy(*keys).agg(*results())
     counted = counted.withColumn("ended", reduce(lambda a, b: a + b, (f.col(result) for result in RESULTS)))
-    together = grouped(counted, "ended", "app_id").groupBy(*keys)
+    together = grouped(by_day(counted), "ended", "app_id").groupBy(*keys)
     return together.agg(*(f.sum(name).alias(name) for name in ("ended", *RESULTS)))
 
 
@@ -76,11 +76,11 @@ def durations(inputs: Mapping[str, DataFrame]) -> DataFrame:
         for name in ("waiting", "total")
     ]
     counted = measures[0].unionAll(measures[1]).groupBy(*keys).agg(f.count("*").alias("count"))
-    together = grouped(counted, "count", "app_id").groupBy(*keys).agg(f.sum("count").alias("count"))
+    together = grouped(by_day(counted), "count", "app_id").groupBy(*keys).agg(f.sum("count").alias("count"))
     return together.withColumn("from_us", buckets.least(f.col("bucket")))
 
 
 BUILDS: Final = (
-    Build(OUTCOMES, {"nameplates": (0, 0), "mailboxes": (0, 0)}, outcomes),
-    Build(DURATIONS, {"nameplates": (0, 0), "mailboxes": (0, 0)}, durations),
+    Build(OUTCOMES, {"nameplates": (0, 0), "mailboxes": (0, 0)}, outcomes, placed=True),
+    Build(DURATIONS, {"nameplates": (0, 0), "mailboxes": (0, 0)}, durations, placed=True),
 )

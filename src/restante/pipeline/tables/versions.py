@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import APP, SOURCE, Column, Table
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.commonest import OTHER, grouped
+from restante.pipeline.tables.commonest import OTHER, by_day, grouped
 from restante.pipeline.tables.outcomes import COUNTS, RESULTS, results
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def versions(inputs: Mapping[str, DataFrame]) -> DataFrame:
     bound = binds.agg(f.count("*").alias("binds"), *(f.lit(0).cast("bigint").alias(each) for each in RESULTS))
     ended = _attributed(inputs).groupBy(*_KEYS).agg(f.lit(0).cast("bigint").alias("binds"), *results())
     mailboxes = reduce(lambda a, b: a + b, (f.col(each) for each in RESULTS))
-    rows = _added(bound.unionAll(ended).withColumn("mailboxes", mailboxes))
+    rows = _added(by_day(bound.unionAll(ended).withColumn("mailboxes", mailboxes)))
     weighed = grouped(rows.withColumn("weight", f.col("binds") + f.col("mailboxes")), "weight", "app_id")
     return _added(grouped(weighed, "weight", *_WHO, where=f.col("attribution") == "version"))
 
@@ -108,4 +108,4 @@ def _slots(binds: DataFrame) -> DataFrame:
     return both.agg(*(f.first(name, ignorenulls=True).alias(name) for name in ("firsts", "lasts")))
 
 
-BUILDS: Final = (Build(VERSIONS, {"client_versions": (1, 0), "mailboxes": (0, 0)}, versions),)
+BUILDS: Final = (Build(VERSIONS, {"client_versions": (1, 0), "mailboxes": (0, 0)}, versions, placed=True),)
