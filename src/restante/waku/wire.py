@@ -44,8 +44,8 @@ HASH: Final = 32
 PACKET: Final = 1 << 20
 """Bytes of a packet that every shipped node takes: status-go's MaxMessageSize, 1 MiB (waku/common/const.go)."""
 
-ROOM: Final = 16
-"""Bytes of it that are left free: the head of its list takes up to 4."""
+ROOM: Final = 4
+"""Bytes of it that the head of its list takes, at the most."""
 
 MOST_TOPICS: Final = 10_000
 """Topics of an interest; more end the handshake (waku/v1/status_options.go, MaxTopicInterest)."""
