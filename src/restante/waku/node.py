@@ -128,6 +128,8 @@ class Node:
         """What became of connections and of relaying."""
         self._id = node_id(key.public)
         self._dice = SystemDice()
+        self._of_packets = self._devp2p_limits()
+        self._largest = largest(limits.packet_bytes)
         self._hello = Hello(client, (Capability(*wire.CAPABILITY),), 0, key.public)
         self._status = wire.write_options(
             wire.Options(
@@ -173,21 +175,20 @@ class Node:
         return [each.getsockname()[:2] for each in self._server.sockets]
 
     def _answer(self) -> Link:
-        rlpx = Rlpx.recipient(self.key, self._dice, cap=largest(self.limits.packet_bytes))
+        rlpx = Rlpx.recipient(self.key, self._dice, cap=self._largest)
         return self._link(rlpx, dialled=False)
 
     def _link(self, rlpx: Rlpx, *, dialled: bool) -> Link:
-        devp2p = Devp2p(rlpx, self._hello, self.loop.time(), self._devp2p_limits())
-        return Link(self, devp2p, dialled=dialled)
-
-    async def dial(self, enode: Enode) -> Link:
-        """Connect to a node. Raises OSError, and PeerError where its key is none."""
-        rlpx = Rlpx.initiator(self.key, enode.public, self._dice, cap=largest(self.limits.packet_bytes))
-        _, link = await self.loop.create_connection(lambda: self._link(rlpx, dialled=True), enode.host, enode.port)
-        return link
+        return Link(self, Devp2p(rlpx, self._hello, self.loop.time(), self._of_packets), dialled=dialled)
 
     def _devp2p_limits(self) -> devp2p.Limits:
         return devp2p.Limits(packet=self.limits.packet_bytes)
+
+    async def dial(self, enode: Enode) -> Link:
+        """Connect to a node. Raises OSError, and PeerError where its key is none."""
+        rlpx = Rlpx.initiator(self.key, enode.public, self._dice, cap=self._largest)
+        _, link = await self.loop.create_connection(lambda: self._link(rlpx, dialled=True), enode.host, enode.port)
+        return link
 
     def made(self, link: Link) -> bool:
         """Take in a connection; False where it may not even shake hands."""
