@@ -742,6 +742,16 @@ async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
         await here.until("the end of all links", lambda: not here.node.links)
 
 
+async def test_peers_whose_time_comes_soon_one_after_the_other_are_looked_at_together(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        for number in range(3):
+            await here.greet(key=Key(bytes([100 + number]) * 32))
+        for each in here.node.links:
+            assert each._timer is not None
+            tenths = each._timer.when() / link.TOGETHER
+            assert abs(tenths - round(tenths)) < 1e-3
+
+
 # ── when it is saved ─────────────────────────────────────────────────────────────────────────────
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
 from typing import Final, Protocol, cast
 
@@ -34,6 +35,10 @@ CHANGE: Final = 100
 
 SMALL: Final = 40
 """Bytes of a packet without envelopes that count for one: all of them may be items, of a microsecond each."""
+
+TOGETHER: Final = 0.1
+"""Seconds; all whose time comes between one and the next are looked at together: to be woken for each of a thousand
+silent peers, and again for each answer, takes as long as to ask them."""
 
 HASTY: Final = 1
 """It sends more than it may in a second."""
@@ -253,7 +258,7 @@ class Link(asyncio.Protocol):
     def _arm(self) -> None:
         due = self._wire.next_timeout()
         if due is not None and self._transport is not None:
-            self._timer = self._keeper.loop.call_at(due, self._on_time)
+            self._timer = self._keeper.loop.call_at(math.ceil(due / TOGETHER) * TOGETHER, self._on_time)
 
     def _on_time(self) -> None:
         now = self._keeper.loop.time()
