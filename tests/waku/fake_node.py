@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from restante.waku import request, wire
+from restante.waku.accounts import Account
 from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
@@ -62,6 +63,7 @@ class FakeNode:
 
     def made(self, link: Link) -> bool:
         self.links.add(link)
+        link.account = Account()
         return True
 
     def caught_up(self, link: Link) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.waku import acceptance
-from restante.waku.acceptance import Flaw, Policy, judge
+from restante.waku.acceptance import Flaw, Policy, Verdict, judge
 from restante.waku.envelope import Envelope, make
 from restante.waku.wire import OTHER_ERROR, TIME_ERROR
 from waku.fixed import examples
@@ -117,7 +117,7 @@ def test_work_must_be_the_least_or_more() -> None:
 
 
 def test_no_time_to_live_is_infinite_work() -> None:
-    assert judge(sent_at(NOW, 0), NOW, Policy(min_pow=1e300)) == (None, math.inf)
+    assert judge(sent_at(NOW, 0), NOW, Policy(min_pow=1e300)) == Verdict(None, math.inf)
     assert flaw(sent_at(NOW + 1, 0), Policy(min_pow=1e300)) is acceptance.TOO_CHEAP
 
 

@@ -93,6 +93,7 @@ class TheMap(RuleBasedStateMachine):
     def agrees(self, topic: bytes) -> None:
         wanting = list(self.interests.wanting(topic))
         assert sorted(wanting) == [peer for peer, said in sorted(self.said.items()) if said.wants(topic)]
+        assert self.interests.wanted(topic) is bool(wanting)
 
     def teardown(self) -> None:
         for topic in (*TOPICS, OTHERS[0], b"\xff\xff\xff\xff"):

@@ -31,7 +31,7 @@ from restante.waku.mailserver import TRY_AGAIN, Terms
 from restante.waku.node import Housekeeping, Node
 from restante.waku.packed import pack
 from restante.waku.wire import Options
-from waku.inside import Clock, Inside, inside
+from waku.inside import TURNS, Clock, Inside, inside
 from waku.letters import EPOCH, TOPIC, letter
 from waku.raw_peer import BASE, FULL_NODE, Dice, GoneError, RawPeer
 
@@ -740,6 +740,52 @@ async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
         async with bounded("the end"):
             await here.node.drain(here.running)
         await here.until("the end of all links", lambda: not here.node.links)
+
+
+async def test_peers_whose_time_comes_soon_one_after_the_other_are_looked_at_together(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        for number in range(3):
+            await here.greet(key=Key(bytes([100 + number]) * 32))
+        for each in here.node.links:
+            assert each._timer is not None
+            tenths = each._timer.when() / link.TOGETHER
+            assert abs(tenths - round(tenths)) < 1e-3
+
+
+# ── when it is saved ─────────────────────────────────────────────────────────────────────────────
+
+
+NEVER = Housekeeping(gap=1e6)
+
+
+async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_until_there_are_plenty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "PLENTY", 3)
+    async with inside(tmp_path, housekeeping=NEVER) as here:
+        peer = await here.greet(NOTHING)
+        await peer.post(letter(1))
+        second = peer.offer([letter(2)])
+        for _ in range(TURNS):
+            await peer.fence()
+        assert await here.archive.hashes() == [letter(1).hash]
+        third = peer.offer([letter(3), letter(4)])
+        await peer.confirmed(second)
+        await peer.confirmed(third)
+        await peer.post(letter(5), letter(6), letter(7))
+        await has(here, *map(letter, range(1, 8)))
+
+
+async def test_what_waits_is_saved_and_confirmed_when_the_node_stops(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=NEVER) as here:
+        peer = await here.greet(NOTHING)
+        await peer.post(letter(1))
+        waiting = peer.offer([letter(2)])
+        await peer.fence()
+        async with bounded("the end"):
+            await here.node.drain(here.running)
+        await peer.confirmed(waiting)
+        await has(here, letter(1), letter(2))
 
 
 # ── what is told ─────────────────────────────────────────────────────────────────────────────────

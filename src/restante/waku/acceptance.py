@@ -55,7 +55,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Seconds."""
 
 
-class Verdict(NamedTuple):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """What an envelope is found to be."""
 
     flaw: Flaw | None

@@ -36,8 +36,10 @@ class Account:
 
     def charge(self, now: float, limits: Limits, size: int, envelopes: int) -> None:
         """Count what one of its peers has sent."""
-        self._bytes.take(now, limits.address_bytes, size)
-        self._envelopes.take(now, limits.address_envelopes, envelopes)
+        if size:
+            self._bytes.take(now, limits.address_bytes, size)
+        if envelopes:
+            self._envelopes.take(now, limits.address_envelopes, envelopes)
 
     def wait(self, now: float, limits: Limits) -> float:
         """Give the seconds for which none of its peers should be read."""

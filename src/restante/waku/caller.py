@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from restante.errors import PeerError, RestanteError, plain
 from restante.waku import wire
+from restante.waku.accounts import Account
 from restante.waku.devp2p import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
@@ -97,6 +98,7 @@ class Caller:
     def made(self, link: Link) -> bool:
         """Take in the connection."""
         self.link = link
+        link.account = Account()
         link.peer.trusted = self._hear is not None
         return True
 

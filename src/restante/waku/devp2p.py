@@ -147,6 +147,11 @@ class Devp2p:
 
     # ── what we say ──────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def speaks(self) -> bool:
+        """Tell whether there is anything to be written."""
+        return bool(self._out)
+
     def data_to_send(self) -> bytes:
         """Give what is to be written now, everything since the last call as one."""
         out, self._out = self._out, []

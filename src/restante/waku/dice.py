@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 
 from restante.waku.keys import SECRET, Key
 
@@ -10,7 +10,7 @@ from restante.waku.keys import SECRET, Key
 class SystemDice:
     """What the cores are handed."""
 
-    draw = staticmethod(secrets.token_bytes)
+    draw = staticmethod(os.urandom)
 
     def key(self) -> Key:
         """Make a key that nobody has had."""

@@ -98,27 +98,26 @@ def parse(raw: bytes) -> Envelope:
 
 def cut(data: bytes, whole: rlp.Span) -> Envelope:
     """Read the envelope that stands there in a packet. Raises RlpError."""
-    at, start, stop, is_list = whole
-    if not is_list:
+    if not whole.is_list:
         raise rlp.RlpError("an envelope is a list")
-    raw = data[at:stop]
+    raw = data[whole.at : whole.stop]
     # The five items are read one by one and not by `rlp.spans`: this is done for every envelope that any peer has.
     # What reaches beyond the end is found out at the end.
     try:
-        expiry, at = _number(raw, start - at, 4)
+        expiry, at = _number(raw, whole.start - whole.at, 4)
         ttl, at = _number(raw, at, 4)
         if raw[at] != 0x80 + TOPIC:
             raise rlp.RlpError(f"a topic is a string of {TOPIC} bytes")
         topic = raw[at + 1 : at + 1 + TOPIC]
-        _, start, stop, is_list = rlp.span(raw, at + 1 + TOPIC)
-        if is_list:
+        sealed = rlp.span(raw, at + 1 + TOPIC)
+        if sealed.is_list:
             raise rlp.RlpError("an envelope's data is a string")
-        nonce, at = _number(raw, stop, 8)
+        nonce, at = _number(raw, sealed.stop, 8)
     except IndexError:
         raise rlp.RlpError("an envelope has five items, not fewer") from None
     if at != len(raw):
         raise rlp.RlpError("an envelope has five items, and no more")
-    return Envelope(expiry, ttl, topic, nonce, raw, keccak(raw), start, stop)
+    return Envelope(expiry, ttl, topic, nonce, raw, keccak(raw), sealed.start, sealed.stop)
 
 
 def _number(raw: bytes, at: int, size: int) -> tuple[int, int]:

@@ -103,6 +103,10 @@ class Interests(Generic[P]):
                 del self._by_topic[topic]
         return interest
 
+    def wanted(self, topic: bytes) -> bool:
+        """Tell whether anybody wants a topic."""
+        return bool(self._everything or topic in self._by_topic or (self._filters and self._filtered(topic)))
+
     def wanting(self, topic: bytes) -> Iterator[P]:
         """Give everybody who wants a topic, each once."""
         yield from self._everything

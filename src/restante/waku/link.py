@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
 from typing import Final, Protocol, cast
 
@@ -35,6 +36,10 @@ CHANGE: Final = 100
 SMALL: Final = 40
 """Bytes of a packet without envelopes that count for one: all of them may be items, of a microsecond each."""
 
+TOGETHER: Final = 0.1
+"""Seconds; all whose time comes between one and the next are looked at together: to be woken for each of a thousand
+silent peers, and again for each answer, takes as long as to ask them."""
+
 HASTY: Final = 1
 """It sends more than it may in a second."""
 STUCK: Final = 2
@@ -62,7 +67,7 @@ class Keeper(Protocol):
         """Do something about it: there are more such bytes than there may be."""
 
     def made(self, link: Link) -> bool:
-        """Take in a connection; False where it may not even shake hands."""
+        """Take in a connection, and give it its account; False where it may not even shake hands."""
 
     def connected(self, link: Link, public: bytes) -> Reason | None:
         """Take note of a peer that has said Hello; gives why it must go, if it must."""
@@ -114,8 +119,8 @@ class Link(asyncio.Protocol):
         self.node_id = b""
         self.address = ""
         """Whom to count it with."""
-        self.account = Account()
-        """What all from that address have used up."""
+        self.account: Account
+        """What all from that address have used up; the keeper says whose it is."""
         self.missed: int | None = None
         """The first live envelope, by number, that it was not sent because it did not read."""
         self.dialled = dialled
@@ -148,20 +153,28 @@ class Link(asyncio.Protocol):
             return
         self._counted = True
         self._transport.set_write_buffer_limits(high=self._keeper.limits.owed_bytes)
-        self._keeper.flush_soon(self)  # who dials speaks first
+        if self.dialled:
+            self._keeper.flush_soon(self)  # who dials speaks first
         self._arm()
 
     def data_received(self, data: bytes) -> None:
         now = self._keeper.loop.time()
-        events = self._wire.receive_data(data, now)
-        self._account(self._wire.held)
-        inflated = sum(len(event.payload) for event in events if isinstance(event, Packet))
-        frames, self._frames = self._wire.frames - self._frames, self._wire.frames
+        wire = self._wire
+        events = wire.receive_data(data, now)
+        if wire.held or self.held:
+            self._account(wire.held)
+        inflated = sum([len(event.payload) for event in events if isinstance(event, Packet)])
+        frames, self._frames = wire.frames - self._frames, wire.frames
         self.account.charge(now, self._keeper.limits, max(len(data), inflated), frames)
         for event in events:
             self._happen(event)
         self._pace(now, len(data))
-        self._keeper.flush_soon(self)
+        self._speak_soon()
+
+    def _speak_soon(self) -> None:
+        """Have what the wire says by itself written, a Pong or a Disconnect; most of what comes has no answer yet."""
+        if self._wire.speaks or self._ended is not None:
+            self._keeper.flush_soon(self)
 
     def _account(self, held: int) -> None:
         keeper = self._keeper
@@ -245,7 +258,7 @@ class Link(asyncio.Protocol):
     def _arm(self) -> None:
         due = self._wire.next_timeout()
         if due is not None and self._transport is not None:
-            self._timer = self._keeper.loop.call_at(due, self._on_time)
+            self._timer = self._keeper.loop.call_at(math.ceil(due / TOGETHER) * TOGETHER, self._on_time)
 
     def _on_time(self) -> None:
         now = self._keeper.loop.time()
@@ -253,7 +266,7 @@ class Link(asyncio.Protocol):
             self._wire.excuse(now)  # it may have said something: it is we who do not listen
         for event in self._wire.handle_timeout(now):
             self._happen(event)
-        self._keeper.flush_soon(self)
+        self._speak_soon()
         self._arm()
 
     # ── pace ─────────────────────────────────────────────────────────────────────────────────────

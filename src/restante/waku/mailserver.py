@@ -98,17 +98,18 @@ class Mailserver:
 
     def take_in(self, intake: Intake, envelopes: Iterable[Envelope], now: int) -> None:
         """Take in a part of a packet, of which more may come."""
-        known = self.pool.known
+        known, hashes = self.pool.known, intake.hashes
         for each in envelopes:
-            number = known.get(each.hash)
+            digest = each.hash
+            number = known.get(digest)
             if number is None:
                 number = self._judge(intake, each, now)
             else:
                 self.counts["known"] += 1
                 if number == UNARCHIVED:
-                    known[each.hash] = number = self._gather(each, intake, now)
+                    known[digest] = number = self._gather(each, intake, now)
             if number > self._settled:
-                intake.hashes.append(each.hash)
+                hashes.append(digest)
                 intake.latest = max(intake.latest, number)
 
     def finish(self, intake: Intake) -> Response | None:

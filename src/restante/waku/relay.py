@@ -49,15 +49,28 @@ class Relay:
         self.interests.drop(link)
 
     def push_soon(self) -> None:
-        """Push what is new when this turn of the loop is over: to each in as few packets as there can be."""
-        if not self._pushing:
-            self._pushing = True
-            self._loop.call_soon(self._push)
+        """Push what is new when this turn of the loop is over: to each in as few packets as there can be.
+
+        Most envelopes are wanted by nobody who is here. Where that is soon found out, no other turn is needed.
+        """
+        if self._pushing:
+            return
+        fresh, wanted = self._mailserver.fresh, self.interests.wanted
+        if len(fresh) <= self._at_once() and not any(wanted(live.envelope.topic) for live in fresh):
+            self._pushed = fresh[-1].number
+            fresh.clear()
+            return
+        self._pushing = True
+        self._loop.call_soon(self._push)
+
+    def _at_once(self) -> int:
+        """Tell how many envelopes a turn of the loop has time for."""
+        return max(1, WORK // max(1, len(self.interests)))
 
     def _push(self) -> None:
         """Push what is new to those who want it, as much as a turn of the loop has time for."""
         fresh = self._mailserver.fresh
-        count = max(1, WORK // max(1, len(self.interests)))
+        count = self._at_once()
         some, self._mailserver.fresh = fresh[:count], fresh[count:]
         self._pushing = bool(self._mailserver.fresh)
         if self._pushing:

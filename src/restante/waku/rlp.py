@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from restante.errors import PeerError
 
@@ -40,7 +42,7 @@ class RlpError(PeerError):
         super().__init__(BREACH, words)
 
 
-class Span(NamedTuple):
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Where an item is: its first byte, the first of its payload, and the one after its last."""
 
     at: int
@@ -119,20 +121,28 @@ def decode(data: bytes, *, tail: bool = False) -> Item:
     whole = span(data)
     if whole.stop != len(data) and not tail:
         raise RlpError("bytes follow the item")
-    return _item(data, whole, DEPTH)
+    return _items(data, whole.start, whole.stop, DEPTH) if whole.is_list else data[whole.start : whole.stop]
 
 
-def _item(data: bytes, whole: Span, depth: int) -> Item:
-    if not whole.is_list:
-        return data[whole.start : whole.stop]
+def _items(data: bytes, here: int, end: int, depth: int) -> list[Item]:
     if not depth:
         raise RlpError(f"lists are nested deeper than {DEPTH}")
     found: list[Item] = []
-    here = whole.start
-    while here < whole.stop:
-        item = span(data, here, whole.stop)
-        found.append(_item(data, item, depth - 1))
-        here = item.stop
+    while here < end:
+        tag = data[here]
+        if tag < 0x80:  # these two are most items, and `span` would take three times as long
+            found.append(data[here : here + 1])
+            here += 1
+        elif tag < 0xB8 and tag != 0x81:
+            start = here + 1
+            here = start + tag - 0x80
+            if here > end:
+                raise RlpError("an item ends early")
+            found.append(data[start:here])
+        else:
+            item = span(data, here, end)
+            here = item.stop
+            found.append(_items(data, item.start, here, depth - 1) if item.is_list else data[item.start : here])
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import sys
 from collections import Counter
@@ -73,6 +74,7 @@ async def _serve(settings: WakuServe) -> None:
             for each in await node.listen(*address(settings.listen, "--listen")):
                 _announce(key, each)
             log.info("listening", version=__version__, data=settings.data)
+            gc.freeze()  # the collector need not look again and again at what the program itself is made of
             await _until(told, node, peers)
     finally:
         await archive.close()

@@ -229,9 +229,16 @@ class Response(NamedTuple):
     refusals: tuple[Refusal, ...]
 
 
+_STRING: Final = bytes((0x80 + HASH,))
+"""What stands before a hash."""
+_NONE: Final = rlp.encode([])
+_ALL_TAKEN: Final = rlp.encode([1, [bytes(HASH), []]])[: -HASH - len(_NONE)]
+"""What stands before the hash of a packet of which nothing was refused: so nearly every answer of a node begins."""
+
+
 def write_ack(packet: bytes) -> bytes:
     """Write the body of a Batch Ack: the hash of the Messages packet's body (waku/v1/peer.go, SendBatchAck)."""
-    return rlp.encode(packet)
+    return _STRING + packet
 
 
 def read_ack(payload: bytes) -> bytes:
@@ -242,6 +249,8 @@ def read_ack(payload: bytes) -> bytes:
 
 def write_response(response: Response) -> bytes:
     """Write the body of a Message Response."""
+    if not response.refusals:
+        return _ALL_TAKEN + response.packet + _NONE
     refusals = [[each.hash, each.code, each.words.encode()] for each in response.refusals]
     return rlp.encode([1, [response.packet, refusals]])
 
