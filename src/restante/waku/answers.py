@@ -274,22 +274,25 @@ class Answers:
         Of a page whose place is wanted meanwhile the rest is left for the next one, as if it had been too large.
         """
         last, cursor = page.last, page.cursor
-        behind, sent = b"", 0  # the envelope that was sent last, and how many were
-        for part in wire.parted(page.raws, wire.PACKET - wire.ROOM if asked.batch else 0):
+        whole, stops = memoryview(page.whole), [*page.stops, 0]
+        behind, sent = -1, 0  # the number of the envelope that was sent last, and how many were
+        for part in wire.packets(page.stops, wire.PACKET - wire.ROOM if asked.batch else 0):
             if not await self._has_room(link):
                 if not sent:
                     return False
-                last, cursor = _behind(behind)
+                last, cursor = _behind(bytes(whole[stops[behind - 1] : stops[behind]]))
                 break
-            link.send(wire.P2P_MESSAGE, wire.write_envelopes(part))
-            behind, sent = part[-1], sent + len(part)
+            body = whole[stops[part.start - 1] : stops[part.stop - 1]]
+            link.send_whole(wire.P2P_MESSAGE, rlp.list_head(len(body)), body)
+            behind, sent = part.stop - 1, sent + len(part)
         else:
-            if page.raws and behind is not page.raws[-1]:  # no packet holds that one
-                last = keccak(behind) if sent else None
+            if behind != len(page.stops) - 1:  # no packet holds that one
+                last = keccak(whole[stops[behind - 1] : stops[behind]]) if sent else None
         link.send(
             wire.REQUEST_COMPLETE,
             completion.complete(asked.id, last or completion.NOTHING, cursor or b"", asked.answer),
         )
+        link.flush()
         self.counts["requests answered"] += 1
         self.counts["envelopes handed over"] += sent
         return True

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -209,6 +210,20 @@ def parted(raws: Iterable[bytes], size: int = PACKET - ROOM) -> Iterator[list[by
         so_far += len(raw)
     if part:
         yield part
+
+
+def packets(stops: Sequence[int], size: int) -> Iterator[range]:
+    """Part envelopes that stand one behind the other, each up to its stop, as `parted` does: by their numbers.
+
+    None is looked at, and those that a packet has are of one piece: one that is left out ends the packet before it.
+    """
+    here = start = 0
+    while here < len(stops):
+        after = max(bisect_right(stops, start + size, here), here + 1)
+        stop = stops[after - 1]
+        if stop - start <= PACKET - ROOM:
+            yield range(here, after)
+        here, start = after, stop
 
 
 # ── confirmations ────────────────────────────────────────────────────────────────────────────────
