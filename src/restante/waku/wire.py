@@ -48,6 +48,9 @@ PACKET: Final = 1 << 20
 ROOM: Final = 16
 """Bytes of it that are left free: the head of its list takes up to 4."""
 
+LARGEST: Final = PACKET - ROOM
+"""Bytes of an envelope that a packet holds: a larger one cannot be handed to anybody."""
+
 MOST_TOPICS: Final = 10_000
 """Topics of an interest; more end the handshake (waku/v1/status_options.go, MaxTopicInterest)."""
 
@@ -193,7 +196,7 @@ def write_envelopes(raws: Iterable[bytes]) -> bytes:
     return rlp.pack(raws)
 
 
-def parted(raws: Iterable[bytes], size: int = PACKET - ROOM) -> Iterator[list[bytes]]:
+def parted(raws: Iterable[bytes], size: int = LARGEST) -> Iterator[list[bytes]]:
     """Part envelopes into packets, each of up to so many bytes, or of one envelope.
 
     One that no packet of 1 MiB holds is left out: a peer that takes no larger ones would disconnect.
@@ -201,7 +204,7 @@ def parted(raws: Iterable[bytes], size: int = PACKET - ROOM) -> Iterator[list[by
     part: list[bytes] = []
     so_far = 0
     for raw in raws:
-        if len(raw) > PACKET - ROOM:
+        if len(raw) > LARGEST:
             continue
         if part and so_far + len(raw) > size:
             yield part
@@ -221,7 +224,7 @@ def packets(stops: Sequence[int], size: int) -> Iterator[range]:
     while here < len(stops):
         after = max(bisect_right(stops, start + size, here), here + 1)
         stop = stops[after - 1]
-        if stop - start <= PACKET - ROOM:
+        if stop - start <= LARGEST:
             yield range(here, after)
         here, start = after, stop
 
