@@ -34,7 +34,7 @@ LASTING: Final = {
     "request is invalid": "",
     "query range is invalid": "",
 }
-"""How refusals begin, of shipped servers and ours, that the same request will be answered with for ever, and what they
+"""How refusals begin, of shipped servers and ours, that the same request will always be answered with, and what they
 mean. Any other may pass: a rate, a full line, a disk."""
 
 MOST: Final = 1024
