@@ -13,7 +13,7 @@ LAYERS: list[set[str]] = [
     # words
     {"restante", "restante.errors", "restante.records", "restante.bucket", "restante.address"},
     {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
-    {"restante.waku", "restante.waku.rlp", "restante.waku.keccak", "restante.waku.bloom"},
+    {"restante.waku", "restante.waku.rlp", "restante.waku.tally", "restante.waku.keccak", "restante.waku.bloom"},
     {"restante.waku.envelope", "restante.waku.keys", "restante.waku.packed", "restante.waku.interest"},
     {"restante.waku.hello", "restante.waku.enode", "restante.waku.wire"},
     {"restante.waku.acceptance", "restante.waku.mining"},

@@ -156,91 +156,120 @@ Key = Annotated[
 FormOption = Annotated[str, typer.Option(metavar="envelope|plain", help="How requests are written.")]
 
 
+Nodes = Annotated[
+    list[str], typer.Argument(metavar="ENODE...", help="Mailservers, which are trusted; the first is preferred.")
+]
+Begin = Annotated[
+    str, typer.Option("--from", metavar="TIME", help="1700000000, 2026-11-21T13:00 (UTC), -24h or now.")
+]
+End = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Likewise. Default: now.")]
+TopicsOption = Annotated[list[str] | None, typer.Option(metavar="TOPIC", help="8 hexadecimal digits; repeatable.")]
+Channel = Annotated[
+    str | None, typer.Option(metavar="NAME", help="A public chat: its topic; and its envelopes are opened.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Is made: .jsonl, .rlp or .parquet. Default: JSON lines."),
+]
+StateFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Fetch only what it does not know, and keep what is known in it."),
+]
+Costs = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=NUMBER", help="Of a Mailserver: pages, envelopes, bytes, seconds, size; repeatable."),
+]
+OpenPassword = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Open what is sealed with the password in it.")
+]
+OpenKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Open what is sealed for the key in it.")]
+Live = Annotated[
+    bool, typer.Option("--live", help="Then go on with what comes, until Ctrl-C; each envelope comes once.")
+]
+Seconds = Annotated[
+    str | None, typer.Option("--for", metavar="SECONDS", help="Of --live: stop by itself after so long.")
+]
+
+
 @app.command("request")
 def request_command(
-    nodes: Annotated[
-        list[str], typer.Argument(metavar="ENODE...", help="Mailservers, which are trusted; the first is preferred.")
-    ],
-    begin: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="1700000000, 2026-11-21T13:00 (UTC), -24h or now.")
-    ] = "-24h",
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Likewise. Default: now.")] = None,
-    topic: Annotated[
-        list[str] | None, typer.Option(metavar="TOPIC", help="8 hexadecimal digits; repeatable.")
-    ] = None,
-    channel: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A public chat: its topic; and its envelopes are opened.")
-    ] = None,
+    nodes: Nodes,
+    begin: Begin = "-24h",
+    end: End = None,
+    topic: TopicsOption = None,
+    channel: Channel = None,
     form: FormOption = "envelope",
     password_file: Password = None,
     key: Key = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Is made: .jsonl, .rlp or .parquet. Default: JSON lines."
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Fetch only what it does not know, and keep what is known in it."),
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=NUMBER", help="Of a Mailserver: pages, envelopes, bytes, seconds, size; repeatable."
-        ),
-    ] = None,
-    open_password: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Open what is sealed with the password in it.")
-    ] = None,
-    open_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Open what is sealed for the key in it.")
-    ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Then go on with what comes, until Ctrl-C; each envelope comes once.")
-    ] = False,
-    seconds: Annotated[
-        str | None, typer.Option("--for", metavar="SECONDS", help="Of --live: stop by itself after so long.")
-    ] = None,
+    output: Output = None,
+    state: StateFile = None,
+    limit: Costs = None,
+    open_password: OpenPassword = None,
+    open_key: OpenKey = None,
+    live: Live = False,
+    seconds: Seconds = None,
 ) -> None:
     """Fetch history from Mailservers."""
-    import time
-
-    from restante.config import convert
     from restante.waku import enode, results
     from restante.waku.address import asked_for, how_to_ask, opening
-    from restante.waku.gaps import Query
     from restante.waku.history import Where, budgets, fetch, follow
-    from restante.waku.times import read_time
+
+    duration = _listening(live, end, seconds)
+    topics, chat = asked_for(channel, topic or [])
+    query = _query(begin, end, topics)
+    how = how_to_ask(form, password_file, key, os.environ)
+    results.check(output)
+    servers = [enode.parse(each) for each in nodes]
+    where = Where(file=output, keys=opening(chat, open_password, open_key), state=state)
+    tell = _teller([each.address for each in servers])
+    costs = budgets(limit or [])
+    report = (
+        follow(servers, query, how, where, costs, tell, duration)
+        if live
+        else fetch(servers, query, how, where, costs)
+    )
+    for number, words in () if live else report.failures.items():  # who listens was told when it failed
+        tell(number, words)
+    if output is not None:
+        print(f"fetched {report.counts['handed over']:,} envelopes")
+    _miss(report.missing)
+
+
+def _listening(live: bool, end: str | None, seconds: str | None) -> float | None:
+    """Give for how long --live is to go on; None: until somebody ends it."""
+    from restante.config import convert
 
     if live and end is not None:
         raise Misuse("--live goes on from now: leave --to out")
     if seconds is not None and not live:
         raise Misuse("--for tells how long to listen: say --live, too")
+    return None if seconds is None else convert(seconds, Annotated[float, Meta(ge=0.1, le=1_000_000_000)], "--for")
+
+
+def _query(begin: str, end: str | None, topics: frozenset[bytes]) -> Any:
+    import time
+
+    from restante.waku.gaps import Query
+    from restante.waku.times import read_time
 
     now = int(time.time())
-    topics, chat = asked_for(channel, topic or [])
-    query = Query(read_time(begin, now, "--from"), read_time(end or "now", now, "--to"), topics)
-    how = how_to_ask(form, password_file, key, os.environ)
-    results.check(output)
-    servers = [enode.parse(each) for each in nodes]
-    where = Where(file=output, keys=opening(chat, open_password, open_key), state=state)
+    return Query(read_time(begin, now, "--from"), read_time(end or "now", now, "--to"), topics)
+
+
+def _teller(addresses: list[str]) -> Callable[[int, str], None]:
+    """Give what says a server's failure on standard error, by its number."""
 
     def tell(server: int, words: str) -> None:
-        address = servers[server].address
+        address = addresses[server]
         print(words if address in words else f"{address}: {words}", file=sys.stderr)
 
-    if live:
-        duration = None if seconds is None else convert(seconds, Annotated[float, Meta(gt=0)], "--for")
-        report = follow(servers, query, how, where, budgets(limit or []), tell, duration)
-    else:
-        report = fetch(servers, query, how, where, budgets(limit or []))
-        for number, words in report.failures.items():
-            tell(number, words)
-    if output is not None:
-        print(f"fetched {report.counts['handed over']:,} envelopes")
-    if report.missing:
-        gaps = ", ".join(f"{lower} to {upper}" for lower, upper in report.missing)
+    return tell
+
+
+def _miss(missing: list[tuple[int, int]]) -> None:
+    """Say which times are missing, and end with 1 if any are."""
+    if missing:
+        gaps = ", ".join(f"{lower} to {upper}" for lower, upper in missing)
         print(f"nobody answered for all of it; missing are the times {gaps}", file=sys.stderr)
         raise typer.Exit(1)
 
@@ -251,20 +280,20 @@ def probe_command(
     form: FormOption = "envelope",
     password_file: Password = None,
     key: Key = None,
-    patience: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="To wait for each of its answers.")
-    ] = 10.0,
+    patience: Annotated[str, typer.Option(metavar="SECONDS", help="To wait for each of its answers.")] = "10",
 ) -> None:
     """Tell whether a Mailserver works: post an envelope, and fetch it.
 
     Exit codes: 0 all is well, 3 cannot connect, 4 does not greet, 5 does not confirm or refuses the envelope,
     6 does not answer requests, 7 answers with an error, 8 the envelope is missing.
     """
+    from restante.config import convert
     from restante.waku import enode
     from restante.waku.address import how_to_ask
     from restante.waku.probe import probe
 
-    found = probe(enode.parse(node), how_to_ask(form, password_file, key, os.environ), patience)
+    seconds = convert(patience, Annotated[float, Meta(ge=0.1, le=1_000_000)], "--patience")
+    found = probe(enode.parse(node), how_to_ask(form, password_file, key, os.environ), seconds)
     print(found.words, file=sys.stderr if found.outcome else sys.stdout)
     raise typer.Exit(found.outcome)
 

@@ -17,7 +17,7 @@ HELLO_A = Hello("a", WAKU, 30303, A.public)
 HELLO_B = Hello("b", WAKU, 30304, B.public)
 
 
-def cut(data: bytes, places: Iterable[int]) -> Iterator[bytes]:
+def cut(data: bytes | bytearray, places: Iterable[int]) -> Iterator[bytes | bytearray]:
     """The same bytes in parts."""
     begin = 0
     for place in sorted({place % (len(data) + 1) for place in places} | {len(data)}):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku import acceptance
+from restante.waku import acceptance, wire
 from restante.waku.acceptance import Flaw, Policy, Verdict, judge
 from restante.waku.envelope import Envelope, make
 from restante.waku.wire import OTHER_ERROR, TIME_ERROR
@@ -102,7 +102,18 @@ def test_a_sender_with_work_cannot_date_back_by_decades() -> None:
 @pytest.mark.parametrize(("more", "wanted"), [(-1, None), (0, None), (1, acceptance.TOO_LARGE)])
 def test_the_size_is_twenty_bytes_and_the_data(more: int, wanted: Flaw | None) -> None:
     assert flaw(sent_at(NOW, size=980 + more), Policy(min_pow=0.0, max_size=1000)) is wanted
-    assert flaw(sent_at(NOW, size=(1 << 20) - 20 + more)) is wanted
+
+
+@pytest.mark.parametrize(("more", "wanted"), [(0, None), (1, acceptance.TOO_LARGE)])
+@pytest.mark.parametrize("max_size", [1 << 20, 10 << 20])
+def test_what_no_packet_could_hand_on_is_refused_whatever_the_limit(
+    more: int, wanted: Flaw | None, max_size: int
+) -> None:
+    """Nobody would ever get it: status-go disconnects whoever sends a packet of more than 1 MiB."""
+    envelope = sent_at(NOW, size=wire.LARGEST - 20 + more)
+    assert len(envelope.raw) == wire.LARGEST + more
+    assert (len(wire.write_envelopes([envelope.raw])) <= wire.PACKET) == (wanted is None)
+    assert flaw(envelope, Policy(min_pow=0.0, max_size=max_size)) is wanted
 
 
 def test_work_must_be_the_least_or_more() -> None:

@@ -194,6 +194,13 @@ def test_what_is_sent_at_once_is_one_write() -> None:
     assert link.b.receive_data(wire, 0.0) == [Packet(1, b"one"), Packet(2, b"two")]
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_packet_of_two_pieces_is_one(version: int) -> None:
+    link = Link(msgspec.structs.replace(HELLO_A, version=version)).carry().forget()
+    link.a.send_whole(127, b"head", memoryview(b"body" * 1000))
+    assert link.b.receive_data(link.a.data_to_send(), 0.0) == [Packet(127, b"head" + b"body" * 1000)]
+
+
 def test_nothing_is_sent_before_hello() -> None:
     link = Link()
     with pytest.raises(Misuse, match="no Hello yet"):
@@ -274,7 +281,7 @@ def wire_of_a() -> bytes:
     link = Link().carry()
     for code, payload in SCRIPT:
         link.a.send(code, payload)
-    return link.a.data_to_send()
+    return bytes(link.a.data_to_send())
 
 
 @given(mutated(st.builds(wire_of_a)), st.lists(st.integers(0, 800), max_size=5))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.errors import PeerError
-from restante.waku.packed import pack, unpack
+from restante.waku.packed import literally, pack, unpack
 from waku.mutation import mutated
 
 payloads = st.binary(max_size=300) | st.builds(
@@ -32,6 +32,12 @@ def test_what_is_packed_is_unpacked(payload: bytes) -> None:
 @pytest.mark.parametrize(("payload", "packed"), [("c0", "0100c0"), ("c103", "0204c103"), ("", "00")])
 def test_it_is_the_block_form_that_geth_writes(payload: str, packed: str) -> None:
     assert pack(bytes.fromhex(payload)).hex() == packed
+
+
+@pytest.mark.parametrize("size", [1, 60, 127, 128, 255, 256, 65536, 65537, 300_000, 1 << 20])
+def test_what_is_said_literally_is_unpacked_likewise(size: int) -> None:
+    payload = bytes(size)
+    assert unpack(literally(size) + payload, size) == payload
 
 
 @given(payloads.filter(bool))

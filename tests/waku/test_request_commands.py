@@ -27,7 +27,7 @@ from restante.waku.sealing import SymmetricKey, seal, topic_of
 from waku.fake_node import listening
 from waku.fixed import KEY
 from waku.letters import EPOCH, letter
-from waku.mailservers import Honest, Refusing
+from waku.mailservers import Honest, Refusing, Silent
 from waku.processes import node_process
 
 TOPIC = topic_of("status")
@@ -274,6 +274,16 @@ async def test_live_tells_of_a_server_that_is_not_there() -> None:
         (("--topic", "01020304", "-o", "all.csv"), "must end in .jsonl, .rlp or .parquet"),
         (("--topic", "01020304", "--limit", "pages=0"), "--limit: Expected `int` >= 1"),
         (("--topic", "01020304", "--limit", "cows=1"), "unknown field `cows`"),
+        (("--topic", "01020304", "--limit", "seconds=nan"), "--limit: Expected `float` > 0"),
+        (("--topic", "01020304", "--limit", "seconds=inf"), "--limit: Expected `float` <= 1000000000.0"),
+        (("--topic", "01020304", "--limit", "seconds=-1"), "--limit: Expected `float` > 0"),
+        *(
+            (
+                ("--topic", "01020304", "--live", "--for", wrong),
+                f"--for: '{wrong}' is not a number from 0.1 to 1000000000",
+            )
+            for wrong in ("nan", "inf", "-inf", "-1", "1e999")
+        ),
         (("--topic", "01020304", "--state", "/"), "cannot read /"),
         (("--topic", "01020304", "--live", "--to", "now"), "--live goes on from now: leave --to out"),
         (("--topic", "01020304", "--for", "9"), "say --live, too"),
@@ -298,6 +308,51 @@ async def test_a_state_with_what_is_no_hash_is_one_sentence(wrong: str, tmp_path
     assert f"{state} is no state of a requester" in sentence
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("suffix", ["jsonl", "rlp", "parquet"])
+async def test_who_is_told_to_stop_leaves_nothing_unfinished(
+    suffix: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    state = tmp_path / "state.json"
+    async with listening(Silent()) as (node, enode), bounded("the end"):
+        asking = await begun(
+            "request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / f"all.{suffix}", "--state", state
+        )
+        await node.was_asked.wait()
+        assert len(names(tmp_path)) > 1
+        asking.send_signal(number)
+        out, err = await asking.communicate()
+    assert (asking.returncode, out, err) == (130, b"", b"")
+    assert names(tmp_path) == []
+
+
+async def test_who_listens_and_is_told_twice_has_the_file_or_nothing(tmp_path: Path) -> None:
+    async with listening(Silent()) as (node, enode), bounded("the end"):
+        listener = await begun("request", str(enode), *PLAIN, "--live", "-o", tmp_path / "all.parquet")
+        await node.was_asked.wait()
+        listener.send_signal(signal.SIGTERM)
+        listener.send_signal(signal.SIGINT)
+        listener.send_signal(signal.SIGTERM)
+        await listener.communicate()
+    assert names(tmp_path) in ([], ["all.parquet"])
+
+
+async def test_a_state_is_used_by_one_at_a_time(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    async with listening(Silent()) as (node, enode), bounded("the end"):
+        command = ("request", str(enode), *PLAIN, *SINCE, "--state", state)
+        first = await begun(*command)
+        await node.was_asked.wait()
+        second = await run(*command)
+        assert second == (2, "", f"restante: another process is using {state}: wait for it (--state)\n")
+        first.kill()  # and so it cannot tidy up
+        await first.communicate()
+        node.mailserver = Honest(LETTERS)
+        third = await run(*command)
+    assert (third.code, third.err, len(lines(third.out))) == (0, "", 30)
+    assert names(tmp_path) == ["state.json"]
+
+
 async def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "all.rlp"
     file.write_text("mine")
@@ -315,3 +370,9 @@ async def test_probe() -> None:
         refused = await run("probe", str(enode), "--form", "plain")
     assert refused == (7, "", "it answers a request with an error: closed\n")
     assert (await run("probe", str(enode))).code == 3
+
+
+@pytest.mark.parametrize("wrong", ["nan", "inf", "-inf", "-1", "0", "1e999", "soon"])
+async def test_a_patience_that_is_none_is_one_sentence(wrong: str) -> None:
+    result = await run("probe", f"enode://{KEY.public.hex()}@127.0.0.1:1", f"--patience={wrong}")
+    assert result == (2, "", f"restante: --patience: '{wrong}' is not a number from 0.1 to 1000000\n")

@@ -129,6 +129,44 @@ def test_after_a_bad_server_comes_a_good_one(bad: Any, words: str) -> None:
     assert len(errand.handed) <= 200 + 30
 
 
+REFUSALS = {
+    "check message signature failed: wrong signature of p2p request": "it wants requests to be signed",
+    "failed to decrypt p2p request": "it has another password",
+    "failed to decode data: a list is expected": "it does not read requests of this form",
+    "this server serves those that it was told to": "it does not know our key",
+    "this server takes no plain requests": "ask it in the other form",
+    "this server takes no requests in envelopes": "ask it in the other form",
+    "PoW too low": "it asks for more work",
+}
+
+
+@pytest.mark.parametrize(("words", "meaning"), REFUSALS.items())
+def test_a_refusal_that_lasts_is_not_asked_for_twice(words: str, meaning: str) -> None:
+    errand = Errand(QUERY, [Refusing(words), Honest(LETTERS)])
+    complete(errand)
+    assert [server for server, _ in errand.asked] == [0, 1]
+    assert errand.report is not None
+    assert errand.report.failures == {0: f"it says: {words}: {meaning}"}
+
+
+def test_where_every_refusal_lasts_it_is_over_at_once() -> None:
+    errand = Errand(QUERY, [Refusing("request is invalid: no"), Refusing("query range is invalid")]).run()
+    assert errand.now < 1
+    assert errand.report is not None
+    assert errand.report.missing == [(QUERY.lower, QUERY.upper)]
+    assert errand.report.failures == {0: "it says: request is invalid: no", 1: "it says: query range is invalid"}
+
+
+@pytest.mark.parametrize(
+    "words", ["rate limit exceeded", "too many requests at once", "the archive cannot be read", "busy"]
+)
+def test_a_refusal_that_may_pass_is_asked_again(words: str) -> None:
+    errand = Errand(QUERY, [Refusing(words)], patience=Patience(tries=3)).run()
+    assert len(errand.asked) == 3
+    assert errand.report is not None
+    assert errand.report.failures == {0: f"it says: {words}"}
+
+
 @pytest.mark.parametrize("kind", [WrongId, EndFirst], ids=["wrong id", "the end first"])
 def test_what_is_odd_and_loses_nothing_is_borne(kind: Any) -> None:
     errand = complete(Errand(QUERY, [kind(LETTERS, size=7)]))

@@ -50,6 +50,17 @@ def test_each_knows_who_the_other_is() -> None:
     assert (a.remote, b.remote) == (B.public, A.public)
 
 
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 100_000])
+def test_a_frame_of_two_pieces_is_the_same_on_the_wire(size: int) -> None:
+    """And so are the frames behind it, for which both have gone on with cipher and hash."""
+    frame = bytes(range(256)) * (size // 256 + 1)
+    (one, _), (other, receiver) = begun(), begun()
+    for cut_at in (0, 1, size // 2):
+        wire = one.seal(frame[:size])
+        assert other.seal_whole(frame[:cut_at], memoryview(frame)[cut_at:size]) == wire
+        assert receiver.receive_data(wire) == [frame[:size]]
+
+
 def test_who_the_initiator_is_is_not_known_before_its_auth() -> None:
     b = Rlpx.recipient(B, Seeded(2))
     assert b.remote == b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -167,6 +168,17 @@ def test_packets_have_room_for_their_own_head() -> None:
         assert len(wire.write_envelopes(part)) <= wire.PACKET
 
 
+@given(
+    st.lists(st.integers(20, 300) | st.integers(300_000, wire.PACKET - 40), max_size=9),
+    st.sampled_from([0, 500, wire.PACKET - wire.ROOM]),
+)
+def test_what_stands_in_one_piece_is_parted_alike(sizes: list[int], most: int) -> None:
+    raws = [small(number, size).raw for number, size in enumerate(sizes)]
+    whole, stops = b"".join(raws), list(accumulate(map(len, raws)))
+    parts = [[whole[([*stops, 0])[each - 1] : stops[each]] for each in part] for part in wire.packets(stops, most)]
+    assert parts == list(wire.parted(raws, most))
+
+
 @given(st.integers(-40, 40))
 def test_what_no_packet_holds_is_left_out(more: int) -> None:
     large = small(9, wire.PACKET - 34 + more)
@@ -174,6 +186,9 @@ def test_what_no_packet_holds_is_left_out(more: int) -> None:
     sent = [parse(raw).nonce for part in parts for raw in part]
     fits = len(wire.write_envelopes([large.raw])) <= wire.PACKET
     assert sent == ([1, 9, 2] if fits else [1, 2])
+    stops = list(accumulate(len(each.raw) for each in (small(1), large, small(2))))
+    numbers = [number for part in wire.packets(stops, wire.PACKET - wire.ROOM) for number in part]
+    assert numbers == ([0, 1, 2] if fits else [0, 2])
     assert max(len(wire.write_envelopes(part)) for part in parts) <= wire.PACKET
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from restante.waku.envelope import U32, Envelope
-from restante.waku.wire import OTHER_ERROR, TIME_ERROR
+from restante.waku.wire import LARGEST, OTHER_ERROR, TIME_ERROR
 
 AHEAD: Final = 10
 """Seconds that a sender's clock may be ahead of ours (waku/common/const.go, DefaultSyncAllowance)."""
@@ -50,7 +50,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     min_pow: float = 2e-6
     """The least work: leading zero bits for each byte and second."""
     max_size: int = 1 << 20
-    """Bytes, as `Envelope.size` counts them."""
+    """Bytes, as `Envelope.size` counts them; never more than a packet holds."""
     max_ttl: int = 7 * DAY
     """Seconds."""
 
@@ -90,4 +90,5 @@ def _timing(envelope: Envelope, now: int) -> tuple[Flaw | None, int]:
 def _shape(envelope: Envelope, policy: Policy) -> Flaw | None:
     if envelope.ttl > policy.max_ttl:
         return TOO_LONG
-    return TOO_LARGE if envelope.size() > policy.max_size else None
+    # What no packet holds could be handed to nobody.
+    return TOO_LARGE if envelope.size() > policy.max_size or len(envelope.raw) > LARGEST else None

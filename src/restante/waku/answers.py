@@ -11,7 +11,6 @@ when others wait, its page ends where it is, with a cursor.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,11 +25,13 @@ from restante.ops.logs import log, where
 from restante.waku import completion, request, rlp, wire
 from restante.waku.archive import Archive
 from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
+from restante.waku.bloom import FULL
 from restante.waku.envelope import cut
 from restante.waku.keccak import keccak
 from restante.waku.limits import Limits
 from restante.waku.link import REFUSED, Link
 from restante.waku.request import Demands, Request, RequestError
+from restante.waku.tally import Tally
 
 PAGES: Final = 16
 """Pages in memory at a time; each has up to 8 MiB."""
@@ -48,12 +49,16 @@ ACCOUNTS: Final = 10_000
 VALIDATION: Final = "validation"
 PEER_LIMIT: Final = "peer_req_limit"
 ITERATOR: Final = "iterator"
-REFUSALS: Final = (VALIDATION, PEER_LIMIT, ITERATOR)
+PROCESS: Final = "process"
+REFUSALS: Final = (VALIDATION, PEER_LIMIT, ITERATOR, PROCESS)
 """Why a request is refused, in the words of status-go's metrics (mailserver/metrics.go): it is no good; its sender
-may not ask, or not so often; or the archive cannot be read."""
+may not ask, or not so often; the archive cannot be read; or something else went wrong."""
 
 DELAYS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 """Seconds from when a request is read until the last byte of its answer was handed to the network."""
+
+SIZES: Final = (1024, 4096, 16384, 65536, 262144, 1048576)
+"""Bytes of a packet of envelopes."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,10 +118,14 @@ class Answers:
         """What became of requests."""
         self.refusals: Counter[str] = Counter()
         """Why they were refused."""
-        self.delays = [0] * (len(DELAYS) + 1)
-        """Answers, by the first of `DELAYS` that they did not exceed; the last are beyond all."""
-        self.delay = 0.0
-        """Seconds of all answers together."""
+        self.delays = Tally(DELAYS)
+        """How long answers took."""
+        self.searches = Tally(DELAYS)
+        """How long their pages took to be found, the wait for a reader with it."""
+        self.packets = Tally(SIZES)
+        """Bytes of envelopes in a packet."""
+        self.queries: Counter[str] = Counter()
+        """By what they asked for: topics, bloom or none."""
         self._archive = archive
         self._terms = terms
         self._limits = limits
@@ -137,8 +146,10 @@ class Answers:
             asked = request.read(payload, self._terms.demands, self._now())
         except RequestError as error:
             link.charge(REFUSED)
+            self.counts["attempts"] += error.id is not None
             self._refuse(link, error.id, error.words, VALIDATION)
             return
+        self.counts["attempts"] += 1
         words = self._objection(link)
         if words:
             self._refuse(link, asked.id, words, PEER_LIMIT)
@@ -208,8 +219,7 @@ class Answers:
                 line.appendleft(asked)
 
     def _note(self, delay: float) -> None:
-        self.delays[bisect_left(DELAYS, delay)] += 1
-        self.delay += delay
+        self.delays.add(delay)
 
     @asynccontextmanager
     async def _turn(self, link: Link) -> AsyncIterator[None]:
@@ -245,14 +255,19 @@ class Answers:
 
     async def _answer(self, link: Link, asked: Request) -> bool:
         """Answer; False where there was no room for a beginning, and others waited."""
+        since = self._loop.time()
         try:
             page = await self._archive.page(self._query(asked), self._terms.bounds)
         except Exception as error:  # noqa: BLE001 - whatever it is, who asked is told, and the next page is made
             log.error("a page could not be made", fault=where(error))
-            words = "the archive cannot be read" if isinstance(error, StoreError) else "internal error"
-            self._refuse(link, asked.id, words, ITERATOR)
+            unread = isinstance(error, StoreError)
+            words = "the archive cannot be read" if unread else "internal error"
+            self._refuse(link, asked.id, words, ITERATOR if unread else PROCESS)
             return True
         now = self._loop.time()
+        self.searches.add(now - since)
+        self.counts["batched"] += asked.batch
+        self.queries["topics" if asked.topics else "none" if asked.bloom in {None, FULL} else "bloom"] += 1
         for each in self._accounts_of(link):
             each.rows.take(now, self._limits.rows, page.looked)
         return await self._hand_over(link, asked, page)
@@ -274,22 +289,26 @@ class Answers:
         Of a page whose place is wanted meanwhile the rest is left for the next one, as if it had been too large.
         """
         last, cursor = page.last, page.cursor
-        behind, sent = b"", 0  # the envelope that was sent last, and how many were
-        for part in wire.parted(page.raws, wire.PACKET - wire.ROOM if asked.batch else 0):
+        whole, stops = memoryview(page.whole), [*page.stops, 0]
+        behind, sent = -1, 0  # the number of the envelope that was sent last, and how many were
+        for part in wire.packets(page.stops, wire.LARGEST if asked.batch else 0):
             if not await self._has_room(link):
                 if not sent:
                     return False
-                last, cursor = _behind(behind)
+                last, cursor = _behind(bytes(whole[stops[behind - 1] : stops[behind]]))
                 break
-            link.send(wire.P2P_MESSAGE, wire.write_envelopes(part))
-            behind, sent = part[-1], sent + len(part)
+            body = whole[stops[part.start - 1] : stops[part.stop - 1]]
+            self.packets.add(len(body))
+            link.send_whole(wire.P2P_MESSAGE, rlp.list_head(len(body)), body)
+            behind, sent = part.stop - 1, sent + len(part)
         else:
-            if page.raws and behind is not page.raws[-1]:  # no packet holds that one
-                last = keccak(behind) if sent else None
+            if behind != len(page.stops) - 1:  # no packet holds that one
+                last = keccak(whole[stops[behind - 1] : stops[behind]]) if sent else None
         link.send(
             wire.REQUEST_COMPLETE,
             completion.complete(asked.id, last or completion.NOTHING, cursor or b"", asked.answer),
         )
+        link.flush()
         self.counts["requests answered"] += 1
         self.counts["envelopes handed over"] += sent
         return True

@@ -24,6 +24,19 @@ NOTHING: Final = bytes(HASH)
 
 ERROR: Final = b"ERROR="
 
+LASTING: Final = {
+    "failed to decrypt": "it has another password",
+    "failed to decode": "it does not read requests of this form",
+    "check message signature failed": "it wants requests to be signed",
+    "this server takes no": "ask it in the other form",
+    "this server serves those": "it does not know our key",
+    "PoW too low": "it asks for more work",
+    "request is invalid": "",
+    "query range is invalid": "",
+}
+"""How refusals begin, of shipped servers and ours, that the same request will always be answered with, and what they
+mean. Any other may pass: a rate, a full line, a disk."""
+
 MOST: Final = 1024
 """Bytes of words or of a cursor that are read; what a cursor is, is up to the server."""
 
@@ -44,6 +57,17 @@ class Failed(msgspec.Struct, frozen=True):
     id: bytes
     words: str
     """What cannot be printed is escaped."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether to ask again is no use."""
+        return any(map(self.words.startswith, LASTING))
+
+    @property
+    def plainly(self) -> str:
+        """The words, and what is known to be meant by them."""
+        meant = next((meaning for begin, meaning in LASTING.items() if self.words.startswith(begin)), "")
+        return f"{self.words}: {meant}" if meant else self.words
 
 
 def complete(id: bytes, last: bytes = NOTHING, cursor: bytes = b"", answer: Answer = "string") -> bytes:  # noqa: A002

@@ -18,7 +18,7 @@ import msgspec
 from restante.errors import Misuse, PeerError
 from restante.waku import rlp
 from restante.waku.hello import BASE, LENGTHS, SNAPPY, Hello, Reason, Shared, share
-from restante.waku.packed import pack, unpack
+from restante.waku.packed import literally, pack, unpack
 from restante.waku.rlpx import PLAIN, Rlpx
 
 HELLO: Final = 0
@@ -123,7 +123,7 @@ class Devp2p:
         # A peer that reads our Hello expects all that follows it to be compressed, whatever it has not said yet.
         self._snappy = hello.version >= SNAPPY
         self._offset = self._end = BASE
-        self._out: list[bytes] = [rlpx.data_to_send()]
+        self._out: list[bytes | bytearray] = [rlpx.data_to_send()]
 
     @property
     def remote(self) -> bytes:
@@ -152,26 +152,39 @@ class Devp2p:
         """Tell whether there is anything to be written."""
         return bool(self._out)
 
-    def data_to_send(self) -> bytes:
+    def data_to_send(self) -> bytes | bytearray:
         """Give what is to be written now, everything since the last call as one."""
         out, self._out = self._out, []
-        return b"".join(out)
+        return out[0] if len(out) == 1 else b"".join(out)
 
     def send(self, code: int, payload: bytes, *, packed: bytes | None = None) -> None:
         """Send a packet; `packed` is its payload through `pack`, for one that goes to many.
 
         Says nothing any more when closed. Raises Misuse before `Connected`, and for a code the capability has not.
         """
+        if self._state is _CLOSED:
+            return
+        message = self._message(code)
+        if self._snappy:
+            payload = packed or pack(payload)
+        self._out.append(self._rlpx.seal(_IDS[message] + payload))
+
+    def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
+        """Send a large packet of two pieces that nothing would compress, as `send` does, and without a copy of it."""
+        if self._state is _CLOSED:
+            return
+        message = _IDS[self._message(code)]
+        if self._snappy:
+            message += literally(len(head) + len(body))
+        self._out.append(self._rlpx.seal_whole(message + head, body))
+
+    def _message(self, code: int) -> int:
         if self._state is not _OPEN:
-            if self._state is _CLOSED:
-                return
             raise Misuse("there is no Hello yet")
         message = self._offset + code
         if not self._offset <= message < self._end:
             raise Misuse(f"code {code} is not one of the capability's")
-        if self._snappy:
-            payload = packed or pack(payload)
-        self._out.append(self._rlpx.seal(_IDS[message] + payload))
+        return message
 
     def disconnect(self, reason: Reason) -> None:
         """Say why, and close. Before the handshake is done nothing can be said."""
@@ -189,7 +202,7 @@ class Devp2p:
 
     # ── what they say ────────────────────────────────────────────────────────────────────────────
 
-    def receive_data(self, data: bytes, now: float) -> list[Event]:
+    def receive_data(self, data: bytes | bytearray, now: float) -> list[Event]:
         """Take what arrived, cut anywhere. Never raises for what it is."""
         events: list[Event] = []
         if self._state is _CLOSED:

@@ -23,7 +23,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whatever they are."""
     bytes: Count = 256 << 20
     """Of envelopes."""
-    seconds: Annotated[float, Meta(gt=0)] = 600.0
+    seconds: Annotated[float, Meta(gt=0, le=1e9)] = 600.0
     """In which it is connected to, asked, or left alone since it failed."""
     size: Count = 1 << 20
     """Of an envelope that is handed over, in bytes."""

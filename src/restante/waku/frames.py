@@ -60,7 +60,7 @@ class _Mac:
         self._digest = digest = running.digest()
         return digest[:16]
 
-    def frame(self, sealed: bytes) -> bytes:
+    def frame(self, sealed: bytes | memoryview) -> bytes:
         """Take in a frame."""
         running = self._running
         running.update(sealed)
@@ -74,7 +74,7 @@ class _Mac:
 class Frames:
     """Both directions of a connection."""
 
-    __slots__ = ("_decrypt", "_egress", "_encrypt", "_ingress")
+    __slots__ = ("_decrypt", "_egress", "_encrypt", "_encrypt_into", "_ingress")
 
     def __init__(self, secrets: Secrets) -> None:
         # A block cipher without a mode keeps nothing from one block to the next: one is enough for both MACs.
@@ -83,7 +83,8 @@ class Frames:
         self._ingress = _Mac(secrets.ingress, block)
         # In counter mode, decrypting is encrypting.
         stream = Cipher(algorithms.AES(secrets.aes), modes.CTR(bytes(BLOCK)))
-        self._encrypt = stream.encryptor().update
+        encryptor = stream.encryptor()
+        self._encrypt, self._encrypt_into = encryptor.update, encryptor.update_into
         self._decrypt = stream.encryptor().update
 
     def seal(self, frame: bytes) -> bytes:
@@ -92,6 +93,19 @@ class Frames:
         sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _REST, frame, _PADDING[size % BLOCK])))
         header, body = sealed[:BLOCK], sealed[BLOCK:]
         return b"".join((header, self._egress.header(header), body, self._egress.frame(body)))
+
+    def seal_whole(self, head: bytes, body: memoryview) -> bytearray:
+        """Write a large frame that is of two pieces, neither copied on the way. Raises OverflowError, too."""
+        size = len(head) + len(body)
+        wire = bytearray(HEADER + length(size))
+        out = memoryview(wire)
+        out[:BLOCK] = header = self._encrypt(size.to_bytes(3, "big") + _REST)
+        out[BLOCK:HEADER] = self._egress.header(header)
+        at = HEADER
+        for piece in (head, body, _PADDING[size % BLOCK]):
+            at += self._encrypt_into(piece, out[at:])
+        out[at:] = self._egress.frame(out[HEADER:at])
+        return wire
 
     def size(self, wire: bytes) -> int:
         """Read a header with its MAC: give the bytes of its frame. Raises PeerError."""

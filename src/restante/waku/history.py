@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,6 +79,11 @@ def _carry_out(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Repo
     The state is saved when what it tells of is written: page by page onto standard output; when the file is complete
     otherwise, since before it is not there.
     """
+    with _cleaning_up(), nullcontext() if where.state is None else statefile.held(where.state):
+        return _write(run, where)
+
+
+def _write(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Report]], where: Where) -> Report:
     state = State() if where.state is None else statefile.load(where.state)
     last = state
 
@@ -103,6 +108,16 @@ def _carry_out(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Repo
     return report
 
 
+@contextmanager
+def _cleaning_up() -> Iterator[None]:
+    """Have SIGTERM end the block as Ctrl-C does, by an exception: what is not finished is removed on its way."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _told() -> asyncio.Event:
     """Give the event that SIGINT and SIGTERM set; a second one ends the process as if nobody listened."""
     loop, told = asyncio.get_running_loop(), asyncio.Event()
@@ -111,6 +126,7 @@ def _told() -> asyncio.Event:
         told.set()
         for each in SIGNALS:
             loop.remove_signal_handler(each)
+            signal.signal(each, signal.default_int_handler)
 
     for each in SIGNALS:
         loop.add_signal_handler(each, stop)

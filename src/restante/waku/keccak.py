@@ -11,7 +11,7 @@ import sha3
 class Keccak(Protocol):
     """A running hash: `digest` may be taken at any time, and more absorbed after it."""
 
-    def update(self, data: bytes, /) -> None:
+    def update(self, data: bytes | memoryview, /) -> None:
         """Absorb."""
 
     def digest(self) -> bytes:
@@ -27,7 +27,7 @@ def running(data: bytes = b"") -> Keccak:
     return hasher
 
 
-def keccak(data: bytes) -> bytes:
+def keccak(data: bytes | memoryview) -> bytes:
     """Hash to 32 bytes."""
     digest: bytes = sha3.keccak_256(data).digest()
     return digest

@@ -21,8 +21,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes of a packet that is taken, inflated. status-go sends all it has in one, without a cap
     (waku/v1/peer.go:573-629), and takes 10 MiB itself; devp2p ends at 16."""
 
-    envelope_bytes: Annotated[int, Meta(ge=KIB, le=10 * MIB)] = MIB
-    """Bytes of an envelope: the most that status-go takes by default."""
+    envelope_bytes: Annotated[int, Meta(ge=KIB, le=MIB)] = MIB
+    """Bytes of an envelope: the most that status-go takes by default. One of more than 1 MiB - 16 as it goes over the
+    wire is refused in any case: shipped nodes take no packet that could bring it to them."""
 
     address_bytes: Rate = 8.0 * MIB
     """Bytes a second that all peers of an address may send, together and inflated; more wait in the network. All of

@@ -343,6 +343,13 @@ class Link(asyncio.Protocol):
             self._wire.send(code, payload, packed=packed)
             self._keeper.flush_soon(self)
 
+    def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
+        """Send a large packet of two pieces at once, without a copy of it; what was said before goes first."""
+        self.flush()
+        if self._ended is None:
+            self._wire.send_whole(code, head, body)
+            self.flush()
+
     async def writable(self) -> None:
         """Wait until the peer has read so much that more may be sent, or is gone; for one who waits at a time."""
         self.flush()

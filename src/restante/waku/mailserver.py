@@ -21,6 +21,7 @@ import msgspec
 from restante.waku.acceptance import Policy, judge
 from restante.waku.envelope import Envelope
 from restante.waku.pool import Live, Pool
+from restante.waku.tally import Tally
 from restante.waku.wire import OTHER_ERROR, Refusal, Response
 
 UNARCHIVED: Final = -1
@@ -30,6 +31,9 @@ NEVER: Final = 0
 """The batch of an envelope that is not to be archived."""
 
 FULL: Final = "not archived: no space left; send it again later"
+
+SIZES: Final = tuple(1 << bits for bits in range(8, 21))
+"""Bytes of an envelope, to count them by."""
 
 TRY_AGAIN: Final = 10
 """Seconds until a store that was full is tried again."""
@@ -79,6 +83,8 @@ class Mailserver:
         """To be relayed; the shell takes them away."""
         self.counts: Counter[str] = Counter()
         """What became of envelopes: `new`, `known`, `archived`, `not archived`, or the name of their flaw."""
+        self.sizes, self.archived_sizes = Tally(SIZES), Tally(SIZES)
+        """Bytes of those that were new, and of those that were archived."""
         self.refused = 0
         """Envelopes that had a flaw, all told."""
         self.gathered: list[Envelope] = []
@@ -129,6 +135,7 @@ class Mailserver:
                 intake.refusals.append(Refusal(envelope.hash, verdict.flaw.code, verdict.flaw.words))
             return NEVER
         self.counts["new"] += 1
+        self.sizes.add(len(envelope.raw))
         self._count += 1
         live = Live(envelope, verdict.pow, intake.origin, self._count)
         self.fresh.append(live)
@@ -173,6 +180,8 @@ class Mailserver:
     def settle(self, batch: Batch) -> Iterator[tuple[bytes, Response]]:
         """Tell that a batch is durable; gives whom to answer what. Batches are settled in their order."""
         self.counts["archived"] += len(batch.envelopes)
+        for each in batch.envelopes:
+            self.archived_sizes.add(len(each.raw))
         self._settled = batch.number
         for waiting in self._waiting.pop(batch.number, ()):
             yield waiting.origin, Response(waiting.packet, tuple(waiting.refusals))

@@ -7,15 +7,15 @@ made for it work; what they count is what their names say, also where status-go'
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from restante.waku.answers import DELAYS, REFUSALS
+from restante.waku.answers import REFUSALS
 from restante.waku.archive import Counts
 from restante.waku.node import Node
+from restante.waku.tally import Tally
 
 DATABASE: Final = "sqlite"
 
@@ -44,7 +44,7 @@ class _Now:
         yield _gauge("waku_peers", "Peers that have greeted", len(self._node.relay.interests))
         yield _gauge("waku_connections", "Connections, those that have not greeted among them", len(self._node.links))
         pool = self._node.mailserver.pool
-        yield _gauge("waku_envelopes_cached", "Hashes of envelopes that are known", len(pool.known))
+        yield _gauge("waku_envelopes_known", "Hashes of envelopes that are known", len(pool.known))
         yield _gauge("waku_envelopes_cached_bytes", "Memory for envelopes that live", pool.size)
 
     def _envelopes(self) -> Iterator[Metric]:
@@ -56,12 +56,23 @@ class _Now:
         for flaw in FLAWS:
             rejected.add_metric([flaw], counts[flaw])
         yield rejected
+        cached = CounterMetricFamily("waku_envelopes_cached", "Envelopes that were known, or not", labels=["cache"])
+        cached.add_metric(["hit"], counts["known"])
+        cached.add_metric(["miss"], counts["new"])
+        yield cached
+        yield _histogram("waku_envelopes_size_bytes", "Envelopes that were new and taken", node.mailserver.sizes)
         yield _counter(
             "waku_envelopes_relayed", "Envelopes that were sent on, for each peer", node.relay.counts["relayed"]
         )
         held = GaugeMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
         held.add_metric([DATABASE], self._archive.envelopes)
         yield held
+        yield _histogram(
+            "mailserver_archived_envelope_size_bytes",
+            "Envelopes that were archived",
+            node.mailserver.archived_sizes,
+            db=DATABASE,
+        )
         yield _gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
         failed = CounterMetricFamily(
             "mailserver_archived_envelopes_failures", "Envelopes that had no room in the archive", labels=["db"]
@@ -70,7 +81,8 @@ class _Now:
         yield failed
 
     def _requests(self) -> Iterator[Metric]:
-        counts = self._node.answers.counts
+        answers = self._node.answers
+        counts = answers.counts
         yield _counter("mailserver_requests", "Requests for history", counts["requests"])
         yield _counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
         failed = CounterMetricFamily(
@@ -79,20 +91,30 @@ class _Now:
         for why in REFUSALS:
             failed.add_metric([why], self._node.answers.refusals[why])
         yield failed
-        yield self._delays()
-        yield _counter("mailserver_delivery_attempts", "Pages that were handed over", counts["requests answered"])
-        yield _counter("mailserver_envelopes", "Envelopes that were handed over", counts["envelopes handed over"])
-
-    def _delays(self) -> Metric:
-        answers = self._node.answers
-        bounds = [*(f"{bound:g}" for bound in DELAYS), "+Inf"]
-        buckets = list(zip(bounds, accumulate(answers.delays), strict=True))
-        return HistogramMetricFamily(
+        yield _histogram(
             "mailserver_delivery_duration_seconds",
             "From when a request was read until its answer was sent",
-            buckets=buckets,
-            sum_value=answers.delay,
+            answers.delays,
         )
+        yield _histogram(
+            "mailserver_requests_bundle_process_duration_seconds", "How long a page was looked for", answers.searches
+        )
+        yield _histogram(
+            "mailserver_sent_envelope_batch_size_bytes", "Envelopes of a packet, together", answers.packets
+        )
+        yield _counter(
+            "mailserver_delivery_attempts", "Requests that could be read, answered or not", counts["attempts"]
+        )
+        yield _counter(
+            "mailserver_requests_batched", "Requests for packets of many envelopes, answered", counts["batched"]
+        )
+        queries = CounterMetricFamily(
+            "mailserver_envelope_queries", "Searches of the archive, by their filter", labels=["filter", "history"]
+        )
+        for name in ("topics", "bloom", "none"):
+            queries.add_metric([name, "unknown"], answers.queries[name])
+        yield queries
+        yield _counter("mailserver_envelopes", "Envelopes that were handed over", counts["envelopes handed over"])
 
 
 def _counter(name: str, words: str, value: float) -> Metric:
@@ -101,3 +123,9 @@ def _counter(name: str, words: str, value: float) -> Metric:
 
 def _gauge(name: str, words: str, value: float) -> Metric:
     return GaugeMetricFamily(name, words, value=value)
+
+
+def _histogram(name: str, words: str, tally: Tally, **labels: str) -> Metric:
+    found = HistogramMetricFamily(name, words, labels=[*labels])
+    found.add_metric([*labels.values()], tally.buckets(), tally.total)
+    return found

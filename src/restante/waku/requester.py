@@ -152,7 +152,7 @@ class Requester:
         if end.id != self._id:
             self.counts["ends of other answers"] += 1
         elif isinstance(end, Failed):
-            self._fail(f"{SAYS}{end.words}", now)
+            self._fail(f"{SAYS}{end.plainly}", now, out=end.lasts)
         else:
             self._end(end, now)
         return self._said()

@@ -106,7 +106,12 @@ class Rlpx:
         assert self._frames
         return self._frames.seal(frame)
 
-    def receive_data(self, data: bytes) -> list[bytes]:
+    def seal_whole(self, head: bytes, body: memoryview) -> bytearray:
+        """Encrypt a large frame of two pieces, likewise."""
+        assert self._frames
+        return self._frames.seal_whole(head, body)
+
+    def receive_data(self, data: bytes | bytearray) -> list[bytes]:
         """Take what arrived, cut anywhere; give the frames that are complete with it, each MAC verified.
 
         Look at `broken` then. No more is held than one frame and what was handed in with it.

@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from restante.errors import Misuse, StoreError
 from restante.waku.gaps import State
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Have a state for this process alone. Raises Misuse where another one has it.
+
+    What is locked is a file beside it, since the state itself is replaced; it goes when it is over.
+    """
+    if path.is_dir():
+        raise Misuse(f"cannot read {path}: it is a directory (--state)")
+    beside = path.with_name(f"{path.name}.lock")
+    try:
+        lock = _lock(beside)
+    except BlockingIOError:
+        raise Misuse(f"another process is using {path}: wait for it (--state)") from None
+    except OSError as error:
+        raise Misuse(f"cannot write {beside}: {error.strerror} (--state)") from error
+    try:
+        yield
+    finally:
+        beside.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _lock(beside: Path) -> int:
+    """Lock a file that is there when it is locked: whoever had it before may have removed it meanwhile."""
+    while True:
+        lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), beside.stat()):
+                return lock
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
 
 
 def load(path: Path) -> State:
@@ -33,5 +74,6 @@ def save(path: Path, state: State) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise StoreError(f"cannot write {path}: {error.strerror} (--state)") from error
+    finally:
+        draft.unlink(missing_ok=True)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -46,6 +47,9 @@ PACKET: Final = 1 << 20
 
 ROOM: Final = 4
 """Bytes of it that the head of its list takes, at the most."""
+
+LARGEST: Final = PACKET - ROOM
+"""Bytes of an envelope that a packet holds: a larger one cannot be handed to anybody."""
 
 MOST_TOPICS: Final = 10_000
 """Topics of an interest; more end the handshake (waku/v1/status_options.go, MaxTopicInterest)."""
@@ -192,7 +196,7 @@ def write_envelopes(raws: Iterable[bytes]) -> bytes:
     return rlp.pack(raws)
 
 
-def parted(raws: Iterable[bytes], size: int = PACKET - ROOM) -> Iterator[list[bytes]]:
+def parted(raws: Iterable[bytes], size: int = LARGEST) -> Iterator[list[bytes]]:
     """Part envelopes into packets, each of up to so many bytes, or of one envelope.
 
     One that no packet of 1 MiB holds is left out: a peer that takes no larger ones would disconnect.
@@ -200,7 +204,7 @@ def parted(raws: Iterable[bytes], size: int = PACKET - ROOM) -> Iterator[list[by
     part: list[bytes] = []
     so_far = 0
     for raw in raws:
-        if len(raw) > PACKET - ROOM:
+        if len(raw) > LARGEST:
             continue
         if part and so_far + len(raw) > size:
             yield part
@@ -209,6 +213,20 @@ def parted(raws: Iterable[bytes], size: int = PACKET - ROOM) -> Iterator[list[by
         so_far += len(raw)
     if part:
         yield part
+
+
+def packets(stops: Sequence[int], size: int) -> Iterator[range]:
+    """Part envelopes that stand one behind the other, each up to its stop, as `parted` does: by their numbers.
+
+    None is looked at, and those that a packet has are of one piece: one that is left out ends the packet before it.
+    """
+    here = start = 0
+    while here < len(stops):
+        after = max(bisect_right(stops, start + size, here), here + 1)
+        stop = stops[after - 1]
+        if stop - start <= LARGEST:
+            yield range(here, after)
+        here, start = after, stop
 
 
 # ── confirmations ────────────────────────────────────────────────────────────────────────────────

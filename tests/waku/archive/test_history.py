@@ -35,7 +35,7 @@ def key(kind: Envelope) -> bytes:
 async def test_an_empty_archive_has_nothing(engine: Engine) -> None:
     for asked in (query(), query(topics=TOPICS), query(bloom=bloom.of(TOPICS[:1])), query(bloom=1 << 300)):
         page = await engine.archive.page(asked)
-        assert page == Page([], None, None, page.looked, False)
+        assert page == Page(b"", [], None, None, page.looked, False)
         assert page.looked <= len(TOPICS), "topics, or places of a filter, that were looked for"
 
 

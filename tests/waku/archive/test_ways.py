@@ -31,7 +31,7 @@ from waku.fixed import examples
 DICE = random.Random(1)
 TOPICS = [DICE.randbytes(4) for _ in range(60)]
 ROWS = [envelope(number // 7, number, topic=DICE.choice(TOPICS)) for number in range(3000)]
-NOTHING = Page([], None, None, 0, False)
+NOTHING = Page(b"", [], None, None, 0, False)
 HALF = sum(1 << place for place in DICE.sample(range(512), 256))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import statistics
 import time
 from collections.abc import AsyncIterator
@@ -17,7 +18,8 @@ from waku.hostile.siege import FIGURES, MIB, NOTHING, Siege
 from waku.raw_peer import RawPeer
 
 MEDIAN: Final = 1.0
-"""Seconds; the most that half of its pages may take, on a busy machine of two slow cores."""
+"""Seconds; the most that half of its pages may take, on a busy machine of two slow cores. What nearly all of them
+wait for is counted, and not by a clock, in test_turns.py; here it is only shown."""
 
 ADDRESSES: Final = [f"127.0.1.{number}" for number in range(1, 9)]
 """It asks without a pause, which one address may not for long."""
@@ -97,9 +99,9 @@ async def beside_both(siege: Siege, asking: Requester, attack: str) -> AsyncIter
             await asking.asks(2)
         finally:
             await asking.stop()
-    median, longest = statistics.median(asking.delays), max(asking.delays)
-    shown = " ".join(f"{each * 1000:>9.1f}" for each in (median, longest))
-    FIGURES.append(
-        f"{'  and a page of history':<60} {len(asking.delays):>6} {shown} {resident(siege.node.pid) / MIB:>8.1f}"
-    )
+    delays = sorted(asking.delays)
+    median, nearly_all = statistics.median(delays), delays[math.ceil(0.99 * len(delays)) - 1]
+    shown = " ".join(f"{each * 1000:>9.1f}" for each in (median, nearly_all))
+    title = f"{'  and a page of history (p99 for longest)':<60}"
+    FIGURES.append(f"{title} {len(delays):>6} {shown} {resident(siege.node.pid) / MIB:>8.1f}")
     assert median < MEDIAN

@@ -19,6 +19,7 @@ from restante.waku import bloom, completion, rlp, wire
 from restante.waku.address import OFFLINE_INBOX
 from restante.waku.answers import LINE, PAGES
 from restante.waku.archive import open_archive
+from restante.waku.archive.plans import PAIRED, SPARSE
 from restante.waku.bloom import FULL
 from restante.waku.completion import Completed, Failed
 from restante.waku.envelope import Envelope, make
@@ -145,6 +146,23 @@ async def test_a_bloom_half_full_over_everything(siege: Siege, asking: Requester
         async def attack(peer: RawPeer) -> None:
             for _ in range(5):
                 assert set(await answered(peer, bodies * 4)) <= {"", "rate limit exceeded"}
+
+        await asyncio.gather(*map(attack, attackers))
+
+
+@pytest.mark.parametrize("places", [PAIRED, SPARSE])
+async def test_filters_of_few_topics_each_of_which_is_looked_up(
+    siege: Siege, asking: Requester, greet: Greet, places: int
+) -> None:
+    """Next to nothing is found by them: what they cost is to find the topics that they let through."""
+    filters = [sum(1 << bit for bit in _random.sample(range(512), places)) for _ in range(8)]
+    async with beside_both(siege, asking, f"filters of {places} places, which few topics pass"):
+        attackers = [await greet() for _ in range(4)]
+
+        async def attack(peer: RawPeer) -> None:
+            for _ in range(10):
+                bodies = [raw(bloom=bloom.write(each), limit=1) for each in filters]
+                assert set(await answered(peer, bodies)) <= {"", "rate limit exceeded"}
 
         await asyncio.gather(*map(attack, attackers))
 

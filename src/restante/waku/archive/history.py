@@ -10,8 +10,10 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from restante.waku.archive import ids, plans
 from restante.waku.archive.plans import Way
@@ -24,6 +26,9 @@ ROOM: Final = 16 << 20
 
 _ALL: Final = "SELECT group_concat(id), group_concat(length(raw)), CAST(group_concat(raw, '') AS BLOB) FROM ({way})"
 _SIZES: Final = "SELECT group_concat(id), group_concat(length(raw)), NULL FROM ({way})"
+
+_NUMBERS: Final = msgspec.json.Decoder(list[int])
+"""Reads numbers with commas between them in a fifth of the time that `split` and `int` take."""
 
 _ORDERS: Final = (
     {"{order}": "ASC", "{first}": "min", "{last}": "max", "{beyond}": ">", "{within}": "<= :high"},
@@ -39,18 +44,19 @@ def page(database: sqlite3.Connection, query: Query, bounds: Bounds) -> Page:
         plans.choose(database, query, low, high, most + 1, bounds.rows) if low <= high else plans.Choice(None)
     )
     if way is None:
-        return Page([], None, None, chosen, False)
+        return Page(b"", [], None, None, chosen, False)
     search = _Search(database, way, query.descending, low, high, bounds)
     with _one_moment(database) if way.walks else nullcontext():
         found = search.find(most)
         looked, stop = search.looked(found)
     looked += chosen
-    last = keccak(found.raws[-1]) if found.raws else None
+    whole, stops = found.whole, found.stops
+    last = keccak(memoryview(whole)[stops[-2] if len(stops) > 1 else 0 : stops[-1]]) if stops else None
     if found.more:
-        return Page(found.raws, last, cursor(found.at, last), looked, len(found.raws) < query.limit)
+        return Page(whole, stops, last, cursor(found.at, last), looked, len(stops) < query.limit)
     if stop is not None:
-        return Page(found.raws, last, cursor(stop, None), looked, True)
-    return Page(found.raws, last, None, looked, False)
+        return Page(whole, stops, last, cursor(stop, None), looked, True)
+    return Page(whole, stops, last, None, looked, False)
 
 
 @contextmanager
@@ -68,7 +74,8 @@ def _one_moment(database: sqlite3.Connection) -> Iterator[None]:
 
 
 class _Found(NamedTuple):
-    raws: list[bytes]
+    whole: bytes
+    stops: list[int]
     at: int
     """The last one's id; 0 where there is none."""
     more: bool
@@ -98,10 +105,15 @@ class _Search(NamedTuple):
         fitting = self._fitting(stops[:most])
         return self._cut(fitting, *self._rows(_ALL, fitting + 1))
 
-    def _cut(self, most: int, at: list[str], stops: list[int], whole: bytes) -> _Found:
+    def _cut(self, most: int, at: str, stops: list[int], whole: bytes) -> _Found:
         given = self._fitting(stops[:most])
-        raws = [whole[start:stop] for start, stop in pairwise([0, *stops[:given]])]
-        return _Found(raws, int(at[given - 1]) if given else 0, given < len(at))
+        if not given:
+            return _Found(b"", [], 0, False)
+        left = len(stops) - given
+        stops = stops[:given]
+        if len(whole) > self.bounds.bytes:  # less is not worth a copy
+            whole = whole[: stops[-1]]
+        return _Found(whole, stops, int(at.rsplit(",", left + 1)[-left - 1]), left > 0)
 
     def _fitting(self, stops: list[int]) -> int:
         """Tell how many fit: the first in any case."""
@@ -110,7 +122,7 @@ class _Search(NamedTuple):
     def looked(self, found: _Found) -> tuple[int, int | None]:
         """Tell how much was looked at, and where a walk stopped because of its bound, if it did."""
         if not self.way.walks:
-            return len(found.raws) + found.more, None
+            return len(found.stops) + found.more, None
         if found.more:
             low, high = (found.at, self.high) if self.descending else (self.low, found.at)
             [(passed,)] = self._run(plans.COUNT, low, high, 0)
@@ -118,12 +130,12 @@ class _Search(NamedTuple):
         [(passed, stop)] = self._run(plans.PASSED, self.low, self.high, 0)
         return passed, stop if passed == self.bounds.rows else None
 
-    def _rows(self, shape: str, rows: int) -> tuple[list[str], list[int], bytes]:
-        """Give ids, as text; where each envelope ends; and all of them, one behind the other."""
+    def _rows(self, shape: str, rows: int) -> tuple[str, list[int], bytes]:
+        """Give ids, with commas between them; where each envelope ends; and all of them, one behind the other."""
         [(at, sizes, whole)] = self._run(shape.replace("{way}", self.way.statement), self.low, self.high, rows)
         if at is None:
-            return [], [], b""
-        return at.split(","), list(accumulate(map(int, sizes.split(",")))), whole
+            return "", [], b""
+        return at, list(accumulate(_NUMBERS.decode(f"[{sizes}]"))), whole
 
     def _run(self, statement: str, low: int, high: int, rows: int) -> list[Any]:
         for slot, word in _ORDERS[self.descending].items():

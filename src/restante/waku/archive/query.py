@@ -12,6 +12,7 @@ so that whoever goes on from a cursor that was given here goes on exactly there,
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -68,8 +69,11 @@ BOUNDS: Final = Bounds()
 class Page(msgspec.Struct, frozen=True):
     """An answer."""
 
-    raws: list[bytes]
-    """The envelopes' RLP, in the order of ids: by time, and within a second by hash, nearly always."""
+    whole: bytes
+    """The envelopes' RLP, one behind the other, in the order of ids: by time, and within a second by hash, nearly
+    always. As they came: they go on in as few pieces, and more may follow the last."""
+    stops: list[int]
+    """Where each of them ends in it."""
     last: bytes | None
     """The last one's hash."""
     cursor: bytes | None
@@ -78,6 +82,11 @@ class Page(msgspec.Struct, frozen=True):
     """Envelopes and topics looked at, as a measure of the work: an entry in an index counts as much as a row."""
     bounded: bool
     """Whether one of the bounds ended it: then nobody knows whether more matches."""
+
+    @property
+    def raws(self) -> list[bytes]:
+        """Give them one by one."""
+        return [self.whole[start:stop] for start, stop in pairwise([0, *self.stops])]
 
 
 def cursor(at: int, name: bytes | None) -> bytes:

@@ -1,0 +1,29 @@
+"""Values counted by their size: what a histogram of Prometheus shows."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+class Tally:
+    """How many values do not exceed which bound, and their sum."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, int]]:
+        """Give each bound as it is written, and how many values are not beyond it; the last is beyond all."""
+        return list(
+            zip([*(f"{bound:.10g}" for bound in self._bounds), "+Inf"], accumulate(self._counts), strict=True)
+        )
