@@ -180,7 +180,7 @@ def test_files_that_were_never_in_a_version_count_from_when_they_were_written(
         readme = table.folder / "README"
         readme.write_text("somebody's")
         cut_off = vacuum(table, grace=100, now=1_000_099)
-        assert {each.path.suffix for each in cut_off} == {".crc", ".parquet"}
+        assert {each.path.suffix for each in cut_off} == {".parquet"}
         assert {each.path.relative_to(table.folder).parts[0][:4] for each in cut_off} == {"run-"}
         assert [each.path for each in vacuum(table, grace=100, now=1_000_100)] == [placed]
         assert files(tmp_path) == {readme, *(file.path for file in table.files())}
