@@ -171,7 +171,7 @@ def _run(
     """Open the lake, with Spark at hand: it is begun when something is to be done."""
     from restante.pipeline.ingest import Run
     from restante.pipeline.lake import Lake
-    from restante.pipeline.scratch import scratch as copies
+    from restante.pipeline.scratch import scratch
     from restante.pipeline.spark import session
     from restante.pipeline.steps import Steps
 
@@ -185,13 +185,13 @@ def _run(
                 with steps.step("Spark") as step:
                     begun.append(stack.enter_context(session(master, remote, settings=settings, verbose=verbose)))
                     step.done("ready")
-                _end_at_once(scratch)  # Spark has set a handler of its own
+                _end_at_once(place)  # Spark has set a handler of its own
             return begun[0]
 
         steps = Steps(what)
-        scratch = stack.enter_context(copies(opened.path))
-        _end_at_once(scratch)
-        yield Run(opened, uuid.uuid4().hex, time.time, spark, steps, scratch)
+        place = stack.enter_context(scratch())
+        _end_at_once(place)
+        yield Run(opened, uuid.uuid4().hex, time.time, spark, steps, place)
 
 
 def _end_at_once(scratch: Path) -> None:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,9 @@ from pipeline.runs import World
 from pipeline.servers import NOW, TERMS
 from pipeline.taking import Took, rows_of, take
 from restante.errors import Misuse
-from restante.pipeline.sources import SourceError, paths, recognise, rlps
+from restante.pipeline import ingest
+from restante.pipeline.notes import Ledger
+from restante.pipeline.sources import Source, SourceError, Terms, paths, recognise, rlps
 from restante.waku import rlp
 from restante.waku.archive.sqlite import SqliteArchive
 from restante.waku.envelope import Envelope
@@ -35,8 +38,8 @@ SOME = ROWS[:6]
 BYTES = b"".join(each.raw for each in SOME)
 
 
-def taken(path: Path, before: Took | None = None) -> Took:
-    return take(f"waku={path}", "archived", path.parent / "scratch", before.marks if before else {})
+def taken(path: Path, before: Took | None = None, terms: Terms = TERMS) -> Took:
+    return take(f"waku={path}", "archived", path.parent / "scratch", before.marks if before else {}, terms)
 
 
 def names(some: Sequence[Envelope]) -> list[bytes]:
@@ -102,33 +105,62 @@ def test_a_file_is_read_once_whatever_its_name(tmp_path: Path) -> None:
     assert taken(files, second).span is None
 
 
-def test_a_file_that_is_as_it_was_is_not_even_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = exported(tmp_path, "a.rlp", rows=SOME)
-    os.utime(files / "a.rlp", (NOW - 60, NOW - 60))
-    first = taken(files)
-    read: list[str] = []
+SOON = TERMS._replace(now=4e9)
+"""When the files that a test writes are old."""
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the names of files that are read to know them, as that happens."""
+    names_: list[str] = []
     digest = paths.digest
 
     def noted(file: paths.File) -> str:
-        read.append(file.path.name)
+        names_.append(file.path.name)
         return digest(file)
 
     monkeypatch.setattr(paths, "digest", noted)
-    assert taken(files, first).span is None
+    return names_
+
+
+def test_a_file_that_is_as_it_was_is_not_even_read(tmp_path: Path, read: list[str]) -> None:
+    files = exported(tmp_path, "a.rlp", rows=SOME)
+    first = taken(files, terms=SOON)
+    read.clear()
+    assert taken(files, first, SOON).span is None
     assert read == []
-    (files / "a.rlp").write_bytes(BYTES + ROWS[7].raw)
-    os.utime(files / "a.rlp", (NOW - 50, NOW - 50))
-    assert taken(files, first).span is not None
+
+
+def test_a_file_that_was_rewritten_in_place_is_read_though_its_time_was_put_back(
+    tmp_path: Path, read: list[str]
+) -> None:
+    files = exported(tmp_path, "a.rlp", rows=SOME)
+    first = taken(files, terms=SOON)
+    before = (files / "a.rlp").stat()
+    with (files / "a.rlp").open("r+b") as file:
+        file.write(BYTES[:-1] + bytes([BYTES[-1] ^ 1]))
+    os.utime(files / "a.rlp", ns=(before.st_atime_ns, before.st_mtime_ns))
+    read.clear()
+    assert taken(files, first, SOON).span is not None
     assert read == ["a.rlp"]
 
 
-def test_a_file_of_this_moment_is_read_again_since_its_time_does_not_tell(tmp_path: Path) -> None:
+def test_a_file_of_this_moment_is_read_again_since_its_time_does_not_tell(tmp_path: Path, read: list[str]) -> None:
     files = exported(tmp_path, "a.rlp", rows=SOME)
-    os.utime(files / "a.rlp", (NOW - 1, NOW - 1))
-    first = taken(files)
-    (files / "a.rlp").write_bytes(BYTES[:-1] + bytes([BYTES[-1] ^ 1]))
-    os.utime(files / "a.rlp", (NOW - 1, NOW - 1))
-    assert taken(files, first).span is not None
+    first = taken(files, terms=TERMS._replace(now=(files / "a.rlp").stat().st_ctime + 1))
+    read.clear()
+    assert taken(files, first, SOON).span is None
+    assert read == ["a.rlp"]
+
+
+def test_how_a_known_file_is_found_is_marked_with_what_else_is_new(tmp_path: Path, read: list[str]) -> None:
+    files = exported(tmp_path, "a.rlp", rows=SOME)
+    first = taken(files)  # too soon to tell
+    (files / "b.rlp").write_bytes(ROWS[7].raw)
+    second = taken(files, first, SOON)
+    read.clear()
+    assert taken(files, second, SOON).span is None
+    assert read == []
 
 
 def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_takes_what_it_matches(tmp_path: Path) -> None:
@@ -142,6 +174,27 @@ def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_takes_wha
     assert taken(files).faults == []
     (files / "c.letters").write_bytes(ROWS[9].raw)
     assert found(taken(files / "*.letters")) == names([ROWS[9]])
+
+
+def test_a_file_that_changes_while_spark_reads_it_is_told_of_and_the_others_go_on(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = tmp_path / "one.rlp", tmp_path / "two.rlp"
+    for path in (one, two):
+        path.write_bytes(BYTES)
+    read = ingest._read
+
+    def meanwhile(run: ingest.Run, source: Source, *rest: Any) -> Ledger:
+        if source.name == "one":
+            one.write_bytes(BYTES + BYTES)
+        return read(run, source, *rest)
+
+    monkeypatch.setattr(ingest, "_read", meanwhile)
+    failed, took = world.ingest(f"one={one}", f"two={two}")
+    assert failed.failure == f"{one} changed while it was read: ingest it again when it does not"
+    assert took.ledger is not None
+    assert took.ledger.clean == len(SOME)
+    assert {row["source"] for row in world.rows("archived")} == {"two"}
 
 
 def test_the_same_envelope_twice_in_a_file_counts_once(world: World, tmp_path: Path) -> None:

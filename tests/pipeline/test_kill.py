@@ -51,6 +51,15 @@ laketable.LakeTable._append = die
 """
 
 
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the folder for copies, which runs that are killed leave there."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setitem(ENVIRONMENT, "TMPDIR", str(folder))
+    return folder
+
+
 def dies(where: str, *arguments: str) -> None:
     """Run a command in a process of its own, which kills itself at a place in the code."""
     code = DYING.format(where=where, arguments=arguments)
@@ -93,20 +102,19 @@ def test_ingest_killed_while_spark_writes_leaves_nothing_that_counts(world: Worl
 
 
 def test_who_interrupts_a_run_is_told_in_one_sentence_and_nothing_is_left_of_copies(
-    world: World, tmp_path: Path
+    world: World, tmp_path: Path, temporary: Path
 ) -> None:
-    (tmp_path / "tmp").mkdir()
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
         spec = f"relay={tmp_path / 'a'}"
         running = subprocess.Popen(
             [sys.executable, "-m", "restante", "pipeline", "ingest", "--lake", str(world.path), "--source", spec],
-            env=ENVIRONMENT | {"TMPDIR": str(tmp_path / "tmp")},
+            env=ENVIRONMENT,
             stderr=subprocess.PIPE,
             text=True,
         )
         try:
             until(lambda: any(world.path.glob("nameplates/run-*")))
-            assert list((tmp_path / "tmp").glob("restante-*/*"))
+            assert list(temporary.glob("restante-*/*"))
             running.send_signal(signal.SIGINT)
             _, said = running.communicate(timeout=PATIENCE)
         finally:
@@ -116,7 +124,7 @@ def test_who_interrupts_a_run_is_told_in_one_sentence_and_nothing_is_left_of_cop
     assert last == "restante: stopped; what is committed stays, the rest is done when this is run again"
     assert "Traceback" not in said
     assert running.returncode == 128 + signal.SIGINT
-    assert not list((tmp_path / "tmp").glob("restante-*"))
+    assert not list(temporary.glob("restante-*"))
 
 
 def test_who_reads_while_a_build_is_killed_and_repeated_sees_the_old_day_or_the_new_one(

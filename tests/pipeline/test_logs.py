@@ -293,6 +293,16 @@ def test_logs_and_traces_may_be_mixed_and_a_glob_takes_what_it_matches(tmp_path:
     assert len(events(tmp_path / "*.json").clean) == 1
 
 
+def test_a_file_s_name_is_a_stranger_s_text_and_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "t\x1b[31mrace\nfoo.jsonl"
+    path.write_bytes(b"".join(LINES))
+    first = commands(path)
+    path.write_bytes(b"".join(LINES[:5]))
+    assert commands(path, first).said == [
+        f"source main: {tmp_path}/t\\x1b[31mrace\\nfoo.jsonl is shorter than it was, and left out"
+    ]
+
+
 def test_what_has_no_log_is_none(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("hello")
     for path in (tmp_path / "x", tmp_path / "*.json"):

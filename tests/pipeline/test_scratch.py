@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from restante.pipeline.scratch import scratch
+from restante.errors import StoreError
+from restante.pipeline.scratch import PREFIX, scratch
 
 
 @pytest.fixture(autouse=True)
@@ -20,48 +22,75 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-LAKE = Path("/somewhere/lake")
-
-
 def test_it_is_gone_with_the_run(temporary: Path) -> None:
-    with scratch(LAKE) as place:
+    with scratch() as place:
         (place / "copy").touch()
         assert place.stat().st_mode & 0o077 == 0
     assert list(temporary.iterdir()) == []
 
 
 def test_a_run_beside_another_leaves_it_its_copies() -> None:
-    with scratch(LAKE) as one:
+    with scratch() as one:
         (one / "copy").touch()
-        with scratch(LAKE) as other:
+        with scratch() as other:
             assert other != one
         assert (one / "copy").exists()
 
 
-def test_what_a_killed_run_left_goes_and_another_lake_s_stays(temporary: Path) -> None:
+def test_what_a_killed_run_left_goes_with_the_next(temporary: Path) -> None:
     program = f"""
-import os, pathlib, tempfile
+import os, tempfile
 tempfile.tempdir = {str(temporary)!r}
-from restante.pipeline.scratch import scratch
-for lake in ("/somewhere/lake", "/another/lake"):
-    kept = scratch(pathlib.Path(lake))
-    (kept.__enter__() / "copy").touch()
-    globals()[lake] = kept
+from restante.errors import StoreError
+from restante.pipeline.scratch import PREFIX, scratch
+kept = scratch()
+(kept.__enter__() / "copy").touch()
 os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
-    assert len(list(temporary.iterdir())) == 2
-    with scratch(LAKE):
-        assert len(list(temporary.iterdir())) == 2
-    assert len(list(temporary.iterdir())) == 1
+    assert [path.name for path in temporary.glob("*/*")] == ["copy"]
+    with scratch():
+        assert list(temporary.glob("*/*")) == []
+
+
+@pytest.mark.parametrize("when", ["before it is opened", "before it is locked"])
+def test_a_folder_that_another_run_takes_for_a_dead_one_s_is_made_again(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Path] = []
+    make, lock = tempfile.mkdtemp, fcntl.flock
+
+    def made(*, prefix: str) -> str:
+        place = Path(make(prefix=prefix))
+        if not taken and when == "before it is opened":
+            taken.append(place)
+            place.rmdir()
+        return str(place)
+
+    def locked(held: int, how: int) -> None:
+        if not taken and when == "before it is locked":
+            taken.append(Path(f"/proc/self/fd/{held}").readlink())
+            taken[0].rmdir()
+        lock(held, how)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made)
+    monkeypatch.setattr(fcntl, "flock", locked)
+    with scratch() as place:
+        assert place.is_dir()
+        assert taken != [place]
+
+
+def test_where_there_is_no_place_for_it_one_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(StoreError, match=r"cannot make a folder for copies of sources: .*TMPDIR"), scratch():
+        pass
 
 
 def test_a_link_of_that_name_is_nobody_s_scratch(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
-    with scratch(LAKE) as place:
-        name = place.name
-    (temporary / f"{name}x").symlink_to(tmp_path / "precious")
-    with scratch(LAKE):
+    link = temporary / f"{PREFIX}x"
+    link.symlink_to(tmp_path / "precious")
+    with scratch():
         pass
     assert (tmp_path / "precious").is_dir()
-    assert (temporary / f"{name}x").is_symlink()
+    assert link.is_symlink()

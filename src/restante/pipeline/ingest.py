@@ -19,6 +19,7 @@ from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Ledger, Mark, Note
 from restante.pipeline.schemas import QUARANTINE, Table
 from restante.pipeline.sources import DUPLICATE, Opened, Source, SourceError, Span, Terms
+from restante.pipeline.spark import SparkError
 from restante.pipeline.steps import Steps
 
 if TYPE_CHECKING:
@@ -100,9 +101,18 @@ def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool)
         run.steps.say(f"source {source.name}: {table.name} is read anew{rows}: {span.why}")
     run.spark()  # begun before the step: who shows a step asks for its tasks from another thread
     with run.steps.step(f"{source.name}: {table.name}", run.tasks) as step:
-        ledger = _read(run, source, opened, span, target)
+        try:
+            ledger = _read(run, source, opened, span, target)
+        except SparkError as error:
+            raise _blamed(error) from error
         step.done(f"{ledger.read:,} rows")
     return Taken(source.name, table.name, span, ledger)
+
+
+def _blamed(error: SparkError) -> SparkError | SourceError:
+    """Give what reading a source said in one of Spark's workers as its own error: the others go on."""
+    _, source, words = str(error).partition(f"{SourceError.__module__}.{SourceError.__name__}: ")
+    return SourceError(words) if source else error
 
 
 def marks(table: LakeTable, source: str) -> Mapping[str, Mark]:

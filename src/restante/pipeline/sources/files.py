@@ -85,11 +85,8 @@ class Files:
             missed=0,
             replace=False,
             why="",
-            marks={**marks, **{name: self._mark(name, rows) for name, rows in new.items()}},
+            marks=paths.marked(self._files, new, marks, self._terms.now),
         )
-
-    def _mark(self, name: str, rows: int) -> Mark:
-        return Mark(rows - 1, "", 0, "", self._files[name].seen(self._terms.now))
 
     def rows(self, spark: SparkSession, span: Span) -> DataFrame:
         """Give it: no file is cut into tasks, since what it has twice must be seen."""

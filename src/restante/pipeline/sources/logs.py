@@ -110,19 +110,24 @@ class Logs:
             with paths.growing(file) as data:
                 mark = known.get(name)
                 if mark is not None and traces.last_line(data, mark) is None:
-                    self._say(f"source {self._name}: {file.path} is shorter than it was, and left out")
+                    self._say(f"source {self._name}: {paths.shown(file.path)} is shorter than it was, and left out")
                 elif (new := traces.grown(data, name, file.size, mark)) is not None:
                     found[name] = new
         self._grown = found
         if not found:
             return None
+        why = (
+            f"{paths.shown(whole)} was rewritten: an older copy was put back, or its lines were changed"
+            if whole
+            else ""
+        )
         return Span(
             table=SERVER_COMMANDS.name,
             parts=tuple(Part(name, new.cuts[0], new.mark.last) for name, new in found.items()),
             counted=sum(new.lines for new in found.values()),
             missed=0,
             replace=bool(whole),
-            why=f"{whole} was rewritten: an older copy was put back, or its lines were changed" if whole else "",
+            why=why,
             marks={**known, **{name: new.mark for name, new in found.items()}},
         )
 
@@ -147,11 +152,8 @@ class Logs:
             missed=0,
             replace=False,
             why="",
-            marks={**marks, **{name: self._mark(name, count) for name, count in new.items()}},
+            marks=paths.marked(self._logs, new, marks, self._now),
         )
-
-    def _mark(self, name: str, count: int) -> Mark:
-        return Mark(count - 1, "", 0, "", self._logs[name].seen(self._now))
 
     def rows(self, spark: SparkSession, span: Span) -> DataFrame:
         """Give it."""

@@ -11,6 +11,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from restante.errors import plain
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import TEXT
@@ -29,21 +31,33 @@ class File(NamedTuple):
     """When, in nanoseconds."""
     number: int
     """The inode's."""
+    device: int
+    touched: int
+    """When anything of the inode changed, in nanoseconds: its content, times, names or rights."""
 
     @property
     def shown(self) -> str:
         """Its name without the folder, fit for a terminal: what the lake may know of it."""
-        return ascii(os.fsencode(self.path.name).decode(errors="replace")[:TEXT])[1:-1]
+        return _escaped(self.path.name)
 
     def seen(self, now: float) -> str:
-        """Give what is another when it is written to again: size, time of change, inode.
+        """Give what is another when it is written to again.
 
-        "" where it was written to a moment before `now`: what is written in the same tick of the file system's clock
-        would not show.
+        Size, which file of which device it is, and the inode's time of change, which nobody can set back. "" where it
+        was written to a moment before `now`: what is written in the same tick of that clock would not show.
         """
-        if now - self.changed / 1e9 < SETTLED:
+        if now - self.touched / 1e9 < SETTLED:
             return ""
-        return f"{self.size} {self.changed} {self.number}"
+        return f"{self.size} {self.touched} {self.number} {self.device}"
+
+
+def shown(path: Path) -> str:
+    """Give a path for the operator: the folder as it was named, and what a stranger may have named, escaped."""
+    return str(path.with_name(_escaped(path.name)))
+
+
+def _escaped(name: str) -> str:
+    return ascii(os.fsencode(name).decode(errors="replace")[:TEXT])[1:-1]
 
 
 def files(path: Path, suffixes: frozenset[str] | None = None) -> list[File]:
@@ -68,7 +82,7 @@ def _paths(path: Path, suffixes: frozenset[str] | None) -> list[Path]:
 
 def _found(path: Path) -> File:
     found = path.stat()
-    return File(path, found.st_size, found.st_mtime_ns, found.st_ino)
+    return File(path, found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev, found.st_ctime_ns)
 
 
 @contextmanager
@@ -90,7 +104,7 @@ def growing(file: File) -> Iterator[BufferedReader]:
             _must(file, found.st_ino == file.number and found.st_size >= file.size)
             yield data
     except OSError as error:
-        raise SourceError(f"cannot read {file.path}: {plain(error)}") from error
+        raise SourceError(f"cannot read {shown(file.path)}: {plain(error)}") from error
 
 
 def head(file: File) -> bytes:
@@ -105,6 +119,15 @@ def digest(file: File) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
+def marked(
+    found: Mapping[str, File], rows: Mapping[str, int], marks: Mapping[str, Mark], now: float
+) -> dict[str, Mark]:
+    """Mark files by their digests: so many rows were read of the new ones; and how each was found by now."""
+    new = {name: Mark(count - 1, "", 0, "") for name, count in rows.items()}
+    known = {**marks, **new}
+    return known | {name: structs.replace(known[name], seen=file.seen(now)) for name, file in found.items()}
+
+
 def named(files: Iterable[File], marks: Mapping[str, Mark], now: float) -> dict[str, File]:
     """Give files by their digests. One that is as it was when it was marked is not read for it. Raises SourceError.
 
@@ -117,9 +140,9 @@ def named(files: Iterable[File], marks: Mapping[str, Mark], now: float) -> dict[
     return found
 
 
-def changed(path: object) -> SourceError:
+def changed(path: Path) -> SourceError:
     """Say that a file is not what it was."""
-    return SourceError(f"{path} changed while it was read: ingest it again when it does not")
+    return SourceError(f"{shown(path)} changed while it was read: ingest it again when it does not")
 
 
 def _must(file: File, unchanged: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from io import BufferedReader
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -124,5 +125,5 @@ def _behind(data: BufferedReader, at: int) -> int:
     data.seek(at)
     while not (some := data.readline(LONGEST)).endswith(b"\n"):
         if not some:
-            raise paths.changed(data.name)
+            raise paths.changed(Path(data.name))
     return data.tell()

@@ -36,7 +36,7 @@ def grouped(rows: DataFrame, weight: str, *names: str, where: Column | None = No
     the same: what comes after adds them up.
     """
     total, place, named = "_total", "_place", "_named"
-    ranked = rows.withColumn(named, f.lit(True) if where is None else where)
+    ranked = rows.withColumn(named, f.lit(True) if where is None else f.coalesce(where, f.lit(False)))
     alike = Window.partitionBy("source", "day", named, *names)
     # A day's named rows come first, so the others take nobody's place.
     order = Window.partitionBy("source", "day").orderBy(f.desc(named), f.desc(total), *names)
