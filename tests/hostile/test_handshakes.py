@@ -128,7 +128,7 @@ async def test_a_handshake_letter_by_letter_is_cut_off_all_the_same(siege: Siege
 async def test_a_thousand_that_never_bind_are_seen_off(siege: Siege) -> None:
     async with siege.beside_the_pair("1,000 that never bind"):
         before = siege.resident_mib()
-        crowd = await asyncio.gather(*(siege.enter() for _ in range(CROWD)))
+        crowd = await siege.enter_all(CROWD)
         await siege.fence()
         assert siege.resident_mib() - before < 20  # 14 KiB each; the bench has the exact figure
         for each in crowd[: CROWD // 2]:
