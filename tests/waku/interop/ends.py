@@ -91,6 +91,10 @@ class Ours:
         self.core.send(code, payload)
         self.flush()
 
+    def send_whole(self, code: int, head: bytes, body: bytes) -> None:
+        self.core.send_whole(code, head, memoryview(body))
+        self.flush()
+
     async def heard(self) -> Event:
         while not self._events:
             await self.read()

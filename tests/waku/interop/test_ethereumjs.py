@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from interop.bounds import bounded
+from restante.waku import rlp
 from restante.waku.devp2p import Connected, Disconnected, Packet
 from restante.waku.hello import Hello, Reason, Shared
 from waku.interop.ends import HELLO, KEY, Foreign, Ours
@@ -25,6 +26,9 @@ SHARED = (Shared("waku", 1, 16, 128),)
 noise = Random(7).randbytes
 PAYLOADS = [b"", b"\xc0", b"x" * 300, noise(300), bytes(1_000_000), noise(200_000)]
 """Empty, small, and large; some that compress and some that do not."""
+
+WHOLE = [1, 55, 56, 58, 59, 254, 255, 256, 65_533, 65_534, 65_536, (1 << 20) - 3]
+"""Bytes of a body: about where its head has another byte, and where, with it, another form of a literal would do."""
 
 
 @asynccontextmanager
@@ -73,6 +77,20 @@ async def test_packets_go_both_ways_compressed_or_not(role: str, version: int, e
         for code, payload in zip((0, 1, 111, 112, 126, 127), PAYLOADS, strict=True):
             foreign.do(send=[code, payload.hex()])
             assert await ours.heard() == Packet(code, payload)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("role", ROLES)
+async def test_packets_said_whole_go_both_ways(role: str, version: int, ethereumjs: tuple[Path, ...]) -> None:
+    hello = msgspec.structs.replace(HELLO, version=version)
+    async with joined(role, ethereumjs, hello) as (ours, foreign):
+        await greeted(ours, foreign)
+        for body in map(noise, WHOLE):
+            head = rlp.list_head(len(body))
+            ours.send_whole(111, head, body)
+            assert await foreign.said() == {"packet": [111, (head + body).hex()]}
+            foreign.do(send=[127, (head + body).hex()])
+            assert await ours.heard() == Packet(127, head + body)
 
 
 @pytest.mark.parametrize("role", ROLES)
