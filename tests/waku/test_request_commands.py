@@ -337,6 +337,30 @@ async def test_who_listens_and_is_told_twice_has_the_file_or_nothing(tmp_path: P
     assert names(tmp_path) in ([], ["all.parquet"])
 
 
+async def test_who_is_told_to_stop_while_the_file_is_finished_leaves_nothing_unfinished(tmp_path: Path) -> None:
+    """Its time to listen is over by then, and nobody has told it to stop before."""
+    (tmp_path / "history").mkdir()
+    state = tmp_path / "history" / "state.json"
+    told = (
+        "import os, signal, sys\n"
+        "from restante.cli import main\n"
+        "from restante.waku.files import parquet\n"
+        "parquet.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "main()"
+    )
+    words = ("request", f"enode://{KEY.public.hex()}@127.0.0.1:1", *PLAIN, "--live", "--for", "0.1")
+    where = ("-o", tmp_path / "history" / "all.parquet", "--state", state)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", told, "waku", *words, *where),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with bounded("the end"):
+        out, _ = await process.communicate()
+    assert (process.returncode, out) == (130, b"")
+    assert names(tmp_path / "history") == []
+
+
 async def test_a_state_is_used_by_one_at_a_time(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     async with listening(Silent()) as (node, enode), bounded("the end"):

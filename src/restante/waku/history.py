@@ -63,12 +63,12 @@ def follow(
     """
 
     async def run(subscriber: Subscriber, state: State, keep: Keep) -> Report:
-        until = _told()
-        if seconds is not None:
-            asyncio.get_running_loop().call_later(seconds, until.set)
-        return await follow_topics(
-            servers, query, how, subscriber, until, state=state, keep=keep, tell=tell, budgets=budgets
-        )
+        with _told() as until:
+            if seconds is not None:
+                asyncio.get_running_loop().call_later(seconds, until.set)
+            return await follow_topics(
+                servers, query, how, subscriber, until, state=state, keep=keep, tell=tell, budgets=budgets
+            )
 
     return _carry_out(run, where)
 
@@ -118,19 +118,28 @@ def _cleaning_up() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _told() -> asyncio.Event:
-    """Give the event that SIGINT and SIGTERM set; a second one ends the process as if nobody listened."""
+@contextmanager
+def _told() -> Iterator[asyncio.Event]:
+    """Give the event that SIGINT and SIGTERM set; a second one, or one that comes afterwards, ends by an exception.
+
+    Not by handlers of the loop: with them it takes away what is to end the process once it is closed.
+    """
     loop, told = asyncio.get_running_loop(), asyncio.Event()
 
-    def stop() -> None:
-        told.set()
+    def let_go() -> None:
         for each in SIGNALS:
-            loop.remove_signal_handler(each)
             signal.signal(each, signal.default_int_handler)
 
+    def stop(_number: int, _frame: object) -> None:
+        let_go()
+        loop.call_soon_threadsafe(told.set)
+
     for each in SIGNALS:
-        loop.add_signal_handler(each, stop)
-    return told
+        signal.signal(each, stop)
+    try:
+        yield told
+    finally:
+        let_go()
 
 
 def budgets(limits: Sequence[str]) -> Budgets:
