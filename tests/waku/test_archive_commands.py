@@ -121,6 +121,7 @@ MISUSES = {
     "export all.csv --data DATA": "all.csv: the name must end in .rlp or .parquet",
     "export THERE.rlp --data DATA": "THERE.rlp exists already: name another file",
     "export all.rlp --data nowhere": "there is no Waku mailserver's data in nowhere",
+    f"export {'x' * 300}.rlp --data DATA": f"cannot write {'x' * 300}.rlp: File name too long",
     "import gone.rlp --data new": "there is no gone.rlp",
     "import letter.txt --data new": "letter.txt: neither .rlp nor .parquet",
     "check --data nowhere": "there is no Waku mailserver's data in nowhere",

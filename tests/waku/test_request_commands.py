@@ -285,6 +285,8 @@ async def test_live_tells_of_a_server_that_is_not_there() -> None:
             for wrong in ("nan", "inf", "-inf", "-1", "1e999")
         ),
         (("--topic", "01020304", "--state", "/"), "cannot read /"),
+        (("--topic", "01020304", "--state", "x" * 300), "File name too long (--state)"),
+        (("--topic", "01020304", "-o", "x" * 300 + ".rlp"), "File name too long (-o)"),
         (("--topic", "01020304", "--live", "--to", "now"), "--live goes on from now: leave --to out"),
         (("--topic", "01020304", "--for", "9"), "say --live, too"),
         (("--topic", "01020304", "--live", "--for", "0"), "--for: '0' is not a number"),
