@@ -174,6 +174,21 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(tmp_path: Path, dat
     assert b"of" not in shown
 
 
+def test_an_export_that_is_told_to_stop_leaves_nothing_unfinished(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "files").mkdir()
+    code = (
+        "import os, signal, sys\n"
+        "from restante.cli import main\n"
+        "from restante.waku.files import rlpfile\n"
+        "rlpfile.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "main()"
+    )
+    words = ["waku", "export", str(tmp_path / "files" / "all.rlp"), "--data", str(data)]
+    result = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout) == (130, b"")
+    assert list((tmp_path / "files").iterdir()) == []
+
+
 def test_without_the_extra_its_name_is_said(tmp_path: Path) -> None:
     code = (
         "import sys, importlib.util as u; find = u.find_spec\n"

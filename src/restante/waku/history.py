@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from restante.errors import Misuse
+from restante.ops.process import cleaning_up
 from restante.ops.progress import progress
 from restante.waku import statefile
 from restante.waku.ask import How, Keep, Subscriber, ask
@@ -79,7 +80,7 @@ def _carry_out(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Repo
     The state is saved when what it tells of is written: page by page onto standard output; when the file is complete
     otherwise, since before it is not there.
     """
-    with _cleaning_up(), nullcontext() if where.state is None else statefile.held(where.state):
+    with cleaning_up(), nullcontext() if where.state is None else statefile.held(where.state):
         return _write(run, where)
 
 
@@ -106,16 +107,6 @@ def _write(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Report]]
     if where.state is not None:
         statefile.save(where.state, last)
     return report
-
-
-@contextmanager
-def _cleaning_up() -> Iterator[None]:
-    """Have SIGTERM end the block as Ctrl-C does, by an exception: what is not finished is removed on its way."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
