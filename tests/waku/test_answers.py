@@ -125,6 +125,20 @@ async def test_packets_stay_under_a_mebibyte(tmp_path: Path) -> None:
         assert [len(packet) for packet in packets] == [3, 1]
 
 
+async def test_a_packet_of_several_has_room_to_spare_below_a_mebibyte(tmp_path: Path) -> None:
+    """Two would fit with their head exactly; there may be receivers that count otherwise."""
+    first = letter(1, size=500_000, age=9)
+    base = len(letter(2, size=500_000).raw) - 500_000
+    second = letter(2, size=wire.LARGEST - len(first.raw) - base, age=8)
+    assert len(wire.write_envelopes([first.raw, second.raw])) == wire.PACKET
+    async with inside(tmp_path) as here:
+        await archive(here, first, second)
+        peer = await here.greet()
+        peer.say(wire.REQUEST, plain())
+        packets, _ = await page(peer)
+        assert packets == [[first], [second]]
+
+
 @pytest.mark.parametrize("batch", [True, False])
 async def test_an_envelope_that_no_packet_holds_is_left_out_and_never_named_as_the_last(
     batch: bool, tmp_path: Path

@@ -291,7 +291,7 @@ class Answers:
         last, cursor = page.last, page.cursor
         whole, stops = memoryview(page.whole), [*page.stops, 0]
         behind, sent = -1, 0  # the number of the envelope that was sent last, and how many were
-        for part in wire.packets(page.stops, wire.LARGEST if asked.batch else 0):
+        for part in wire.packets(page.stops, wire.SEVERAL if asked.batch else 0):
             if not await self._has_room(link):
                 if not sent:
                     return False
