@@ -368,6 +368,7 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         assert flat(packets) == LETTERS
         assert end == Completed(ID, LETTERS[-1].hash)
         assert here.node.answers.counts["requests answered"] == 2
+        assert here.node.answers.counts["batched"] == 2
 
 
 async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:

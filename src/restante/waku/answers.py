@@ -266,7 +266,6 @@ class Answers:
             return True
         now = self._loop.time()
         self.searches.add(now - since)
-        self.counts["batched"] += asked.batch
         self.queries["topics" if asked.topics else "none" if asked.bloom in {None, FULL} else "bloom"] += 1
         for each in self._accounts_of(link):
             each.rows.take(now, self._limits.rows, page.looked)
@@ -310,6 +309,7 @@ class Answers:
         )
         link.flush()
         self.counts["requests answered"] += 1
+        self.counts["batched"] += asked.batch
         self.counts["envelopes handed over"] += sent
         return True
 
