@@ -308,9 +308,12 @@ def export_command(
     data: Data = DATA,
 ) -> None:
     """Write all archived envelopes to a file; the server may be running."""
+    from restante.ops.process import cleaning_up
     from restante.waku.files.exporting import export
 
-    print(f"exported {export(data, file):,} envelopes")
+    with cleaning_up():
+        count = export(data, file)
+    print(f"exported {count:,} envelopes")
 
 
 @app.command("import")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,20 @@ async def test_packets_stay_under_a_mebibyte(tmp_path: Path) -> None:
         peer.say(wire.REQUEST, plain())
         packets, _ = await page(peer)
         assert [len(packet) for packet in packets] == [3, 1]
+
+
+async def test_a_packet_of_several_has_room_to_spare_below_a_mebibyte(tmp_path: Path) -> None:
+    """Two would fit with their head exactly; there may be receivers that count otherwise."""
+    first = letter(1, size=500_000, age=9)
+    base = len(letter(2, size=500_000).raw) - 500_000
+    second = letter(2, size=wire.LARGEST - len(first.raw) - base, age=8)
+    assert len(wire.write_envelopes([first.raw, second.raw])) == wire.PACKET
+    async with inside(tmp_path) as here:
+        await archive(here, first, second)
+        peer = await here.greet()
+        peer.say(wire.REQUEST, plain())
+        packets, _ = await page(peer)
+        assert packets == [[first], [second]]
 
 
 @pytest.mark.parametrize("batch", [True, False])
@@ -354,6 +369,23 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         assert flat(packets) == LETTERS
         assert end == Completed(ID, LETTERS[-1].hash)
         assert here.node.answers.counts["requests answered"] == 2
+        assert here.node.answers.counts["batched"] == 2
+
+
+async def test_what_takes_less_than_a_millisecond_is_measured_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop's clock has whole milliseconds."""
+    seconds = itertools.count(1)
+    monkeypatch.setattr("restante.waku.answers.perf_counter", lambda: next(seconds) / 8192)
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        peer.say(wire.REQUEST, plain())
+        assert await page(peer) == ([], Completed(ID))
+        answers = here.node.answers
+        await here.until("the end of its line", lambda: not answers._making)
+        assert answers.searches.total == 1 / 8192
+        assert answers.delays.total == 3 / 8192  # when it was read, two looks at the search, and when it was answered
 
 
 async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:

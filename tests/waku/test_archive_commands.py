@@ -121,6 +121,7 @@ MISUSES = {
     "export all.csv --data DATA": "all.csv: the name must end in .rlp or .parquet",
     "export THERE.rlp --data DATA": "THERE.rlp exists already: name another file",
     "export all.rlp --data nowhere": "there is no Waku mailserver's data in nowhere",
+    f"export {'x' * 300}.rlp --data DATA": f"cannot write {'x' * 300}.rlp: File name too long",
     "import gone.rlp --data new": "there is no gone.rlp",
     "import letter.txt --data new": "letter.txt: neither .rlp nor .parquet",
     "check --data nowhere": "there is no Waku mailserver's data in nowhere",
@@ -171,6 +172,21 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(tmp_path: Path, dat
     os.close(ours)
     assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}".encode() in shown
     assert b"of" not in shown
+
+
+def test_an_export_that_is_told_to_stop_leaves_nothing_unfinished(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "files").mkdir()
+    code = (
+        "import os, signal, sys\n"
+        "from restante.cli import main\n"
+        "from restante.waku.files import rlpfile\n"
+        "rlpfile.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "main()"
+    )
+    words = ["waku", "export", str(tmp_path / "files" / "all.rlp"), "--data", str(data)]
+    result = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout) == (130, b"")
+    assert list((tmp_path / "files").iterdir()) == []
 
 
 def test_without_the_extra_its_name_is_said(tmp_path: Path) -> None:

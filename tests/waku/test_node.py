@@ -517,7 +517,7 @@ async def test_who_is_left_unread_makes_room_for_itself(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         [its_link] = here.node.links
-        its_link.hold()
+        its_link.hold(link.BEHIND)
         again = await here.greet(key=peer.key)
         await again.fence()
         assert await peer.ended() is Reason.ALREADY_CONNECTED
@@ -723,6 +723,29 @@ async def test_a_drain_confirms_what_was_offered_and_says_goodbye(tmp_path: Path
         assert not here.node.links
         await has(here, *(letter(number) for number in range(3)))
         here.running = asyncio.create_task(asyncio.sleep(0))
+
+
+async def test_a_drain_reads_no_more_of_who_was_left_unread_though_what_it_brought_is_saved(tmp_path: Path) -> None:
+    """Who goes on and on would else have it go on and on, too."""
+    limits = Limits(unsaved_bytes=MIB)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        poster, other = await here.greet(NOTHING), await here.greet(NOTHING)
+        with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as busy:
+            busy.execute("BEGIN IMMEDIATE")
+            other.offer([letter(1)])
+            await other.fence()
+            await here.until("a batch that waits", lambda: not here.node.mailserver.gathered)
+            packets = [poster.offer([letter(number, size=600_000)]) for number in (2, 3)]
+            await here.until("it is left unread", lambda: len(unread(here)) == 1)
+            poster.offer([letter(4)])
+            draining = asyncio.create_task(here.node.drain(here.running))
+            await here.until("the drain", lambda: len(unread(here)) == 2)
+            busy.execute("ROLLBACK")
+        for packet in packets:
+            await poster.confirmed(packet)
+        async with bounded("the end"):
+            await draining
+        await has(here, letter(1), *(letter(number, size=600_000) for number in (2, 3)))
 
 
 async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(

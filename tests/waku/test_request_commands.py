@@ -285,6 +285,8 @@ async def test_live_tells_of_a_server_that_is_not_there() -> None:
             for wrong in ("nan", "inf", "-inf", "-1", "1e999")
         ),
         (("--topic", "01020304", "--state", "/"), "cannot read /"),
+        (("--topic", "01020304", "--state", "x" * 300), "File name too long (--state)"),
+        (("--topic", "01020304", "-o", "x" * 300 + ".rlp"), "File name too long (-o)"),
         (("--topic", "01020304", "--live", "--to", "now"), "--live goes on from now: leave --to out"),
         (("--topic", "01020304", "--for", "9"), "say --live, too"),
         (("--topic", "01020304", "--live", "--for", "0"), "--for: '0' is not a number"),
@@ -335,6 +337,30 @@ async def test_who_listens_and_is_told_twice_has_the_file_or_nothing(tmp_path: P
         listener.send_signal(signal.SIGTERM)
         await listener.communicate()
     assert names(tmp_path) in ([], ["all.parquet"])
+
+
+async def test_who_is_told_to_stop_while_the_file_is_finished_leaves_nothing_unfinished(tmp_path: Path) -> None:
+    """Its time to listen is over by then, and nobody has told it to stop before."""
+    (tmp_path / "history").mkdir()
+    state = tmp_path / "history" / "state.json"
+    told = (
+        "import os, signal, sys\n"
+        "from restante.cli import main\n"
+        "from restante.waku.files import parquet\n"
+        "parquet.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "main()"
+    )
+    words = ("request", f"enode://{KEY.public.hex()}@127.0.0.1:1", *PLAIN, "--live", "--for", "0.1")
+    where = ("-o", tmp_path / "history" / "all.parquet", "--state", state)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", told, "waku", *words, *where),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with bounded("the end"):
+        out, _ = await process.communicate()
+    assert (process.returncode, out) == (130, b"")
+    assert names(tmp_path / "history") == []
 
 
 async def test_a_state_is_used_by_one_at_a_time(tmp_path: Path) -> None:

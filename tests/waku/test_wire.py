@@ -168,9 +168,23 @@ def test_packets_have_room_for_their_own_head() -> None:
         assert len(wire.write_envelopes(part)) <= wire.PACKET
 
 
+@pytest.mark.parametrize(("more", "expected"), [(0, [2]), (1, [1, 1])])
+def test_packets_of_several_envelopes_have_room_to_spare_and_one_alone_may_need_all_of_it(
+    more: int, expected: list[int]
+) -> None:
+    first = small(1, 500_000).raw
+    head = len(first) - 500_000
+    second = small(2, wire.PACKET - 16 + more - len(first) - head).raw
+    assert len(first + second) == wire.PACKET - 16 + more
+    assert [len(part) for part in wire.parted([first, second])] == expected
+    alone = small(3, wire.LARGEST - head).raw
+    assert len(alone) == wire.LARGEST
+    assert list(wire.parted([second, alone, first])) == [[second], [alone], [first]]
+
+
 @given(
     st.lists(st.integers(20, 300) | st.integers(300_000, wire.PACKET - 40), max_size=9),
-    st.sampled_from([0, 500, wire.PACKET - wire.ROOM]),
+    st.sampled_from([0, 500, wire.SEVERAL, wire.LARGEST]),
 )
 def test_what_stands_in_one_piece_is_parted_alike(sizes: list[int], most: int) -> None:
     raws = [small(number, size).raw for number, size in enumerate(sizes)]
@@ -187,7 +201,7 @@ def test_what_no_packet_holds_is_left_out(more: int) -> None:
     fits = len(wire.write_envelopes([large.raw])) <= wire.PACKET
     assert sent == ([1, 9, 2] if fits else [1, 2])
     stops = list(accumulate(len(each.raw) for each in (small(1), large, small(2))))
-    numbers = [number for part in wire.packets(stops, wire.PACKET - wire.ROOM) for number in part]
+    numbers = [number for part in wire.packets(stops, wire.SEVERAL) for number in part]
     assert numbers == ([0, 1, 2] if fits else [0, 2])
     assert max(len(wire.write_envelopes(part)) for part in parts) <= wire.PACKET
 

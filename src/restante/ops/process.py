@@ -1,4 +1,4 @@
-"""A server's process: its signals, and its descriptors."""
+"""A process: its signals, and its descriptors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+from collections.abc import Iterator
 from typing import Final
 
 from restante.ops.logs import log
@@ -30,6 +31,16 @@ def listen_for_signals() -> asyncio.Event:
         loop.add_signal_handler(number, stop, number.name)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to reload; it would end us
     return told
+
+
+@contextlib.contextmanager
+def cleaning_up() -> Iterator[None]:
+    """Have SIGTERM end the block as Ctrl-C does, by an exception: what is not finished is removed on its way."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def raise_descriptors() -> int:

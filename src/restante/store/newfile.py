@@ -15,9 +15,14 @@ from restante.errors import Misuse, StoreError
 def new_file(file: Path) -> Iterator[Path]:
     """Give another name in the same directory to write to; afterwards it is flushed and gets its own.
 
-    Raises Misuse where the file exists already or there is no such directory, StoreError where it cannot be written.
+    Raises Misuse where the file exists already, its name is none or there is no such directory, StoreError where it
+    cannot be written.
     """
-    if file.exists():
+    try:
+        exists = file.exists()
+    except OSError as error:
+        raise Misuse(f"cannot write {file}: {error.strerror}") from error
+    if exists:
         raise Misuse(f"{file} exists already: name another file, or move it away")
     if not file.parent.is_dir():
         raise Misuse(f"there is no directory {file.parent} to write {file.name} in")

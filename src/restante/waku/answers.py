@@ -15,6 +15,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from time import perf_counter
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -77,6 +78,7 @@ class _Asked(NamedTuple):
 
     request: Request
     since: float
+    """By `perf_counter`: the loop's clock may have whole milliseconds, which is as long as a page takes."""
 
 
 class _Places(asyncio.Semaphore):
@@ -155,7 +157,7 @@ class Answers:
             self._refuse(link, asked.id, words, PEER_LIMIT)
             return
         line = self._lines.setdefault(link, deque())
-        line.append(_Asked(asked, self._loop.time()))
+        line.append(_Asked(asked, perf_counter()))
         if link not in self._making:
             self._begin(link, line)
 
@@ -214,7 +216,7 @@ class Answers:
             async with self._turn(link):
                 answered = await self._answer(link, asked.request)
             if answered:
-                self._note(self._loop.time() - asked.since)
+                self._note(perf_counter() - asked.since)
             else:
                 line.appendleft(asked)
 
@@ -255,7 +257,7 @@ class Answers:
 
     async def _answer(self, link: Link, asked: Request) -> bool:
         """Answer; False where there was no room for a beginning, and others waited."""
-        since = self._loop.time()
+        since = perf_counter()
         try:
             page = await self._archive.page(self._query(asked), self._terms.bounds)
         except Exception as error:  # noqa: BLE001 - whatever it is, who asked is told, and the next page is made
@@ -264,9 +266,8 @@ class Answers:
             words = "the archive cannot be read" if unread else "internal error"
             self._refuse(link, asked.id, words, ITERATOR if unread else PROCESS)
             return True
+        self.searches.add(perf_counter() - since)
         now = self._loop.time()
-        self.searches.add(now - since)
-        self.counts["batched"] += asked.batch
         self.queries["topics" if asked.topics else "none" if asked.bloom in {None, FULL} else "bloom"] += 1
         for each in self._accounts_of(link):
             each.rows.take(now, self._limits.rows, page.looked)
@@ -291,7 +292,7 @@ class Answers:
         last, cursor = page.last, page.cursor
         whole, stops = memoryview(page.whole), [*page.stops, 0]
         behind, sent = -1, 0  # the number of the envelope that was sent last, and how many were
-        for part in wire.packets(page.stops, wire.LARGEST if asked.batch else 0):
+        for part in wire.packets(page.stops, wire.SEVERAL if asked.batch else 0):
             if not await self._has_room(link):
                 if not sent:
                     return False
@@ -310,6 +311,7 @@ class Answers:
         )
         link.flush()
         self.counts["requests answered"] += 1
+        self.counts["batched"] += asked.batch
         self.counts["envelopes handed over"] += sent
         return True
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from restante.errors import Misuse
+from restante.ops.process import cleaning_up
 from restante.ops.progress import progress
 from restante.waku import statefile
 from restante.waku.ask import How, Keep, Subscriber, ask
@@ -63,12 +64,12 @@ def follow(
     """
 
     async def run(subscriber: Subscriber, state: State, keep: Keep) -> Report:
-        until = _told()
-        if seconds is not None:
-            asyncio.get_running_loop().call_later(seconds, until.set)
-        return await follow_topics(
-            servers, query, how, subscriber, until, state=state, keep=keep, tell=tell, budgets=budgets
-        )
+        with _told() as until:
+            if seconds is not None:
+                asyncio.get_running_loop().call_later(seconds, until.set)
+            return await follow_topics(
+                servers, query, how, subscriber, until, state=state, keep=keep, tell=tell, budgets=budgets
+            )
 
     return _carry_out(run, where)
 
@@ -79,7 +80,7 @@ def _carry_out(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Repo
     The state is saved when what it tells of is written: page by page onto standard output; when the file is complete
     otherwise, since before it is not there.
     """
-    with _cleaning_up(), nullcontext() if where.state is None else statefile.held(where.state):
+    with cleaning_up(), nullcontext() if where.state is None else statefile.held(where.state):
         return _write(run, where)
 
 
@@ -109,28 +110,27 @@ def _write(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Report]]
 
 
 @contextmanager
-def _cleaning_up() -> Iterator[None]:
-    """Have SIGTERM end the block as Ctrl-C does, by an exception: what is not finished is removed on its way."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _told() -> Iterator[asyncio.Event]:
+    """Give the event that SIGINT and SIGTERM set; a second one, or one that comes afterwards, ends by an exception.
 
-
-def _told() -> asyncio.Event:
-    """Give the event that SIGINT and SIGTERM set; a second one ends the process as if nobody listened."""
+    Not by handlers of the loop: with them it takes away what is to end the process once it is closed.
+    """
     loop, told = asyncio.get_running_loop(), asyncio.Event()
 
-    def stop() -> None:
-        told.set()
+    def let_go() -> None:
         for each in SIGNALS:
-            loop.remove_signal_handler(each)
             signal.signal(each, signal.default_int_handler)
 
+    def stop(_number: int, _frame: object) -> None:
+        let_go()
+        loop.call_soon_threadsafe(told.set)
+
     for each in SIGNALS:
-        loop.add_signal_handler(each, stop)
-    return told
+        signal.signal(each, stop)
+    try:
+        yield told
+    finally:
+        let_go()
 
 
 def budgets(limits: Sequence[str]) -> Budgets:

@@ -22,7 +22,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     (waku/v1/peer.go:573-629), and takes 10 MiB itself; devp2p ends at 16."""
 
     envelope_bytes: Annotated[int, Meta(ge=KIB, le=MIB)] = MIB
-    """Bytes of an envelope: the most that status-go takes by default. One of more than 1 MiB - 16 as it goes over the
+    """Bytes of an envelope: the most that status-go takes by default. One of more than 1 MiB - 4 as it goes over the
     wire is refused in any case: shipped nodes take no packet that could bring it to them."""
 
     address_bytes: Rate = 8.0 * MIB

@@ -50,6 +50,8 @@ TURN: Final = 8
 """It is the others' turn."""
 DIGESTING: Final = 16
 """A large packet of its is being taken in."""
+DRAINING: Final = 32
+"""We are about to stop; it is read no more."""
 
 MUCH: Final = 1 << 16
 """Bytes that came at once, after which it is the others' turn."""
@@ -135,7 +137,7 @@ class Link(asyncio.Protocol):
         self._greeting: asyncio.TimerHandle | None = None
         self._frames = 0
         self._unread = 0
-        """Why we do not read: HASTY, STUCK, BEHIND."""
+        """Why we do not read: HASTY and its neighbours, added up."""
         self._ended: tuple[Reason | None, str] | None = None
         self._counted = False
         self.gone: asyncio.Future[None] | None = keeper.loop.create_future() if dialled else None
@@ -300,7 +302,7 @@ class Link(asyncio.Protocol):
         self._pace(self._keeper.loop.time(), 0)
         self.read_again(DIGESTING)
 
-    def hold(self, why: int = BEHIND) -> None:
+    def hold(self, why: int) -> None:
         """Leave it unread until `read_again` for this reason."""
         self._leave_unread(why)
 

@@ -29,7 +29,7 @@ from restante.waku.interest import NOTHING
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.link import BEHIND, CHANGE, DIGESTING, REFUSED, Link
+from restante.waku.link import BEHIND, CHANGE, DIGESTING, DRAINING, REFUSED, Link
 from restante.waku.mailserver import Batch, Intake, Mailserver
 from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Poured, Requested
 from restante.waku.relay import Relay
@@ -353,7 +353,7 @@ class Node:
                 self._due.set()
             if mailserver.gathered_size > self.limits.unsaved_bytes:
                 self._held.add(link)
-                link.hold()
+                link.hold(BEHIND)
 
     def _finish(self, link: Link, intake: Intake) -> None:
         response = self.mailserver.finish(intake)
@@ -461,7 +461,7 @@ class Node:
         if self._server is not None:
             self._server.close()
         for link in self.links:
-            link.hold()
+            link.hold(DRAINING)
         if self._digesting:
             await asyncio.wait(self._digesting)
         self._stopping = True

@@ -32,7 +32,11 @@ def check(file: Path | None) -> None:
         return
     if file.suffix not in SUFFIXES:
         raise Misuse(f"{file}: the name must end in .jsonl, .rlp or .parquet, which tells what to write (-o)")
-    if file.exists():
+    try:
+        exists = file.exists()
+    except OSError as error:
+        raise Misuse(f"cannot write {file}: {error.strerror} (-o)") from error
+    if exists:
         raise Misuse(f"{file} exists already: name another file, or move it away (-o)")
 
 

@@ -20,7 +20,11 @@ def held(path: Path) -> Iterator[None]:
 
     What is locked is a file beside it, since the state itself is replaced; it goes when it is over.
     """
-    if path.is_dir():
+    try:
+        is_directory = path.is_dir()
+    except OSError as error:
+        raise Misuse(f"cannot read {path}: {error.strerror} (--state)") from error
+    if is_directory:
         raise Misuse(f"cannot read {path}: it is a directory (--state)")
     beside = path.with_name(f"{path.name}.lock")
     try:

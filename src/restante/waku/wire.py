@@ -51,6 +51,9 @@ ROOM: Final = 4
 LARGEST: Final = PACKET - ROOM
 """Bytes of an envelope that a packet holds: a larger one cannot be handed to anybody."""
 
+SEVERAL: Final = PACKET - 16
+"""Bytes of several envelopes in a packet: room is left for receivers that count more than the body."""
+
 MOST_TOPICS: Final = 10_000
 """Topics of an interest; more end the handshake (waku/v1/status_options.go, MaxTopicInterest)."""
 
@@ -196,7 +199,7 @@ def write_envelopes(raws: Iterable[bytes]) -> bytes:
     return rlp.pack(raws)
 
 
-def parted(raws: Iterable[bytes], size: int = LARGEST) -> Iterator[list[bytes]]:
+def parted(raws: Iterable[bytes], size: int = SEVERAL) -> Iterator[list[bytes]]:
     """Part envelopes into packets, each of up to so many bytes, or of one envelope.
 
     One that no packet of 1 MiB holds is left out: a peer that takes no larger ones would disconnect.

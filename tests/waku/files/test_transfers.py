@@ -19,6 +19,7 @@ from restante.waku.envelope import Envelope, make
 from restante.waku.files import importing
 from restante.waku.files.exporting import export
 from restante.waku.files.importing import take_in
+from restante.waku.wire import LARGEST
 from waku.archive.envelopes import T0, envelope
 from waku.disk import no_file_beyond
 from waku.files import leveldbs
@@ -72,6 +73,21 @@ def test_a_leveldb_archive_is_imported_whole(tmp_path: Path) -> None:
     report = take_in(tmp_path / "new", [leveldbs.of(tmp_path / "waku", ROWS)])
     assert (report.read, report.new, report.refused) == (len(ROWS), len(ROWS), {})
     assert sorted(raws_of(tmp_path / "new")) == sorted(each.raw for each in ROWS)
+
+
+@SUFFIXES
+def test_an_envelope_that_no_packet_holds_is_refused(tmp_path: Path, suffix: str) -> None:
+    """It could be handed to nobody."""
+    head = len(envelope(1, size=1_000_000).raw) - 1_000_000
+    largest, larger = (envelope(number, size=LARGEST - head + number) for number in (0, 1))
+    assert (len(largest.raw), len(larger.raw)) == (LARGEST, LARGEST + 1)
+    file = tmp_path / f"all{suffix}"
+    export(archive_of(tmp_path / "data", [larger, largest]), file)
+    report = take_in(tmp_path / "new", [file])
+    assert (report.read, report.new, report.known) == (2, 1, 0)
+    assert report.refused == {"no packet of 1 MiB holds it": 1}
+    assert report.flaws == [f"{file}, envelope {larger.hash.hex()}: no packet of 1 MiB holds it"]
+    assert raws_of(tmp_path / "new") == [largest.raw]
 
 
 @pytest.mark.usefixtures("small_batches")

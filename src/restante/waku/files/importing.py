@@ -16,6 +16,7 @@ from restante.waku.archive import Archive, open_archive
 from restante.waku.config import RETENTION
 from restante.waku.envelope import Envelope
 from restante.waku.files import Flaw, Items, leveldb, rlpfile
+from restante.waku.wire import LARGEST
 
 DAY: Final = 86400
 
@@ -25,6 +26,9 @@ BATCH_BYTES: Final = 8 << 20
 
 NAMED: Final = 20
 """Flaws that are named one by one."""
+
+NOT_HELD: Final = "no packet of 1 MiB holds it"
+"""Why an envelope is refused that could be handed to nobody."""
 
 
 class Report(msgspec.Struct):
@@ -95,7 +99,11 @@ def _note(report: Report, path: Path, flaw: Flaw) -> None:
 
 def _read(path: Path) -> Items:
     try:
-        yield from _opened(path)
+        for item in _opened(path):
+            if isinstance(item, Envelope) and len(item.raw) > LARGEST:
+                yield Flaw(f"envelope {item.hash.hex()}", NOT_HELD)
+            else:
+                yield item
     except OSError as error:
         raise StoreError(f"cannot read {path}: {plain(error)}") from error
 
