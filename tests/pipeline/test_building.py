@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
+from random import Random
 
 import pytest
+from pyspark.sql import SparkSession
 
+from pipeline import world as busy
 from pipeline.runs import World, no_spark
 from pipeline.servers import T0, current, nameplate, ours
+from pipeline.tables import Values, frame
 from restante.pipeline import building
 from restante.pipeline.building import Built
 from restante.pipeline.laketable import LakeTable
+from restante.pipeline.schemas import CLEAN
+from restante.pipeline.tables import BUILDS
 
 DAY = 86_400.0
 FIRST, SECOND, THIRD = "2023-11-12", "2023-11-13", "2023-11-14"
@@ -161,3 +169,51 @@ def test_no_day_is_built_that_nobody_has_lived_in(world: World, tmp_path: Path) 
 def test_there_is_nothing_to_build_in_an_empty_lake(world: World) -> None:
     world.spark = no_spark
     assert all(not built.days for built in world.build().values())
+
+
+Some = Mapping[str, Sequence[Values]]
+"""Rows of some clean tables."""
+
+REACHING = {name: build for name, build in BUILDS.items() if any(map(any, build.reach.values()))}
+"""Tables of which a day is made of other days' rows too."""
+
+
+def test_days_that_came_one_by_one_and_late_are_built_as_if_all_had_come_at_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    steps = one_by_one(busy.world(Random(1), 1000))
+    together = {name: [row for step in steps for row in step[name]] for name in steps[0]}
+    worlds = {name: World(spark, tmp_path / name) for name in ("one by one", "at once")}
+    for name, came in (("one by one", steps), ("at once", [together])):
+        world = worlds[name]
+        world.folder.mkdir()
+        world.now = (busy.DAY + timedelta(days=30)).timestamp()
+        for step in came:
+            commit(world, step)
+            with world.run() as run:
+                building.build(run, builds=REACHING)
+    for table in REACHING:
+        expected = worlds["at once"].rows(table)
+        assert expected, table
+        assert worlds["one by one"].rows(table) == expected, table
+
+
+def one_by_one(rows: Some) -> Sequence[Some]:
+    """Part rows of some days into those up to one, those of the days after it, and late ones of the day before it."""
+    today, yesterday, first = (busy.DAY.date() - timedelta(days) for days in range(3))
+    steps: list[dict[str, Sequence[Values]]] = [{}, {}, {}]
+    for name in {each for build in REACHING.values() for each in build.inputs}:
+        day = [column.name for column in CLEAN[name].columns].index("day")
+        late = [row for row in rows[name] if row[day] == yesterday][::2]
+        steps[0][name] = [row for row in rows[name] if first <= row[day] <= today and row not in late]
+        steps[1][name] = [row for row in rows[name] if row[day] > today]
+        steps[2][name] = late
+        assert all(step[name] for step in steps), f"{name}: no rows show nothing"
+    return steps
+
+
+def commit(world: World, rows: Some) -> None:
+    with world.run() as run:
+        for name, values in rows.items():
+            table = run.lake.table(CLEAN[name])
+            table.commit([table.stage(frame(world.spark(), name, values))], note=world.note(name))

@@ -58,6 +58,26 @@ def test_a_day_built_from_what_it_reads_is_as_in_a_full_build(spark: SparkSessio
         }
 
 
+@pytest.mark.parametrize("name", [name for name, build in BUILDS.items() if build.placed])
+def test_a_folder_gets_one_file(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    inputs, build = world(random.Random(4), rows=1500), BUILDS[name]
+    frames = {each: frame(spark, each, inputs[each]).repartition(8) for each in build.inputs}
+    # So few rows as here would be put together whatever was done.
+    settings = {"spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.coalescePartitions.enabled": "false"}
+    before = {setting: str(spark.conf.get(setting)) for setting in settings}
+    try:
+        for setting, value in settings.items():
+            spark.conf.set(setting, value)
+        made = build.written(frames, [DAY.date() + timedelta(days) for days in (-1, 0, 1)])
+        made.write.partitionBy(*build.table.partitions).parquet(str(tmp_path / name))
+    finally:
+        for setting, value in before.items():
+            spark.conf.set(setting, value)
+    files = list((tmp_path / name).rglob("*.parquet"))
+    assert len({file.name for file in files}) > 1, "one task alone shows nothing"
+    assert Counter(Counter(file.parent for file in files).values()).keys() == {1}
+
+
 def test_what_a_day_reads_and_what_it_touches_are_each_other_s_mirror() -> None:
     day = DAY.date()
     for build in BUILDS.values():
