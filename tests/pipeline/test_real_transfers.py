@@ -1,0 +1,107 @@
+"""What real transfers leave behind at two servers and with their clients, from the files to the built tables."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from importlib.metadata import version
+from pathlib import Path
+
+from interop.scene import Scene
+from interop.servers import Reference, Restante, Server
+from pipeline.runs import Row, World
+from restante.pipeline.tables.timing import PHASES
+
+APP = "lothar.com/wormhole/text-or-file-xfer"
+
+SENT = Counter(bind=2, allocate=1, claim=2, release=2, open=2, add=6, close=2)
+"""Commands of both clients: only who sends has a nameplate to allocate; each adds a pake, versions and a message."""
+
+PARTS = tuple(phase for phase in PHASES if phase != "round trip")
+
+ROUNDING_US = 2
+"""Of the sum of its parts: each time is a whole microsecond, and the wire's another's than the trace's."""
+
+
+async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: World, tmp_path: Path) -> None:
+    (tmp_path / "bytecode").mkdir()
+    trace = tmp_path / "trace.jsonl"
+
+    class Traced(Restante):
+        flags = ("--trace", str(trace))
+
+    ours = Traced(tmp_path / "ours" / "server", tmp_path / "bytecode")
+    reference = Reference(tmp_path / "reference" / "server", tmp_path / "bytecode")
+    for server in (ours, reference):
+        await transfer(server)
+    world.now = time.time() + 1
+    taken = world.ingest(
+        f"ours={ours.folder / 'data'}",
+        f"ours={trace}",
+        f"reference={reference.folder / 'usage.sqlite'}",
+        f"one@ours={ours.folder.parent / 'logs'}",
+        f"other@reference={reference.folder.parent / 'logs'}",
+    )
+    assert [each.failure for each in taken] == [""] * len(taken)
+    assert world.version("quarantine") is None
+    for table in ("outcomes", "versions", "timing"):
+        world.build(only=table)
+
+    ended = Counter((row["source"], row["kind"]) for row in world.rows("outcomes") for _ in range(row["ended"]))
+    assert ended == Counter(
+        {(source, kind): 1 for source in ("ours", "reference") for kind in ("nameplate", "claimed")}
+    )
+    assert {(row["app_id"], row["happy"]) for row in world.rows("outcomes")} == {(APP, 1)}
+
+    assert clients(world.rows("versions")) == {
+        (source, "version", "python", version("magic-wormhole")): Counter(binds=2, mailboxes=1, happy=1)
+        for source in ("ours", "reference")
+    }
+
+    timing = world.rows("timing")
+    for source in ("ours", "reference"):
+        assert Counter(what for what, _ in commands(timing, source)) == SENT
+    for what, phases in commands(timing, "ours"):
+        us = {phase: row["us"] for phase, row in phases.items()}
+        # A bind, or an open of what a claim opened, changes nothing; but it may be in a batch with what does.
+        assert set(us) | ({"commit"} if what != "add" else set()) == set(PHASES), (what, us)
+        assert None not in us.values(), f"{what} has no partner in the trace: {us}"
+        assert abs(sum(us.get(part, 0) for part in PARTS) - us["round trip"]) <= ROUNDING_US, (what, us)
+        assert min(us.get("commit", 0), us["queue"], us["round trip"]) >= 0, (what, us)
+    for what, phases in commands(timing, "reference"):
+        assert phases["commit"]["us"] is phases["queue"]["us"] is None, f"{what}: there is no trace of that server"
+        assert (phases["network out"]["us"] is None) == (what != "add"), f"{what}: only an echo tells when it came"
+        assert phases["round trip"]["us"] > 0, what
+    for row in timing:  # one machine has one clock
+        assert row["error_us"] is None or abs(row["offset_us"]) <= row["error_us"] + ROUNDING_US, row
+
+
+async def transfer(server: Server) -> None:
+    """Send a text through a server, with a log on either side."""
+    logs = server.folder.parent / "logs"
+    logs.mkdir()
+    async with Scene(server.folder.parent, server) as scene:
+        sender = await scene._start("sender", "--dump-timing", str(logs / "send.json"), "send", "--text", "held")
+        code = await sender.code()
+        receiver = await scene._start("receiver", "--dump-timing", str(logs / "receive.json"), "receive", code)
+        for client in (receiver, sender):
+            assert (await client.leaves()).exit_code == 0
+        scene.assert_one_happy_session()
+
+
+def clients(rows: list[Row]) -> dict[tuple[str, ...], Counter[str]]:
+    """Add up binds and mailboxes over days: midnight may be between them."""
+    found: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        who = (row["source"], row["attribution"], row["implementation"], row["version"])
+        found[who] += Counter({name: row[name] for name in ("binds", "mailboxes", "happy")})
+    return found
+
+
+def commands(rows: list[Row], server: str) -> list[tuple[str, dict[str, Row]]]:
+    """Give what clients sent to a server: each command, and its phases."""
+    events: dict[tuple[str, int, str], dict[str, Row]] = defaultdict(dict)
+    for row in rows:
+        if row["server"] == server:
+            events[row["file"], row["id"], row["what"]][row["phase"]] = row
+    return [(what, phases) for (_, _, what), phases in events.items() if "round trip" in phases]
