@@ -91,6 +91,7 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.tables.outcomes", "restante.pipeline.tables.hours"},
     {"restante.pipeline.tables.versions", "restante.pipeline.tables.envelopes", "restante.pipeline.tables.timing"},
     {"restante.pipeline.tables"},
+    {"restante.pipeline.writing"},
     {"restante.pipeline.staging"},
     {"restante.pipeline.laketable"},
     {"restante.pipeline.lake", "restante.pipeline.vacuum"},

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from restante.errors import StoreError
 
@@ -41,6 +41,11 @@ def partition(path: Path) -> dict[str, str | None]:
     """Read the partition from a file's path in its table: a folder per column, day=2026-11-21/source=main."""
     pairs = (part.partition("=") for part in path.parent.parts)
     return {name: None if value == NULL else unquote(value) for name, _, value in pairs}
+
+
+def folder(values: Iterable[tuple[str, str | None]]) -> Path:
+    """Name the folder of a partition, below its table's: what `partition` reads."""
+    return Path(*(f"{name}={NULL if value is None else quote(value, safe='')}" for name, value in values))
 
 
 def whole(files: list[File]) -> list[File]:

@@ -47,10 +47,6 @@ CONTEXT: Final = {
 """Of a session that we begin with a master."""
 
 HERE: Final = {
-    # Nobody sees what Spark writes before a commit lists it (staging.py), and here no task is done twice: its files
-    # need not be moved twice, nor have a second file of checksums each. For many small ones that is a quarter of all.
-    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -196,6 +192,12 @@ def _why(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
     return re.sub(r"^.*?(Exception|Error)[^:]*: ", "", [*telling, *lines, "it did not say why"][0])
+
+
+def local(spark: SparkSession) -> bool:
+    """Tell whether its workers are this process's own children, with our modules."""
+    context = getattr(spark, "_sc", None)  # none on Connect
+    return context is not None and bool(re.fullmatch(r"local(\[.*\])?", context.master))
 
 
 def tasks(spark: SparkSession) -> tuple[int, int] | None:

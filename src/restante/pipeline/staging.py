@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,7 +20,8 @@ from restante.errors import StoreError, plain
 from restante.pipeline import columns, partfiles
 from restante.pipeline.partfiles import File, flush
 from restante.pipeline.schemas import Table
-from restante.pipeline.spark import SparkError
+from restante.pipeline.spark import SparkError, local
+from restante.pipeline.writing import MADE, writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,8 +62,7 @@ def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
 
     run = folder / f"{RUN}{uuid.uuid4().hex}"
     try:
-        _write(frame, run, table)
-        return Staged(run, tuple(_written(run, table)))
+        return Staged(run, tuple(_written(_write(frame, run, table), run, table)))
     except (PySparkException, Py4JError) as error:
         shutil.rmtree(run, ignore_errors=True)
         raise _failed(error, table, folder) from error
@@ -70,13 +71,25 @@ def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
         raise
 
 
-def _write(frame: DataFrame, run: Path, table: Table) -> None:
+def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
+    """Have Spark write below `run`, and tell which files count."""
     from pyspark.sql.types import StructType
 
     schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
     if missing := set(schema.names).difference(frame.columns):  # `to` would make them up
         raise SparkError(f"the rows for the table {table.name} could not be made: there is no {min(missing)}")
-    frame.to(schema).write.partitionBy(*table.partitions).parquet(str(run))
+    rows = frame.to(schema)
+    if not local(frame.sparkSession):  # workers elsewhere may have no Python, or none with our modules
+        rows.write.partitionBy(*table.partitions).parquet(str(run))
+        return sorted(run.rglob("*.parquet"))
+    try:
+        run.mkdir(parents=True)
+    except OSError as error:
+        raise StoreError(f"cannot write to {run.parent}: {plain(error)}; nothing was committed") from error
+    if table.partitions:
+        rows = rows.sortWithinPartitions(*table.partitions)
+    made = rows.mapInArrow(writer(run, table.partitions), MADE).collect()
+    return sorted(Path(row["path"]) for row in made)
 
 
 def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreError:
@@ -100,10 +113,10 @@ def _reason(said: str) -> str:
     return told[0] if told else "Spark does not say why"
 
 
-def _written(run: Path, table: Table) -> list[File]:
+def _written(paths: Iterable[Path], run: Path, table: Table) -> list[File]:
     never = {column.name for column in table.columns if not column.null}
     found = []
-    for path in sorted(run.rglob("*.parquet")):
+    for path in paths:
         try:
             footer = pq.read_metadata(path)
         except (pa.ArrowException, OSError) as error:
