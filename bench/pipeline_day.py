@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from restante.pipeline.building import build
+from restante.pipeline.building import Days, build
 from restante.pipeline.envelopes import Stored
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake import FIRST_DAY, Lake
 from restante.pipeline.notes import Note
-from restante.pipeline.schemas import MAILBOXES
+from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES, Table
 from restante.pipeline.sources.archived import ROWS, Found, Origin, batch
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS
@@ -32,6 +32,9 @@ DAYS = 100
 LATE_DAYS = 3
 ENVELOPES = 20_000
 SENT = 1_770_000_000
+USAGE = {MAILBOXES: 4, NAMEPLATES: 3, CLIENT_VERSIONS: 3}
+"""Tables, and how many tenths of the rows are theirs."""
+TABLES = {name: each for name, each in BUILDS.items() if set(each.inputs) <= {table.name for table in USAGE}}
 
 
 class Verified(NamedTuple):
@@ -75,38 +78,55 @@ class Day(NamedTuple):
     """How long building took, in seconds."""
 
     full: float
-    """All of a hundred days."""
-    next: float
-    """After one more, and some that were late."""
+    """All of a hundred days, a second time: the first warms the session."""
+    next: list[float]
+    """After one more day, and some rows that were late; so often, one after the other."""
 
 
-def next_day(spark: SparkSession, folder: Path, write: Callable[[Path, int, int], None], rows: int) -> Day:
-    """Build the tables of mailboxes of a hundred days; then take one more in and build what that changed.
+def next_day(spark: SparkSession, folder: Path, rows: int, rounds: int) -> Day:
+    """Build all tables of usage of a hundred days; then take in one day after another, and build what that changed.
 
-    A tenth of the next day's rows are late: they began on one of the three days before.
+    Of the rows four tenths are mailboxes, three each nameplates and binds. A tenth of a day's are late: they are of
+    one of the three days before.
     """
-    builds = {name: each for name, each in BUILDS.items() if "mailboxes" in each.inputs}
+    everything = Days(date.min, date.max)
     with Lake.open(folder / "lake", write=True, make=True) as lake:
         run = Run(lake, "bench", time.time, lambda: spark, Quiet("bench"), folder)
-        took = []
-        for files, first, count in (("old", 0, rows), ("new", DAYS, rows // DAYS)):
-            write(folder / files, first, count)
-            table = lake.table(MAILBOXES)
-            read = spark.read.schema(MAILBOXES.ddl).parquet(str(folder / files))
-            staged = table.stage(read.hint("rebalance", "day"))
-            table.commit([staged], note=Note(run="bench", table="mailboxes", finished=time.time()))
-            start = time.perf_counter()
-            built = build(run, builds=builds)
-            took.append(time.perf_counter() - start)
-            assert {len(each.days) for each in built} == {DAYS if not first else 1 + LATE_DAYS}, built
-    return Day(*took)
+        _take(run, folder / "old", 0, rows)
+        build(run, builds=TABLES)
+        full, _ = _timed(run, everything)
+        following = []
+        for day in range(DAYS, DAYS + rounds + 1):
+            _take(run, folder / f"day {day}", day, rows // DAYS)
+            took, built = _timed(run)
+            following.append(took)
+            assert built.keys() == TABLES.keys(), built
+            assert built["outcomes"] == 1 + LATE_DAYS, built
+    return Day(full, following[1:])
 
 
-def usage_days(folder: Path, first: int, count: int) -> None:
-    """Write mailboxes: of a hundred days, or of the one behind them, a tenth of these late."""
-    dice = np.random.default_rng(first)
+def _take(run: Run, folder: Path, first: int, rows: int) -> None:
+    """Add rows of the days from `first` on to the clean tables."""
+    for seed, (table, share) in enumerate(USAGE.items()):
+        usage_days(folder / table.name, table, first, rows * share // 10, np.random.default_rng([first, seed]))
+        target = run.lake.table(table)
+        read = run.spark().read.schema(table.ddl).parquet(str(folder / table.name))
+        staged = target.stage(read.hint("rebalance", "day"))
+        target.commit([staged], note=Note(run="bench", table=table.name, finished=time.time()))
+
+
+def _timed(run: Run, only: Days | None = None) -> tuple[float, dict[str, int]]:
+    """Build, and tell how long it took and of which tables how many days were built."""
+    start = time.perf_counter()
+    built = build(run, only, builds=TABLES)
+    return time.perf_counter() - start, {each.table: len(each.days) for each in built if each.days}
+
+
+def usage_days(folder: Path, table: Table, first: int, count: int, dice: np.random.Generator) -> None:
+    """Write rows of a table: of a hundred days, or of the one behind them, a tenth of these late."""
     apps = np.array([f"application {number}" for number in range(40)])
     results = np.array(["happy", "happy", "happy", "lonely", "errory", "scary", "pruney", "crowded"])
+    versions = np.array([f"0.{number}.0" for number in range(30)])
     for part, start in enumerate(range(0, count, 250_000)):
         number = min(250_000, count - start)
         day = dice.integers(0, DAYS, number) if not first else np.full(number, first)
@@ -114,23 +134,28 @@ def usage_days(folder: Path, first: int, count: int) -> None:
             late = dice.random(number) < 0.1
             day[late] -= dice.integers(1, LATE_DAYS + 1, int(late.sum()))
         time_of_day = dice.integers(0, 86_400_000_000, number).astype("timedelta64[us]")
-        started = np.datetime64("2026-03-09T00:00:00", "us") + day.astype("timedelta64[D]") + time_of_day
+        at = np.datetime64("2026-03-09T00:00:00", "us") + day.astype("timedelta64[D]") + time_of_day
         waiting = (1e6 * dice.lognormal(3, 2, number)).astype(np.int64)
+        moment = pa.array(at, pa.timestamp("us", "UTC"))
         columns = {
-            "id": pa.array(np.arange(start, start + number)),
+            "id": pa.array(first * 10**8 + np.arange(start, start + number)),
             "origin": pa.array(np.full(number, "")),
             "app_id": pa.array(apps[dice.zipf(1.5, number) % 40]),
             "for_nameplate": pa.array(dice.random(number) < 0.8),
-            "started": pa.array(started, pa.timestamp("us", "UTC")),
+            "started": moment,
+            "connect_time": moment,
+            "implementation": pa.array(np.full(number, "python")),
+            "version": pa.array(versions[dice.zipf(1.5, number) % 30]),
             "waiting_us": pa.array(waiting, mask=dice.random(number) < 0.2),
             "total_us": pa.array(waiting + (1e6 * dice.lognormal(2, 1, number)).astype(np.int64)),
             "result": pa.array(results[dice.integers(0, len(results), number)]),
             "blur_us": pa.nulls(number, pa.int64()),
-            "day": pc.cast(pa.array(started.astype("datetime64[D]")), pa.date32()),
+            "day": pc.cast(pa.array(at.astype("datetime64[D]")), pa.date32()),
         }
+        own = {column.name: columns[column.name] for column in table.columns if column.name in columns}
         file = folder / "source=main" / f"part-{part:05}.parquet"
         file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table(columns), file, compression="zstd")
+        pq.write_table(pa.table(own), file, compression="zstd")
 
 
 class Quiet(Steps):

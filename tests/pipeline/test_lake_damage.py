@@ -213,7 +213,9 @@ def test_what_spark_cannot_do_is_told_and_leaves_nothing(spark: SparkSession, la
         assert not list((lake / "letters").glob("run-*"))
     with opened(lake, LETTERS._replace(name="other")) as table:
         (lake / "other").write_text("")
-        with pytest.raises(StoreError, match=rf"cannot write to {lake}/other: Not a directory; nothing was committed"):
+        with pytest.raises(
+            StoreError, match=rf"cannot write to {lake}/other: Not a directory; nothing was committed"
+        ):
             table.stage(given)
 
 

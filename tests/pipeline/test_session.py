@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from restante.errors import RestanteError
-from restante.pipeline.spark import session, tasks
+from restante.pipeline.spark import counter, session
 
 
 def test_a_session_counts_days_in_utc_and_guesses_no_type_of_a_partition(spark: SparkSession) -> None:
@@ -52,15 +53,28 @@ except RestanteError as error:
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
-def test_the_tasks_of_what_runs_are_told(spark: SparkSession) -> None:
-    assert tasks(spark) == (0, 0)
+def test_the_tasks_of_what_runs_are_told_of_each_thread_by_itself(spark: SparkSession) -> None:
+    idle = counter(spark, "idle")
     spark.range(0, 8, 1, 4).selectExpr("sum(id)").collect()
+
+    def work() -> set[tuple[int, int] | None]:
+        count = counter(spark, "work")
+        query = spark.range(0, 100_000_000, 1, 4).selectExpr("max(hash(id))")
+        with ThreadPoolExecutor(1) as watchers:
+            over = threading.Event()
+            watched = watchers.submit(lambda: {count() for _ in iter(over.is_set, True)})
+            query.collect()
+            over.set()
+            return watched.result()
+
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(spark.range(0, 100_000_000, 1, 4).selectExpr("max(hash(id))").collect)
+        busy = pool.submit(work)
         seen = set()
-        while not slow.done():
-            seen.add(tasks(spark))
-    assert (0, 4) in seen
+        while not busy.done():
+            seen.add(idle())
+    assert (0, 4) in busy.result()
+    assert seen == {(0, 0)}
+    spark.sparkContext.setJobGroup("", "")
 
 
 def test_a_query_that_fails_is_told_by_its_error_alone(

@@ -6,8 +6,11 @@ whole, in one commit, so that a run that was killed has built it or has not.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -16,14 +19,18 @@ import msgspec
 from restante.pipeline.ingest import Run
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Note
+from restante.pipeline.staging import Staged
 from restante.pipeline.steps import Step
 from restante.pipeline.tables import BUILDS, TABLES
 from restante.pipeline.tables.build import Build
 
 ROWS: Final = 5_000_000
 """Rows of the inputs that one job reads, about: what Spark's Java of a small machine sorts without a great deal of
-room on the disk (bench/pipeline.py), and what is lost where a run is killed."""
+room on the disk (bench/pipeline.py), and what is lost where a run is killed. Jobs that read no more together go on
+beside one another."""
 
+TABLES_AT_ONCE: Final = 4
+"""To plan a small job is longer work than to do it, and one thread's: so while one is planned, others are done."""
 
 CLOCKS: Final = 1
 """Days that a row may be ahead of us (restante.pipeline.cleaning)."""
@@ -53,28 +60,69 @@ def build(
     `only` builds these days, up to date or not, and leaves others as they are. Raises StoreError where the lake
     cannot be read or written, SparkError where a job fails.
     """
-    found = []
-    coming: dict[str, set[date]] = {}  # when planning: what inputs that are built themselves will have
-    for each in builds.values():
-        target = run.lake.table(each.table)
-        inputs = {name: run.lake.table(TABLES[name]) for name in each.inputs}
-        behind = _behind(each, target, inputs, coming)
-        wanted = behind if only is None else _within(each, inputs, only)
-        # A row's effect may reach days ahead, but not into days that nobody has lived in.
-        last = datetime.fromtimestamp(run.now(), UTC).date() + timedelta(CLOCKS)
-        days = sorted(day for day in wanted if day <= last)
-        if plan:
-            coming[each.table.name] = set(days)
-            found.append(Built(each.table.name, days))
-            continue
-        rows = 0
-        if days:
-            run.spark()  # begun before the step: see restante.pipeline.ingest
-            with run.steps.step(each.table.name, run.tasks) as step:
-                rows = _build(run, each, target, inputs, days, step, up_to_date=only is None)
-                step.done(f"{_counted(days)}, {rows:,} rows")
-        found.append(Built(each.table.name, days, rows))
-    return found
+    due: dict[str, Sequence[date]] = {}
+    for name, each in builds.items():
+        due[name] = _due(run, each, only, due)
+    if plan or not any(due.values()):
+        return [Built(name, days) for name, days in due.items()]
+    run.spark()  # begun here: what begins it sets signal handlers, which only the main thread may
+    room = _Room(ROWS)
+    building: dict[str, Future[Built]] = {}
+    with ThreadPoolExecutor(TABLES_AT_ONCE, "build") as pool:
+        try:
+            for name, each in builds.items():
+                first = [building[made] for made in each.inputs if made in building]
+                building[name] = pool.submit(_made, run, each, only, due[name], first, room)
+            return [each.result() for each in building.values()]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _due(run: Run, each: Build, only: Days | None, coming: Mapping[str, Collection[date]]) -> Sequence[date]:
+    """Name the days to build; `coming` are those of tables that will be built before."""
+    inputs = {name: run.lake.table(TABLES[name]) for name in each.inputs}
+    behind = _behind(each, run.lake.table(each.table), inputs, coming)
+    wanted = behind if only is None else _within(each, inputs, only)
+    # A row's effect may reach days ahead, but not into days that nobody has lived in.
+    last = datetime.fromtimestamp(run.now(), UTC).date() + timedelta(CLOCKS)
+    return sorted(day for day in wanted if day <= last)
+
+
+def _made(
+    run: Run, each: Build, only: Days | None, days: Sequence[date], first: Sequence[Future[Built]], room: _Room
+) -> Built:
+    """Build a table, when those that it is made of have been."""
+    if [made.result() for made in first]:
+        days = _due(run, each, only, {})
+    rows = 0
+    if days:
+        with run.step(each.table.name) as step:
+            rows = _build(run, each, days, step, room, up_to_date=only is None)
+            step.done(f"{_counted(days)}, {rows:,} rows")
+    return Built(each.table.name, days, rows)
+
+
+class _Room:
+    """How many rows jobs that go on beside one another may read."""
+
+    def __init__(self, rows: int) -> None:
+        self._all: Final = rows
+        self._taken = 0
+        self._changed: Final = threading.Condition()
+
+    @contextmanager
+    def taken(self, rows: int) -> Iterator[None]:
+        """Wait until there is room for so many, or nobody else has any; give it back at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or self._taken + rows <= self._all)
+            self._taken += rows
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= rows
+                self._changed.notify_all()
 
 
 def _behind(
@@ -116,42 +164,50 @@ def _within(each: Build, inputs: Mapping[str, LakeTable], only: Days) -> set[dat
     return {day for day in found if first <= day <= only.last}
 
 
-def _build(
-    run: Run,
-    each: Build,
-    target: LakeTable,
-    inputs: Mapping[str, LakeTable],
-    days: Sequence[date],
-    step: Step,
-    *,
-    up_to_date: bool,
-) -> int:
-    spark = run.spark()
+def _build(run: Run, each: Build, days: Sequence[date], step: Step, room: _Room, *, up_to_date: bool) -> int:
+    target = run.lake.table(each.table)
+    inputs = {name: run.lake.table(TABLES[name]) for name in each.inputs}
     note = Note(run=run.name, table=each.table.name, finished=0.0)
     versions = {name: table.version for name, table in inputs.items() if table.version is not None}
     rows, past = 0, 0
     parts = list(_parts(each, inputs, days))
     for part in parts:
-        frames = {
-            name: table.read(spark, {"day": {day.isoformat() for day in each.reads(name, part)}})
-            for name, table in inputs.items()
-        }
-        staged = target.stage(each.written(frames, part))
+        with room.taken(part.rows):
+            staged = _staged(run, each, target, inputs, part.days)
         rows += staged.rows
         # Up to date it is when all its days are: not before the last commit.
         built = versions if up_to_date and part is parts[-1] else {}
         target.commit(
             [staged],
             note=msgspec.structs.replace(note, finished=run.now(), built=built),
-            replace={"day": {day.isoformat() for day in part}},
+            replace={"day": {day.isoformat() for day in part.days}},
         )
-        past += len(part)
+        past += len(part.days)
         if past < len(days):
             step.so_far(f"{past:,} of {_counted(days)}, {rows:,} rows")
     return rows
 
 
-def _parts(each: Build, inputs: Mapping[str, LakeTable], days: Sequence[date]) -> Iterator[Sequence[date]]:
+def _staged(
+    run: Run, each: Build, target: LakeTable, inputs: Mapping[str, LakeTable], days: Sequence[date]
+) -> Staged:
+    spark = run.spark()
+    frames = {
+        name: table.read(spark, {"day": {day.isoformat() for day in each.reads(name, days)}})
+        for name, table in inputs.items()
+    }
+    return target.stage(each.written(frames, days))
+
+
+class _Part(NamedTuple):
+    """What one job builds."""
+
+    days: Sequence[date]
+    rows: int
+    """That it reads."""
+
+
+def _parts(each: Build, inputs: Mapping[str, LakeTable], days: Sequence[date]) -> Iterator[_Part]:
     """Cut the days into jobs of so many rows each, or of one day where that has more."""
     weights: dict[str, Counter[str]] = {name: Counter() for name in inputs}
     for name, table in inputs.items():
@@ -162,12 +218,12 @@ def _parts(each: Build, inputs: Mapping[str, LakeTable], days: Sequence[date]) -
     for day in days:
         more = sum(weights[name][read.isoformat()] for name in inputs for read in each.reads(name, {day}))
         if part and rows + more > ROWS:
-            yield part
+            yield _Part(part, rows)
             part, rows = [], 0
         part.append(day)
         rows += more
     if part:
-        yield part
+        yield _Part(part, rows)
 
 
 def _counted(days: Sequence[date]) -> str:

@@ -7,7 +7,8 @@ a table or has not; what it left undone the next one does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +21,7 @@ from restante.pipeline.notes import Ledger, Mark, Note
 from restante.pipeline.schemas import QUARANTINE, Table
 from restante.pipeline.sources import DUPLICATE, Opened, Source, SourceError, Span, Terms
 from restante.pipeline.spark import SparkError
-from restante.pipeline.steps import Steps
+from restante.pipeline.steps import Step, Steps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,11 +41,14 @@ class Run(NamedTuple):
     scratch: Path
     """A folder for copies; nobody else may read it."""
 
-    def tasks(self) -> tuple[int, int] | None:
-        """Tell how many of Spark's tasks are done, and of how many."""
-        from restante.pipeline.spark import tasks
+    @contextmanager
+    def step(self, name: str) -> Iterator[Step]:
+        """Do what needs Spark as a step that is shown; Spark is begun before."""
+        from restante.pipeline.spark import counter
 
-        return tasks(self.spark())
+        tasks = counter(self.spark(), name)
+        with self.steps.step(name, tasks) as step:
+            yield step
 
 
 class Taken(NamedTuple):
@@ -99,8 +103,7 @@ def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool)
     if span.why:
         rows = ", and its rows replaced" if span.replace else ""
         run.steps.say(f"source {source.name}: {table.name} is read anew{rows}: {span.why}")
-    run.spark()  # begun before the step: who shows a step asks for its tasks from another thread
-    with run.steps.step(f"{source.name}: {table.name}", run.tasks) as step:
+    with run.step(f"{source.name}: {table.name}") as step:
         try:
             ledger = _read(run, source, opened, span, target)
         except SparkError as error:

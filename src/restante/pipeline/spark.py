@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -73,12 +73,15 @@ CHATTER: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 JAVA: Final = "spark.driver.extraJavaOptions"
 
-PATIENT: Final = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
+BATCH: Final = (
+    "-XX:+UseParallelGC"
+    " -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
     " -XX:Tier4BackEdgeThreshold=400000"
 )
-"""Of a local session's Java: its second compiler waits ten times as long. Each query is new code to it, and while a
-day is built it worked longer on that than Spark did; what millions of rows go through is still its."""
+"""Of a local session's Java, which nobody waits for millisecond by millisecond. Its garbage is collected by all cores
+at once, instead of beside the work, which that slows by a sixth. Its second compiler waits ten times as long: each
+query is new code to it, and while a day is built it worked longer on that than Spark did; what millions of rows go
+through is still its."""
 
 MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
 
@@ -152,7 +155,7 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         cores = os.cpu_count() or 1
-        chosen |= HERE | {JAVA: PATIENT}
+        chosen |= HERE | {JAVA: BATCH}
         chosen |= {"spark.driver.memory": MEMORY, "spark.sql.shuffle.partitions": str(min(PIECES * cores, 512))}
     if JAVA in settings:
         settings = settings | {JAVA: f"{chosen.get(JAVA, '')} {settings[JAVA]}".strip()}
@@ -200,11 +203,21 @@ def local(spark: SparkSession) -> bool:
     return context is not None and bool(re.fullmatch(r"local(\[.*\])?", context.master))
 
 
-def tasks(spark: SparkSession) -> tuple[int, int] | None:
-    """Tell how many tasks of the running stages are done, and of how many; None on Connect, which cannot tell."""
+def counter(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
+    """Have what this thread asks of Spark from now on known by a name, and give what counts its running tasks.
+
+    That tells how many are done, and of how many; None on Connect, which cannot tell.
+    """
     context = getattr(spark, "_sc", None)
     if context is None:
-        return None
+        return lambda: None
+    context.setJobGroup(name, name)
     tracker = context.statusTracker()
-    stages = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage))]
-    return sum(each.numCompletedTasks for each in stages), sum(each.numTasks for each in stages)
+
+    def count() -> tuple[int, int]:
+        jobs = (job for each in tracker.getJobIdsForGroup(name) if (job := tracker.getJobInfo(each)))
+        running = {stage for job in jobs for stage in job.stageIds}.intersection(tracker.getActiveStageIds())
+        stages = [info for stage in running if (info := tracker.getStageInfo(stage))]
+        return sum(each.numCompletedTasks for each in stages), sum(each.numTasks for each in stages)
+
+    return count

@@ -7,7 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 Tasks = Callable[[], tuple[int, int] | None]
 """Tells how many of Spark's tasks are done, and of how many; None where that cannot be told."""
@@ -36,11 +39,14 @@ class Step:
 
 
 class Steps:
-    """A run's steps: a live line on a terminal; everywhere a line for each that is done."""
+    """A run's steps: live lines on a terminal; everywhere a line for each that is done. Threads may share it."""
 
     def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._what, self._clock = what, clock
         self._live = sys.stderr.isatty()
+        self._lock = threading.Lock()
+        self._shown: Progress | None = None
+        self._going = 0
 
     def say(self, words: str) -> None:
         """Write a line."""
@@ -54,19 +60,15 @@ class Steps:
         if not self._live:
             yield step
             return
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            shown = progress.add_task(step.words, total=None)
+        with self._progress() as progress:
+            line = progress.add_task(step.words, total=None)
             over = threading.Event()
 
             def look() -> None:
                 while not over.wait(EVERY):
                     found = tasks()
                     count = f" · task {found[0]} of {found[1]}" if found and found[1] else ""
-                    progress.update(shown, description=f"{step.words}{count}")
+                    progress.update(line, description=f"{step.words}{count}")
 
             watcher = threading.Thread(target=look, daemon=True)
             watcher.start()
@@ -75,3 +77,26 @@ class Steps:
             finally:
                 over.set()
                 watcher.join()
+                progress.remove_task(line)
+
+    @contextmanager
+    def _progress(self) -> Iterator[Progress]:
+        """Give the live lines, which the steps that go on share: a terminal has one such display."""
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._shown is None:
+                columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+                self._shown = Progress(*columns, console=Console(stderr=True), transient=True)
+                self._shown.start()
+            self._going += 1
+            shown = self._shown
+        try:
+            yield shown
+        finally:
+            with self._lock:
+                self._going -= 1
+                if not self._going:
+                    shown.stop()
+                    self._shown = None

@@ -1,4 +1,4 @@
-"""What a task of Spark's writes where the workers are this machine's: Parquet files, by pyarrow, a folder a partition.
+"""What a task writes where Spark's workers are this machine's: Parquet files, by pyarrow, a folder a partition.
 
 Spark's own writer goes through Hadoop, which starts a `chmod` for each folder that it makes and makes each twice
 (Hadoop's RawLocalFileSystem.setPermission and FileOutputCommitter): of sixty small files two seconds. It also leaves
@@ -28,9 +28,7 @@ GROUP_ROWS: Final = 1 << 20
 """Or so many rows: readers share a file's groups among their cores, and small rows are many."""
 
 
-def writer(
-    run: Path, partitions: Sequence[str]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Give what writes a task's rows below `run`, for DataFrame.mapInArrow.
 
     Rows of a partition must come one after the other. Raises OSError where a file cannot be written.
@@ -66,7 +64,7 @@ Values = tuple[str | None, ...]
 
 
 def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """Cut a batch where the partition changes; what is given lacks the partition's columns, which its folder tells."""
+    """Cut a batch where the partition changes, and leave out its columns, which the folder tells."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import APP, SOURCE, Column, Table
@@ -66,46 +67,46 @@ def _added(rows: DataFrame) -> DataFrame:
 def _attributed(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Give each mailbox its result and whose it was."""
     sharp = f.coalesce(f.col("blur_us") <= BEFORE_US, f.lit(True))
-    at = f.unix_micros("started").alias("at")
-    mailboxes = inputs["mailboxes"].select("source", "day", "app_id", "result", at, sharp.alias("sharp"))
-    binds = inputs["client_versions"].where(sharp)
-    binds = binds.select("source", "app_id", f.unix_micros("connect_time").alias("at"), f.struct(*_WHO).alias("who"))
-    slot = f.floor(f.col("at") / BEFORE_US)
-    asked = mailboxes.withColumn("slot", f.when(f.col("sharp"), slot))
-    rows = asked.join(_slots(binds.withColumn("slot", slot)), ["source", "app_id", "slot"], "left")
-    up_to = f.filter("firsts", lambda first: first["at"] <= f.col("at"))
-    since = f.filter("lasts", lambda last: last["at"] >= f.col("at") - BEFORE_US)
-    came = f.concat(*(f.coalesce(some, f.array()) for some in (up_to, since)))
-    rows = rows.withColumn("came", f.transform(came, lambda each: each["who"]))
-    least, most = f.array_min("came"), f.array_max("came")
-    alone = f.col("sharp") & (f.size("came") > 0) & least.eqNullSafe(most)
-    how = f.when(~f.col("sharp"), "blurred").when(f.size("came") == 0, "unbound").when(alone, "version")
-    return rows.select(
-        *("source", "day", "app_id", "result"),
-        how.otherwise("mixed").alias("attribution"),
-        *(f.when(alone, least[each]).alias(each) for each in _WHO),
+    mailboxes = inputs["mailboxes"].select(
+        "source", "day", "app_id", "result", f.unix_micros("started").alias("at"), sharp.alias("sharp")
     )
+    blurred = mailboxes.where(~f.col("sharp"))
+    nobody = [f.lit(None).cast("string").alias(each) for each in _WHO]
+    known = blurred.select("source", "day", "app_id", "result", f.lit("blurred").alias("attribution"), *nobody)
+    return _told(mailboxes.where("sharp"), inputs["client_versions"].where(sharp)).unionAll(known)
 
 
-def _slots(binds: DataFrame) -> DataFrame:
-    """Give what a mailbox of each slot of two seconds must know of those that bound.
+def _told(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
+    """Tell whose each was, of those whose times are sharp.
 
-    What counts is the slot up to its start, and the end of the slot before. Whether one version bound there, or
-    several, two tell: the two that bound first in the slot, and the two that bound last in the one before. So a row
-    is never compared with many, however busy its slot was.
+    They are sorted among the binds of their slot of two seconds and of the slot before, so that however busy an
+    application is, it is many tasks' work. Then what bound last tells, and when last another one was before it.
     """
-    by = ("source", "app_id", "slot")
-    each = binds.groupBy(*by, "who").agg(f.min("at").alias("first"), f.max("at").alias("last"))
-    firsts, lasts = (f.collect_list(f.struct(f.col(end).alias("at"), "who")) for end in ("first", "last"))
-    slots = each.groupBy(*by).agg(
-        f.slice(f.sort_array(firsts), 1, 2).alias("firsts"),
-        f.slice(f.sort_array(lasts, asc=False), 1, 2).alias("lasts"),
+    slot = f.floor(f.col("at") / BEFORE_US).alias("slot")
+    by = ("source", "app_id", "at", slot)
+    asked = mailboxes.select(*by, f.lit(None).alias("who"), "day", "result")
+    bound = binds.select("source", "app_id", f.unix_micros("connect_time").alias("at"), f.struct(*_WHO).alias("who"))
+    nothing = [f.lit(None).alias(each) for each in ("day", "result")]
+    bound = bound.select(*by, "who", *nothing)
+    rows = asked.unionAll(bound).unionAll(bound.withColumn("slot", f.col("slot") + 1))
+    # A bind at a mailbox's own time counts as before it.
+    order = Window.partitionBy("slot", "source", "app_id").orderBy("at", f.col("who").isNull())
+    before = order.rowsBetween(Window.unboundedPreceding, -1)
+    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    last = f.last(f.when(f.col("who").isNotNull(), f.struct("at", "who")), ignorenulls=True)
+    rows = rows.withColumn("before", last.over(before))
+    other = f.col("who").isNotNull() & ~f.col("who").eqNullSafe(f.col("before")["who"])
+    rows = rows.withColumn("last", last.over(so_far))
+    rows = rows.withColumn("other", f.max(f.when(other, f.col("before")["at"])).over(so_far))
+    since = f.col("at") - BEFORE_US
+    unbound = f.col("last").isNull() | (f.col("last")["at"] < since)
+    mixed = f.coalesce(f.col("other") >= since, f.lit(False))
+    how = f.when(unbound, "unbound").when(mixed, "mixed").otherwise("version").alias("attribution")
+    told = rows.where(f.col("who").isNull()).select(
+        "source", "day", "app_id", "result", how, f.col("last")["who"].alias("who")
     )
-    nothing = f.lit(None)
-    own = slots.select(*by, "firsts", nothing.alias("lasts"))
-    following = slots.select("source", "app_id", (f.col("slot") + 1).alias("slot"), nothing.alias("firsts"), "lasts")
-    both = own.unionAll(following).groupBy(*by)
-    return both.agg(*(f.first(name, ignorenulls=True).alias(name) for name in ("firsts", "lasts")))
+    whose = [f.when(f.col("attribution") == "version", f.col("who")[each]).alias(each) for each in _WHO]
+    return told.select("source", "day", "app_id", "result", "attribution", *whose)
 
 
 BUILDS: Final = (Build(VERSIONS, {"client_versions": (1, 0), "mailboxes": (0, 0)}, versions, placed=True),)
