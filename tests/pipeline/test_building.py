@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from threading import Barrier, Event
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pipeline import world as busy
 from pipeline.runs import World, no_spark
 from pipeline.servers import T0, current, nameplate, ours
 from pipeline.tables import Values, frame
+from restante.errors import StoreError
 from restante.pipeline import building
-from restante.pipeline.building import Built
+from restante.pipeline.building import Built, _Room
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.schemas import CLEAN
+from restante.pipeline.staging import Staged
 from restante.pipeline.tables import BUILDS
 
 DAY = 86_400.0
@@ -173,6 +177,60 @@ def test_there_is_nothing_to_build_in_an_empty_lake(world: World) -> None:
 
 Some = Mapping[str, Sequence[Values]]
 """Rows of some clean tables."""
+
+
+def test_a_table_that_fails_ends_the_run_and_what_is_made_of_it_waits_for_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.now = (busy.DAY + timedelta(days=30)).timestamp()
+    rows = busy.world(Random(2), 20)
+    builds = {name: BUILDS[name] for name in ("envelopes", "traffic", "coverage")}
+    commit(world, {"archived": rows["archived"]})
+    stage = LakeTable.stage
+
+    def fail(table: LakeTable, given: DataFrame) -> Staged:
+        if table.table.name == "envelopes":
+            raise StoreError("no room")
+        return stage(table, given)
+
+    with monkeypatch.context() as patched, world.run() as run:
+        patched.setattr(LakeTable, "stage", fail)
+        with pytest.raises(StoreError, match="no room"):
+            building.build(run, builds=builds)
+    assert world.version("envelopes") is None
+    assert world.version("traffic") is None
+    with world.run() as run:
+        building.build(run, builds=builds)
+    assert sum(row["envelopes"] for row in world.rows("traffic")) == len(world.rows("envelopes")) > 0
+
+
+def test_jobs_go_on_beside_one_another_where_they_read_no_more_than_one_may() -> None:
+    room, both = _Room(10), Barrier(2)
+
+    def job(rows: int) -> None:
+        with room.taken(rows):
+            both.wait(60)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(job, rows) for rows in (4, 6)]:
+            done.result()
+
+
+@pytest.mark.parametrize("rows", [5, 25])
+def test_a_job_waits_until_there_is_room_and_one_that_is_too_large_until_it_is_alone(rows: int) -> None:
+    room, begun = _Room(10), Event()
+
+    def job() -> None:
+        with room.taken(rows):
+            begun.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with room.taken(6):
+            waiting = pool.submit(job)
+            assert not begun.wait(0.2)
+        waiting.result(60)
+    assert begun.is_set()
+
 
 REACHING = {name: build for name, build in BUILDS.items() if any(map(any, build.reach.values()))}
 """Tables of which a day is made of other days' rows too."""

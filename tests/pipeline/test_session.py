@@ -9,7 +9,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from restante.errors import RestanteError
-from restante.pipeline.spark import counter, session
+from restante.pipeline.spark import COLLECTOR, JAVA_READS, counter, java_options, session
+
+SERIAL = "-XX:+UseSerialGC"
 
 
 def test_a_session_counts_days_in_utc_and_guesses_no_type_of_a_partition(spark: SparkSession) -> None:
@@ -51,6 +53,13 @@ except RestanteError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert words in done.stdout
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+def test_garbage_is_collected_by_all_cores_or_as_the_environment_or_a_setting_says() -> None:
+    assert COLLECTOR in java_options("-Xss4m", {"JAVA_TOOL_OPTIONS": "-XX:+UseStringDeduplication", "PATH": SERIAL})
+    assert COLLECTOR not in java_options(SERIAL, {})
+    for variable in JAVA_READS:
+        assert COLLECTOR not in java_options("", {variable: f"-Dx=1 {SERIAL}"})
 
 
 def test_the_tasks_of_what_runs_are_told_of_each_thread_by_itself(spark: SparkSession) -> None:

@@ -37,9 +37,12 @@ def test_a_step_that_fails_says_nothing_of_being_done(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_shows_the_step_that_goes_on_and_its_tasks() -> None:
+def shown(code: str) -> str:
+    """Run code on a terminal of its own, and give what that was sent."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", CODE], stderr=theirs, env=os.environ | {"COLUMNS": "100"}) as shown:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stderr=theirs, env=os.environ | {"COLUMNS": "100"}
+    ) as process:
         os.close(theirs)
         said = b""
         try:
@@ -47,8 +50,36 @@ def test_a_terminal_shows_the_step_that_goes_on_and_its_tasks() -> None:
                 said += chunk
         except OSError:  # the other end is closed
             pass
-        assert shown.wait() == 0
+        assert process.wait() == 0
     os.close(ours)
-    assert b"outcomes \xc2\xb7 task 3 of 8" in said
-    assert b"outcomes \xc2\xb7 31 of 365 days \xc2\xb7 task 3 of 8" in said
-    assert b"build: outcomes: 365 days, " in said
+    return said.decode()
+
+
+def test_a_terminal_shows_the_step_that_goes_on_and_its_tasks() -> None:
+    said = shown(CODE)
+    assert "outcomes \u00b7 task 3 of 8" in said
+    assert "outcomes \u00b7 31 of 365 days \u00b7 task 3 of 8" in said
+    assert "build: outcomes: 365 days, " in said
+
+
+TWO = """
+import threading, time
+from restante.pipeline.steps import EVERY, Steps
+steps = Steps("build")
+def work(name, tasks):
+    with steps.step(name, lambda: tasks) as step:
+        time.sleep(4 * EVERY)
+        step.done("a day")
+other = threading.Thread(target=work, args=("durations", (1, 9)))
+other.start()
+work("outcomes", (3, 8))
+other.join()
+"""
+
+
+def test_a_terminal_shows_steps_that_go_on_beside_one_another() -> None:
+    said = shown(TWO)
+    for words in ("outcomes \u00b7 task 3 of 8", "durations \u00b7 task 1 of 9"):
+        assert words in said
+    for words in ("build: outcomes: a day, ", "build: durations: a day, "):
+        assert said.count(words) == 1

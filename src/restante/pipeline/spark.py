@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -75,15 +75,20 @@ CHATTER: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 JAVA: Final = "spark.driver.extraJavaOptions"
 
-BATCH: Final = (
-    "-XX:+UseParallelGC"
-    " -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
+JAVA_READS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Variables of the environment from which Java takes options too (the java command's manual; JVM Tool Interface)."""
+
+COLLECTOR: Final = "-XX:+UseParallelGC"
+"""Of a local session's Java, unless the environment or a setting names one (Java starts with one only): it collects
+garbage with all cores at once. Java's own choice does it beside the work, which that slows by a sixth, and saves
+pauses that nobody notices here."""
+
+PATIENT: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
     " -XX:Tier4BackEdgeThreshold=400000"
 )
-"""Of a local session's Java, which nobody waits for millisecond by millisecond. Its garbage is collected by all cores
-at once, instead of beside the work, which that slows by a sixth. Its second compiler waits ten times as long: each
-query is new code to it, and while a day is built it worked longer on that than Spark did; what millions of rows go
-through is still its."""
+"""Of a local session's Java: its second compiler waits ten times as long. Each query is new code to it, and while a
+day is built it worked longer on that than Spark did; what millions of rows go through is still its."""
 
 MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
 
@@ -157,7 +162,7 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         cores = os.cpu_count() or 1
-        chosen |= HERE | {JAVA: BATCH}
+        chosen |= HERE | {JAVA: java_options(settings.get(JAVA, ""), os.environ)}
         chosen |= {"spark.driver.memory": MEMORY, "spark.sql.shuffle.partitions": str(min(PIECES * cores, 512))}
     if JAVA in settings:
         settings = settings | {JAVA: f"{chosen.get(JAVA, '')} {settings[JAVA]}".strip()}
@@ -181,6 +186,12 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
             raise SparkError(
                 f"Spark did not start with master {master}: {why} (-v shows all that it says)"
             ) from error
+
+
+def java_options(given: str, environment: Mapping[str, str]) -> str:
+    """Give the options of a local session's Java that go before those that are `given`."""
+    named = " ".join([given, *(environment.get(each, "") for each in JAVA_READS)])
+    return PATIENT if re.search(r"-XX:\+Use\w+GC\b", named) else f"{COLLECTOR} {PATIENT}"
 
 
 def _answers(host: str, port: int) -> bool:

@@ -1,0 +1,95 @@
+"""What a task writes, without Spark: batches in, files out."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.lakes import LETTERS, frame, letter
+from restante.pipeline import partfiles, staging, writing
+from restante.pipeline.spark import local
+from restante.pipeline.writing import writer
+
+Rows = list[tuple[str | None, int, bytes | None]]
+"""Of two partition columns, and a value."""
+
+SCHEMA = pa.schema([("text", pa.string()), ("value", pa.binary()), ("number", pa.int32())])
+rows = st.lists(
+    st.tuples(st.sampled_from(["a", "b=c/d%20 .*", "é", None]), st.integers(0, 2), st.none() | st.binary(max_size=4))
+)
+
+
+def batch(given: Rows) -> pa.RecordBatch:
+    texts, numbers, values = zip(*given, strict=True) if given else ((), (), ())
+    return pa.RecordBatch.from_arrays(
+        [pa.array(texts, pa.string()), pa.array(values, pa.binary()), pa.array(numbers, pa.int32())], schema=SCHEMA
+    )
+
+
+def written(folder: Path, batches: Sequence[Rows]) -> list[Path]:
+    [made] = writer(folder, ("text", "number"))(batch(each) for each in batches)
+    return [Path(path) for path in made.column("path").to_pylist()]
+
+
+def read(folder: Path, paths: Sequence[Path]) -> Iterator[tuple[str | None, int, bytes | None]]:
+    for path in paths:
+        partition = partfiles.partition(path.relative_to(folder))
+        assert list(partition) == ["text", "number"]
+        for value in pq.ParquetFile(path).read().column("value").to_pylist():
+            yield partition["text"], int(partition["number"] or ""), value
+
+
+@given(st.lists(rows, max_size=4))
+def test_every_row_is_in_a_file_of_its_partition_in_any_order(batches: list[Rows]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        paths = written(folder, batches)
+        assert sorted(folder.rglob("*.parquet")) == sorted(paths)
+        assert sorted(read(folder, paths), key=repr) == sorted((row for each in batches for row in each), key=repr)
+
+
+def test_rows_that_come_in_order_are_one_file_a_partition(tmp_path: Path) -> None:
+    ordered: Rows = [("a", 0, b"1"), ("a", 0, b"2"), ("a", 1, b"3"), ("b", 1, b"4")]
+    assert len(written(tmp_path, [ordered[:1], [], ordered[1:]])) == 3
+
+
+def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
+    assert written(tmp_path, [[]]) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_held_in_memory_is_written_when_it_is_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def groups(rows: int) -> int:
+        [path] = written(tmp_path / str(rows), [[("a", 0, b"x")]] * rows)
+        return int(pq.ParquetFile(path).num_row_groups)
+
+    assert groups(5) == 1
+    monkeypatch.setattr(writing, "GROUP_ROWS", 2)
+    assert groups(5) == 3
+    monkeypatch.setattr(writing, "GROUP_BYTES", 1)
+    assert groups(5) == 5
+
+
+def test_spark_s_own_writer_would_make_the_same_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def staged(given: DataFrame) -> tuple[list[partfiles.File], pa.Schema]:
+        made = staging.stage(given, tmp_path, LETTERS)
+        files = [file._replace(path=file.path.parent.relative_to(made.folder), size=0) for file in made.files]
+        schemas = {pq.read_schema(file.path).remove_metadata() for file in made.files}
+        [schema] = [pa.schema([field.remove_metadata() for field in each]) for each in schemas]
+        return sorted(files, key=repr), schema
+
+    given = frame(spark, [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]).coalesce(1)
+    assert local(spark)
+    ours = staged(given)
+    monkeypatch.setattr(staging, "local", lambda _: False)
+    assert staged(given) == ours
