@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from pipeline.runs import Quiet, World, no_spark
 from pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours
 from restante.errors import StoreError
-from restante.mailbox.model import Change
 from restante.mailbox.takeover.importing import take_over
 from restante.pipeline.lake import Lake
 from restante.pipeline.laketable import LakeTable
@@ -222,25 +221,28 @@ def test_a_run_that_was_cut_off_and_repeated_gives_the_same_tables(
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(data=st.data())
-def test_however_a_source_is_read_the_tables_are_the_same(
+def test_however_sources_are_read_the_tables_are_the_same(
     world: World, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    days = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=12), label="days on which rows began")
-    cuts = data.draw(st.sets(st.integers(1, len(days))), label="runs in between")
-    changes: list[Change] = [nameplate(0, started=T0 - day * DAY) for day in days]
     folder = tmp_path_factory.mktemp("split")
+    specs = [f"{name}={folder / name}" for name in ("relay", "other")]
+    rows = data.draw(
+        st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=12), label="servers and days"
+    )
+    some = st.lists(st.sampled_from(specs), min_size=1, unique=True)
+    runs = data.draw(st.dictionaries(st.integers(1, len(rows)), some, max_size=6), label="runs in between, of which")
     whole, split = World(world.spark(), folder / "whole"), World(world.spark(), folder / "split")
     for each in (whole, split):
         each.folder.mkdir()
-    with ours(folder / "a", current(None)) as server:
-        for number, change in enumerate(changes, 1):
-            server.write(change)
-            if number in cuts:
-                split.ingest(f"relay={server.data}")
-        for each in (whole, split):
-            each.ingest(f"relay={server.data}")
+    with ours(folder / "relay", current(None)) as relay, ours(folder / "other", current(None)) as other:
+        for number, (server, day) in enumerate(rows, 1):
+            (relay, other)[server].write(nameplate(0, started=T0 - day * DAY))
+            if number in runs:
+                split.ingest(*runs[number])
+        whole.ingest(*specs)
+        split.ingest(*data.draw(st.permutations(specs), label="the last run's order"))
     assert whole.rows("nameplates") == split.rows("nameplates")
-    assert len(whole.rows("nameplates")) == len(days)
+    assert len(whole.rows("nameplates")) == len(rows)
 
 
 # ── planning ─────────────────────────────────────────────────────────────────────────────────────
