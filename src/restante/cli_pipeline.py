@@ -203,10 +203,10 @@ def _end_at_once(scratch: Path) -> None:
 
     def end(number: int, _frame: FrameType | None) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
-        cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a live line had hidden it
+        # Live lines are left as they are, but for the last, and show the cursor again. sys.stderr is theirs as long.
+        live = "\r\x1b[J\x1b[?25h" if os.isatty(2) else ""
         words = "stopped; what is committed stays, the rest is done when this is run again"
-        sys.stderr.write(f"{cursor}restante: {words}\n")
-        sys.stderr.flush()
+        os.write(2, f"{live}restante: {words}\n".encode())
         os._exit(128 + number)
 
     for each in (signal.SIGINT, signal.SIGTERM):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -230,6 +230,16 @@ def test_a_job_waits_until_there_is_room_and_one_that_is_too_large_until_it_is_a
             assert not begun.wait(0.2)
         waiting.result(60)
     assert begun.is_set()
+
+
+def test_no_job_is_begun_any_more_where_one_has_failed() -> None:
+    room = _Room(10)
+    with ThreadPoolExecutor(1) as pool, room.taken(10):
+        waiting = pool.submit(room.taken(1).__enter__)
+        room.close()
+        assert isinstance(waiting.exception(60), CancelledError)
+    with pytest.raises(CancelledError), room.taken(1):
+        pass
 
 
 REACHING = {name: build for name, build in BUILDS.items() if any(map(any, build.reach.values()))}

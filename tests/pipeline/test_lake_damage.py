@@ -201,15 +201,22 @@ def test_what_is_not_known_to_be_on_disk_is_told(
                 table.commit(note=note())
 
 
+def of_two_lines(_: int) -> int:
+    raise ValueError("two\nlines")
+
+
 def test_what_spark_cannot_do_is_told_and_leaves_nothing(spark: SparkSession, lake: Path) -> None:
     given = frame(spark, [letter(3)])
     full = given.withColumn("id", udf(lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"), "BIGINT")("id"))
+    lines = given.withColumn("id", udf(of_two_lines, "BIGINT")("id"))
     wrong = given.withColumn("id", udf(lambda _: 1 // 0, "BIGINT")("id"))
     with opened(lake) as table:
         with pytest.raises(StoreError, match=rf"\Ano room on the disk for {lake}/letters[^\n]+\Z"):
             table.stage(full)
         with pytest.raises(SparkError, match=r"\Athe rows for the table letters [^\n]+: ZeroDivisionError: [^\n]+\Z"):
             table.stage(wrong)
+        with pytest.raises(SparkError, match=r"\Athe rows for the table letters [^\n]+: ValueError: two"):
+            table.stage(lines)
         assert not list((lake / "letters").glob("run-*"))
     with opened(lake, LETTERS._replace(name="other")) as table:
         (lake / "other").write_text("")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -66,8 +67,35 @@ def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_nothing_is_written_any_more_where_the_job_s_folder_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        written(tmp_path / "gone", [[("a", 0, b"x")]])
+    assert not (tmp_path / "gone").exists()
+
+
+def test_what_went_wrong_is_told_and_not_that_a_file_could_not_be_finished(tmp_path: Path) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch([("a", 0, b"x")])
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        list(writer(tmp_path, ("text", "number"))(batches()))
+    [path] = tmp_path.rglob("*.parquet")
+    assert pq.ParquetFile(path).metadata.num_rows == 0, "what was held is not written"
+
+
+def test_a_full_disk_is_told_by_what_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "GROUP_ROWS", 1)
+    (tmp_path / "text=a" / "number=0").mkdir(parents=True)
+    monkeypatch.setattr("uuid.uuid4", lambda: UUID(int=0))
+    (tmp_path / "text=a" / "number=0" / f"part-00000-{UUID(int=0).hex}.parquet").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        written(tmp_path, [[("a", 0, b"x" * 100_000)]])
+
+
 def test_what_is_held_in_memory_is_written_when_it_is_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def groups(rows: int) -> int:
+        (tmp_path / str(rows)).mkdir(exist_ok=True)
         [path] = written(tmp_path / str(rows), [[("a", 0, b"x")]] * rows)
         return int(pq.ParquetFile(path).num_row_groups)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
@@ -69,14 +69,15 @@ def build(
     room = _Room(ROWS)
     building: dict[str, Future[Built]] = {}
     with ThreadPoolExecutor(TABLES_AT_ONCE, "build") as pool:
+        for name, each in builds.items():
+            first = [building[made] for made in each.inputs if made in building]
+            building[name] = pool.submit(_made, run, each, only, due[name], first, room)
         try:
-            for name, each in builds.items():
-                first = [building[made] for made in each.inputs if made in building]
-                building[name] = pool.submit(_made, run, each, only, due[name], first, room)
-            return [each.result() for each in building.values()]
-        except BaseException:
+            ended, _ = wait(building.values(), return_when=FIRST_EXCEPTION)
+        finally:  # all are done; or one failed, or we were interrupted, and no job is begun any more
+            room.close()
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    return [each.result() for each in building.values() if each in ended]
 
 
 def _due(run: Run, each: Build, only: Days | None, coming: Mapping[str, Collection[date]]) -> Sequence[date]:
@@ -109,13 +110,19 @@ class _Room:
     def __init__(self, rows: int) -> None:
         self._all: Final = rows
         self._taken = 0
+        self._closed = False
         self._changed: Final = threading.Condition()
 
     @contextmanager
     def taken(self, rows: int) -> Iterator[None]:
-        """Wait until there is room for so many, or nobody else has any; give it back at the end."""
+        """Wait until there is room for so many, or nobody else has any; give it back at the end.
+
+        Raises CancelledError where no job is to be begun any more.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: not self._taken or self._taken + rows <= self._all)
+            self._changed.wait_for(lambda: self._closed or not self._taken or self._taken + rows <= self._all)
+            if self._closed:
+                raise CancelledError
             self._taken += rows
         try:
             yield
@@ -123,6 +130,12 @@ class _Room:
             with self._changed:
                 self._taken -= rows
                 self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 def _behind(

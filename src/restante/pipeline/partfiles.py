@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from restante.errors import StoreError
 
@@ -15,6 +16,10 @@ Where = Mapping[str, Collection[str | None]]
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 """What stands for NULL in a folder's name (Hive's word, and so Spark's and DuckDB's)."""
+
+
+_SPECIAL: Final = re.compile(r"""["#%'*/:=?\\{\[\]^\x01-\x1f\x7f]""")
+"""What Spark escapes in a folder's name, and no more: each %XX is a character to it (ExternalCatalogUtils)."""
 
 
 class File(NamedTuple):
@@ -44,8 +49,12 @@ def partition(path: Path) -> dict[str, str | None]:
 
 
 def folder(values: Iterable[tuple[str, str | None]]) -> Path:
-    """Name the folder of a partition, below its table's: what `partition` reads."""
-    return Path(*(f"{name}={NULL if value is None else quote(value, safe='')}" for name, value in values))
+    """Name the folder of a partition, below its table's, as Spark does: an empty text is NULL."""
+    return Path(*(f"{name}={_escaped(value) if value else NULL}" for name, value in values))
+
+
+def _escaped(value: str) -> str:
+    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", value)
 
 
 def whole(files: list[File]) -> list[File]:

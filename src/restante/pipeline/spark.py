@@ -205,7 +205,7 @@ def _answers(host: str, port: int) -> bool:
 
 def _why(said: str) -> str:
     """Give the line of what Java said that tells most: its first exception's or error's, else its first."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Picked up ")]
     telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
     return re.sub(r"^.*?(Exception|Error)[^:]*: ", "", [*telling, *lines, "it did not say why"][0])
 

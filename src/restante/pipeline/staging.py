@@ -1,12 +1,14 @@
-"""What Spark has written and nobody sees yet.
+"""What Spark's jobs have written and nobody sees yet.
 
-Spark writes into a folder of its own in the table's, `run-…`. What a commit takes is moved beside the files that are
+A job writes into a folder of its own in the table's, `run-…`. What a commit takes is moved beside the files that are
 there, into a folder per partition as all readers know them, and is on disk before the commit names it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shutil
 import uuid
 from collections.abc import Iterable
@@ -30,6 +32,10 @@ RUN: Final = "run-"
 """What the folder's name begins with."""
 
 
+_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
+"""How Python begins to tell of an exception; its words may go on over lines."""
+
+
 class Staged(NamedTuple):
     """Files that no commit has taken yet."""
 
@@ -48,7 +54,15 @@ class Staged(NamedTuple):
 
     def discard(self) -> None:
         """Remove them: no commit will take them."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder)
+
+
+def _remove(run: Path) -> None:
+    """Remove a job's folder, for tasks that still write too: by its new name they do not find it."""
+    gone = run.with_name(f"{run.name}.gone")
+    with contextlib.suppress(OSError):
+        run.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
@@ -64,10 +78,10 @@ def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
     try:
         return Staged(run, tuple(_written(_write(frame, run, table), run, table)))
     except (PySparkException, Py4JError) as error:
-        shutil.rmtree(run, ignore_errors=True)
+        _remove(run)
         raise _failed(error, table, folder) from error
     except BaseException:
-        shutil.rmtree(run, ignore_errors=True)
+        _remove(run)
         raise
 
 
@@ -108,7 +122,7 @@ def _reason(said: str) -> str:
     if causes:
         return causes[-1]
     if "Traceback (most recent call last):" in lines:
-        return lines[-1]
+        return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1])
     told = [line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling")]
     return told[0] if told else "Spark does not say why"
 

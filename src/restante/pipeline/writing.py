@@ -7,6 +7,7 @@ it to its committer which of two attempts at a task counts; here that is told by
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -46,14 +47,16 @@ def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.Record
                     if open_ is None or open_.values != values:
                         if open_ is not None:
                             open_.close()
-                        place = run / folder(zip(partitions, values, strict=True))
-                        place.mkdir(parents=True, exist_ok=True)
+                        place = _made(run, folder(zip(partitions, values, strict=True)))
                         made.append(str(place / f"part-{len(made):05}-{task}.parquet"))
                         open_ = _Open(values, made[-1], rows.schema)
                     open_.add(rows)
-        finally:
             if open_ is not None:
                 open_.close()
+        except BaseException:
+            if open_ is not None:
+                open_.abandon()
+            raise
         yield pa.RecordBatch.from_pydict({"path": pa.array(made, pa.string())})
 
     return write
@@ -61,6 +64,15 @@ def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.Record
 
 Values = tuple[str | None, ...]
 """A partition, as text."""
+
+
+def _made(run: Path, below: Path) -> Path:
+    """Make a folder, but not `run` itself: where that is gone, nobody wants the job's files any more."""
+    place = run
+    for part in below.parts:
+        place /= part
+        place.mkdir(exist_ok=True)
+    return place
 
 
 def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
@@ -113,3 +125,8 @@ class _Open:
         if self._held:
             self._write()
         self._file.close()
+
+    def abandon(self) -> None:
+        """Close it as it is. What went wrong is told by who calls this, not by a file that cannot be finished."""
+        with contextlib.suppress(Exception):
+            self._file.close()
