@@ -201,14 +201,10 @@ def test_what_is_not_known_to_be_on_disk_is_told(
                 table.commit(note=note())
 
 
-def of_two_lines(_: int) -> int:
-    raise ValueError("two\nlines")
-
-
 def test_what_spark_cannot_do_is_told_and_leaves_nothing(spark: SparkSession, lake: Path) -> None:
     given = frame(spark, [letter(3)])
     full = given.withColumn("id", udf(lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"), "BIGINT")("id"))
-    lines = given.withColumn("id", udf(of_two_lines, "BIGINT")("id"))
+    lines = given.withColumn("id", udf(lambda _: (_ for _ in ()).throw(ValueError("two\nlines")), "BIGINT")("id"))
     wrong = given.withColumn("id", udf(lambda _: 1 // 0, "BIGINT")("id"))
     with opened(lake) as table:
         with pytest.raises(StoreError, match=rf"\Ano room on the disk for {lake}/letters[^\n]+\Z"):
