@@ -32,7 +32,8 @@ GROUP_ROWS: Final = 1 << 20
 def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Give what writes a task's rows below `run`, for DataFrame.mapInArrow.
 
-    Rows of a partition must come one after the other. Raises OSError where a file cannot be written.
+    Rows may come in any order; those of a partition that do not come together are several files. Raises OSError where
+    a file cannot be written.
     """
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
