@@ -1,18 +1,103 @@
-"""What all tests share."""
+"""What all tests share: the options of the suite, which tests run, on which worker, and in which order."""
+
+from __future__ import annotations
 
 import importlib.util
+import os
+import random
+import signal
+from typing import Any
 
 import pytest
-from hypothesis import settings
 
-# The same examples in every run, and none that fails because the machine is busy.
-settings.register_profile("suite", derandomize=True, deadline=None, database=None)
-settings.load_profile("suite")
+from support import effort
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("restante")
+    group.addoption("--thorough", action="store_true", help="more rounds, examples, cases")
+    group.addoption("--effort", type=int, metavar="N", help="N times as many examples of hypothesis")
+    group.addoption("--seed", type=int, metavar="N", help="repeat the --thorough run that printed this seed")
+
+
+@pytest.hookimpl(tryfirst=True)  # hypothesis reads its seed in this hook, too
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the effort and the seed; a worker of pytest-xdist takes the seed of the run that started it."""
+    # A shell starts what it puts into the background with SIGINT ignored, and so would be all that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    option = config.option
+    if hasattr(config, "workerinput"):
+        option.seed = config.workerinput["seed"]
+    elif option.thorough and option.seed is None:
+        option.seed = random.SystemRandom().randrange(1 << 32)
+    if option.seed is not None:
+        option.hypothesis_seed = option.seed
+    effort.configure(thorough=option.thorough, effort=option.effort)
+
+
+def pytest_configure_node(node: Any) -> None:
+    """Hand the seed to a worker of pytest-xdist."""
+    node.workerinput["seed"] = node.config.option.seed
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    seed = config.option.seed
+    return None if seed is None else f"seed: {seed} (the same examples and order again: --thorough --seed {seed})"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Start two workers a core: for half of its time a test waits for a process, a socket or a disk."""
+    return 2 * len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs plyvel, on a Python for which there is none."""
-    if importlib.util.find_spec("plyvel") is None:
-        without = [item for item in items if item.get_closest_marker("leveldb")]
-        config.hook.pytest_deselected(items=without)
-        items[:] = [item for item in items if item not in without]
+    """Leave out what this run does not want; say which tests share a worker; shuffle what is thorough."""
+    unwanted = [item for item in items if not _wanted(item, config)]
+    if unwanted:
+        config.hook.pytest_deselected(items=unwanted)
+        items[:] = [item for item in items if item not in set(unwanted)]
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+    if config.option.seed is not None:
+        _shuffle(items, random.Random(config.option.seed))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Check that groups have an effect: pytest-xdist writes them into ids, where pytest 9.2 does not read them."""
+    if getattr(session.config.option, "loadgroup", False):
+        assert all("@" in item.nodeid for item in session.items), "pytest-xdist's groups have no effect"
+
+
+def _wanted(item: pytest.Item, config: pytest.Config) -> bool:
+    if item.get_closest_marker("leveldb") and importlib.util.find_spec("plyvel") is None:
+        return False  # plyvel has no wheel for this Python
+    return config.option.thorough or item.get_closest_marker("thorough") is None
+
+
+def _group(item: pytest.Item) -> str:
+    """Return the worker's group: one has the Spark session; elsewhere a file's tests share what the file set up."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        return "spark"
+    return item.nodeid.partition("::")[0]
+
+
+def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
+    """Shuffle the files, and the tests of each: a file's tests stay together for what they share."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    shuffled = list(files.values())
+    dice.shuffle(shuffled)
+    for tests in shuffled:
+        dice.shuffle(tests)
+    items[:] = [item for tests in shuffled for item in tests]
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-cov's own lines
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the branch coverage, where it was measured (--thorough)."""
+    measured = config.pluginmanager.get_plugin("_cov")
+    if measured is not None and getattr(measured, "cov_total", None) is not None:
+        terminalreporter.line(f"branch coverage of the tests' own processes: {measured.cov_total:.1f} %")

@@ -1,68 +1,38 @@
-"""The command as its users run it: a process, its output, its exit code."""
+"""The command as its users run it: its output, its exit code; a server in a process of its own."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import socket
 import sqlite3
-import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import structlog
+from aiohttp import ClientSession
 
 from restante import __version__
 from restante.config import Serve
 from restante.mailbox.limits import Limits
 from restante.mailbox.store import status
 from restante.mailbox.store.schema import connect, migrations
-
-
-def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "restante", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-        env={**os.environ, **environment},
-    )
-
-
-@contextmanager
-def serving(data: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """Run a server; gives it and the log line with which it says where it listens."""
-    command = [sys.executable, "-m", "restante", "serve", "--data", str(data), "--listen", "127.0.0.1:0", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            yield process, json.loads(process.stderr.readline())
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+from support.bounds import bounded
+from support.mailbox.clients import Clients
+from support.mailbox.raw_socket import TEXT, RawSocket, frame
+from support.ports import held_port
+from support.processes import called, restante, run, serving, started
 
 
 def test_version() -> None:
-    assert run("--version").stdout == f"restante {__version__}\n"
+    assert restante("--version").stdout == f"restante {__version__}\n"
 
 
 def test_help_names_every_flag_of_serve() -> None:
-    shown = run("serve", "--help", COLUMNS="200").stdout
+    shown = called("serve", "--help", COLUMNS="200").stdout
     for name in (*Serve.__struct_fields__, "config", "limit"):
         if name == "limits":
             continue  # --limit NAME=NUMBER
@@ -72,23 +42,21 @@ def test_help_names_every_flag_of_serve() -> None:
 def test_importing_the_command_line_loads_no_servers() -> None:
     heavy = ("picows", "aiohttp", "uvloop", "pyspark", "coincurve", "cryptography", "sha3", "pyarrow", "plyvel")
     code = f"import restante.cli, sys; print([m for m in {heavy} if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout == "[]\n"
+    assert run(sys.executable, "-c", code).stdout == "[]\n"
 
 
 def test_a_start_of_the_server_does_not_pay_for_what_structlog_would_like_to_have() -> None:
-    code = "import rich.errors, restante.mailbox.serve, structlog, sys; print('twisted' in sys.modules, rich.errors)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.startswith("False <module")
     code = "import restante.mailbox.serve, sys; print([m for m in ('rich', 'twisted') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    code += "; import rich.errors; print('twisted' in sys.modules, rich.errors)"
+    assert run(sys.executable, "-c", code).stdout.startswith("[]\nFalse <module")
+    code = "import rich.errors, restante.mailbox.serve, structlog, sys; print('twisted' in sys.modules, rich.errors)"
+    assert run(sys.executable, "-c", code).stdout.startswith("False <module")
 
 
 def test_config_show_tells_every_setting_and_its_source(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text('[serve]\nmotd = "hi"\n')
-    shown = run("config", "show", "--config", str(file), "--prune-after", "60", RESTANTE_BLUR_USAGE="5").stdout
+    shown = called("config", "show", "--config", str(file), "--prune-after", "60", RESTANTE_BLUR_USAGE="5").stdout
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in shown.splitlines()}
     limits = [f"limits.{name}" for name in Limits.__struct_fields__]
     assert list(lines) == [*Serve.__struct_fields__[:-1], *limits]
@@ -108,7 +76,7 @@ def test_config_show_tells_every_setting_and_its_source(tmp_path: Path) -> None:
     ],
 )
 def test_misuse_is_one_sentence_and_exit_code_2(words: tuple[str, ...], said: str) -> None:
-    result = run(*words)
+    result = called(*words)
     assert result.returncode == 2
     assert result.stderr.startswith(said)
     assert result.stderr.count("\n") == 1
@@ -120,37 +88,32 @@ def test_a_port_in_use_names_the_flag(tmp_path: Path) -> None:
         taken.listen()
         here = f"127.0.0.1:{taken.getsockname()[1]}"
         for flag, other in (("--listen", "--admin"), ("--admin", "--listen")):
-            result = run("serve", "--data", str(tmp_path / flag), flag, here, other, f"127.0.0.1:{free_port()}")
+            result = called("serve", "--data", tmp_path / flag, flag, here, other, "127.0.0.1:0")
             assert result.returncode == 2
             assert result.stderr == f"restante: cannot listen on {here}: Address already in use ({flag})\n"
 
 
-def test_serve_tells_where_it_listens_is_healthy_and_drains_on_sigterm(tmp_path: Path) -> None:
-    admin = f"127.0.0.1:{free_port()}"
-    with serving(tmp_path, "--admin", admin) as (process, said):
-        assert said["event"] == "listening"
-        assert said["url"].startswith("ws://127.0.0.1:")
-        with urllib.request.urlopen(f"http://{admin}/healthz", timeout=5) as answer:
-            assert (answer.status, answer.read()) == (200, b"ok\n")
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=10)
-        assert process.returncode == 0
-        assert [json.loads(line)["event"] for line in rest.splitlines()] == ["draining", "stopped"]
+async def test_serve_tells_where_it_listens_is_healthy_and_drains_on_sigterm(tmp_path: Path) -> None:
+    with held_port() as admin:
+        async with serving(tmp_path, options=("--admin", f"127.0.0.1:{admin}")) as server, ClientSession() as http:
+            assert server.url.startswith("ws://127.0.0.1:")
+            async with bounded("an answer"), http.get(f"http://127.0.0.1:{admin}/healthz") as answer:
+                assert (answer.status, await answer.read()) == (200, b"ok\n")
+            await server.stop()
+            assert [json.loads(line)["event"] for line in server.log] == ["listening", "draining", "stopped"]
 
 
-def test_a_server_whose_log_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
-    with serving(tmp_path, "--admin", "off") as (process, _):
-        assert process.stderr is not None
-        process.stderr.close()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+async def test_a_server_whose_log_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, Clients() as clients:
+        server.close("stderr")
+        await (await clients.connect(server.url)).leave()
+        await server.stop()
 
 
-def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
-    with serving(tmp_path, "--admin", "off"):
-        second = run("serve", "--data", str(tmp_path), "--admin", "off", "--listen", "127.0.0.1:0")
-        assert second.returncode == 1
-        assert second.stderr == (
+async def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path), started(tmp_path) as second:
+        assert await second.ended() == 1
+        assert second.said["stderr"] == (
             f"restante: another process is using the data directory {tmp_path}:"
             " stop it, or name another with --data\n"
         )
@@ -170,22 +133,21 @@ def test_data_of_a_newer_schema_and_foreign_files_are_refused(tmp_path: Path) ->
         "garbage": "file is not a database",
     }.items():
         before = (tmp_path / folder / "restante.sqlite").read_bytes()
-        result = run("serve", "--data", str(tmp_path / folder), "--admin", "off", "--listen", "127.0.0.1:0")
+        result = called("serve", "--data", tmp_path / folder, "--admin", "off", "--listen", "127.0.0.1:0")
         assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
         assert words in result.stderr
         assert (tmp_path / folder / "restante.sqlite").read_bytes() == before
 
 
-def test_status_reads_beside_a_running_server(tmp_path: Path) -> None:
-    assert run("status", "--data", str(tmp_path)).returncode == 2
-    with serving(tmp_path, "--admin", "off") as (process, _):
-        found = json.loads(run("status", "--data", str(tmp_path), "--json").stdout)
+async def test_status_reads_beside_a_running_server(tmp_path: Path) -> None:
+    assert called("status", "--data", tmp_path).returncode == 2
+    async with serving(tmp_path) as server:
+        found = json.loads(called("status", "--data", tmp_path, "--json").stdout)
         assert (found["running"], found["age"], found["mailboxes"]) == (True, None, 0)
-        shown = run("status", RESTANTE_DATA=str(tmp_path)).stdout
+        shown = called("status", RESTANTE_DATA=str(tmp_path)).stdout
         assert "server        running\nas of         never written\n" in shown
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=10)
-    assert "server        not running\n" in run("status", "--data", str(tmp_path)).stdout
+        await server.stop()
+    assert "server        not running\n" in called("status", "--data", tmp_path).stdout
 
 
 def test_status_counts_what_is_live(tmp_path: Path) -> None:
@@ -233,24 +195,21 @@ def test_a_fault_is_logged_by_its_type_and_place_alone(form: str, capfd: pytest.
     assert re.search(r"KeyError < test_cli\.py:\d+", said)
 
 
-def test_logs_hold_no_addresses_names_or_bodies(tmp_path: Path) -> None:
+async def test_logs_hold_no_addresses_names_or_bodies(tmp_path: Path) -> None:
     """A whole session, good and bad frames: nothing of it is in the log."""
-    from websocket_client import talk
-
-    with serving(tmp_path, "--admin", "off") as (process, said):
-        talk(
-            said["url"],
-            [
-                '{"type": "bind", "appid": "secret-app", "side": "secret-side"}',
-                '{"type": "claim", "nameplate": "424242"}',
-                '{"type": "open", "mailbox": "secret-mailbox"}',
-                '{"type": "add", "phase": "secret-phase", "body": "secret-body"}',
-                '{"type": "claim", "nameplate": "secret-plate"}',
-                "secret-garbage",
-            ],
-        )
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=10)
+    async with serving(tmp_path) as server:
+        socket = await RawSocket.dial(server.port)
+        socket.say(type="bind", appid="secret-app", side="secret-side")
+        socket.say(type="claim", nameplate="424242")
+        socket.say(type="open", mailbox="secret-mailbox")
+        socket.say(type="add", phase="secret-phase", body="secret-body")
+        socket.say(type="claim", nameplate="secret-plate")
+        socket.write(frame(TEXT, b"secret-garbage"))
+        told, code = await socket.last_words()
+        assert (told[-1]["error"] != "", code) == (True, 1007)
+        await server.stop()
+        rest = "\n".join(server.log[1:])
+    assert "draining" in rest
     assert "secret" not in rest
     assert "424242" not in rest
     assert "127.0.0.1" not in rest

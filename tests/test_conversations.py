@@ -1,84 +1,61 @@
-"""Every conversation, on every world: one by one and as one batch."""
+"""Every conversation, in every world: one by one and as one batch."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
-import aiohttp
 import pytest
-import pytest_asyncio
 
-from conversation import Mismatch, Replay, Script, read_scripts
-from reference_world import ReferencePeer, ReferenceWorld
-from worlds import CoreWorld, LiveWorld, StoreWorld
+from support.mailbox.conversation import Mismatch, Replay, Script, read_scripts
+from support.mailbox.reference_world import ReferencePeer, ReferenceWorld
+from support.mailbox.shells import SocketWorld
+from support.mailbox.worlds import CoreWorld, StoreWorld, World
 
-SCRIPTS = read_scripts()
-every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+every_script = pytest.mark.parametrize("script", read_scripts(), ids=lambda script: script.name)
+
+
+def replay(script: Script, begin: Callable[[], World]) -> None:
+    """Replay a script in two worlds: in the first, each line is done before the next is said; then in batches."""
+    with closing(begin()) as world:
+        first = Replay(script, world)
+        first.one_by_one()
+    with closing(begin()) as world:
+        Replay(script, world, first.variables).as_batches()
 
 
 @every_script
-async def test_on_the_core(script: Script) -> None:
-    first = Replay(script, CoreWorld(script.options))
-    await first.one_by_one()
-    await Replay(script, CoreWorld(script.options), first.variables).as_batches()
+def test_on_the_core(script: Script) -> None:
+    replay(script, lambda: CoreWorld(script.options))
 
 
 @every_script
-async def test_on_the_store(script: Script, tmp_path: Path) -> None:
-    variables: dict[str, object] = {}
-    for batches in (False, True):
-        world = StoreWorld(script.options, tmp_path / str(batches))
-        try:
-            replay = Replay(script, world, variables)
-            await (replay.as_batches() if batches else replay.one_by_one())
-        finally:
-            await world.close()
+def test_on_the_store(script: Script) -> None:
+    replay(script, lambda: StoreWorld(script.options))
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
-@pytest.mark.asyncio(loop_scope="module")
 @every_script
-async def test_over_a_live_socket(script: Script, tmp_path: Path, http: aiohttp.ClientSession) -> None:
-    variables: dict[str, object] = {}
-    for batches in (False, True):
-        world = LiveWorld(script.options, tmp_path / str(batches), http)
-        await world.start()
-        try:
-            replay = Replay(script, world, variables)
-            await (replay.as_batches() if batches else replay.one_by_one())
-        finally:
-            await world.stop()
+def test_over_a_live_socket(script: Script, tmp_path: Path) -> None:
+    folders = iter(("one by one", "as batches"))
+    replay(script, lambda: SocketWorld(script.options, data=tmp_path / next(folders)))
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def reference() -> AsyncIterator[ReferencePeer]:
+@pytest.fixture(scope="module")
+def reference() -> Iterator[ReferencePeer]:
     peer = ReferencePeer()
-    await peer.start()
     yield peer
-    await peer.stop()
+    peer.stop()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @every_script
-async def test_against_the_reference_server(
-    script: Script, reference: ReferencePeer, http: aiohttp.ClientSession
-) -> None:
+def test_against_the_reference_server(script: Script, reference: ReferencePeer) -> None:
     """It passes, or the script says why it does not; a reason that no longer holds is a failure, too."""
-    world = ReferenceWorld(script.options, reference, http)
-    await world.start()
-    try:
+    with closing(ReferenceWorld(script.options, reference)) as world:
         replay = Replay(script, world)
         if script.reference_differs is None:
-            await replay.one_by_one()
+            replay.one_by_one()
         else:
             with pytest.raises(Mismatch) as mismatch:
-                await replay.one_by_one()
+                replay.one_by_one()
             assert mismatch.value.line == script.reference_fails_at
-    finally:
-        await world.stop()

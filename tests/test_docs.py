@@ -21,24 +21,23 @@ import pytest
 import typer.main
 from wormhole_mailbox_server.database import create_channel_db, create_usage_db
 
-from conversation import read_scripts
 from restante.cli import app
 from restante.config import Serve
 from restante.mailbox import books, door, messages, rules, session
 from restante.mailbox.limits import Limits
 from restante.waku import limits as waku_limits
 from restante.waku.config import WakuServe
-from waku.files import leveldbs
-from waku.files.archives import ROWS, archive_of, raws_of
+from support.documents import EXECUTED, ROOT, Document
+from support.mailbox.conversation import read_scripts
+from support.ports import held_port
+from support.waku import leveldbs
+from support.waku.archives import ROWS, archive_of, raws_of
 
-ROOT = Path(__file__).parent.parent
+BOUND: Final = 300.0
+"""Seconds after which a command hangs; one that sets itself up may have to fetch packages."""
+
 BIN = Path(sys.executable).parent
-
-
-def blocks(document: Path) -> list[str]:
-    """Give the commands of a document: its fenced blocks of sh, line by line."""
-    found = re.findall(r"^```sh\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
-    return [line for block in found for line in block.splitlines()]
+DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *(ROOT / "bench").glob("*.md")]
 
 
 def port_answers(port: int) -> bool:
@@ -46,20 +45,13 @@ def port_answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Shell:
     """Runs a document's commands in a folder, on a port that is free instead of the usual one."""
 
-    def __init__(self, folder: Path, usual: int = 4000) -> None:
+    def __init__(self, folder: Path, port: int, usual: int) -> None:
         self.folder = folder
+        self.port = port
         self.usual = usual
-        self.port = free_port()
         self.environment = {
             **os.environ,
             # uv, if the suite was started with the project's own
@@ -74,6 +66,9 @@ class Shell:
         return command.replace(f"127.0.0.1:{self.usual}", f"127.0.0.1:{self.port}")
 
     def run(self, command: str) -> str:
+        if command.startswith("sqlite3 ") and shutil.which("sqlite3") is None:
+            _as_python(command, self.folder)
+            return ""
         result = subprocess.run(
             ["sh", "-c", self.here(command)],
             cwd=self.folder,
@@ -81,7 +76,7 @@ class Shell:
             capture_output=True,
             text=True,
             check=False,
-            timeout=180,
+            timeout=BOUND,
         )
         assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
         return result.stdout
@@ -102,11 +97,17 @@ class Shell:
             finally:
                 process.send_signal(signal.SIGTERM)
 
-    def wait_for_port(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+    def wait_for_port(self) -> None:
+        deadline = time.monotonic() + BOUND
         while not port_answers(self.port):
             assert time.monotonic() < deadline, "the server does not listen"
             time.sleep(0.05)  # the kernel tells nobody when another process begins to listen
+
+
+@contextmanager
+def shell(folder: Path, usual: int = 4000) -> Iterator[Shell]:
+    with held_port() as port:
+        yield Shell(folder, port, usual)
 
 
 @pytest.fixture(scope="module")
@@ -127,67 +128,74 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("path", [str(each.relative_to(ROOT)) for each in DOCUMENTS])
+def test_every_block_of_commands_is_executed_by_a_test_that_names_it(path: str) -> None:
+    executed = EXECUTED.get(path, {})
+    assert set(Document(path).blocks) == set(executed)
+    for name, test in executed.items():
+        assert f'"{name}"' in (ROOT / "tests" / test).read_text(), f"{test} does not execute {name} of {path}"
+
+
 def test_the_transfer_of_the_readme(clone: Path) -> None:
-    serve, send, receive = blocks(clone / "README.md")[:3]
-    shell = Shell(clone)
-    with shell.running(serve):
-        shell.wait_for_port(300)  # it sets itself up first
-        with shell.running(send) as sender:
+    readme = Document("README.md")
+    [serve], [send], [receive] = (readme.lines(each) for each in ("serve", "send", "receive"))
+    with shell(clone) as here, here.running(serve):
+        here.wait_for_port()  # it sets itself up first
+        with here.running(send) as sender:
             assert sender.stdout is not None
             code = next(found[1] for line in sender.stdout if (found := re.search(r"code is: (\S+)", line)))
             assert "7-your-code" in receive
-            assert shell.run(receive.replace("7-your-code", code)) == "held until called for\n"
+            assert here.run(receive.replace("7-your-code", code)) == "held until called for\n"
 
 
 def test_the_waku_node_of_the_readme(clone: Path) -> None:
-    serve, post, request, check = blocks(clone / "README.md")[3:7]
-    shell = Shell(clone, 30303)
-    with shell.running(serve) as node:
-        assert node.stdout is not None
-        enode = next(line.strip() for line in node.stdout if line.startswith("enode://"))
-        digest = shell.run(post.replace("enode://…", enode)).strip()
-        [line] = shell.run(request.replace("enode://…", enode)).splitlines()
-        assert (json.loads(line)["hash"], json.loads(line)["text"]) == (digest, "held until called for")
-    assert node.wait(20) == 0
-    assert shell.run(check).startswith("1 envelopes")
+    readme = Document("README.md")
+    [serve], [post, request, check] = readme.lines("waku serve"), readme.lines("waku")
+    with shell(clone, 30303) as here:
+        with here.running(serve) as node:
+            assert node.stdout is not None
+            enode = next(line.strip() for line in node.stdout if line.startswith("enode://"))
+            digest = here.run(post.replace("enode://…", enode)).strip()
+            [line] = here.run(request.replace("enode://…", enode)).splitlines()
+            assert (json.loads(line)["hash"], json.loads(line)["text"]) == (digest, "held until called for")
+        assert node.wait(BOUND) == 0
+        assert here.run(check).startswith("1 envelopes")
 
 
 def test_the_pipeline_of_the_readme_is_that_of_its_guide() -> None:
     """Which is run in tests/pipeline/test_commands.py."""
-    assert blocks(ROOT / "README.md")[7:] == blocks(ROOT / "docs" / "pipeline.md")[:2] != []
+    assert Document("README.md").lines("pipeline") == Document("docs/pipeline.md").lines("first lake")[:2] != []
 
 
 def test_the_five_commands_of_the_guide(clone: Path) -> None:
-    serve, probe, post, request, follow = blocks(clone / "docs" / "guide.md")
-    shell = Shell(clone, 30303)
-    with shell.running(serve):
-        shell.wait_for_port(300)
-        assert shell.run(probe).startswith("all is well")
-        posted = [shell.run(post).strip()]
-        fetched = [json.loads(shell.run(request))]
+    guide = Document("docs/guide.md")
+    [serve], [probe, post], [request], [follow] = map(guide.lines, ("serve", "post", "request", "follow"))
+    with shell(clone, 30303) as here, here.running(serve):
+        here.wait_for_port()
+        assert here.run(probe).startswith("all is well")
+        posted = [here.run(post).strip()]
+        fetched = [json.loads(here.run(request))]
         assert fetched[0]["text"] == "held until called for"
-        with shell.running(follow) as following:
+        with here.running(follow) as following:
             assert following.stdout is not None
-            posted.append(shell.run(post).strip())
+            posted.append(here.run(post).strip())
             fetched.append(json.loads(following.stdout.readline()))
-        assert following.wait(20) == 0
+        assert following.wait(BOUND) == 0
     assert [each["hash"] for each in fetched] == posted
 
 
 def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
-    commands = blocks(ROOT / "docs" / "operations.md")
-    shell = Shell(tmp_path)
+    guide = Document("docs/operations.md")
+    serve, *commands = (
+        line for name in ("serve", "backup", "results", "import", "export") for line in guide.lines(name)
+    )
     create_channel_db(str(tmp_path / "relay.sqlite")).close()  # the reference server was here
     create_usage_db(str(tmp_path / "usage.sqlite")).close()
-    serve = commands.pop(0)
     assert serve.startswith("restante serve ")
-    with shell.running(serve):
-        shell.wait_for_port(20)
+    with shell(tmp_path) as here, here.running(serve):
+        here.wait_for_port()
         for command in commands:
-            if command.startswith("sqlite3 ") and shutil.which("sqlite3") is None:
-                _as_python(command, tmp_path)
-            else:
-                shell.run(command)
+            here.run(command)
     assert (tmp_path / "post-copy.sqlite").exists()
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
     assert (tmp_path / "usage-copy.sqlite").exists()
@@ -195,25 +203,23 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
 
 @pytest.mark.leveldb
 def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
-    serve, *others = blocks(ROOT / "docs" / "operations-waku.md")
-    post = next(each for each in others if each.startswith("restante waku post "))
-    others.remove(post)
+    guide = Document("docs/operations-waku.md")
+    [serve, config], [post] = guide.lines("serve"), guide.lines("post")
+    others = [line for name in ("vacuum", "check", "backup", "export", "import") for line in guide.lines(name)]
     (tmp_path / "serving").mkdir()
-    serving = Shell(tmp_path / "serving", 30303)
-    with serving.running(serve) as node:
-        assert node.stdout is not None
-        (serving.folder / "enode.txt").write_text(next(line for line in node.stdout if line.startswith("enode://")))
-        assert len(serving.run(post).strip()) == 64
-    assert node.wait(20) == 0
+    with shell(tmp_path / "serving", 30303) as serving:
+        with serving.running(serve) as node:
+            assert node.stdout is not None
+            enode = next(line for line in node.stdout if line.startswith("enode://"))
+            (serving.folder / "enode.txt").write_text(enode)
+            assert len(serving.run(post).strip()) == 64
+        assert node.wait(BOUND) == 0
     archive_of(tmp_path / "waku")  # a Mailserver ran here
     (tmp_path / "status-go").mkdir()
     leveldbs.of(tmp_path / "status-go" / "waku", ROWS)
-    shell = Shell(tmp_path)
-    for command in others:
-        if command.startswith("sqlite3 ") and shutil.which("sqlite3") is None:
-            _as_python(command, tmp_path)
-        else:
-            shell.run(command)
+    with shell(tmp_path) as here:
+        for command in [config, *others]:
+            here.run(command)
     for folder in ("waku-copy", "another", "taken-over"):
         assert sorted(raws_of(tmp_path / folder)) == sorted(each.raw for each in ROWS), folder
 
@@ -311,11 +317,6 @@ def test_the_errors_in_the_waku_guide_are_said() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for document in [
-        ROOT / "README.md",
-        ROOT / "CHANGELOG.md",
-        *(ROOT / "docs").rglob("*.md"),
-        *(ROOT / "bench").glob("*.md"),
-    ]:
+    for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
             assert target.startswith("http") or (document.parent / target).exists(), f"{document}: {target}"

@@ -8,16 +8,13 @@ the last command is said again, and the session goes on to its end.
 from __future__ import annotations
 
 import json
-import sqlite3
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from restante.mailbox.desk import Desk
-from restante.mailbox.store.sqlite import SqliteStore
-from worlds import StoreWorld, sql_usage
+from support.mailbox.givens import Inbox, Options
+from support.mailbox.worlds import StoreWorld
 
 APP = "x"
 
@@ -41,35 +38,32 @@ AFTER_CLOSE_ONLY = [step for step in SESSION if step[1]["type"] != "release"]
 """The same with nameplates that nobody releases: the last close does."""
 
 
-class CrashWorld(StoreWorld):
-    """A server that ends without a word: nothing is saved on the way out. (tests/durability kills real ones.)"""
-
-    async def crash(self) -> None:
-        self.lines = {}
-        await self.store.close()
-        self.store = SqliteStore.open(self.data)
-        self.desk = Desk(await self.store.view(), self.desk.dice, self.policy)
-
-
 class Pair:
     """Two sides that play a session, and remember what a real client remembers."""
 
-    def __init__(self, world: CrashWorld) -> None:
+    def __init__(self, world: StoreWorld) -> None:
         self.world = world
+        self.inboxes: dict[str, Inbox] = {}
         self.names: dict[str, str] = {}
         self.opened: set[str] = set()
 
-    async def arrive(self) -> None:
+    def arrive(self) -> None:
         for side in "ab":
-            await self.world.connect(side)
-            await self.tell(side, {"type": "bind", "appid": APP, "side": side})
+            self.inboxes[side] = self.world.connect()
+            self.tell(side, {"type": "bind", "appid": APP, "side": side})
             if side in self.opened:
-                await self.tell(side, {"type": "open", "mailbox": "$m"})
+                self.tell(side, {"type": "open", "mailbox": "$m"})
 
-    async def tell(self, side: str, message: dict[str, Any]) -> None:
+    def say(self, side: str, message: dict[str, Any]) -> None:
         filled = {key: self.names.get(value, value) for key, value in message.items()}
-        await self.world.send(side, json.dumps(filled))
-        for frame in (await self.world.frames())[side]:
+        self.world.say(self.inboxes[side], json.dumps(filled))
+        self.world.flush()
+
+    def tell(self, side: str, message: dict[str, Any]) -> None:
+        inbox = self.inboxes[side]
+        inbox.frames.clear()
+        self.say(side, message)
+        for frame in inbox.frames:
             assert frame["type"] != "error", frame
             if frame["type"] == "allocated":
                 self.names.setdefault("$n", frame["nameplate"])
@@ -83,58 +77,55 @@ class Pair:
             self.opened.discard(side)
 
 
-def rows(data: Path) -> dict[str, list[Any]]:
+def rows(world: StoreWorld) -> dict[str, Any]:
     """All live rows but their keys and touches; a message that was said twice is there twice, so: a set."""
-    with closing(sqlite3.connect(data / "restante.sqlite")) as database:
-        return {
-            "mailboxes": database.execute(
-                "SELECT app_id, mailbox_id, for_nameplate, crowded, sides FROM mailboxes"
-            ).fetchall(),
-            "nameplates": database.execute(
-                "SELECT app_id, name, mailbox_id, crowded, sides FROM nameplates"
-            ).fetchall(),
-            "messages": sorted(set(database.execute("SELECT side, phase, body FROM messages").fetchall())),
-        }
+    live = world.live()
+    messages = [message for mailbox in live["mailboxes"].values() for message in mailbox["messages"]]
+    return {
+        "mailboxes": {key: {**row, "messages": None} for key, row in live["mailboxes"].items()},
+        "nameplates": live["nameplates"],
+        "messages": {(message["side"], message["phase"], message["body"]) for message in messages},
+    }
 
 
-def ended(data: Path) -> dict[str, Any]:
+def ended(world: StoreWorld) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The records of what has ended; a bind more is a client_versions row more, and no matter."""
-    usage = sql_usage(data)
-    return {"nameplate": usage["nameplate"], "mailbox": usage["mailbox"]}
+    usage = world.usage()
+    return usage.nameplates, usage.mailboxes
 
 
-async def play(data: Path, session: list[tuple[str, dict[str, Any]]], cut: int | None, *, done: bool) -> list[Any]:
-    """Play a session, cut at one command: `done` or not before the crash. Gives rows and usage after each."""
-    world = CrashWorld({}, data)
-    pair = Pair(world)
+def play(session: list[tuple[str, dict[str, Any]]], cut: int | None, *, done: bool) -> list[Any]:
+    """Play a session, cut at one command: `done` or not before the crash. Gives rows and usage after each.
+
+    A crash ends the server without a word: nothing is saved on the way out. (tests/durability kills real ones.)
+    """
     seen = []
-    try:
-        await pair.arrive()
+    with closing(StoreWorld(Options(settling=False))) as world:
+        pair = Pair(world)
+        pair.arrive()
         for number, (side, message) in enumerate(session):
-            world.clock.now += 1
+            world.advance(1)
             if number == cut:
                 if done:  # the command is carried out, and its reply is never read
-                    filled = {key: pair.names.get(value, value) for key, value in message.items()}
-                    await world.send(side, json.dumps(filled))
+                    pair.say(side, message)
                 if message["type"] == "close":
                     pair.opened.discard(side)  # who is closing says `close` again without an `open`
-                await world.crash()
-                await pair.arrive()
-            await pair.tell(side, message)
-            seen.append((rows(data), ended(data)))
-    finally:
-        await world.close()
+                world.restart(crash=True)
+                pair.arrive()
+            pair.tell(side, message)
+            seen.append((rows(world), ended(world)))
     return seen
 
 
 @pytest.mark.parametrize("done", [True, False], ids=["reply lost", "command lost"])
 @pytest.mark.parametrize("session", [SESSION, AFTER_CLOSE_ONLY], ids=["released", "never released"])
-async def test_said_again_after_a_crash_leaves_the_same_rows_and_the_same_usage(
-    session: list[tuple[str, dict[str, Any]]], done: bool, tmp_path: Path
+def test_said_again_after_a_crash_leaves_the_same_rows_and_the_same_usage(
+    session: list[tuple[str, dict[str, Any]]], done: bool
 ) -> None:
-    wanted = await play(tmp_path / "uncut", session, None, done=done)
-    assert wanted[-1][0] == {"mailboxes": [], "nameplates": [], "messages": []}
-    assert [record["result"] for record in wanted[-1][1]["mailbox"]] == ["happy"]
-    assert [record["result"] for record in wanted[-1][1]["nameplate"]] == ["happy"]
+    wanted = play(session, None, done=done)
+    last, (nameplates, mailboxes) = wanted[-1]
+    assert last == {"mailboxes": {}, "nameplates": {}, "messages": set()}
+    assert [record["result"] for record in mailboxes] == ["happy"]
+    assert [record["result"] for record in nameplates] == ["happy"]
     for cut in range(len(session)):
-        assert await play(tmp_path / str(cut), session, cut, done=done) == wanted, session[cut]
+        assert play(session, cut, done=done) == wanted, session[cut]

@@ -15,7 +15,8 @@ from restante.mailbox.model import Policy
 from restante.mailbox.office import REFUSED, SETTLING, Lifetime, Office
 from restante.mailbox.store.sqlite import SqliteStore
 from restante.mailbox.turns import BATCH
-from worlds import CountingDice, FakeClock, Inbox, sql_rows, sql_usage
+from support.mailbox.givens import FakeClock, FakeDice, Inbox
+from support.mailbox.tables import sql_rows, sql_usage
 
 
 class Desk:
@@ -33,7 +34,7 @@ class Desk:
 
     async def enter(self, side: str, *texts: str) -> tuple[Connection, Inbox]:
         inbox = Inbox()
-        connection = Connection(inbox)
+        connection = inbox.connection
         self.office.desk.meet(connection)
         await self.say(connection, json.dumps({"type": "bind", "appid": "x", "side": side}), *texts)
         return connection, inbox
@@ -56,7 +57,7 @@ async def opened(
     data: Path, clock: FakeClock, lifetime: Lifetime | None = None, *, crash: bool = False
 ) -> AsyncIterator[Desk]:
     store = SqliteStore.open(data)
-    office = await Office.open(store, clock, CountingDice(), Policy(), lifetime or Lifetime())
+    office = await Office.open(store, clock, FakeDice(), Policy(), lifetime or Lifetime())
     running = asyncio.create_task(office.run())
     yield Desk(office, store, clock)
     if crash:

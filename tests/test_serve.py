@@ -13,22 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from durability.bounds import bounded
-from durability.clients import Clients
-from durability.processes import RESTANTE, Serving, database, serving
-from raw_socket import TEXT, RawSocket, frame
 from restante.mailbox.permission import Demand, mint
-
-
-async def logged(server: Serving, event: str, **wanted: Any) -> dict[str, Any]:
-    """Wait for a line of the log in which all this is so."""
-    async with bounded(f"{event!r} {wanted} in the log"):
-        while True:
-            for line in server.log:
-                said: dict[str, Any] = json.loads(line)
-                if said["event"] == event and all(said.get(key) == value for key, value in wanted.items()):
-                    return said
-            await asyncio.sleep(0.01)
+from support.bounds import bounded
+from support.mailbox.clients import Clients
+from support.mailbox.raw_socket import TEXT, RawSocket, frame
+from support.processes import RESTANTE, Serving, called, database, serving
 
 
 async def welcome(server: Serving, **headers: str) -> dict[str, Any]:
@@ -57,11 +46,11 @@ async def test_sighup_takes_over_what_a_running_server_can(tmp_path: Path) -> No
             "[serve.limits]\nmailbox_messages = 2\n"
         )
         server.send(signal.SIGHUP)
-        await logged(server, "set", setting="motd", before="before", after="after")
-        await logged(server, "set", setting="limits.mailbox_messages", before=1, after=2)
-        await logged(server, "set", setting="permission", before="none", after="hashcash")
-        await logged(server, "fixed, whatever the file says", setting="signal_error", by="--signal-error")
-        await logged(server, "needs a restart", setting="prune_after", before=660.0, after=99.0)
+        await server.logged("set", setting="motd", before="before", after="after")
+        await server.logged("set", setting="limits.mailbox_messages", before=1, after=2)
+        await server.logged("set", setting="permission", before="none", after="hashcash")
+        await server.logged("fixed, whatever the file says", setting="signal_error", by="--signal-error")
+        await server.logged("needs a restart", setting="prune_after", before=660.0, after=99.0)
         await there.ask("add", phase="2", body="")  # it was let in without work, and stays so
         assert (await there.refused(await there.say("add", phase="3", body="")))["error"] == "the mailbox is full"
         told = await welcome(server)
@@ -71,28 +60,33 @@ async def test_sighup_takes_over_what_a_running_server_can(tmp_path: Path) -> No
         await server.stop()
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [("[serve]\nmotd = 5\n", "motd: 5 is not a text"), ("[serve\n", "is not TOML"), (None, "No such file")],
-)
-async def test_a_file_with_an_error_changes_nothing_and_is_one_line(
-    content: str | None, words: str, tmp_path: Path
-) -> None:
+ERRORS = {
+    "motd: 5 is not a text": '[serve]\npermission = "hashcash"\nmotd = 5\n',
+    "is not TOML": '[serve]\npermission = "hashcash"\n[serve\n',
+    "No such file": None,
+}
+"""What is said of a file, and what is in it; None: it is gone."""
+
+
+async def test_a_file_with_an_error_changes_nothing_and_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text('[serve]\nmotd = "before"\n')
     async with serving(tmp_path / "data", options=("--config", str(file))) as server:
-        if content is None:
-            file.unlink()
-        else:
-            file.write_text('[serve]\npermission = "hashcash"\n' + content.removeprefix("[serve]\n"))
-        before = len(server.log)
-        server.send(signal.SIGHUP)
-        said = await logged(server, "the settings were not reloaded, and stay as they are")
-        assert words in said["error"]
-        told = await welcome(server)
-        assert told["motd"] == "before"
-        assert "permission-required" not in told
-        assert len(server.log) == before + 1
+        for words, content in ERRORS.items():
+            if content is None:
+                file.unlink()
+            else:
+                file.write_text(content)
+            before = len(server.log)
+            server.send(signal.SIGHUP)
+            await server.until(f"a line for {words!r}", lambda before=before: len(server.log) > before)  # type: ignore[misc]
+            told = await welcome(server)
+            assert told["motd"] == "before", words
+            assert "permission-required" not in told, words
+            [line] = server.log[before:]
+            said = json.loads(line)
+            assert said["event"] == "the settings were not reloaded, and stay as they are"
+            assert words in said["error"]
         await server.stop()
 
 
@@ -102,7 +96,7 @@ async def test_what_listening_sockets_are_made_with_needs_a_restart(tmp_path: Pa
     async with serving(tmp_path / "data", options=("--config", str(file))) as server:
         file.write_text("[serve.limits]\nmessage_bytes = 100000\n")
         server.send(signal.SIGHUP)
-        await logged(server, "needs a restart", setting="limits.message_bytes", before=10000, after=100000)
+        await server.logged("needs a restart", setting="limits.message_bytes", before=10000, after=100000)
         socket = await RawSocket.dial(server.port)
         await socket.hear()
         socket.say(type="ping", ping="0" * 15000)
@@ -187,18 +181,12 @@ async def test_an_id_is_one_line_of_the_trace_whatever_it_is(tmp_path: Path) -> 
     assert ids == [None, "a\nb", 12, 1.5, None, None, None]
 
 
-async def test_a_trace_that_cannot_be_written_is_misuse(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(*RESTANTE, "serve", "--data", str(tmp_path / "data"), "--admin", "off", "--listen", "127.0.0.1:0"),
-        *("--trace", str(tmp_path / "gone" / "trace")),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, said = await process.communicate()
-    assert process.returncode == 2
-    assert (
-        said.decode()
-        == f"restante: cannot write {tmp_path / 'gone' / 'trace'}: No such file or directory (--trace)\n"
-    )
+def test_a_trace_that_cannot_be_written_is_misuse(tmp_path: Path) -> None:
+    gone = tmp_path / "gone" / "trace"
+    here = ("--data", tmp_path / "data", "--admin", "off", "--listen", "127.0.0.1:0")
+    result = called("serve", *here, "--trace", gone)
+    assert result.returncode == 2
+    assert result.stderr == f"restante: cannot write {gone}: No such file or directory (--trace)\n"
 
 
 # ── disk and descriptors ─────────────────────────────────────────────────────────────────────────
@@ -214,7 +202,7 @@ async def test_without_room_on_the_disk_nothing_new_is_taken_and_what_ends_ends(
         await a.ask("add", phase="1", body="")
         file.write_text("[serve.limits]\nfree_disk = 1000000000000000000\n")
         server.send(signal.SIGHUP)
-        await logged(server, "the disk is all but full: nothing new is taken until there is room")
+        await server.logged("the disk is all but full: nothing new is taken until there is room")
         b = await clients.bind(server.url, "app", "b")
         for refused in (
             await a.say("add", phase="2", body=""),
@@ -232,7 +220,7 @@ async def test_without_room_on_the_disk_nothing_new_is_taken_and_what_ends_ends(
         await b.ask("close", mood="happy")
         file.write_text("")
         server.send(signal.SIGHUP)
-        await logged(server, "the disk has room again")
+        await server.logged("the disk has room again")
         c = await clients.bind(server.url, "app", "c")
         await c.ask("allocate")
         for client in (a, b, c):
@@ -243,9 +231,9 @@ async def test_without_room_on_the_disk_nothing_new_is_taken_and_what_ends_ends(
 async def test_a_data_directory_that_is_gone_for_a_moment_ends_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as server, Clients() as clients:
         (tmp_path / "data").rename(tmp_path / "elsewhere")
-        await logged(server, "the disk is all but full: nothing new is taken until there is room")
+        await server.logged("the disk is all but full: nothing new is taken until there is room")
         (tmp_path / "elsewhere").rename(tmp_path / "data")
-        await logged(server, "the disk has room again")
+        await server.logged("the disk has room again")
         a = await clients.bind(server.url, "app", "a")
         await a.ask("allocate")
         await a.leave()
@@ -260,10 +248,10 @@ async def test_connections_that_say_nothing_take_descriptors_too(tmp_path: Path)
         for _ in range(20):  # some at a time, as from many places
             silent += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
             await asyncio.sleep(0)
-        await logged(server, "no descriptors are left for more connections: they wait (ulimit -n)")
+        await server.logged("no descriptors are left for more connections: they wait (ulimit -n)")
         socket = await RawSocket.dial(server.port)  # it has waited
         assert (await socket.hear())["type"] == "welcome"
-        await logged(server, "connections are taken again")
+        await server.logged("connections are taken again")
         await socket.hang_up()
         for _, writer in silent:
             writer.close()
@@ -275,11 +263,17 @@ async def test_when_descriptors_run_out_the_rest_waits_until_there_are_some(tmp_
     program = ("prlimit", f"--nofile={soft}:{hard}", *RESTANTE)
     async with serving(tmp_path / "data", program) as server:
         dialled: list[asyncio.Task[RawSocket]] = []
-        while not any("no descriptors are left" in line for line in server.log):
+
+        def full() -> bool:
+            return any("no descriptors are left" in line for line in server.log)
+
+        while not full():
             assert len(dialled) < 2 * hard
             some = [asyncio.create_task(RawSocket.dial(server.port)) for _ in range(20)]
             dialled += some
-            await asyncio.wait(some, timeout=1)
+            async with bounded("twenty who are inside, or no room for them"):
+                while not full() and not all(task.done() for task in some):
+                    await asyncio.wait(some, timeout=0.05)
         late = asyncio.create_task(RawSocket.dial(server.port))
         await asyncio.wait([late], timeout=0.5)
         assert not late.done(), "it waits, and is not refused"
@@ -291,7 +285,7 @@ async def test_when_descriptors_run_out_the_rest_waits_until_there_are_some(tmp_
             socket = await task
             assert (await socket.hear())["type"] == "welcome"
             await socket.hang_up()
-        await logged(server, "connections are taken again")
+        await server.logged("connections are taken again")
         await server.stop()
 
 

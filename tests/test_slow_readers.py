@@ -11,7 +11,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 from restante.mailbox.desk import LISTENERS
 from restante.mailbox.door import Door, Terms
 from restante.mailbox.limits import MIB, UNLIMITED, Limits
@@ -20,7 +19,9 @@ from restante.mailbox.office import Lifetime, Office
 from restante.mailbox.server import Manners, Server, system_secret
 from restante.mailbox.store.sqlite import SqliteStore
 from restante.mailbox.websocket import FRAMES, Socket
-from worlds import CountingDice, FakeClock
+from support.bounds import bounded
+from support.mailbox.givens import FakeClock, FakeDice
+from support.mailbox.raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=8 * MIB)
 
@@ -51,7 +52,7 @@ class House:
 @asynccontextmanager
 async def opened(data: Path, limits: Limits = LIMITS, terms: Terms | None = None) -> AsyncIterator[House]:
     store, clock = SqliteStore.open(data), FakeClock()
-    office = await Office.open(store, clock, CountingDice(), Policy(limits=limits), Lifetime())
+    office = await Office.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
     server = Server(office, clock, Manners(), Door(terms or Terms(), system_secret))
     server.parting = 0.05
     ((_, port),) = await server.listen("127.0.0.1", 0)
@@ -62,9 +63,23 @@ async def opened(data: Path, limits: Limits = LIMITS, terms: Terms | None = None
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with bounded("what the kernel brings"):
         while not condition():  # noqa: ASYNC110 - it is the kernel that is waited for
             await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def seconds_passing(house: House) -> AsyncIterator[None]:
+    """Let a second pass whenever the latest connection is left unread."""
+
+    async def pass_by() -> None:
+        while True:
+            await until(lambda: house.latest._unread)
+            house.server.tick()
+
+    passing = asyncio.create_task(pass_by())
+    yield
+    passing.cancel()
 
 
 async def fill(house: House, mailbox: str, count: int, size: int) -> None:
@@ -213,15 +228,13 @@ async def test_pings_are_answered_but_a_flood_of_them_only_so_many_a_second(tmp_
         await until(lambda: house.latest._unread)
         frames_of_one_second = house.latest._frames
         assert frames_of_one_second < 2 * FRAMES  # what one read brought
-        for _ in range(4):
-            house.server.tick()
-            await asyncio.sleep(0.05)
         last = None
-        while (got := await socket.read())[0] == PONG:
-            last = got[1]
-        assert last == str(3 * FRAMES - 1).encode(), "the last ping of all is answered"
-        assert json.loads(got[1])["type"] == "ack"
-        assert (await socket.hear())["pong"] == "after"
+        async with seconds_passing(house):
+            while (got := await socket.read())[0] == PONG:
+                last = got[1]
+            assert last == str(3 * FRAMES - 1).encode(), "the last ping of all is answered"
+            assert json.loads(got[1])["type"] == "ack"
+            assert (await socket.hear())["pong"] == "after"
         await socket.hang_up()
 
 
@@ -232,11 +245,9 @@ async def test_fragments_of_nothing_are_slowed_too(tmp_path: Path) -> None:
         socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * FRAMES)))
         socket.write(frame(CONTINUATION, b'"ping":1}'))
         await until(lambda: house.latest._unread)
-        for _ in range(3):
-            house.server.tick()
-            await asyncio.sleep(0.05)
-        assert (await socket.hear())["type"] == "ack"
-        assert (await socket.hear())["pong"] == 1
+        async with seconds_passing(house):
+            assert (await socket.hear())["type"] == "ack"
+            assert (await socket.hear())["pong"] == 1
         await socket.hang_up()
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from restante.mailbox.model import Mailbox, MailboxSide, Nameplate, NameplateSide
 from restante.mailbox.state import App, State
+from support.effort import examples
 
 sides = st.lists(st.sampled_from("abc"), unique=True, max_size=2)
 names = st.sampled_from([*"0123456789", "007", "12", "13", "100"])
@@ -42,6 +43,7 @@ def picture(state: State) -> Any:
 
 
 @given(rows())
+@examples(40)
 def test_many_at_once_are_as_many_one_by_one(given_rows: tuple[list[Mailbox], list[Nameplate]]) -> None:
     mailboxes, nameplates = given_rows
     singly, together = State(), State()

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from durability.clients import Client, Clients, Command
+from support.mailbox.clients import Client, Clients, Command
 
 MOODS: Final = ("happy", "lonely", "errory", "scary", None)
 

@@ -11,12 +11,13 @@ from typing import Final
 
 import pytest
 
-from durability.audit import EARLY, UNKEPT, UNNAMED, UNWRITTEN, Report, audit
-from durability.clients import Client, Clients
-from durability.processes import altered, serving, traced
-from durability.tracer import read_notes
+from support.audit import EARLY, UNKEPT, UNNAMED, UNWRITTEN, Report, audit
+from support.effort import rounds
+from support.mailbox.clients import Client, Clients
+from support.processes import altered, serving, traced
+from support.tracer import read_notes
 
-PAIRS: Final = 10
+PAIRS: Final = rounds(5, 10)
 BURSTS: Final = 4
 
 
@@ -41,7 +42,7 @@ async def one_by_one(clients: Clients, url: str, bodies: Iterator[str]) -> None:
         await client.ask("close", mood="happy")
 
 
-async def all_at_once(clients: Clients, url: str, bodies: Iterator[str]) -> None:
+async def all_at_once(clients: Clients, url: str, bodies: Iterator[str], pairs: int) -> None:
     """Have many sessions whose commands do not wait, with clients that connect in between."""
 
     async def talk(mailbox: str, side: str) -> None:
@@ -54,18 +55,18 @@ async def all_at_once(clients: Clients, url: str, bodies: Iterator[str]) -> None
         await client.ask("close", mood="happy")
 
     async with asyncio.TaskGroup() as talks:
-        for number in range(PAIRS):
+        for number in range(pairs):
             for side in ("a", "b"):
                 talks.create_task(talk(f"mailbox-{number}", side))
 
 
-async def audited(folder: Path, program: tuple[str, ...]) -> tuple[Report, list[Client]]:
+async def audited(folder: Path, program: tuple[str, ...], pairs: int = PAIRS) -> tuple[Report, list[Client]]:
     """Run the load on a traced server; gives what the audit finds, and the clients with all they were told."""
     notes = folder / "notes"
     bodies = tokens()
     async with serving(folder / "data", traced(notes, program)) as server, Clients() as clients:
         await one_by_one(clients, server.url, bodies)
-        await all_at_once(clients, server.url, bodies)
+        await all_at_once(clients, server.url, bodies, pairs)
         for client in clients.all:
             await client.fence()
         await server.stop()
@@ -79,7 +80,7 @@ async def test_no_answer_leaves_before_its_commit_is_on_disk(tmp_path: Path, dis
     assert report.broken == []
     # The audit has looked at all there was: each client's frames left on one of the sockets it followed.
     assert sorted(client.texts for client in told) == sorted(report.conversations)
-    assert sum(map(len, report.conversations)) > 1000
+    assert sum(map(len, report.conversations)) > 100 * PAIRS
 
 
 @pytest.mark.parametrize(
@@ -91,5 +92,5 @@ async def test_no_answer_leaves_before_its_commit_is_on_disk(tmp_path: Path, dis
     ],
 )
 async def test_a_server_that_does_not_keep_this_is_caught(tmp_path: Path, how: str, rules: set[str]) -> None:
-    report, _ = await audited(tmp_path, altered(how))
+    report, _ = await audited(tmp_path, altered(how), pairs=rounds(2, 10))
     assert report.rules >= rules

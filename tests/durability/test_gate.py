@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from durability.altered import SpeaksFirst
-from durability.bounds import bounded
-from durability.clients import Clients
-from durability.inside import Inside, inside, kinds, news
-from durability.processes import database
 from restante.errors import StoreError
 from restante.mailbox.office import REFUSED, Lifetime, Office
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
-from stores.picture import picture
+from support.bounds import bounded
+from support.mailbox.altered import SpeaksFirst
+from support.mailbox.clients import Clients
+from support.mailbox.inside import Inside, inside, kinds, news
+from support.mailbox.picture import picture
+from support.processes import database
 
 APP = "app"
 

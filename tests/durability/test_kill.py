@@ -9,13 +9,14 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from durability.bounds import bounded
-from durability.clients import Client, Clients, LostError
-from durability.processes import RESTANTE, Serving, altered, evidence, serving
 from durability.promises import Kept, broken_promises
 from durability.talks import Side, Talk
+from support.bounds import bounded
+from support.effort import rounds
+from support.mailbox.clients import Client, Clients, LostError
+from support.processes import RESTANTE, Serving, altered, evidence, serving
 
-KILLS: Final = 5
+KILLS: Final = rounds(3, 8)
 TALKS: Final = 16
 """New ones in each round, of two clients each: they get well over 500 answers."""
 EARLIEST, LATEST = 50, 500

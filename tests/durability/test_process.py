@@ -10,10 +10,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from durability.bounds import bounded
-from durability.clients import Clients
-from durability.processes import altered, database, evidence, serving, started, wal
-from raw_socket import PING, PONG, RawSocket, frame
+from support.bounds import bounded
+from support.mailbox.clients import Clients
+from support.mailbox.raw_socket import PING, PONG, RawSocket, frame
+from support.processes import altered, database, evidence, serving, started, wal
 
 GOING_AWAY: Final = 1001
 

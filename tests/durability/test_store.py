@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from durability.processes import database
 from restante.errors import StoreError
 from restante.mailbox.store.schema import APPLICATION_ID, connect, migrations
 from restante.mailbox.store.sqlite import SqliteStore
+from support.processes import database
 
 
 async def test_a_commit_is_flushed_to_the_log(tmp_path: Path) -> None:

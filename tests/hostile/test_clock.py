@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from typing import Final
 
-from hostile.siege import Siege, besieged
-from raw_socket import RawSocket
+from support.mailbox.raw_socket import RawSocket
+from support.mailbox.siege import Siege, besieged
 
 DAY: Final = 86400
 
-CLOCKMAKER: Final = (sys.executable, "-m", "hostile.clockmaker")
+CLOCKMAKER: Final = (sys.executable, "-m", "support.mailbox.clockmaker")
 OPTIONS: Final = ("--prune-every", "1", "--prune-after", "600")
 
 

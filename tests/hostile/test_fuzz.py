@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostile.siege import Siege
-from machine.effort import effort
-from raw_socket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT
+from support.effort import examples
+from support.mailbox.raw_socket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT
+from support.mailbox.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -105,7 +105,7 @@ def streams(draw: st.DrawFn) -> list[Piece]:
 
 
 @given(pieces=streams(), bite=st.sampled_from((None, None, 1, 7)))
-@effort(300)
+@examples(80)
 async def test_any_stream_of_frames_is_read_to_its_end_or_its_first_fault(
     siege: Siege, pieces: list[Piece], bite: int | None
 ) -> None:
@@ -137,7 +137,7 @@ async def test_any_stream_of_frames_is_read_to_its_end_or_its_first_fault(
 
 
 @given(noise=st.binary(max_size=200), bite=st.sampled_from((None, 1)))
-@effort(100)
+@examples(30)
 async def test_noise_is_closed_or_waited_for(siege: Siege, noise: bytes, bite: int | None) -> None:
     socket = await siege.enter()
     for start in range(0, len(noise), bite or max(1, len(noise))):

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from hostile.siege import Siege
-from raw_socket import RawSocket
+from support.mailbox.raw_socket import RawSocket
+from support.mailbox.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -126,3 +126,6 @@ async def test_who_claims_what_waits_gets_one_guess_each_and_no_more_than_its_sh
         for _, _, mailbox in senders[:CLAIMS]:
             caller = await siege.bind(guesser)
             assert (await siege.ask(caller, type="close", mailbox=mailbox))["type"] == "closed"
+    for number, (_, _, mailbox) in enumerate(senders, 1):  # what other tests claim is free again
+        caller = await siege.bind(f"sender-{number}", X_Forwarded_For=f"198.51.100.{number}")
+        assert (await siege.ask(caller, type="close", mailbox=mailbox))["type"] == "closed"

@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from hostile.siege import Siege
 from restante.mailbox.limits import MIB
+from support.mailbox.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

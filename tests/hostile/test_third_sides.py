@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from durability.bounds import bounded
-from hostile.siege import Siege
+from support.bounds import bounded
+from support.effort import rounds
+from support.mailbox.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -89,7 +90,7 @@ async def late(siege: Siege, number: int) -> dict[str, Any]:
 
 
 async def test_refused_claims_keep_nothing_alive(siege: Siege) -> None:
-    async with siege.beside_the_pair("claims that are refused, again and again") as pair:
+    async with siege.beside_the_pair("claims that are refused, again and again"):
         for side in ("first", "second"):
             caller = await siege.bind(side)
             mailbox = (await siege.ask(caller, type="claim", nameplate="777"))["mailbox"]
@@ -103,7 +104,6 @@ async def test_refused_claims_keep_nothing_alive(siege: Siege) -> None:
             while (told := await late(siege, refused))["type"] != "claimed":
                 assert told["error"] == "crowded"
                 refused += 1
-                await pair.plays(1)
         assert refused > 10
         assert told["mailbox"] != mailbox
 
@@ -111,14 +111,14 @@ async def test_refused_claims_keep_nothing_alive(siege: Siege) -> None:
 async def test_a_lost_answer_to_allocate_leaks_nothing(siege: Siege) -> None:
     async with siege.beside_the_pair("answers to allocate that nobody hears") as pair:
         app = "lost answers"
-        for _ in range(50):
+        for _ in range(rounds(15, 50)):
             caller = await siege.bind("forgetful", app)
             caller.say(type="allocate")
             await siege.fence()
             caller.cut()
             await siege.fence()
         assert await listed(siege, app) == 1
-        for number in range(50):
+        for number in range(rounds(15, 50)):
             caller = await siege.bind(f"forgetful-{number}", app)
             caller.say(type="allocate")
             await siege.fence()

@@ -3,24 +3,19 @@ from pathlib import Path
 
 import pytest
 
-from interop.scene import Scene
-from interop.servers import Reference, Restante
-
-
-@pytest.fixture(scope="session")
-def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("bytecode")
+from support.mailbox.scene import Scene
+from support.mailbox.servers import Reference, Restante
 
 
 @pytest.fixture
-async def scene(tmp_path: Path, bytecode: Path) -> AsyncIterator[Scene]:
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     """Our server, with the real clients at the other end of the wire."""
-    async with Scene(tmp_path, Restante(tmp_path / "server", bytecode)) as scene:
+    async with Scene(tmp_path, Restante(tmp_path / "server")) as scene:
         yield scene
 
 
 @pytest.fixture(params=[Restante, Reference], ids=lambda server: server.__name__.lower())
-async def any_scene(request: pytest.FixtureRequest, tmp_path: Path, bytecode: Path) -> AsyncIterator[Scene]:
+async def any_scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
     """The same with the reference server too: what holds for both shows that the harness is right."""
-    async with Scene(tmp_path, request.param(tmp_path / "server", bytecode)) as scene:
+    async with Scene(tmp_path, request.param(tmp_path / "server")) as scene:
         yield scene

@@ -6,10 +6,10 @@ claim, open or close again (mailbox server issues 19, 20 and 80). Ours: docs/dec
 
 import pytest
 
-from interop.clients import Client
-from interop.proxy import AFTER, Hold, Moment, to_client, to_server
-from interop.scene import RECEIVER, SENDER, Scene, assert_text_arrives
-from interop.servers import Usage
+from support.mailbox.proxy import AFTER, Hold, Moment, to_client, to_server
+from support.mailbox.scene import RECEIVER, SENDER, Scene, assert_text_arrives
+from support.mailbox.servers import Usage
+from support.mailbox.wormhole import Client
 
 TEXT = "for the next one"
 NEXT = 3

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from interop.frames import Follower, Piece
-from interop.proxy import AFTER, BEFORE, Order, Proxy, to_client, to_server
+from support.bounds import bounded
+from support.mailbox.frames import Follower, Piece
+from support.mailbox.proxy import AFTER, BEFORE, Order, Proxy, to_client, to_server
 
 HEAD = b"GET /v1 HTTP/1.1\r\nHost: x\r\n\r\n"
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
@@ -115,7 +116,7 @@ class End:
 
     async def hears(self) -> dict[str, Any] | None:
         """The next message; None at the end of the stream."""
-        async with asyncio.timeout(5):
+        async with bounded("a message, or the end"):
             while not self._heard:
                 if not (data := await self.reader.read(65536)):
                     return None
@@ -128,7 +129,7 @@ class End:
 
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
-    pair = Pair(Proxy(0))
+    pair = Pair(Proxy())
     async with await asyncio.start_server(pair.accept, "127.0.0.1", 0) as listener:
         pair.proxy.server_port = listener.sockets[0].getsockname()[1]
         async with pair.proxy:
@@ -190,7 +191,7 @@ async def test_without_a_server_a_client_is_sent_away_at_once(pair: Pair) -> Non
     async with await asyncio.start_server(pair.accept, "127.0.0.1", 0) as listener:
         pair.proxy.server_port = listener.sockets[0].getsockname()[1]
     reader, writer = await asyncio.open_connection("127.0.0.1", pair.proxy.port)
-    async with asyncio.timeout(5):
+    async with bounded("the end"):
         assert await reader.read() == b""
     writer.close()
     await writer.wait_closed()
@@ -203,7 +204,7 @@ async def test_without_a_server_a_client_is_sent_away_at_once(pair: Pair) -> Non
     ids=["reserved bits", "no object", "no JSON"],
 )
 async def test_what_it_cannot_follow_fails_the_test(bad: bytes) -> None:
-    pair = Pair(Proxy(0))
+    pair = Pair(Proxy())
 
     async def hear(bad: bytes) -> None:
         async with pair.proxy:

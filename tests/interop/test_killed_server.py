@@ -14,30 +14,55 @@ import random
 
 import pytest
 
-from interop.proxy import AFTER, BEFORE, Moment, Order, to_client, to_server
-from interop.scene import RECEIVER, SENDER, Scene, assert_text_arrives
+from support.effort import some
+from support.mailbox.proxy import AFTER, BEFORE, Moment, Order, to_client, to_server
+from support.mailbox.scene import RECEIVER, SENDER, Scene, assert_text_arrives
 
 TEXT = "held over a crash"
 FILE = random.Random(8).randbytes(300_000)
 ANSWER = to_client(SENDER, "message", phase="0", author=RECEIVER)
-CLOSINGS = [
-    pytest.param(kind, order, id=f"{order.value}-{kind}") for kind in ("close", "closed") for order in (BEFORE, AFTER)
-]
+
+codes_and_texts = pytest.mark.xdist_group("interop/test_killed_server.py: codes and texts")
+closes_and_files = pytest.mark.xdist_group("interop/test_killed_server.py: closes and files")
+"""Each test waits for a client that reconnects, for 2 s: two workers wait side by side."""
 
 
-def moments(*moments: tuple[Order, Moment]) -> pytest.MarkDecorator:
-    ids = [f"{order.value}-{moment}" for order, moment in moments]
-    return pytest.mark.parametrize(("order", "moment"), moments, ids=ids)
+def moments(quick: list[tuple[Order, Moment]], thorough: list[tuple[Order, Moment]]) -> pytest.MarkDecorator:
+    """Name where to kill. A quick run has each state of the server once; who knows of it is for --thorough."""
+    marked = [(quick, ()), (thorough, (pytest.mark.thorough,))]
+    params = [
+        pytest.param(order, moment, id=f"{order.value}-{moment}", marks=marks)
+        for cases, marks in marked
+        for order, moment in cases
+    ]
+    return pytest.mark.parametrize(("order", "moment"), params)
 
 
+closings = pytest.mark.parametrize(
+    ("kind", "order"),
+    [
+        # the server has heard nothing of the close; it has ended the membership, and the client does not know
+        pytest.param("close", BEFORE, id="before-close"),
+        pytest.param("closed", BEFORE, id="before-closed"),
+        pytest.param("close", AFTER, id="after-close", marks=pytest.mark.thorough),
+        pytest.param("closed", AFTER, id="after-closed", marks=pytest.mark.thorough),
+    ],
+)
+
+
+@codes_and_texts
 @moments(
-    # The sender asks for a nameplate once more and must be given the same one: the usage shows one.
-    (BEFORE, to_client(SENDER, "allocated")),
-    (AFTER, to_client(SENDER, "allocated")),
-    (BEFORE, to_client(SENDER, "claimed")),
-    (AFTER, to_client(SENDER, "claimed")),
-    (BEFORE, to_client(SENDER, "message", phase="pake", author=SENDER)),
-    (AFTER, to_client(SENDER, "message", phase="pake", author=SENDER)),
+    [
+        # The sender asks for a nameplate once more and must be given the same one: the usage shows one.
+        (BEFORE, to_client(SENDER, "allocated")),
+        (BEFORE, to_client(SENDER, "claimed")),
+        (BEFORE, to_client(SENDER, "message", phase="pake", author=SENDER)),
+    ],
+    [
+        (AFTER, to_client(SENDER, "allocated")),
+        (AFTER, to_client(SENDER, "claimed")),
+        (AFTER, to_client(SENDER, "message", phase="pake", author=SENDER)),
+    ],
 )
 async def test_a_code_that_was_printed_stays_good(scene: Scene, order: Order, moment: Moment) -> None:
     killed = scene.kill_at(moment, order)
@@ -51,21 +76,26 @@ async def test_a_code_that_was_printed_stays_good(scene: Scene, order: Order, mo
     scene.assert_one_happy_session()
 
 
+@codes_and_texts
 @moments(
-    # the receiver has claimed
-    (BEFORE, to_client(RECEIVER, "claimed")),
-    (AFTER, to_client(RECEIVER, "claimed")),
-    # between the two pakes; and the second is stored, but only one side knows
-    (BEFORE, to_server(RECEIVER, "add", phase="pake")),
-    (BEFORE, to_client(SENDER, "message", phase="pake", author=RECEIVER)),
-    (AFTER, to_client(SENDER, "message", phase="pake", author=RECEIVER)),
-    # the nameplate is released
-    (BEFORE, to_client(RECEIVER, "released")),
-    # between `version` and the last message
-    (BEFORE, to_client(SENDER, "message", phase="version", author=RECEIVER)),
-    (AFTER, to_client(SENDER, "message", phase="version", author=RECEIVER)),
-    (BEFORE, to_server(SENDER, "add", phase="0")),
-    (BEFORE, to_client(RECEIVER, "message", phase="0", author=SENDER)),
+    [
+        # the receiver has claimed
+        (BEFORE, to_client(RECEIVER, "claimed")),
+        # between the two pakes; and the second is stored, but only one side knows
+        (BEFORE, to_server(RECEIVER, "add", phase="pake")),
+        (BEFORE, to_client(SENDER, "message", phase="pake", author=RECEIVER)),
+        # the nameplate is released
+        (BEFORE, to_client(RECEIVER, "released")),
+        # between `version` and the last message
+        (BEFORE, to_client(SENDER, "message", phase="version", author=RECEIVER)),
+    ],
+    [
+        (AFTER, to_client(RECEIVER, "claimed")),
+        (AFTER, to_client(SENDER, "message", phase="pake", author=RECEIVER)),
+        (AFTER, to_client(SENDER, "message", phase="version", author=RECEIVER)),
+        (BEFORE, to_server(SENDER, "add", phase="0")),
+        (BEFORE, to_client(RECEIVER, "message", phase="0", author=SENDER)),
+    ],
 )
 async def test_a_text_arrives(scene: Scene, order: Order, moment: Moment) -> None:
     killed = scene.kill_at(moment, order)
@@ -79,7 +109,8 @@ async def test_a_text_arrives(scene: Scene, order: Order, moment: Moment) -> Non
     scene.assert_one_happy_session()
 
 
-@pytest.mark.parametrize("order", list(Order), ids=lambda order: order.value)
+@codes_and_texts
+@pytest.mark.parametrize("order", some(list(Order), BEFORE), ids=lambda order: order.value)
 async def test_an_answer_the_server_has_is_not_lost(scene: Scene, order: Order) -> None:
     killed = scene.kill_at(ANSWER, order)
     sender = await scene.send_text(TEXT)
@@ -91,7 +122,8 @@ async def test_an_answer_the_server_has_is_not_lost(scene: Scene, order: Order) 
     scene.assert_one_happy_session()
 
 
-@pytest.mark.parametrize(("kind", "order"), CLOSINGS)
+@closes_and_files
+@closings
 async def test_the_first_close_counts_once(scene: Scene, kind: str, order: Order) -> None:
     senders_close = scene.proxy.hold(to_server(SENDER, "close"))
     receivers_close = scene.proxy.hold(to_server(RECEIVER, "close"))
@@ -109,7 +141,8 @@ async def test_the_first_close_counts_once(scene: Scene, kind: str, order: Order
     scene.assert_one_happy_session()
 
 
-@pytest.mark.parametrize(("kind", "order"), CLOSINGS)
+@closes_and_files
+@closings
 async def test_the_last_close_counts_once(scene: Scene, kind: str, order: Order) -> None:
     senders_close = scene.proxy.hold(to_server(SENDER, "close"))
     sender = await scene.send_text(TEXT)
@@ -127,14 +160,19 @@ def closing(client: int, kind: str) -> Moment:
     return to_server(client, kind) if kind == "close" else to_client(client, kind)
 
 
+@closes_and_files
 @moments(
-    # Phase 1 is the offer and its answer. The receiver of a file does not close before the file has come, so here
-    # even an answer that was lost on its way to the server is said again.
-    (BEFORE, to_server(RECEIVER, "add", phase="1")),
-    (BEFORE, to_client(SENDER, "message", phase="1", author=RECEIVER)),
-    # the bytes go from client to client while there is no server
-    (AFTER, to_client(SENDER, "message", phase="1", author=RECEIVER)),
-    (BEFORE, to_client(SENDER, "closed")),
+    [
+        # the bytes go from client to client while there is no server
+        (AFTER, to_client(SENDER, "message", phase="1", author=RECEIVER)),
+        (BEFORE, to_client(SENDER, "closed")),
+    ],
+    [
+        # Phase 1 is the offer and its answer. The receiver of a file does not close before the file has come, so here
+        # even an answer that was lost on its way to the server is said again.
+        (BEFORE, to_server(RECEIVER, "add", phase="1")),
+        (BEFORE, to_client(SENDER, "message", phase="1", author=RECEIVER)),
+    ],
 )
 async def test_a_file_arrives(scene: Scene, order: Order, moment: Moment) -> None:
     killed = scene.kill_at(moment, order)

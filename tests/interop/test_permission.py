@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from interop.scene import Scene, assert_text_arrives
-from interop.servers import Restante
+from support.mailbox.proxy import to_client, to_server
+from support.mailbox.scene import RECEIVER, SENDER, Scene, assert_text_arrives
+from support.mailbox.servers import Restante
 
 Opened = Callable[..., AbstractAsyncContextManager[Scene]]
 
 
 @pytest.fixture
-def opened(tmp_path: Path, bytecode: Path) -> Opened:
+def opened(tmp_path: Path) -> Opened:
     @asynccontextmanager
     async def scene(*flags: str) -> AsyncIterator[Scene]:
-        server = Restante(tmp_path / "server", bytecode)
+        server = Restante(tmp_path / "server")
         server.flags = flags
         async with Scene(tmp_path, server) as scene:
             yield scene
@@ -35,7 +36,14 @@ async def test_where_no_work_is_demanded_a_text_arrives(mode: str, opened: Opene
 
 async def test_where_work_is_demanded_the_client_is_told_and_gives_up_at_once(opened: Opened) -> None:
     async with opened("--permission", "hashcash") as scene:
-        for client in (await scene.send_text("let me in"), await scene.receive("4-purple-sausages")):
+        # A receiver that is refused before it has used its code fails of that: it expects no error so early.
+        refused = scene.proxy.hold(to_client(RECEIVER, "error"))
+        sender = await scene.send_text("let me in")
+        await scene.proxy.passed(to_client(SENDER, "error"))
+        receiver = await scene.receive("4-purple-sausages")
+        await scene.proxy.passed(to_server(RECEIVER, "claim"))
+        refused.let_go()
+        for client in (sender, receiver):
             outcome = await client.leaves()
             assert outcome.exit_code == 1, outcome
             assert "permission denied" in outcome.stderr, outcome

@@ -2,8 +2,8 @@
 
 import random
 
-from interop.scene import SENDER, Scene, assert_text_arrives
-from interop.servers import Usage
+from support.mailbox.scene import SENDER, Scene, assert_text_arrives
+from support.mailbox.servers import Usage
 
 FILE = random.Random(5).randbytes(300_000)
 

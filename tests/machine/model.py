@@ -14,12 +14,11 @@ import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from machine import records
-
-Frame = dict[str, Any]
-Rows = dict[tuple[str, str], Any]
+from support.mailbox.givens import Frame
+from support.mailbox.tables import Rows, Usage
 
 REFUSED = "the server could not store this, try again"
 
@@ -121,7 +120,7 @@ class Server:
         self.peers: list[Peer] = []
         self.nameplates: dict[tuple[str, str], Nameplate] = {}
         self.mailboxes: dict[tuple[str, str], Mailbox] = {}
-        self.usage = records.Usage()
+        self.usage = Usage()
         self.rebooted = 0.0
         self._settles_at: float | None = None
         """Service time until which sides that were here before a start may be on their way back."""

@@ -6,26 +6,9 @@ count, and no duration is negative when the clock was set back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-Record = dict[str, Any]
-
-
-@dataclass
-class Usage:
-    """All that was recorded, oldest first."""
-
-    nameplates: list[Record] = field(default_factory=list)
-    mailboxes: list[Record] = field(default_factory=list)
-    client_versions: list[Record] = field(default_factory=list)
-    current: Record | None = None
-    pruned: float | None = None
-
-    def in_any_order(self) -> tuple[Any, ...]:
-        """Give the same for the same records: which of two mailboxes a sweep prunes first is nobody's business."""
-        tables = self.nameplates, self.mailboxes, self.client_versions
-        return *(sorted(table, key=repr) for table in tables), self.current, self.pruned
+from support.mailbox.tables import Record
 
 
 def nameplate(app: str, added: list[float], now: float, *, pruned: bool, crowded: bool, blur: int) -> Record:

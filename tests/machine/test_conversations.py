@@ -1,11 +1,11 @@
-"""The server does what the plain model does, wherever it is. EFFORT=N looks N times as hard (effort.py)."""
+"""The server does what the plain model does, wherever it is. `--effort N` looks N times as hard (effort.py)."""
 
 from hypothesis.stateful import run_state_machine_as_test
 
-from machine.effort import effort
 from machine.machine import Conversation
-from machine.shells import OfficeWorld, SocketWorld
-from machine.worlds import BatchWorld, CoreWorld, StoreWorld
+from support.effort import examples
+from support.mailbox.shells import OfficeWorld, SocketWorld
+from support.mailbox.worlds import CoreWorld, StoreWorld
 
 
 class Core(Conversation):
@@ -17,11 +17,13 @@ class Stored(Conversation):
 
 
 class Batched(Conversation):
-    kind = BatchWorld
+    kind = StoreWorld
+    gathers = True
 
 
 class Office(Conversation):
     kind = OfficeWorld
+    gathers = True
 
 
 class Socket(Conversation):
@@ -29,20 +31,20 @@ class Socket(Conversation):
 
 
 def test_the_core_does_what_the_model_does() -> None:
-    run_state_machine_as_test(Core, settings=effort(150))
+    run_state_machine_as_test(Core, settings=examples(60))
 
 
 def test_the_store_keeps_what_the_model_keeps() -> None:
-    run_state_machine_as_test(Stored, settings=effort(50))
+    run_state_machine_as_test(Stored, settings=examples(16))
 
 
 def test_a_batch_means_what_its_commands_mean_one_after_the_other() -> None:
-    run_state_machine_as_test(Batched, settings=effort(100))
+    run_state_machine_as_test(Batched, settings=examples(40))
 
 
 def test_the_office_batches_without_anybody_noticing() -> None:
-    run_state_machine_as_test(Office, settings=effort(60))
+    run_state_machine_as_test(Office, settings=examples(16))
 
 
 def test_real_clients_see_what_the_model_says() -> None:
-    run_state_machine_as_test(Socket, settings=effort(12, steps=30))
+    run_state_machine_as_test(Socket, settings=examples(4, steps=30))

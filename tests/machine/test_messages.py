@@ -1,6 +1,6 @@
 """What is read is what was sent: nothing else comes out of `parse`, whatever goes in.
 
-Python's own JSON is the oracle. EFFORT=N looks N times as hard (effort.py).
+Python's own JSON is the oracle. `--effort N` looks N times as hard (effort.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from machine.effort import effort
 from restante.errors import PeerError
 from restante.mailbox import messages, session
 from restante.mailbox.messages import Malformed
 from restante.mailbox.session import Session
+from support.effort import examples
 
 # ── what may come in ─────────────────────────────────────────────────────────────────────────────
 
@@ -128,7 +128,7 @@ def meaning(text: str) -> Any:
 @example('{"type": "ping", "ping": NaN}')
 @example("\ufeff{}")
 @example("")
-@effort(600)
+@examples(160)
 def test_whatever_comes_in_is_a_message_or_a_peer_s_error(text: str) -> None:
     try:
         wanted = meaning(text)
@@ -196,7 +196,7 @@ def understood(message: Any) -> dict[str, Any]:
 
 
 @given(st.data(), good_messages(), st.dictionaries(text_values | st.sampled_from(("mood", "body", "ping")), any_json))
-@effort(300)
+@examples(80)
 def test_a_message_means_the_same_however_it_is_written(
     data: st.DataObject, message: dict[str, Any], extra: dict[str, Any]
 ) -> None:
@@ -236,7 +236,7 @@ def verbatim() -> st.SearchStrategy[str]:
 @given(verbatim(), verbatim(), verbatim(), st.floats(0, 1e10), st.floats(0, 1e10))
 @example("123456789012345678901234567890", "12.50", '"\\u00e9\\ud83d\\ude00"', 0.1, 1.0)
 @example("-0", "1E+400", "{ }", 1.7e9, 1.7e9 + 1e-6)
-@effort(300)
+@examples(80)
 def test_what_is_handed_on_is_the_very_json_that_was_sent(
     message_id: str, phase: str, body: str, server_rx: float, server_tx: float
 ) -> None:
@@ -263,7 +263,7 @@ def test_what_is_handed_on_is_the_very_json_that_was_sent(
 
 
 @given(good_messages().flatmap(spelled), st.text())
-@effort(100)
+@examples(30)
 def test_an_error_holds_the_whole_message_as_it_was_sent(text: str, words: str) -> None:
     frame = messages.encode(messages.Error(words, Raw(text))) + messages.stamp(0)
     fields = msgspec.json.decode(frame, type=dict[str, Raw])
@@ -346,14 +346,14 @@ def test_a_mood_of_a_wrong_type_is_named_also_where_the_mailbox_is_compared(bad:
 @example("\u0663")
 @example("9" * 40)
 @example("9" * 41)
-@effort(200)
+@examples(60)
 def test_a_nameplate_is_one_to_forty_ascii_digits(name: str) -> None:
     message = messages.parse(json.dumps({"type": "claim", "nameplate": name}))
     assert isinstance(message, messages.Claim) == (1 <= len(name) <= 40 and set(name) <= set("0123456789"))
 
 
 @given(any_json.filter(lambda kind: kind not in [*KEYS]))
-@effort(100)
+@examples(30)
 def test_a_type_that_nobody_knows_is_told_so(kind: Any) -> None:
     extras: list[dict[str, Any]] = [{}, {"nameplate": 5, "mailbox": None, "appid": []}]
     for extra in extras:

@@ -1,6 +1,6 @@
 """An allocated nameplate is free, is of the shortest length that has a free one, and may be any of these.
 
-EFFORT=N looks N times as hard (effort.py).
+`--effort N` looks N times as hard (effort.py).
 """
 
 from __future__ import annotations
@@ -13,31 +13,15 @@ from collections.abc import Callable, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machine.effort import effort
 from restante.mailbox import session
 from restante.mailbox.model import Decision, Now, Policy
 from restante.mailbox.rules import decide
 from restante.mailbox.state import State
+from support.effort import examples
+from support.mailbox.givens import FakeDice
 
 NOW = Now(1_700_000_000.0, 10.0)
 DIGITS = "123456789"
-
-
-class Dice:
-    """Shows what it is told to: a function of the draw's number and its bound."""
-
-    def __init__(self, show: Callable[[int, int], int]) -> None:
-        self._show = show
-        self._draws = itertools.count()
-        self._ids = itertools.count()
-
-    def below(self, bound: int) -> int:
-        shown = self._show(next(self._draws), bound)
-        assert 0 <= shown < bound
-        return shown
-
-    def mailbox_id(self) -> str:
-        return f"box{next(self._ids)}"
 
 
 def show(number: int) -> Callable[[int, int], int]:
@@ -54,13 +38,13 @@ def show_and_choose(guess: int, choice: int) -> Callable[[int, int], int]:
     return lambda _draw, bound: guess if bound == 9 else choice
 
 
-def ask(state: State, command: session.Command, dice: Dice | None = None) -> Decision:
-    return decide(state, command, NOW, dice or Dice(show(0)), Policy())
+def ask(state: State, command: session.Command, dice: FakeDice | None = None) -> Decision:
+    return decide(state, command, NOW, dice or FakeDice(show(0)), Policy())
 
 
 def taken(names: Iterable[str]) -> State:
     """Give a state in which these were claimed by hand."""
-    state, dice = State(), Dice(show(0))
+    state, dice = State(), FakeDice(show(0))
     for name in names:
         for change in ask(state, session.Claim("x", "by hand", name), dice).changes:
             state.fold(change)
@@ -69,7 +53,7 @@ def taken(names: Iterable[str]) -> State:
 
 def allocated(state: State, dice: Callable[[int, int], int]) -> str:
     """Ask for a nameplate with these dice; nothing is altered."""
-    return ask(state, session.Allocate("x", "me"), Dice(dice)).name
+    return ask(state, session.Allocate("x", "me"), FakeDice(dice)).name
 
 
 def shortest_free(names: Iterable[str]) -> list[str]:
@@ -132,7 +116,7 @@ def fill_levels(draw: st.DrawFn) -> list[str]:
 
 
 @given(fill_levels(), st.integers(0, 2**32), st.booleans())
-@effort(100)
+@examples(40)
 def test_at_every_fill_level_it_is_free_and_shortest(names: list[str], seed: int, insists: bool) -> None:
     state, free = taken(names), set(shortest_free(names))
     dice = random.Random(seed)
@@ -148,7 +132,7 @@ def test_at_every_fill_level_it_is_free_and_shortest(names: list[str], seed: int
 
 
 @given(st.data(), fill_levels())
-@effort(60)
+@examples(25)
 def test_names_that_came_and_went_leave_no_trace(data: st.DataObject, names: list[str]) -> None:
     state = taken(names)
     gone = data.draw(st.sets(st.sampled_from(sorted(set(names))), max_size=8)) if names else set()
@@ -163,7 +147,7 @@ def test_names_that_came_and_went_leave_no_trace(data: st.DataObject, names: lis
 
 def test_what_is_allocated_is_taken() -> None:
     """A hundred in a row: the nine of one digit, the ninety of two, one of three."""
-    state, dice = State(), Dice(lambda draw, bound: draw * 7919 % bound)
+    state, dice = State(), FakeDice(lambda draw, bound: draw * 7919 % bound)
     names = []
     for number in range(100):
         decision = ask(state, session.Allocate("x", f"side {number}"), dice)

@@ -1,7 +1,7 @@
 """A sweep goes on while clients do what they do: between two slices anything may come, go, or be made anew.
 
 The machine sweeps in one go; here a slice is one mailbox, and each slice and each command is committed by itself.
-EFFORT=N looks N times as hard (effort.py).
+`--effort N` looks N times as hard (effort.py).
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machine.effort import effort
-from machine.givens import Wire
 from restante.mailbox import sweep
 from restante.mailbox.desk import Desk
 from restante.mailbox.model import Now, Policy
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import SqliteStore
-from stores.ledger import Dice
-from stores.picture import picture
+from support.effort import examples
+from support.mailbox.givens import FakeDice, Inbox
+from support.mailbox.picture import picture
 
 PRUNE_AFTER = 600.0
 BOXES = 6
@@ -35,7 +34,7 @@ class Town:
         self.store = store
         self.desk = desk
         self.service = 0.0
-        self.wires: dict[int, Wire] = {}
+        self.inboxes: dict[int, Inbox] = {}
         self.used: set[int] = set()
         """Keys of the mailboxes that clients touched, since this was last cleared."""
         self.ended: set[int] = set()
@@ -45,11 +44,11 @@ class Town:
         return Now(1_700_000_000.0 + self.service, self.service)
 
     def say(self, box: int, kind: str, **keys: Any) -> None:
-        if box not in self.wires:
-            wire = self.wires[box] = Wire()
-            self.desk.meet(wire.connection)
+        if box not in self.inboxes:
+            inbox = self.inboxes[box] = Inbox()
+            self.desk.meet(inbox.connection)
             self.say(box, "bind", appid="x", side=f"side{box}")
-        self.desk.take(self.wires[box].connection, json.dumps({"type": kind, **keys}), self.now())
+        self.desk.take(self.inboxes[box].connection, json.dumps({"type": kind, **keys}), self.now())
 
     def touches(self) -> dict[int, float]:
         return {mailbox.key: mailbox.touched for mailbox in self.desk.state.mailboxes()}
@@ -78,8 +77,8 @@ class Town:
             self.say(box, "claim", nameplate=str(box))
         elif deed == "release":
             self.say(box, "release", nameplate=str(box))
-        elif box in self.wires:
-            self.desk.lose(self.wires.pop(box).connection, self.now())
+        elif box in self.inboxes:
+            self.desk.lose(self.inboxes.pop(box).connection, self.now())
 
     async def commit(self) -> None:
         assert self.desk.faults == []
@@ -109,7 +108,7 @@ async def sweep_a_town(
 ) -> None:
     store = SqliteStore(connect(":memory:"))
     try:
-        town = Town(store, Desk(await store.view(), Dice(), Policy()))
+        town = Town(store, Desk(await store.view(), FakeDice(), Policy()))
         desk, state = town.desk, town.desk.state
         for deed in before:
             town.do(*deed)
@@ -157,7 +156,7 @@ async def sweep_a_town(
     st.lists(deeds, max_size=6),
     st.lists(st.lists(deeds, max_size=3), max_size=12) | st.just([]),
 )
-@effort(150)
+@examples(60)
 def test_a_sweep_takes_the_idle_and_nobody_else(
     before: list[tuple[int, str]], late: list[tuple[int, str]], meanwhile: list[list[Any]]
 ) -> None:

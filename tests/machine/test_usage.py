@@ -1,6 +1,6 @@
 """Usage records are those of the reference's formulas (records.py), whatever the sides, moods and clocks.
 
-EFFORT=N looks N times as hard (effort.py).
+`--effort N` looks N times as hard (effort.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from machine import records
-from machine.effort import effort
 from restante.mailbox import usage
 from restante.mailbox.model import Mailbox, MailboxSide, Nameplate, NameplateSide
+from support.effort import examples
 
 moments = st.floats(0, 4e9) | st.integers(0, 4_000_000_000).map(float)
 blurs = st.sampled_from((0, 1, 60, 3600, 86400))
@@ -23,7 +23,7 @@ names = st.text(max_size=5)
 
 
 @given(names, st.lists(moments, min_size=1, max_size=2), moments, blurs, st.booleans(), st.booleans())
-@effort(200)
+@examples(60)
 def test_a_nameplate_s_record(
     app: str, added: list[float], now: float, blur: int, pruned: bool, crowded: bool
 ) -> None:
@@ -47,7 +47,7 @@ def test_a_nameplate_s_record(
 @example("x", [(0.0, "scary"), (1.0, "errory")], 2.0, 0, True, False, False)
 @example("x", [(0.0, "errory"), (1.0, "lonely")], 2.0, 0, True, False, False)
 @example("x", [(5.0, "happy"), (1.0, "happy")], 2.0, 0, True, False, False)
-@effort(400)
+@examples(120)
 def test_a_mailbox_s_record(
     app: str,
     sides: list[tuple[float, str | None]],
@@ -66,7 +66,7 @@ def test_a_mailbox_s_record(
 
 
 @given(st.lists(st.tuples(moments, moods), min_size=1, max_size=2), moments)
-@effort(100)
+@examples(40)
 def test_the_record_is_of_the_moods_that_were_said_last(sides: list[tuple[float, str | None]], now: float) -> None:
     """Of the rows that are handed over, that is: those of the mailbox lack what the last close says."""
     rows = [MailboxSide(f"side {number}", when, mood=mood) for number, (when, mood) in enumerate(sides)]
@@ -87,7 +87,7 @@ said = st.recursive(
 @example("x", "a", 1.5, ["python", "0.24.0", "more"], 0)
 @example("x", "a", 1.5, ["python", 24], 60)
 @example("x", "a", 1.5, "xyz", 0)
-@effort(200)
+@examples(60)
 def test_a_bind_s_record(app: str, side: str, now: float, version: Any, blur: int) -> None:
     record = usage.client_version(app, side, now, version, blur=blur)
     assert msgspec.structs.asdict(record) == {
@@ -97,7 +97,7 @@ def test_a_bind_s_record(app: str, side: str, now: float, version: Any, blur: in
 
 
 @given(moments, blurs)
-@effort(200)
+@examples(60)
 def test_blurred_times_are_floored_to_a_multiple(when: float, blur: int) -> None:
     floored = usage.blurred(when, blur)
     if blur == 0:

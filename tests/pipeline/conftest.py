@@ -6,23 +6,28 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.runs import SMALL_JOBS, World
 from restante.pipeline.spark import session
+from support.effort import is_thorough
+from support.pipeline.runs import SMALL_JOBS, LakeWorld
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.extraJavaOptions": SMALL_JOBS,
 }
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""In a quick run Spark interprets its queries, as it does where one is too large: to compile one costs more than its
+rows here."""
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Spark on two cores of this machine, in this process."""
-    with session("local[2]", settings=SETTINGS) as started:
+    with session("local[2]", settings=SETTINGS if is_thorough() else SETTINGS | INTERPRETED) as started:
         yield started
 
 
 @pytest.fixture
-def world(spark: SparkSession, tmp_path: Path) -> World:
+def world(spark: SparkSession, tmp_path: Path) -> LakeWorld:
     """A lake that is not there yet."""
-    return World(spark, tmp_path)
+    return LakeWorld(spark, tmp_path)

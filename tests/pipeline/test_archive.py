@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.runs import World
-from pipeline.servers import TERMS
-from pipeline.taking import Row, Took, rows_of, take
 from restante.errors import Misuse
 from restante.pipeline.sources import SourceError, archive, recognise
 from restante.waku.archive import ids
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
 from restante.waku.envelope import Envelope
-from waku.archive.envelopes import T0, envelope
+from support.effort import examples
+from support.pipeline.runs import LakeWorld, no_spark
+from support.pipeline.servers import TERMS
+from support.pipeline.taking import Row, Took, rows_of, take
+from support.waku.envelopes import T0, envelope
 from waku.archive.test_schema import thaw
-from waku.fixed import examples
 
 CAME = T0 + 100
 
@@ -88,13 +88,21 @@ def at(seconds: int) -> datetime:
 SOME = [envelope(number, number, topic=bytes([number % 3] * 4), size=8 + 90 * number) for number in range(10)]
 
 
-def test_what_an_archive_has_comes_into_the_lake(world: World, tmp_path: Path) -> None:
-    with keeping(tmp_path / "data", *SOME):
-        ledger = world.ledger("archived", f"waku={tmp_path / 'data'}")
-        again = world.ledger("archived", f"waku={tmp_path / 'data'}")
-    assert ledger is not None
-    assert (ledger.read, ledger.clean, ledger.counted, ledger.missed) == (10, 10, 10, 0)
-    assert again is None
+def test_what_an_archive_has_comes_into_the_lake_and_what_cannot_be_into_quarantine(
+    world: LakeWorld, tmp_path: Path
+) -> None:
+    late = envelope(30, 30)
+    with keeping(tmp_path / "data", *SOME) as server, keeping(tmp_path / "pruned", *SOME) as pruned:
+        server.save(late, arrived=T0 + 9)
+        pruned.prune(100)
+        specs = f"waku={tmp_path / 'data'}", f"pruned={tmp_path / 'pruned'}"
+        taken_, nothing = [each.ledger for each in world.ingest(*specs)]
+        world.spark = no_spark
+        assert world.ledger("archived", *specs) is None
+    assert taken_ is not None
+    assert (taken_.read, taken_.clean, taken_.counted, taken_.missed, taken_.quarantined) == (11, 10, 11, 0, 1)
+    assert nothing is not None
+    assert (nothing.read, nothing.clean, nothing.missed) == (0, 0, 10)
     rows = sorted(world.rows("archived"), key=lambda row: row["arrival"])
     assert len({row.pop("file") for row in rows}) == 1
     assert rows == [
@@ -114,6 +122,13 @@ def test_what_an_archive_has_comes_into_the_lake(world: World, tmp_path: Path) -
         }
         for arrival, each in enumerate(SOME, 1)
     ]
+    [row] = world.rows("quarantine")
+    assert (row["table"], row["identity"], row["reason"], row["source"]) == (
+        *("archived", "11", "sent after it came"),
+        "waku",
+    )
+    assert late.raw not in world.bytes()
+    assert SOME[0].raw in world.bytes()
 
 
 def test_reading_goes_on_behind_the_last_arrival(tmp_path: Path) -> None:
@@ -144,14 +159,6 @@ def test_what_was_pruned_before_it_was_read_is_missed(tmp_path: Path) -> None:
     assert newcomer.span.missed == 6
     assert nothing.span is not None
     assert (nothing.span.missed, nothing.span.parts, nothing.rows) == (6, (), [])
-
-
-def test_all_that_is_pruned_and_read_comes_into_the_lake_as_nothing(world: World, tmp_path: Path) -> None:
-    with keeping(tmp_path / "data", *SOME) as server:
-        server.prune(100)
-        ledger = world.ledger("archived", f"waku={server.data}")
-    assert ledger is not None
-    assert (ledger.read, ledger.missed) == (0, 10)
 
 
 def test_nothing_is_read_of_an_empty_archive(tmp_path: Path) -> None:
@@ -266,22 +273,6 @@ def test_what_was_changed_in_the_archive_is_told_and_nothing_of_it_is_taken(name
     [bad] = [row for row in found.rows if row["fault"]]
     kept = {name for name, value in bad.items() if value is not None}
     assert kept == {"file", "arrival", "source", "fault", "identity", "digest"}
-
-
-def test_what_is_sent_after_it_came_goes_into_quarantine(world: World, tmp_path: Path) -> None:
-    with keeping(tmp_path / "data") as server:
-        server.save(SOME[0], arrived=T0 - 20)
-        server.save(SOME[1], arrived=T0 - 20)
-        ledger = world.ledger("archived", f"waku={server.data}")
-    assert ledger is not None
-    assert (ledger.clean, ledger.quarantined) == (1, 1)
-    [row] = world.rows("quarantine")
-    assert (row["table"], row["identity"], row["reason"], row["source"]) == (
-        *("archived", "2", "sent after it came"),
-        "waku",
-    )
-    assert SOME[1].raw not in world.bytes()
-    assert SOME[0].raw in world.bytes()
 
 
 def test_envelopes_whose_hashes_begin_alike_are_taken_from_where_they_had_to_go(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from fractions import Fraction
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from restante.pipeline.tables import buckets
+from support.effort import examples
 
 
 def exact(us: int) -> int:
@@ -50,8 +51,8 @@ def test_nothing_stays_nothing_and_zero_is_below_a_microsecond(spark: SparkSessi
     assert found(spark, [None, 0, -5, 1]) == [(None, None), (-350, 0), (-350, 0), (-349, 1)]
 
 
-@settings(max_examples=5, deadline=None)
 @given(st.lists(st.integers(1, 10**14), min_size=1, max_size=200))
+@examples(3)
 def test_the_middle_of_a_bucket_is_off_by_at_most_one_percent(spark: SparkSession, values: list[int]) -> None:
     edges = dict(enumerate(buckets.edges(), buckets.ZERO + 1))
     for us, (bucket, least) in zip(values, found(spark, [*values]), strict=True):

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.servers import FIRST_DAY, NOW, T0
 from restante.pipeline import cleaning
 from restante.pipeline.cleaning import FAULTS, RULES, Fault, Limits
 from restante.pipeline.schemas import CLEAN, TEXT
 from restante.pipeline.sources.job import Job, finished
+from support.pipeline.servers import FIRST_DAY, NOW, T0
 
 CASES = json.loads((Path(__file__).parent / "cleaning.json").read_text())["cases"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,38 +10,39 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from pipeline.runs import ENVIRONMENT, World
-from pipeline.servers import client, current, mailbox, nameplate, ours
+from pipeline.conftest import INTERPRETED
 from restante.pipeline import cleaning, envelopes, timing
 from restante.pipeline.lake import Lake
+from restante.pipeline.notes import Ledger
 from restante.pipeline.tables import TABLES
+from support.documents import Document
+from support.effort import is_thorough
+from support.pipeline.runs import LakeWorld, command, environment
+from support.pipeline.servers import client, current, mailbox, nameplate, ours, read
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+GUIDE = Document("docs/pipeline.md")
 
 
-def run(*arguments: str | Path, ends: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "restante", "pipeline", *map(str, arguments)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == ends, done.stderr
-    return done
+@pytest.fixture
+def lake(tmp_path: Path) -> LakeWorld:
+    """Give a lake into which the one row of a server at tmp_path / "a" was taken."""
+    world = LakeWorld(None, tmp_path)
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        found = read(f"relay={tmp_path / 'a'}", tmp_path / "scratch")["nameplates"]
+    ledger = Ledger(read=1, clean=1, counted=1)
+    world.add("nameplates", found.clean, source="relay", ledger=ledger, marks=dict(found.span.marks))
+    return world
 
 
 def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
-    shown = re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
-    ingest, build, sql, vacuum = (line for block in shown for line in block.splitlines())
+    [ingest, build, sql], [query], [vacuum] = map(GUIDE.lines, ("first lake", "query", "vacuum"))
 
     def sh(line: str) -> subprocess.CompletedProcess[str]:
-        command = line.replace("./run", f"{sys.executable} -m restante")
+        words = line.replace("./run", f"{sys.executable} -m restante")
         return subprocess.run(
-            ["sh", "-c", command],
+            ["sh", "-c", words],
             cwd=tmp_path,
-            env=ENVIRONMENT,
+            env=environment({} if is_thorough() else INTERPRETED),
             capture_output=True,
             text=True,
             check=True,
@@ -58,16 +58,14 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     ]
     assert "ingest: relay: nameplates: 1 rows, " in taken.stderr
     assert "WARN" not in taken.stderr
-    planned = run("build", "--lake", tmp_path / "restante-lake", "--plan").stdout.splitlines()
+    planned = command("build", "--lake", tmp_path / "restante-lake", "--plan").stdout.splitlines()
     assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in planned
     built = sh(build).stdout.splitlines()
     assert "outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows" in built
     sh(sql)
-    query = re.search(r"^    (SELECT day, kind.*?;)$", GUIDE, re.MULTILINE)
-    assert query is not None
     with duckdb.connect() as database:
         database.execute((tmp_path / "lake.sql").read_text())
-        found = database.execute(query[1]).fetchall()
+        found = database.execute(query).fetchall()
     assert sorted(row[1:] for row in found) == [("claimed", 0, 1), ("nameplate", 1, 1)]
     assert sh(vacuum).stdout == "0 files removed, 0 bytes\n"
 
@@ -76,17 +74,17 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
 def test_the_guide_names_every_column_of_every_table(name: str) -> None:
     table = TABLES[name]
     columns = ", ".join(f"`{column.name}`" for column in table.columns)
-    assert f"| `{name}` | {table.grain} | {columns} |\n" in GUIDE
+    assert f"| `{name}` | {table.grain} | {columns} |\n" in GUIDE.text
 
 
 @pytest.mark.parametrize("reason", [*cleaning.FAULTS, *timing.FAULTS, *filter(None, envelopes.FAULTS)])
 def test_the_guide_tells_every_reason_of_the_quarantine(reason: str) -> None:
-    assert reason in GUIDE
+    assert reason in GUIDE.text
 
 
 def test_a_plan_tells_what_would_be_read_before_there_is_a_lake(tmp_path: Path) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)):
-        said = run("ingest", "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}", "--plan")
+        said = command("ingest", "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}", "--plan")
     assert "relay: nameplates: 1 rows to read" in said.stdout.splitlines()
     assert not (tmp_path / "lake").exists()
 
@@ -96,7 +94,7 @@ def test_of_a_damaged_source_there_is_a_sentence_and_the_others_go_on(tmp_path: 
     (tmp_path / "torn").write_bytes(broken)
     with ours(tmp_path / "a", nameplate(1), current(None)):
         given = ("--source", f"torn={tmp_path / 'torn'}", "--source", f"relay={tmp_path / 'a'}")
-        said = run("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
+        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
     assert said.stdout.splitlines()[0] == "relay: nameplates: 1 rows to read"
     assert "torn" not in said.stdout
     assert said.stderr.startswith(f"restante: source torn: {tmp_path / 'torn'} is damaged")
@@ -109,7 +107,7 @@ def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)):
         named = {"trace": "trace", "theirs": "usage.sqlite", "relay": "a"}
         given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
-        said = run("ingest", "--lake", tmp_path / "lake", *given, "--plan")
+        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan")
     assert "relay: nameplates: 1 rows to read" in said.stdout.splitlines()
     assert said.stderr.splitlines() == [
         f"ingest: source {name}: {tmp_path / named[name]} is empty: nothing was written to it yet"
@@ -117,13 +115,16 @@ def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
     ]
 
 
-def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(world: World, tmp_path: Path) -> None:
+def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWorld, tmp_path: Path) -> None:
     torn = tmp_path / "torn.sqlite"
     torn.write_bytes(b"SQLite format 3\0" + bytes(100))
-    with ours(tmp_path / "a", nameplate(1), current(None)):
-        world.ingest(f"relay={tmp_path / 'a'}")  # so there is nothing to start Spark for
-        given = ("--source", f"relay={tmp_path / 'a'}", "--source", f"torn={torn}")
-        said = run("ingest", "--lake", world.path, *given, ends=1)
+    given = ("--source", f"relay={tmp_path / 'a'}", "--source", f"torn={torn}")
+    said = command("ingest", "--lake", lake.path, *given, ends=1)
+    assert said.stdout.splitlines() == [
+        "relay: nameplates: nothing new",
+        "relay: mailboxes: nothing new",
+        "relay: client_versions: nothing new",
+    ]
     assert "Traceback" not in said.stderr
     assert said.stderr.startswith(f"restante: source torn: {torn} is damaged")
 
@@ -145,18 +146,11 @@ def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(world: World
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence_that_says_what_to_do(
-    tmp_path: Path, arguments: list[str], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
-    said = subprocess.run(
-        [sys.executable, "-m", "restante", "pipeline", *arguments],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (said.returncode, said.stdout) == (2, "")
+    monkeypatch.chdir(tmp_path)
+    said = command(*arguments, ends=2)
+    assert said.stdout == ""
     assert said.stderr.startswith(f"restante: {words}")
     assert said.stderr.count("\n") == 1
 
@@ -164,54 +158,46 @@ def test_what_cannot_be_meant_is_one_sentence_that_says_what_to_do(
 def test_a_source_named_twice_is_refused(tmp_path: Path) -> None:
     with ours(tmp_path / "a"), ours(tmp_path / "b"):
         given = ("--source", f"x={tmp_path / 'a'}", "--source", f"x={tmp_path / 'b'}")
-        said = run("ingest", "--lake", tmp_path / "lake", *given, ends=2)
+        said = command("ingest", "--lake", tmp_path / "lake", *given, ends=2)
     assert said.stderr == "restante: --source: x is named twice; every source needs a name of its own\n"
     assert not (tmp_path / "lake").exists()
 
 
-def test_a_second_writer_is_refused(world: World) -> None:
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
     with world.run():
-        said = run("build", "--lake", world.path, ends=2)
+        said = command("build", "--lake", world.path, ends=2)
     assert said.stderr.startswith("restante: another run is writing to the lake")
 
 
-def test_a_lake_of_a_newer_version_is_refused(world: World) -> None:
-    with world.run():
-        pass
-    (world.path / "lake.json").write_text(json.dumps({"format": 99, "first_day": "2015-01-01"}))
-    said = run("sql", "--lake", world.path, ends=2)
+def test_a_lake_of_a_newer_version_is_refused(lake: LakeWorld) -> None:
+    (lake.path / "lake.json").write_text(json.dumps({"format": 99, "first_day": "2015-01-01"}))
+    said = command("sql", "--lake", lake.path, ends=2)
     assert "newer version of Restante" in said.stderr
 
 
-def test_a_damaged_lake_is_told_of(world: World, tmp_path: Path) -> None:
-    with ours(tmp_path / "a", nameplate(1), current(None)):
-        world.ingest(f"relay={tmp_path / 'a'}")
-    (world.path / "nameplates" / "_delta_log" / f"{0:020}.json").write_text("torn")
-    said = run("build", "--lake", world.path, ends=1)
+def test_a_damaged_lake_is_told_of(lake: LakeWorld) -> None:
+    (lake.path / "nameplates" / "_delta_log" / f"{0:020}.json").write_text("torn")
+    said = command("build", "--lake", lake.path, ends=1)
     assert "damaged" in said.stderr
     assert said.stderr.count("\n") == 1
 
 
-def test_vacuum_removes_what_is_of_no_version_and_plans_to_before(world: World, tmp_path: Path) -> None:
-    with ours(tmp_path / "a", nameplate(1), current(None)):
-        world.ingest(f"relay={tmp_path / 'a'}")
-    left = world.path / "nameplates" / "run-0" / "part.parquet"
+def test_vacuum_removes_what_is_of_no_version_and_plans_to_before(lake: LakeWorld) -> None:
+    left = lake.path / "nameplates" / "run-0" / "part.parquet"
     left.parent.mkdir()
     left.write_bytes(b"12345")
-    assert run("vacuum", "--lake", world.path, "--plan").stdout == "1 file to remove, 5 bytes\n"
+    assert command("vacuum", "--lake", lake.path, "--plan").stdout == "1 file to remove, 5 bytes\n"
     assert left.exists()
-    assert run("vacuum", "--lake", world.path).stdout == "1 file removed, 5 bytes\n"
+    assert command("vacuum", "--lake", lake.path).stdout == "1 file removed, 5 bytes\n"
     assert not left.exists()
-    assert len(world.rows("nameplates")) == 1
+    assert len(lake.rows("nameplates")) == 1
 
 
-def test_keep_drops_what_is_older(world: World, tmp_path: Path) -> None:
-    with ours(tmp_path / "a", nameplate(1), current(None)):
-        world.ingest(f"relay={tmp_path / 'a'}")
-        said = run(
-            *("ingest", "--lake", world.path, "--source", f"relay={tmp_path / 'a'}", "--keep", "nameplates=30")
-        )
+def test_keep_drops_what_is_older(lake: LakeWorld, tmp_path: Path) -> None:
+    given = ("--source", f"relay={tmp_path / 'a'}", "--keep", "nameplates=30")
+    said = command("ingest", "--lake", lake.path, *given)
     assert "nameplates: 1 rows of before" in said.stderr
-    assert world.rows("nameplates") == []
-    with Lake.open(world.path, write=False) as lake:
-        assert lake.tables() == ["nameplates"]
+    assert lake.rows("nameplates") == []
+    with Lake.open(lake.path, write=False) as opened:
+        assert opened.tables() == ["nameplates"]

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.servers import T0, alter, nameplate, ours, read
 from restante.errors import Misuse
 from restante.mailbox.store.schema import FILE
 from restante.pipeline.sources import SourceError, origins, parse, recognise
-from takeover.sources import Their
+from support.mailbox.reference_sources import Their
+from support.pipeline.servers import T0, alter, nameplate, ours, read
 
 CASES = json.loads((Path(__file__).parent / "drift.json").read_text())["cases"]
 

@@ -17,9 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.runs import World
-from pipeline.servers import NOW, TERMS
-from pipeline.taking import Took, rows_of, take
 from restante.errors import Misuse
 from restante.pipeline import ingest
 from restante.pipeline.notes import Ledger
@@ -29,10 +26,13 @@ from restante.waku.archive.sqlite import SqliteArchive
 from restante.waku.envelope import Envelope
 from restante.waku.files import parquet
 from restante.waku.files.exporting import export
-from waku.archive.envelopes import T0, envelope
-from waku.files.archives import ROWS, archive_of
-from waku.fixed import examples
-from waku.mutation import mutated
+from support.effort import examples
+from support.mutation import mutated
+from support.pipeline.runs import LakeWorld
+from support.pipeline.servers import NOW, TERMS
+from support.pipeline.taking import Row, Took, rows_of, take
+from support.waku.archives import ROWS, archive_of
+from support.waku.envelopes import T0, envelope
 
 SOME = ROWS[:6]
 BYTES = b"".join(each.raw for each in SOME)
@@ -65,26 +65,39 @@ def exported(folder: Path, *names_: str, rows: Sequence[Envelope] = ROWS) -> Pat
     return folder / "files"
 
 
-@pytest.mark.parametrize("name", ["a.rlp", "a.parquet"])
-def test_what_was_exported_comes_into_the_lake_as_from_the_archive_itself(
-    name: str, world: World, tmp_path: Path
+FAULT = {"fault", "identity", "digest"}
+OWN = {"source", "file", "arrival", "arrived"}
+
+
+def without(rows: Sequence[Row], names_: set[str]) -> list[Row]:
+    """Give rows without some columns, in an order that has nothing to do with how they came."""
+    return sorted(({name: row[name] for name in row if name not in names_} for row in rows), key=repr)
+
+
+def test_what_was_exported_is_read_as_from_the_archive_itself(tmp_path: Path) -> None:
+    files = exported(tmp_path, "a.rlp", "a.parquet")
+    archive = taken(tmp_path / "archive").clean
+    for name in ("a.rlp", "a.parquet"):
+        took = taken(files / name)
+        assert (len(took.rows), len(took.clean)) == (len(ROWS), len(ROWS))
+        assert without(took.clean, OWN) == without(archive, OWN), name
+        assert sorted(row["arrival"] for row in took.clean) == list(range(len(ROWS)))
+        assert {row["file"] for row in took.clean} == {hashlib.sha256((files / name).read_bytes()).hexdigest()}
+        told = [row["arrived"] for row in took.clean]
+        assert told == ([None] * len(ROWS) if name == "a.rlp" else [archive[0]["arrived"]] * len(ROWS))
+
+
+def test_what_is_in_files_comes_into_the_lake_and_the_same_envelope_twice_in_a_file_counts_once(
+    world: LakeWorld, tmp_path: Path
 ) -> None:
-    files = exported(tmp_path, name)
-    ledger = world.ledger("archived", f"archive={tmp_path / 'archive'}")
-    again = world.ledger("archived", f"files={files / name}")
+    files = exported(tmp_path, "a.rlp", "b.parquet", rows=SOME)
+    (files / "a.rlp").write_bytes(BYTES + SOME[0].raw + SOME[3].raw)
+    ledger = world.ledger("archived", f"waku={files}")
     assert ledger is not None
-    assert again is not None
-    assert (ledger.clean, again.clean, again.read) == (len(ROWS), len(ROWS), len(ROWS))
-    own = {"source", "file", "arrival", "arrived"}
-    rows = {
-        source: [row for row in world.rows("archived") if row["source"] == source] for source in ("archive", "files")
-    }
-    a, b = ([{k: v for k, v in row.items() if k not in own} for row in rows[source]] for source in rows)
-    assert sorted(a, key=repr) == sorted(b, key=repr)
-    assert sorted(row["arrival"] for row in rows["files"]) == list(range(len(ROWS)))
-    assert {row["file"] for row in rows["files"]} == {hashlib.sha256((files / name).read_bytes()).hexdigest()}
-    told = [row["arrived"] for row in rows["files"]]
-    assert told == ([None] * len(ROWS) if name == "a.rlp" else [rows["archive"][0]["arrived"]] * len(ROWS))
+    assert (ledger.read, ledger.clean, ledger.duplicate, ledger.quarantined) == (14, 12, 2, 0)
+    took = taken(files)
+    assert took.faults == [(f"a.rlp:{len(BYTES)}", "duplicate"), (f"a.rlp:{len(BYTES) + AT}", "duplicate")]
+    assert world.rows("archived") == without(took.clean, FAULT)
 
 
 def test_a_file_is_read_once_whatever_its_name(tmp_path: Path) -> None:
@@ -177,7 +190,7 @@ def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_takes_wha
 
 
 def test_a_file_that_changes_while_spark_reads_it_is_told_of_and_the_others_go_on(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = tmp_path / "one.rlp", tmp_path / "two.rlp"
     for path in (one, two):
@@ -195,13 +208,6 @@ def test_a_file_that_changes_while_spark_reads_it_is_told_of_and_the_others_go_o
     assert took.ledger is not None
     assert took.ledger.clean == len(SOME)
     assert {row["source"] for row in world.rows("archived")} == {"two"}
-
-
-def test_the_same_envelope_twice_in_a_file_counts_once(world: World, tmp_path: Path) -> None:
-    (tmp_path / "a.rlp").write_bytes(BYTES + SOME[0].raw + SOME[3].raw)
-    ledger = world.ledger("archived", f"waku={tmp_path / 'a.rlp'}")
-    assert ledger is not None
-    assert (ledger.read, ledger.clean, ledger.duplicate, ledger.quarantined) == (8, 6, 2, 0)
 
 
 # ── what is no envelope ──────────────────────────────────────────────────────────────────────────

@@ -15,8 +15,8 @@ from restante.pipeline.envelopes import CLOCKS, DAY, FAULTS, Stored, verify
 from restante.waku.archive import ids
 from restante.waku.envelope import Envelope, make, parse
 from restante.waku.rlp import RlpError
-from waku.fixed import examples
-from waku.mutation import mutated
+from support.effort import examples
+from support.mutation import mutated
 from waku.test_envelope import envelopes
 
 NOW = 1_700_000_000

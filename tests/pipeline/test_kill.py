@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,27 +17,50 @@ from typing import Final
 import duckdb
 import pytest
 
-from pipeline.runs import ENVIRONMENT, World
-from pipeline.servers import T0, current, mailbox, nameplate, ours
+from pipeline.conftest import INTERPRETED, SETTINGS
 from restante.pipeline.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import view
+from support.effort import some
+from support.pipeline.runs import ENVIRONMENT, LakeWorld, environment
+from support.pipeline.servers import T0, current, mailbox, nameplate, ours
 
 PATIENCE: Final = 300.0
 """Seconds for what takes five on a quiet machine."""
 
-DYING: Final = """
-import os, signal, sys
-from restante.pipeline import laketable, staging
+MORTAL: Final = """
+import json, os, signal, sys, threading, time
+from contextlib import nullcontext
+from pathlib import Path
+from restante.pipeline import laketable, spark, staging
 
 def die(*given, **others):
     os.kill(os.getpid(), signal.SIGKILL)
 
-{where}
-from restante.cli import main
-sys.argv = ["restante", "pipeline", *{arguments}]
-main()
+def begun(*given, **others):
+    signal.signal(signal.SIGINT, handler)  # as what begins a session does
+    return nullcontext(session)
+
+with spark.session("local[2]", settings=json.loads(sys.argv[1])) as session:
+    handler = signal.getsignal(signal.SIGINT)
+    for line in sys.stdin:
+        where, lake, arguments, said = json.loads(line)
+        if not (child := os.fork()):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
+            client = session._sc._gateway._gateway_client
+            parents, client.thread_connection = client.thread_connection, threading.local()
+            spark.session = begun
+            exec(where)
+            from restante.cli import main
+            sys.argv = ["restante", "pipeline", *arguments]
+            main()
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+"""Commands that kill themselves, each in a child of a process that has a session. The children use that session one
+after the other, each over its own connection to Java. The parent never uses `deltalake`, which refuses to be used
+after a fork."""
 
 BEFORE_THE_SECOND_COMMIT: Final = """
 commit = laketable.LakeTable.commit
@@ -46,89 +70,135 @@ def once(table, *given, **others):
 laketable.LakeTable.commit = once
 """
 
+WHILE_SPARK_WRITES: Final = """
+def watch():
+    while not any(Path(lake).glob("nameplates/run-*")):
+        time.sleep(0.001)
+    copies = list(Path(os.environ["TMPDIR"]).glob("restante-*/*"))
+    print(f"{len(copies)} copies", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGNAL)
+
+threading.Thread(target=watch, daemon=True).start()
+"""
+
 WHEN_FILES_ARE_IN_PLACE: Final = """
+from restante.pipeline import building
+building.build.__kwdefaults__["builds"] = {"outcomes": building.BUILDS["outcomes"]}
 laketable.LakeTable._append = die
 """
 
 
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the folder for copies, which runs that are killed leave there."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setitem(ENVIRONMENT, "TMPDIR", str(folder))
-    return folder
+class Mortal:
+    """What has commands killed."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process, self._said = process, folder / "said"
+        self.copies = folder / "copies"
+
+    def dies(self, where: str, command: str, lake: Path, *arguments: str) -> None:
+        """Run a command in a process of its own, which kills itself at a place in the code."""
+        assert self.ends(where, command, lake, *arguments)[0] == -signal.SIGKILL
+
+    def ends(self, where: str, command: str, lake: Path, *arguments: str) -> tuple[int, str]:
+        """Do so; give how it ended, and what it wrote to standard error."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._said.unlink(missing_ok=True)
+        hang = threading.Timer(PATIENCE, self._process.kill)
+        hang.start()
+        told = [where, str(lake), [command, "--lake", str(lake), *arguments], str(self._said)]
+        self._process.stdin.write(json.dumps(told) + "\n")
+        self._process.stdin.flush()
+        ended = self._process.stdout.readline()
+        hang.cancel()
+        return int(ended), self._said.read_text()
 
 
-def dies(where: str, *arguments: str) -> None:
-    """Run a command in a process of its own, which kills itself at a place in the code."""
-    code = DYING.format(where=where, arguments=arguments)
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
+    folder = tmp_path_factory.mktemp("mortal")
+    (folder / "copies").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", MORTAL, json.dumps(SETTINGS | INTERPRETED)],
+        env=ENVIRONMENT | {"TMPDIR": str(folder / "copies")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield Mortal(process, folder)
+        process.kill()
 
 
-def rows(world: World) -> dict[str, list[str]]:
-    return {table: [repr(row) for row in world.rows(table)] for table in ("nameplates", "mailboxes", "outcomes")}
-
-
-def test_ingest_killed_between_two_tables_is_finished_by_the_next_run(world: World, tmp_path: Path) -> None:
+def test_ingest_killed_between_two_tables_is_finished_by_the_next_run(
+    world: LakeWorld, mortal: Mortal, tmp_path: Path
+) -> None:
     with ours(tmp_path / "a", nameplate(1), mailbox(2), current(None)):
         spec = f"relay={tmp_path / 'a'}"
-        dies(BEFORE_THE_SECOND_COMMIT, "ingest", "--lake", str(world.path), "--source", spec)
+        mortal.dies(BEFORE_THE_SECOND_COMMIT, "ingest", world.path, "--source", spec)
         assert (len(world.rows("nameplates")), len(world.rows("mailboxes"))) == (1, 0)
+        assert list(world.path.glob("mailboxes/run-*")), "Spark had written what was not committed"
         world.ingest(spec)
     assert (len(world.rows("nameplates")), len(world.rows("mailboxes"))) == (1, 1)
 
 
-def test_ingest_killed_while_spark_writes_leaves_nothing_that_counts(world: World, tmp_path: Path) -> None:
+def test_ingest_killed_while_spark_writes_leaves_nothing_that_counts(
+    world: LakeWorld, mortal: Mortal, tmp_path: Path
+) -> None:
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
         spec = f"relay={tmp_path / 'a'}"
-        running = subprocess.Popen(
-            [sys.executable, "-m", "restante", "pipeline", "ingest", "--lake", str(world.path), "--source", spec],
-            env=ENVIRONMENT,
-            stderr=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            until(lambda: any(world.path.glob("nameplates/run-*")))
-        finally:
-            os.kill(running.pid, signal.SIGKILL)
-            running.wait()
+        mortal.dies(WHILE_SPARK_WRITES.replace("SIGNAL", "SIGKILL"), "ingest", world.path, "--source", spec)
         assert world.rows("nameplates") == []
         world.ingest(spec)
     assert len(world.rows("nameplates")) == 2000
 
 
-def test_who_interrupts_a_run_is_told_in_one_sentence_and_nothing_is_left_of_copies(
-    world: World, tmp_path: Path, temporary: Path
+STOPPED: Final = "restante: stopped; what is committed stays, the rest is done when this is run again"
+
+
+@pytest.mark.parametrize("name", some(["SIGINT", "SIGTERM"], "SIGINT"))
+def test_who_stops_a_run_is_told_in_one_sentence_and_nothing_is_left_of_copies(
+    mortal: Mortal, tmp_path: Path, name: str
 ) -> None:
+    left = set(mortal.copies.iterdir())  # by those that were killed
+    with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
+        where = WHILE_SPARK_WRITES.replace("SIGNAL", name)
+        code, said = mortal.ends(where, "ingest", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}")
+    lines = said.splitlines()
+    assert code == 128 + signal.Signals[name]
+    assert lines[-1] == STOPPED
+    assert "Traceback" not in said
+    assert any(re.fullmatch("[1-9] copies", line) for line in lines)
+    assert set(mortal.copies.glob("restante-*")) <= left
+
+
+@pytest.mark.thorough
+def test_so_it_is_in_a_process_that_began_spark_itself(tmp_path: Path) -> None:
+    lake, temporary = tmp_path / "lake", tmp_path / "copies"
+    temporary.mkdir()
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
         spec = f"relay={tmp_path / 'a'}"
         running = subprocess.Popen(
-            [sys.executable, "-m", "restante", "pipeline", "ingest", "--lake", str(world.path), "--source", spec],
-            env=ENVIRONMENT,
+            [sys.executable, "-m", "restante", "pipeline", "ingest", "--lake", str(lake), "--source", spec],
+            env=environment(INTERPRETED) | {"TMPDIR": str(temporary)},
             stderr=subprocess.PIPE,
             text=True,
         )
         try:
-            until(lambda: any(world.path.glob("nameplates/run-*")))
+            until(lambda: any(lake.glob("nameplates/run-*")))
             assert list(temporary.glob("restante-*/*"))
             running.send_signal(signal.SIGINT)
             _, said = running.communicate(timeout=PATIENCE)
         finally:
             running.kill()
             running.wait()
-    last = said.splitlines()[-1]
-    assert last == "restante: stopped; what is committed stays, the rest is done when this is run again"
+    assert said.splitlines()[-1] == STOPPED
     assert "Traceback" not in said
     assert running.returncode == 128 + signal.SIGINT
     assert not list(temporary.glob("restante-*"))
 
 
 def test_who_reads_while_a_build_is_killed_and_repeated_sees_the_old_day_or_the_new_one(
-    world: World, tmp_path: Path
+    world: LakeWorld, mortal: Mortal, tmp_path: Path
 ) -> None:
     spec = f"relay={tmp_path / 'a'}"
     with ours(tmp_path / "a", *(nameplate(number) for number in range(3)), current(None)) as server:
@@ -138,7 +208,7 @@ def test_who_reads_while_a_build_is_killed_and_repeated_sees_the_old_day_or_the_
             until(lambda: len(answers) > 2)
             server.write(nameplate(0, started=T0 + 5), mailbox(7))
             world.ingest(spec)
-            dies(WHEN_FILES_ARE_IN_PLACE, "build", "--lake", str(world.path))
+            mortal.dies(WHEN_FILES_ARE_IN_PLACE, "build", world.path)
             assert set(answers) == {(3, 1)}
             world.build(only="outcomes")
             seen = len(answers)
@@ -162,6 +232,7 @@ def reading(lake: Path) -> Iterator[list[tuple[int, int]]]:
                     for _ in range(3):
                         [found] = database.execute("SELECT sum(ended)::INT, count(*) FROM outcomes").fetchall()
                         answers.append(found)
+                        over.wait(0.02)  # the other core is Spark's
         except BaseException as error:  # noqa: BLE001 - it is raised where the test is
             errors.append(error)
 

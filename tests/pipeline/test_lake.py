@@ -11,9 +11,9 @@ import pytest
 from deltalake import write_deltalake
 
 import restante.pipeline
-from pipeline.lakes import LETTERS
 from restante.errors import Misuse, RestanteError, StoreError
 from restante.pipeline.lake import FIRST_DAY, Lake
+from support.pipeline.lakes import LETTERS
 
 ONE_SENTENCE = r"\A\S[^\n]+\Z"
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from deltalake import DeltaTable
@@ -18,23 +18,23 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 import restante.pipeline
-from pipeline.lakes import LETTERS, add, frame, letter, note, opened, seen, stored
 from restante.errors import Misuse, StoreError
 from restante.pipeline import partfiles, staging, views
 from restante.pipeline.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.spark import SparkError
+from support.pipeline.lakes import LETTERS, add, frame, held, letter, note, opened, seen, stored
 
 ONE_SENTENCE: Final = r"\A\S[^\n]+\Z"
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Path:
+def lake(tmp_path: Path) -> Path:
     """Give a lake with two commits, and a checkpoint after them."""
     path = tmp_path / "lake"
     with opened(path) as table:
-        add(spark, table, [letter(1)], run="first")
-        add(spark, table, [letter(2)], run="second")
+        add(table, [letter(1)], run="first")
+        add(table, [letter(2)], run="second")
     return path
 
 
@@ -113,14 +113,14 @@ def test_damage_that_only_notes_see_is_told(lake: Path) -> None:
     assert [each.run for each in table.notes(after=0)] == ["second"]
 
 
-def test_an_empty_last_version_is_a_commit_that_nobody_was_told_of(spark: SparkSession, lake: Path) -> None:
+def test_an_empty_last_version_is_a_commit_that_nobody_was_told_of(lake: Path) -> None:
     """A power cut may leave the name of a file whose bytes it took."""
     log(lake, 2).write_bytes(b"")
-    assert stored(spark, lake) == [letter(1), letter(2)]
+    assert stored(lake) == [letter(1), letter(2)]
     assert [each.run for each in seen(lake).notes()] == ["second", "first"]
     with opened(lake) as table:
-        assert add(spark, table, [letter(3)]) == 3
-    assert stored(spark, lake) == [letter(1), letter(2), letter(3)]
+        assert add(table, [letter(3)]) == 3
+    assert stored(lake) == [letter(1), letter(2), letter(3)]
 
 
 def test_a_table_of_a_newer_protocol_is_told(lake: Path) -> None:
@@ -132,12 +132,12 @@ def test_a_table_of_a_newer_protocol_is_told(lake: Path) -> None:
         seen(lake)
 
 
-def test_a_missing_file_is_told_to_every_reader_and_its_day_can_be_made_anew(spark: SparkSession, lake: Path) -> None:
+def test_a_missing_file_is_told_to_every_reader_and_its_day_can_be_made_anew(lake: Path) -> None:
     gone = seen(lake).files()[0].path
     gone.unlink()
     words = f"the lake is damaged: {gone} is missing"
     with pytest.raises(StoreError, match=ONE_SENTENCE) as told:
-        seen(lake).read(spark)
+        seen(lake).read(cast(SparkSession, None))  # Spark is not asked for anything
     assert words in str(told.value)
     with pytest.raises(StoreError, match="is missing"):
         views.view(seen(lake))
@@ -148,8 +148,8 @@ def test_a_missing_file_is_told_to_every_reader_and_its_day_can_be_made_anew(spa
         restante.pipeline.files(lake, "nameplates")
     (lake / "nameplates").rename(lake / "letters")
     with opened(lake) as table:
-        add(spark, table, [letter(1), letter(2)], replace={"day": {"2026-11-01"}})
-    assert stored(spark, lake) == [letter(1), letter(2)]
+        add(table, [letter(1), letter(2)], replace={"day": {"2026-11-01"}})
+    assert stored(lake) == [letter(1), letter(2)]
 
 
 @contextmanager
@@ -163,16 +163,16 @@ def no_file_beyond(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_commit_without_room_is_told_and_leaves_what_was_there(spark: SparkSession, lake: Path) -> None:
+def test_a_commit_without_room_is_told_and_leaves_what_was_there(lake: Path) -> None:
     with opened(lake) as table:
-        staged = table.stage(frame(spark, [letter(3)]))
+        staged = table.stage(held([letter(3)]))
         with no_file_beyond(100), pytest.raises(StoreError, match=ONE_SENTENCE) as told:
             table.commit([staged], note=note())
         assert str(told.value) == f"cannot commit to {lake}/letters: File too large; nothing was committed"
         assert table.version == 1
-        assert stored(spark, lake) == [letter(1), letter(2)]
-        assert add(spark, table, [letter(4)]) == 2
-    assert stored(spark, lake) == [letter(1), letter(2), letter(4)]
+        assert stored(lake) == [letter(1), letter(2)]
+        assert add(table, [letter(4)]) == 2
+    assert stored(lake) == [letter(1), letter(2), letter(4)]
 
 
 def test_a_lake_is_not_half_made_without_room(tmp_path: Path) -> None:
@@ -182,14 +182,12 @@ def test_a_lake_is_not_half_made_without_room(tmp_path: Path) -> None:
         pass
 
 
-def test_what_is_not_known_to_be_on_disk_is_told(
-    spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_known_to_be_on_disk_is_told(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise OSError(5, os.strerror(5))
 
     with opened(lake) as table:
-        staged = table.stage(frame(spark, [letter(3)]))
+        staged = table.stage(held([letter(3)]))
         with monkeypatch.context() as patch:
             patch.setattr(staging, "flush", refuse)
             with pytest.raises(StoreError, match="Input/output error; nothing was committed"):

@@ -12,11 +12,10 @@ from typing import Final
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
-from pipeline.lakes import LETTERS, Row, add, frame, letter, note, opened, rows, seen, stored
 from restante.pipeline import laketable, partfiles, staging
 from restante.pipeline.vacuum import vacuum
+from support.pipeline.lakes import LETTERS, Row, add, held, letter, note, opened, rows, seen, stored
 
 COMMITS: Final = """
 import os, pickle, signal, sys
@@ -77,13 +76,13 @@ def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["the first commit", "a later one"])
-def test_a_killed_commit_was_made_or_was_not(spark: SparkSession, tmp_path: Path, first: bool) -> None:
+def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool) -> None:
     old = [] if first else [letter(1), letter(2, day="2026-11-02")]
     new = [*old[1:], letter(3), letter(4, hour=7)]
     with opened(tmp_path / "lake") as table:
         if old:
-            add(spark, table, old, run="old", transactions={"a": 1})
-        staged, again = [table.stage(frame(spark, [letter(3), letter(4, hour=7)])) for _ in range(2)]
+            add(table, old, run="old", transactions={"a": 1})
+        staged, again = [table.stage(held([letter(3), letter(4, hour=7)])) for _ in range(2)]
     cases = []
     for number, where in enumerate((*BEFORE, *AFTER)):
         copy = shutil.copytree(tmp_path / "lake", tmp_path / str(number))
@@ -118,7 +117,7 @@ def files(lake: Path) -> set[Path]:
 
 
 def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     properly, append = partfiles.flush, laketable.LakeTable._append
     said: list[str | Path] = []
@@ -139,7 +138,7 @@ def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is
     with opened(tmp_path) as table:
         for version in range(2):
             said.clear()
-            staged = table.stage(frame(spark, [letter(1), letter(2, hour=3)]))
+            staged = table.stage(held([letter(1), letter(2, hour=3)]))
             table.commit([staged], note=note())
             at = said.index("commit")
             place = folder / "day=2026-11-01" / "source=main"
@@ -153,10 +152,10 @@ def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is
             assert said[at + 4 :] == checkpoint
 
 
-def test_everything_that_vacuum_is_to_leave_alone_it_leaves_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_everything_that_vacuum_is_to_leave_alone_it_leaves_alone(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1)], finished=1000.0)
-        add(spark, table, [letter(2), letter(3, day="2026-11-02")], replace={}, finished=2000.0)
+        add(table, [letter(1)], finished=1000.0)
+        add(table, [letter(2), letter(3, day="2026-11-02")], replace={}, finished=2000.0)
         second = {file.path for file in table.files()}
         [old] = files(tmp_path) - second
         size = old.stat().st_size
@@ -165,18 +164,16 @@ def test_everything_that_vacuum_is_to_leave_alone_it_leaves_alone(spark: SparkSe
         assert [tuple(each) for each in vacuum(table, grace=100, now=2100.0)] == [(old, size)]
         assert files(tmp_path) == second
         assert vacuum(table, grace=0, now=4e9) == []
-        assert stored(spark, tmp_path) == [letter(2), letter(3, day="2026-11-02")]
+        assert stored(tmp_path) == [letter(2), letter(3, day="2026-11-02")]
 
 
-def test_files_that_were_never_in_a_version_count_from_when_they_were_written(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_files_that_were_never_in_a_version_count_from_when_they_were_written(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1)])
-        staged = table.stage(frame(spark, [letter(2)]))
+        add(table, [letter(1)])
+        staged = table.stage(held([letter(2)]))
         placed = staging.place(staged, table.folder)[0].path  # a commit that failed, or another program's to come
         os.utime(placed, (1_000_000, 1_000_000))
-        table.stage(frame(spark, [letter(3)]))
+        table.stage(held([letter(3)]))
         readme = table.folder / "README"
         readme.write_text("somebody's")
         cut_off = vacuum(table, grace=100, now=1_000_099)
@@ -186,20 +183,20 @@ def test_files_that_were_never_in_a_version_count_from_when_they_were_written(
         assert files(tmp_path) == {readme, *(file.path for file in table.files())}
 
 
-def test_a_file_that_another_program_put_back_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_another_program_put_back_is_kept(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1)], finished=1000.0)
+        add(table, [letter(1)], finished=1000.0)
         table.commit(note=note(finished=2000.0), replace={})
         DeltaTable(tmp_path / "letters").restore(0)
     with opened(tmp_path) as table:
         assert table.version == 2
         assert vacuum(table, grace=0, now=4e9) == []
-    assert stored(spark, tmp_path) == [letter(1)]
+    assert stored(tmp_path) == [letter(1)]
 
 
-def test_a_table_that_was_never_committed_to_is_cleaned_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_was_never_committed_to_is_cleaned_too(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         assert vacuum(table, grace=0, now=4e9) == []
-        table.stage(frame(spark, [letter(1)]))
+        table.stage(held([letter(1)]))
         assert sum(each.size for each in vacuum(table, grace=1e9, now=0)) > 0
         assert files(tmp_path) == set()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.lakes import Row, frame, letter, note, opened, stored
 from restante.pipeline import laketable
+from restante.pipeline.laketable import LakeTable
 from restante.pipeline.vacuum import vacuum
+from support.effort import examples
+from support.pipeline.lakes import Row, contents, frame, held, letter, note, opened, stored
 
 DAYS = ["2026-11-01", "2026-11-02", "2026-11-03"]
 SOURCES = ["a", "b.c"]
@@ -69,15 +73,22 @@ def matches(row: Row, replace: dict[str, set[str | None]]) -> bool:
     return all((None if row[name] is None else str(row[name])) in values for name, values in replace.items())
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    phases=[Phase.explicit, Phase.generate],  # shrinking would take minutes
-    derandomize=True,
-)
+@examples(25)
 @given(st.lists(commits, min_size=1, max_size=4))
-def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(spark: SparkSession, made: list[Commit]) -> None:
+def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(made: list[Commit]) -> None:
+    committed(made, held, contents)
+
+
+@examples(2)
+@given(st.lists(commits, min_size=1, max_size=4))
+def test_so_it_is_where_spark_stages_and_reads(spark: SparkSession, made: list[Commit]) -> None:
+    committed(made, lambda stage: frame(spark, stage), lambda table: table.read(spark).toArrow())
+
+
+def committed(
+    made: list[Commit], staged: Callable[[list[Row]], DataFrame], read: Callable[[LakeTable], pa.Table]
+) -> None:
+    """Do the commits to a table and to a list of rows, and hold them against each other after each."""
     model: list[Row] = []
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(laketable, "CHECKPOINT", 2)
@@ -89,9 +100,9 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(spark: SparkSes
                 days = {str(row["day"]) for row in (*gone, *added)}
                 model = [row for row in model if row not in gone]
                 model = model + added
-                staged = [table.stage(frame(spark, stage)) for stage in commit.stages]
+                stages = [table.stage(staged(stage)) for stage in commit.stages]
                 version += 1
-                assert table.commit(staged, note=note(), replace=commit.replace) == version
+                assert table.commit(stages, note=note(), replace=commit.replace) == version
                 touched.append(sorted(days))
                 if commit.keep:
                     old = [row for row in model if str(row["day"]) < commit.keep]
@@ -101,6 +112,6 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(spark: SparkSes
                     touched += [[]] * bool(old)
                 if commit.vacuum:
                     vacuum(table, grace=0, now=4e9)
-                assert order(table.read(spark).toArrow().to_pylist()) == order(model)
+                assert order(read(table).to_pylist()) == order(model)
                 assert [each.days for each in table.notes()] == touched[::-1]
-            assert order(stored(spark, lake)) == order(model)
+            assert order(stored(lake)) == order(model)

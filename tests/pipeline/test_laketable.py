@@ -2,24 +2,44 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import CommitProperties
 from pyspark.sql import SparkSession
 
-from pipeline.lakes import LETTERS, add, frame, letter, note, opened, seen, stored
 from restante.errors import Misuse, StoreError
 from restante.pipeline import laketable
 from restante.pipeline.notes import Ledger, Mark, Note
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark import SparkError
+from support.pipeline.lakes import (
+    LETTERS,
+    Row,
+    add,
+    arrow,
+    by_spark,
+    contents,
+    frame,
+    held,
+    letter,
+    note,
+    opened,
+    rows,
+    seen,
+    stored,
+)
 
 
-def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def foreign(*rows: Row) -> pa.Table:
+    """Give rows to another program that writes to the lake."""
+    return pa.Table.from_pylist(list(rows), arrow(LETTERS))
+
+
+def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(tmp_path: Path) -> None:
     noted = Note(
         run="r1",
         table="letters",
@@ -30,7 +50,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(
         built={"other": 7},
     )
     with opened(tmp_path) as table:
-        staged = table.stage(frame(spark, [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]))
+        staged = table.stage(held([letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]))
         assert (staged.rows, staged.days) == (3, {"2026-11-01", "2026-11-02"})
         assert seen(tmp_path).version is None
         assert table.commit([staged], note=noted, transactions={"main": 4, "other": 2**40}) == 0
@@ -43,7 +63,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(
         days=["2026-11-01", "2026-11-02"],
     )
     assert [there.transaction(app) for app in ("main", "other", "none")] == [4, 2**40, None]
-    assert stored(spark, tmp_path) == [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
+    assert stored(tmp_path) == [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
     [log] = (tmp_path / "letters" / "_delta_log").iterdir()
     assert log.name == "00000000000000000000.json"
 
@@ -52,13 +72,27 @@ def test_a_table_that_has_no_commit_reads_as_no_rows(spark: SparkSession, tmp_pa
     with opened(tmp_path) as table:
         empty = table.read(spark)
         assert (empty.count(), empty.columns) == (0, [column.name for column in LETTERS.columns])
-        add(spark, table, [letter(1)])
+        add(table, [letter(1)])
         assert table.read(spark, {"day": ()}).schema == table.read(spark).schema == empty.schema
 
 
-def test_rows_are_found_by_partition(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_stages_what_is_committed_and_reads_it_of_all_partitions_or_some(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    meant = [letter(1), letter(2, source="b"), letter(3, hour=7), letter(4, day="2026-11-02", hour=7)]
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1), letter(2, source="b"), letter(3, hour=7), letter(4, day="2026-11-02", hour=7)])
+        staged = table.stage(frame(spark, meant))
+        assert (staged.rows, len(staged.files), staged.days) == (4, 4, {"2026-11-01", "2026-11-02"})
+        nothing = table.stage(frame(spark, []))
+        assert (nothing.rows, nothing.files) == (0, ())
+        table.commit([staged, nothing], note=note())
+    assert by_spark(spark, tmp_path) == stored(tmp_path) == meant
+    assert by_spark(spark, tmp_path, {"hour": {None, "7"}, "source": ["main"]}) == [meant[0], *meant[2:]]
+
+
+def test_rows_are_found_by_partition(tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(table, [letter(1), letter(2, source="b"), letter(3, hour=7), letter(4, day="2026-11-02", hour=7)])
     for where, ids in (
         ({}, [1, 2, 3, 4]),
         ({"day": {"2026-11-01"}}, [1, 2, 3]),
@@ -69,13 +103,13 @@ def test_rows_are_found_by_partition(spark: SparkSession, tmp_path: Path) -> Non
         ({"day": {"2026-11-03"}}, []),
         ({"source": ()}, []),
     ):
-        assert [row["id"] for row in stored(spark, tmp_path, where)] == ids, where
+        assert [row["id"] for row in stored(tmp_path, where)] == ids, where
         assert sum(file.rows for file in seen(tmp_path).files(where)) == len(ids)
 
 
-def test_files_know_their_partition_rows_and_size(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_know_their_partition_rows_and_size(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1), letter(2), letter(3, hour=0)])
+        add(table, [letter(1), letter(2), letter(3, hour=0)])
         for file, (hour, rows) in zip(
             sorted(table.files(), key=lambda file: file.rows), [("0", 1), (None, 2)], strict=True
         ):
@@ -84,13 +118,13 @@ def test_files_know_their_partition_rows_and_size(spark: SparkSession, tmp_path:
             assert file.path.parent.parent == tmp_path / "letters" / "day=2026-11-01" / "source=main"
 
 
-def test_a_replaced_day_is_the_new_rows_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_replaced_day_is_the_new_rows_and_nothing_else(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1), letter(2, source="b"), letter(3, day="2026-11-02")], run="r0")
-        assert add(spark, table, [letter(9)], replace={"day": {"2026-11-01"}}, run="r1") == 1
-        assert stored(spark, tmp_path) == [letter(3, day="2026-11-02"), letter(9)]
-        add(spark, table, [letter(8)], replace={"day": {"2026-11-02"}, "source": {"main"}}, run="r2")
-        assert stored(spark, tmp_path) == [letter(8), letter(9)]
+        add(table, [letter(1), letter(2, source="b"), letter(3, day="2026-11-02")], run="r0")
+        assert add(table, [letter(9)], replace={"day": {"2026-11-01"}}, run="r1") == 1
+        assert stored(tmp_path) == [letter(3, day="2026-11-02"), letter(9)]
+        add(table, [letter(8)], replace={"day": {"2026-11-02"}, "source": {"main"}}, run="r2")
+        assert stored(tmp_path) == [letter(8), letter(9)]
         assert [(each.run, each.days) for each in table.notes()] == [
             ("r2", ["2026-11-01", "2026-11-02"]),  # it was the second that lost a row
             ("r1", ["2026-11-01"]),
@@ -98,58 +132,57 @@ def test_a_replaced_day_is_the_new_rows_and_nothing_else(spark: SparkSession, tm
         ]
 
 
-def test_a_day_replaced_with_nothing_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_day_replaced_with_nothing_is_gone(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1), letter(3, day="2026-11-02")])
-        staged = table.stage(frame(spark, []))
+        add(table, [letter(1), letter(3, day="2026-11-02")])
+        staged = table.stage(held([]))
         assert (staged.rows, staged.files, staged.days) == (0, (), set())
         table.commit([staged], note=note(), replace={"day": {"2026-11-01"}})
-        assert stored(spark, tmp_path) == [letter(3, day="2026-11-02")]
+        assert stored(tmp_path) == [letter(3, day="2026-11-02")]
         table.commit(note=note(), replace={})
-        assert stored(spark, tmp_path) == []
+        assert stored(tmp_path) == []
         assert [each.days for each in table.notes()][:2] == [["2026-11-02"], ["2026-11-01"]]
         table.commit(note=note(), replace={"day": {"2026-11-01"}})  # there is no such day: that is well
         assert table.version == 3
 
 
-def test_a_commit_without_files_has_its_note_and_transaction(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_commit_without_files_has_its_note_and_transaction(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         assert table.commit(note=note("first"), transactions={"main": 1}) == 0
-        add(spark, table, [letter(1)], run="rows")
+        add(table, [letter(1)], run="rows")
         assert table.commit(note=note("third", marks={"": Mark(1, "a", 2, "b")}), transactions={"main": 9}) == 2
     there = seen(tmp_path)
     assert [each.run for each in there.notes()] == ["third", "rows", "first"]
     assert [each.run for each in there.notes(after=0)] == ["third", "rows"]
     assert [each.run for each in there.notes(after=2)] == []
     assert there.transaction("main") == 9
-    assert stored(spark, tmp_path) == [letter(1)]
+    assert stored(tmp_path) == [letter(1)]
 
 
-def test_several_stages_are_seen_at_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_several_stages_are_seen_at_once(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        parts = [table.stage(frame(spark, [letter(number)])) for number in range(3)]
+        parts = [table.stage(held([letter(number)])) for number in range(3)]
         assert seen(tmp_path).version is None
         table.commit(parts, note=note())
-        assert stored(spark, tmp_path) == [letter(number) for number in range(3)]
+        assert stored(tmp_path) == [letter(number) for number in range(3)]
         assert not list((tmp_path / "letters").glob("run-*"))
 
 
-def test_a_table_stays_as_it_was_when_it_was_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_stays_as_it_was_when_it_was_asked_for(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1)], run="old")
+        add(table, [letter(1)], run="old")
         before = seen(tmp_path)
-        add(spark, table, [letter(2)], run="new", replace={})
+        add(table, [letter(2)], run="new", replace={})
         assert (before.version, [each.run for each in before.notes()]) == (0, ["old"])
-        assert [row.id for row in before.read(spark).collect()] == [1]
+        assert rows(contents(before)) == [letter(1)]
 
 
 def test_columns_are_found_by_name_and_types_may_be_narrower(spark: SparkSession, tmp_path: Path) -> None:
-    rows = [letter(5)]
-    given = frame(spark, rows)
+    given = frame(spark, [letter(5)])
     turned = given.selectExpr("'x' AS more", *reversed(given.columns)).withColumn("id", given["id"].cast("INT"))
     with opened(tmp_path) as table:
         table.commit([table.stage(turned)], note=note())
-        assert stored(spark, tmp_path) == rows
+    assert stored(tmp_path) == [letter(5)]
 
 
 def test_rows_that_do_not_fit_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
@@ -160,17 +193,24 @@ def test_rows_that_do_not_fit_are_not_staged(spark: SparkSession, tmp_path: Path
             given.drop("weight"),
             given.withColumn("size", given["table"]),
             given.selectExpr("*", "1 AS id"),
+            given.withColumn("id", given["id"] + (2**63 - 1)),
         ):
             with pytest.raises(SparkError, match=r"\Athe rows for the table letters could not be made: [^\n]+\Z"):
                 table.stage(unfit)
-        broken = given.withColumn("id", given["id"] + (2**63 - 1))
-        with pytest.raises(SparkError, match="could not be made"):
-            table.stage(broken)
-        for column in ("seen", "day"):
-            with pytest.raises(
-                StoreError, match=f"a row for the table letters has no {column}: nothing was committed"
-            ):
-                table.stage(frame(spark, [letter(1), {**letter(2), column: None}]))
+        assert table.version is None
+        assert not list((tmp_path / "letters").glob("*"))
+
+
+def test_rows_without_a_value_that_the_table_needs_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
+    def refused(column: str) -> AbstractContextManager[object]:
+        return pytest.raises(StoreError, match=f"a row for the table letters has no {column}: nothing was committed")
+
+    with opened(tmp_path) as table:
+        for column in ("seen", "day", "source"):
+            with refused(column):
+                table.stage(held([letter(1), {**letter(2), column: None}]))
+        with refused("seen"):
+            table.stage(frame(spark, [letter(1), {**letter(2), "seen": None}]))
         assert table.version is None
         assert not list((tmp_path / "letters").glob("*"))
 
@@ -179,23 +219,22 @@ def test_a_foreign_commit_in_between_is_not_lost_and_its_rows_are_replaced_too(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1), letter(2, day="2026-11-02")], run="ours")
-        foreign = frame(spark, [letter(3), letter(4, day="2026-11-02")]).toArrow()
-        write_deltalake(tmp_path / "letters", foreign, mode="append", partition_by=list(LETTERS.partitions))
-        assert add(spark, table, [letter(9)], replace={"day": {"2026-11-01"}}, run="ours too") == 2
-        assert [row["id"] for row in stored(spark, tmp_path)] == [2, 4, 9]
-        [_, theirs, _] = table.notes()
-        assert (theirs.run, theirs.days) == ("", ["2026-11-01", "2026-11-02"])
-        assert theirs.finished > 0
+        add(table, [letter(1), letter(2, day="2026-11-02")], run="ours")
+        theirs = foreign(letter(3), letter(4, day="2026-11-02"))
+        write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
+        assert add(table, [letter(9)], replace={"day": {"2026-11-01"}}, run="ours too") == 2
+        found = [letter(2, day="2026-11-02"), letter(4, day="2026-11-02"), letter(9)]
+        assert by_spark(spark, tmp_path) == stored(tmp_path) == found
+        [_, between, _] = table.notes()
+        assert (between.run, between.days) == ("", ["2026-11-01", "2026-11-02"])
+        assert between.finished > 0
 
 
-def test_foreign_commits_without_end_are_told(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_commits_without_end_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1)])
+        add(table, [letter(1)])
         properly = laketable._open
-        theirs = frame(spark, [letter(3)]).toArrow()
+        theirs = foreign(letter(3))
 
         def interfere(folder: Path, meant: Table) -> DeltaTable | None:
             found = properly(folder, meant)
@@ -208,23 +247,23 @@ def test_foreign_commits_without_end_are_told(
             table.commit(note=note())
 
 
-def test_days_are_not_touched_by_rows_that_are_only_written_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_days_are_not_touched_by_rows_that_are_only_written_anew(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1)])
-        add(spark, table, [letter(2)])
+        add(table, [letter(1)])
+        add(table, [letter(2)])
         DeltaTable(tmp_path / "letters").optimize.compact()
     there = seen(tmp_path)
     assert (there.version, len(there.files())) == (2, 1)
     assert [each.run for each in there.notes()] == ["r", "r"]
-    assert stored(spark, tmp_path) == [letter(1), letter(2)]
+    assert stored(tmp_path) == [letter(1), letter(2)]
 
 
 def test_notes_outlive_checkpoints_and_everybody_who_cleans_logs(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(laketable, "CHECKPOINT", 3)
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1)], run="0", transactions={"a": 1})
+        add(table, [letter(1)], run="0", transactions={"a": 1})
         for number in range(1, 8):
             table.commit(note=note(str(number)), transactions={"a": number})
     log = tmp_path / "letters" / "_delta_log"
@@ -240,24 +279,24 @@ def test_notes_outlive_checkpoints_and_everybody_who_cleans_logs(
     there = seen(tmp_path)
     assert [each.run for each in there.notes()] == [str(number) for number in reversed(range(8))]
     assert there.transaction("a") == 7
-    assert stored(spark, tmp_path) == [letter(1)]
+    assert stored(tmp_path) == [letter(1)]
 
 
-def test_old_days_are_dropped_at_once_and_do_not_count_as_touched(spark: SparkSession, tmp_path: Path) -> None:
+def test_old_days_are_dropped_at_once_and_do_not_count_as_touched(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(day, day=f"2026-11-0{day}") for day in (1, 2, 3, 4)])
+        add(table, [letter(day, day=f"2026-11-0{day}") for day in (1, 2, 3, 4)])
         assert table.keep("2026-11-03", note("keep")) == 2
         assert table.version == 1
-        assert [row["day"].day for row in stored(spark, tmp_path)] == [3, 4]
+        assert [row["day"].day for row in stored(tmp_path)] == [3, 4]
         assert table.keep("2026-11-03", note("again")) == 0
         assert table.version == 1
         newest = next(table.notes())
         assert (newest.run, newest.kept, newest.days) == ("keep", "2026-11-03", [])
 
 
-def test_a_table_with_other_columns_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1)])
+        add(table, [letter(1)])
     for other in (
         LETTERS._replace(columns=LETTERS.columns[1:]),
         LETTERS._replace(columns=(*LETTERS.columns, Column("more", "INT", "", null=True))),
@@ -272,16 +311,18 @@ def test_a_table_with_other_columns_is_refused(spark: SparkSession, tmp_path: Pa
 def test_a_table_without_partitions_is_replaced_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
     whole = Table("whole", "thing", (Column("id", "BIGINT", ""), Column("day", "DATE", "")), ())
     with opened(tmp_path, whole) as table:
-        for rows in ([letter(1), letter(2)], [letter(3)], []):
-            staged = table.stage(frame(spark, rows, whole))
-            table.commit([staged], note=note(), replace={})
-            assert [row.id for row in table.read(spark).orderBy("id").collect()] == [row["id"] for row in rows]
+        for given in ([], [letter(1), letter(2)], [letter(3)]):
+            table.commit([table.stage(held(given, whole))], note=note(), replace={})
+            assert contents(table).column("id").to_pylist() == [row["id"] for row in given]
+        assert [row.id for row in table.read(spark).collect()] == [3]
+        table.commit([table.stage(frame(spark, [], whole))], note=note(), replace={})
+        assert table.files() == []
 
 
-def test_the_log_says_what_delta_readers_need(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_log_says_what_delta_readers_need(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1), letter(2, hour=3)], run="r1", finished=1_795_000_000.5)
-        add(spark, table, [], replace={"hour": {"3"}}, finished=1_795_000_001.5)
+        add(table, [letter(1), letter(2, hour=3)], run="r1", finished=1_795_000_000.5)
+        add(table, [], replace={"hour": {"3"}}, finished=1_795_000_001.5)
     log = tmp_path / "letters" / "_delta_log"
     lines = [json.loads(line) for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines()]
     [protocol] = [line["protocol"] for line in lines if "protocol" in line]
@@ -298,14 +339,14 @@ def test_the_log_says_what_delta_readers_need(spark: SparkSession, tmp_path: Pat
     assert lines[0]["commitInfo"]["restante"]["run"] == "r1"
 
 
-def test_a_foreign_file_out_of_its_folder_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_foreign_file_out_of_its_folder_is_told(tmp_path: Path) -> None:
     from deltalake import Schema
     from deltalake.transaction import AddAction
 
     from restante.pipeline import columns
 
     with opened(tmp_path) as table:
-        add(spark, table, [letter(1)])
+        add(table, [letter(1)])
         theirs = AddAction(
             "day=2026-11-01/source=main/hour=1/x.parquet",
             1,

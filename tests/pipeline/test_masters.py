@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,11 +21,14 @@ from pyspark.sql import SparkSession
 from restante.pipeline import jvm
 from restante.pipeline.schemas import CLEAN
 from restante.pipeline.tables import BUILDS
+from support.pipeline.busy_week import DAY, busy_week
+from support.pipeline.lakes import held
+from support.pipeline.runs import ENVIRONMENT, LakeWorld, Row
+from support.pipeline.tables import dicts
 
-from .runs import ENVIRONMENT, Row, World
-from .tables import frame
-from .world import DAY
-from .world import world as rows
+pytestmark = pytest.mark.thorough
+"""In a quick run test_session.py shows what a master and a Connect server are asked for, and test_writing.py that
+Spark's own writer, which both go by, makes the same files."""
 
 NOW: Final = DAY + timedelta(days=7)
 """When the rows of that world are past: days that are not over for anybody yet are not built."""
@@ -35,20 +38,20 @@ PATIENCE: Final = 600.0
 
 
 @pytest.fixture(scope="module")
-def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeWorld:
     """A lake with some of everything, not built yet."""
-    world = World(spark, tmp_path_factory.mktemp("masters"))
+    world = LakeWorld(spark, tmp_path_factory.mktemp("masters"))
     with world.run() as run:
-        for name, values in rows(Random(3), 100).items():
+        for name, values in busy_week(Random(3), 100).items():
             if name in CLEAN:
                 table = run.lake.table(CLEAN[name])
-                staged = table.stage(frame(spark, name, values).repartition(3))
-                table.commit([staged], note=world.note(name))
+                parts = [table.stage(held(dicts(name, values[part::3]), table.table)) for part in range(3)]
+                table.commit(parts, note=world.note(name))
     return world
 
 
 @pytest.fixture(scope="module")
-def expected(here: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
+def expected(here: LakeWorld, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     """The built tables as the session of all tests makes them."""
     world = copied(here, tmp_path_factory.mktemp("here"))
     world.build()
@@ -56,34 +59,36 @@ def expected(here: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def test_executors_of_their_own_build_the_same_tables(
-    here: World, expected: dict[str, list[Row]], tmp_path: Path
+    here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
 ) -> None:
     world = copied(here, tmp_path)
     build(world, "--master", "local-cluster[2,1,1024]")
     assert built(world) == expected
 
 
-def test_spark_connect_builds_the_same_tables(here: World, expected: dict[str, list[Row]], tmp_path: Path) -> None:
+def test_spark_connect_builds_the_same_tables(
+    here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
+) -> None:
     world = copied(here, tmp_path)
-    with connect_server(tmp_path) as port:
+    with connect_server() as port:
         build(world, "--remote", f"sc://127.0.0.1:{port}")
     assert built(world) == expected
 
 
-def copied(world: World, folder: Path) -> World:
+def copied(world: LakeWorld, folder: Path) -> LakeWorld:
     shutil.copytree(world.path, folder / "lake")
-    copy = World(world.spark(), folder)
+    copy = LakeWorld(world.spark(), folder)
     copy.now = NOW.timestamp()
     return copy
 
 
-def built(world: World) -> dict[str, list[Row]]:
+def built(world: LakeWorld) -> dict[str, list[Row]]:
     found = {name: world.rows(name) for name in BUILDS}
     assert all(found.values()), "a table without rows shows nothing"
     return found
 
 
-def build(world: World, *where: str) -> None:
+def build(world: LakeWorld, *where: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "restante", "pipeline", "build", "--lake", str(world.path), *where],
         env=ENVIRONMENT,
@@ -96,15 +101,12 @@ def build(world: World, *where: str) -> None:
 
 
 @contextmanager
-def connect_server(folder: Path) -> Iterator[int]:
+def connect_server() -> Iterator[int]:
     """Run a Spark Connect server with two cores; give its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
     home = Path(pyspark.__file__).parent
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.port": "0",
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
@@ -115,20 +117,27 @@ def connect_server(folder: Path) -> Iterator[int]:
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
     ]
     environment = ENVIRONMENT | {"JAVA_HOME": str(jvm.home()), "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
-    with (folder / "connect.log").open("wb") as log:
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        hang = threading.Timer(PATIENCE, server.kill)
+        hang.start()
         try:
-            end = time.monotonic() + PATIENCE
-            while not answers(port):
-                assert server.poll() is None, (folder / "connect.log").read_text()
-                assert time.monotonic() < end, "it does not listen"
-                time.sleep(0.1)
+            port = port_of(server)
+            assert server.stdout is not None
+            threading.Thread(target=server.stdout.read).start()  # what it says more, it can say
             yield port
         finally:
+            hang.cancel()
             server.kill()
-            server.wait()
 
 
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def port_of(server: subprocess.Popen[str]) -> int:
+    """Wait until it has logged the port on which it listens."""
+    assert server.stdout is not None
+    said = []
+    for line in server.stdout:
+        said.append(line)
+        if found := re.search(r"Spark Connect server started at: \S+:(\d+)", line):
+            return int(found[1])
+    raise AssertionError("".join(said))

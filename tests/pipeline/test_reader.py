@@ -6,16 +6,17 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from pipeline.servers import T0, TABLES, TERMS, alter, client, current, drained, mailbox, nameplate, ours
 from restante.pipeline.schemas import CLEAN
-from restante.pipeline.sources import Span, recognise
-from restante.pipeline.sources.reader import ROWS
+from restante.pipeline.sources import Part, Span, reader, recognise
+from restante.pipeline.sources.reader import ROWS, UsageReader
 from restante.pipeline.sources.rows import FAULT
 from restante.pipeline.sources.usage import Usage
-from takeover.sources import Their
+from support.mailbox.reference_sources import Their
+from support.pipeline.servers import T0, TABLES, TERMS, alter, client, current, drained, mailbox, nameplate, ours
 
 MANY = 2 * ROWS + 50_000
 
@@ -92,6 +93,33 @@ def test_what_is_to_be_replaced_by_nothing_has_no_rows(spark: SparkSession, tmp_
             assert opened.rows(spark, span).count() == 0
 
 
+def test_each_task_has_so_many_rows_wherever_ids_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ours(tmp_path / "data", *(nameplate(number) for number in range(20))) as server:
+        server.forget(T0 + 2)
+        alter(server.file, "DELETE FROM usage_nameplates WHERE id BETWEEN 8 AND 12")
+        with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened:
+            assert isinstance(opened, Usage)
+            span = span_of(opened, "nameplates")
+            assert [tuple(each.value) for each in UsageReader(opened.job(span)).partitions()] == [(1, 20)]
+            monkeypatch.setattr(reader, "ROWS", 5)
+            partitions = UsageReader(opened.job(span)).partitions()
+            assert [tuple(each.value) for each in partitions] == [(1, 12), (13, 17), (18, 20)]
+            assert [row["id"] for row in drained(opened, span)] == [*range(3, 8), *range(13, 21)]
+
+
+def test_the_tasks_are_done_beside_one_another_each_once(spark: SparkSession, tmp_path: Path) -> None:
+    with (
+        ours(tmp_path / "data", *(nameplate(number) for number in range(20))),
+        recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened,
+    ):
+        assert isinstance(opened, Usage)
+        parts = (Part("", 1, 7), Part("", 8, 17), Part("", 18, 20))
+        frame = opened.rows(spark, span_of(opened, "nameplates")._replace(parts=parts))
+        found = frame.select("id", F.spark_partition_id().alias("task")).collect()
+    assert sorted(tuple(row) for row in found) == [(id_, (id_ > 7) + (id_ > 17)) for id_ in range(1, 21)]
+
+
+@pytest.mark.thorough
 def test_many_rows_are_read_by_several_tasks_each_once(spark: SparkSession, tmp_path: Path) -> None:
     their = Their(tmp_path / "their")
     their.stop()

@@ -7,10 +7,12 @@ from collections import Counter, defaultdict
 from importlib.metadata import version
 from pathlib import Path
 
-from interop.scene import Scene
-from interop.servers import Reference, Restante, Server
-from pipeline.runs import Row, World
+from restante.pipeline.building import build
+from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.timing import PHASES
+from support.mailbox.scene import Scene
+from support.mailbox.servers import Reference, Restante, Server
+from support.pipeline.runs import LakeWorld, Row
 
 APP = "lothar.com/wormhole/text-or-file-xfer"
 
@@ -23,7 +25,7 @@ ROUNDING_US = 2
 """Of the sum of its parts: each time is a whole microsecond, and the wire's another's than the trace's."""
 
 
-async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: World, tmp_path: Path) -> None:
+async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: LakeWorld, tmp_path: Path) -> None:
     (tmp_path / "bytecode").mkdir()
     trace = tmp_path / "trace.jsonl"
 
@@ -44,8 +46,8 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Worl
     )
     assert [each.failure for each in taken] == [""] * len(taken)
     assert world.version("quarantine") is None
-    for table in ("outcomes", "versions", "timing"):
-        world.build(only=table)
+    with world.run() as run:
+        build(run, builds={name: BUILDS[name] for name in ("outcomes", "versions", "timing")})
 
     ended = Counter((row["source"], row["kind"]) for row in world.rows("outcomes") for _ in range(row["ended"]))
     assert ended == Counter(

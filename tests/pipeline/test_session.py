@@ -1,15 +1,43 @@
+"""The session of Spark: what is asked for, and what is said where it cannot be had."""
+
+from __future__ import annotations
+
+import os
+import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark import SparkConf
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from restante.errors import RestanteError
-from restante.pipeline.spark import COLLECTOR, JAVA_READS, counter, java_options, session
+from restante.pipeline import jvm
+from restante.pipeline import spark as spark_module
+from restante.pipeline.spark import (
+    COLLECTOR,
+    CONTEXT,
+    HERE,
+    JAVA_READS,
+    MEMORY,
+    PATIENT,
+    SETTINGS,
+    SparkError,
+    counter,
+    java_options,
+    local,
+    session,
+)
+from support.bounds import BOUND
+from support.pipeline.runs import ENVIRONMENT
 
 SERIAL = "-XX:+UseSerialGC"
 
@@ -34,25 +62,145 @@ def test_where_spark_cannot_be_had_it_is_said_at_once(given: dict[str, Any], wor
     assert str(refusal.value) == words
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"master": "nonsense"}, "Master must either be yarn or start with spark, k8s, or local"),
-        ({"settings": {"spark.driver.memory": "12x"}}, "Invalid maximum heap size: -Xmx12x"),
-    ],
-)
-def test_what_java_said_is_told_in_one_line(given: dict[str, object], words: str) -> None:
-    code = f"""
+TOLD = """
 from restante.errors import RestanteError
 from restante.pipeline.spark import session
-try:
-    with session(**{given}): pass
-except RestanteError as error:
-    print(error)
+for given in ({"settings": {"spark.driver.memory": "12x"}}, {"master": "nonsense"}):
+    try:
+        with session(**given): pass
+    except RestanteError as error:
+        print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert words in done.stdout
-    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+def test_what_java_said_is_told_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TOLD], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=600
+    )
+    memory, master = done.stdout.splitlines()
+    assert "Invalid maximum heap size: -Xmx12x" in memory
+    assert "Master must either be yarn or start with spark, k8s, or local" in master
+    assert done.stderr == ""
+
+
+class Asked(Exception):  # noqa: N818 - it is no error
+    """Raised where a Java would be started."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
+    """Give the settings with which a session would be begun."""
+    found: list[dict[str, str]] = []
+
+    def launch(conf: SparkConf, _popen: object) -> NoReturn:
+        found.append(dict(conf.getAll()))
+        raise Asked
+
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr(jvm, "home", lambda: Path("/java"))
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
+
+    def begin(*given: str, **others: dict[str, str]) -> dict[str, str]:
+        with pytest.raises(Asked), session(*given, settings=others.get("settings")):
+            pass
+        assert (os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"]) == ("/java", sys.executable)
+        return found.pop()
+
+    return begin
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
+    asked: Callable[..., dict[str, str]], master: str
+) -> None:
+    conf = asked(master, settings={"spark.driver.extraJavaOptions": "-Dx=1", "spark.sql.shuffle.partitions": "7"})
+    assert conf.items() >= (SETTINGS | CONTEXT | HERE).items()
+    assert (conf["spark.master"], conf["spark.driver.memory"]) == (master, MEMORY)
+    assert conf["spark.sql.shuffle.partitions"] == "7", "what is given comes first"
+    assert conf["spark.driver.extraJavaOptions"].split()[-2:][0] == "-Dx=1"
+    assert PATIENT in conf["spark.driver.extraJavaOptions"]
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("master", ["spark://{}", "spark://127.0.0.1:1,{}", "k8s://https://somewhere", "yarn"])
+def test_a_master_elsewhere_is_asked_for_as_the_operator_set_it_up(
+    asked: Callable[..., dict[str, str]], master: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        named = master.format(f"127.0.0.1:{there.getsockname()[1]}")
+        conf = asked(named)
+    assert conf["spark.master"] == named
+    assert conf.items() >= (SETTINGS | CONTEXT).items()
+    assert not conf.keys() & (HERE | {"spark.driver.memory": "", "spark.sql.shuffle.partitions": ""}).keys()
+    assert PATIENT not in conf["spark.driver.extraJavaOptions"]
+
+
+class Connected:
+    """Stands for a session of a Spark Connect server."""
+
+    def __init__(self) -> None:
+        self.conf = self
+        self.told: dict[str, str] = {}
+        self.stopped = 0
+
+    def set(self, name: str, value: str) -> None:
+        self.told[name] = value
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def test_a_connect_server_gives_a_session_with_our_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Connected()
+    addresses = []
+
+    def create(builder: Any) -> Connected:
+        addresses.append(builder._options["spark.remote"])
+        return given
+
+    monkeypatch.setattr(SparkSession.Builder, "create", create)
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        address = f"sc://127.0.0.1:{there.getsockname()[1]}"
+        with session(remote=address) as found:
+            assert cast(object, found) is given
+            assert (given.told, given.stopped) == (SETTINGS, 0)
+            assert not local(found)
+            assert counter(found, "anything")() is None
+    assert addresses == [address]
+    assert given.stopped == 1
+
+
+def test_a_connect_server_that_gives_no_session_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(_builder: object) -> NoReturn:
+        raise PySparkException("java.lang.Error: it is full\nand more")
+
+    monkeypatch.setattr(SparkSession.Builder, "create", create)
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        address = f"sc://127.0.0.1:{there.getsockname()[1]}"
+        with (
+            pytest.raises(SparkError, match=f"server at {address} gives no session: it is full$"),
+            session(remote=address),
+        ):
+            pass
+
+
+def test_the_port_of_a_server_that_names_none_is_spark_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[str, int]] = []
+    monkeypatch.setattr(spark_module, "_answers", lambda host, port: found.append((host, port)))
+    cases: tuple[dict[str, Any], ...] = ({"remote": "sc://there"}, {"master": "spark://there"})
+    for given in cases:
+        with pytest.raises(SparkError), session(**given):
+            pass
+    assert found == [("there", 15002), ("there", 7077)]
+
+
+@pytest.mark.parametrize(
+    ("master", "here"),
+    [("local", True), ("local[*]", True), ("local[2]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)],
+)
+def test_only_a_local_master_s_workers_are_this_process_s_children(master: str, here: bool) -> None:
+    assert local(cast(SparkSession, SimpleNamespace(_sc=SimpleNamespace(master=master)))) is here
 
 
 def test_garbage_is_collected_by_all_cores_or_as_the_environment_or_a_setting_says() -> None:
@@ -66,22 +214,32 @@ def test_the_tasks_of_what_runs_are_told_of_each_thread_by_itself(spark: SparkSe
     idle = counter(spark, "idle")
     spark.range(0, 8, 1, 4).selectExpr("sum(id)").collect()
 
-    def work() -> set[tuple[int, int] | None]:
+    def work() -> bool:
+        """Run queries until one was seen before any of its four tasks was done."""
         count = counter(spark, "work")
-        query = spark.range(0, 100_000_000, 1, 4).selectExpr("max(hash(id))")
+        query = spark.range(0, 1_000_000, 1, 4).selectExpr("max(hash(id))")
+        found, over = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            while not over.is_set():
+                if count() == (0, 4):
+                    found.set()
+
         with ThreadPoolExecutor(1) as watchers:
-            over = threading.Event()
-            watched = watchers.submit(lambda: {count() for _ in iter(over.is_set, True)})
-            query.collect()
+            watched = watchers.submit(watch)
+            end = time.monotonic() + BOUND
+            while not found.is_set() and time.monotonic() < end:
+                query.collect()
             over.set()
-            return watched.result()
+            watched.result()
+        return found.is_set()
 
     with ThreadPoolExecutor(1) as pool:
         busy = pool.submit(work)
         seen = set()
         while not busy.done():
             seen.add(idle())
-    assert (0, 4) in busy.result()
+    assert busy.result()
     assert seen == {(0, 0)}
     spark.sparkContext.setJobGroup("", "")
 

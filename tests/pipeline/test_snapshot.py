@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sqlite3
 import threading
@@ -9,15 +10,17 @@ import time
 from collections import namedtuple
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.servers import T0, TERMS, Ours, mailbox, nameplate
-from restante.pipeline.sources import SourceError, recognise
+from restante.pipeline.sources import SourceError, recognise, usage
 from restante.pipeline.sources.snapshot import PACES, TRIES, snapshot
-from takeover.sources import Their
+from support.bounds import BOUND
+from support.mailbox.reference_sources import Their
+from support.pipeline.servers import T0, TERMS, Ours, mailbox, nameplate
 
 
 def filled(file: Path, rows: int, *, wal: bool = False) -> sqlite3.Connection:
@@ -80,6 +83,14 @@ def test_a_database_that_is_written_to_all_the_while_is_given_up(
     assert list((tmp_path / "s").iterdir()) == []
 
 
+@pytest.fixture
+def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each step take half a millisecond, however busy the machine is."""
+    clock = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) / 2000)
+
+
+@pytest.mark.usefixtures("fast_disk")
 def test_a_small_database_is_copied_however_often_it_is_written_to(tmp_path: Path) -> None:
     with closing(filled(tmp_path / "d", 5_000)) as server:
 
@@ -175,94 +186,115 @@ def test_a_scratch_that_cannot_be_made_is_said_to_be_so(tmp_path: Path) -> None:
 
 # ── beside live servers ──────────────────────────────────────────────────────────────────────────
 
-SLOWEST = 0.1
-"""Seconds that a commit may be delayed by a copy."""
+
+def their_usage(folder: Path) -> Their:
+    """Give the reference server on a usage database of over 4 MiB; nobody waits for a lock of it."""
+    Their(folder).stop()
+    with closing(sqlite3.connect(folder / "usage.sqlite")) as database:
+        row = "INSERT INTO client_versions VALUES (?, 'side', ?, 'python', '0.24.0')"
+        database.executemany(row, ((f"app-{'x' * 300}-{number}", T0 + number) for number in range(6_000)))
+        database.commit()
+    assert (folder / "usage.sqlite").stat().st_size > 4 << 20
+    their = Their(folder)
+    their._usage_db.execute("PRAGMA busy_timeout = 0")
+    return their
+
+
+@pytest.mark.usefixtures("fast_disk")
+def test_whenever_a_copy_rests_the_reference_server_commits_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    their, commits = their_usage(tmp_path), itertools.count(1)
+    monkeypatch.setattr(
+        usage, "snapshot", partial(snapshot, sleep=lambda _: their.bind("side", T0 + 10_000 + next(commits)))
+    )
+    with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, TERMS) as opened:
+        span = opened.span("client_versions", {})
+    done = next(commits) - 1
+    assert 2 <= done <= len(TRIES)  # each made the copy begin anew
+    assert span
+    assert span.counted == 6_000 + done
+    their.stop()
+
+
+def test_whenever_a_copy_rests_our_server_commits_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, commits = Ours(tmp_path / "data"), itertools.count(1)
+    server.write(*(mailbox(number, app_id="x" * 300) for number in range(6_000)))
+    monkeypatch.setattr(usage, "snapshot", partial(snapshot, sleep=lambda _: server.write(nameplate(next(commits)))))
+    with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened:
+        mailboxes, nameplates = opened.span("mailboxes", {}), opened.span("nameplates", {})
+    done = next(commits) - 1
+    assert done >= 5  # 2 MB in steps of 256 KiB
+    assert mailboxes
+    assert mailboxes.counted == 6_000
+    assert nameplates is None, "the copy is of the moment at which it was begun"
+    server.close()
 
 
 class Writer(threading.Thread):
-    """A server's thread: it commits again and again, and times each."""
+    """A server's thread, which commits again and again."""
 
-    def __init__(self, commit: Callable[[int], Any], most: int) -> None:
+    def __init__(self, commit: Callable[[int], Any]) -> None:
         super().__init__()
-        self._commit, self._most = commit, most
-        self.seconds: list[float] = []
+        self._commit = commit
+        self.commits = 0
         self.error: BaseException | None = None
-        self.done = threading.Event()
+        self.over = threading.Event()
 
     def run(self) -> None:
         try:
-            while not self.done.is_set() and len(self.seconds) < self._most:
-                begun = time.perf_counter()
-                self._commit(len(self.seconds))
-                self.seconds.append(time.perf_counter() - begun)
-                self.done.wait(0.03)
+            while not self.over.wait(0.03):
+                self._commit(self.commits)
+                self.commits += 1
         except BaseException as error:  # noqa: BLE001 - the test tells it
             self.error = error
 
 
-def delay(alone: list[float], beside: list[float]) -> float:
-    """How much longer the slowest commit took than the slowest without a copy: disks have their own moods."""
-    return max(beside) - max(alone)
+def beside(commit: Callable[[int], Any], copy: Callable[[], Any]) -> None:
+    """Make copies beside a writer until it has made thirty commits; none of them may fail."""
+    writer = Writer(commit)
+    writer.start()
+    end = time.monotonic() + BOUND
+    try:
+        while writer.commits < 30 and writer.error is None:
+            assert time.monotonic() < end, "thirty commits take this long"
+            copy()
+    finally:
+        writer.over.set()
+        writer.join()
+    assert writer.error is None
 
 
-def watched(commit: Callable[[int], Any], work: Callable[[], Any]) -> float:
-    """Do something beside a writer; give by how much its commits were delayed."""
-    for attempt in range(3):  # other work on the machine delays commits too
-        alone = Writer(commit, 100)
-        alone.start()
-        alone.join()
-        beside = Writer(commit, 10_000)
-        beside.start()
-        work()
-        beside.done.set()
-        beside.join()
-        assert alone.error is None
-        assert beside.error is None
-        assert len(beside.seconds) > 10, "it wrote all the while"
-        found = delay(alone.seconds, beside.seconds)
-        if found < SLOWEST or attempt == 2:
-            return found
-    raise AssertionError
-
-
-def test_no_commit_of_the_reference_server_waits_for_a_copy(tmp_path: Path) -> None:
-    Their(tmp_path).stop()
-    with closing(sqlite3.connect(tmp_path / "usage.sqlite")) as database:
-        row = "INSERT INTO client_versions VALUES (?, 'side', ?, 'python', '0.24.0')"
-        database.executemany(row, ((f"app-{'x' * 300}-{number}", T0 + number) for number in range(6_000)))
-        database.commit()
-    assert (tmp_path / "usage.sqlite").stat().st_size > 4 << 20
-    servers: dict[int, Their] = {}
+def test_no_commit_of_the_reference_server_fails_beside_copies(tmp_path: Path) -> None:
+    their_usage(tmp_path).stop()
+    servers: list[Their] = []
+    counts: list[int] = []
 
     def bind(number: int) -> None:
-        mine = servers.setdefault(threading.get_ident(), None) or Their(tmp_path)  # type: ignore[arg-type]
-        servers[threading.get_ident()] = mine
-        mine.bind("side", T0 + number)
-
-    counts = []
+        if not servers:
+            servers.append(Their(tmp_path))  # of the thread that uses it
+        servers[0].bind("side", T0 + number)
 
     def copy() -> None:
-        for _ in range(8):
-            with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, TERMS) as opened:
-                span = opened.span("client_versions", {})
-                assert span
-                counts.append(span.counted)
+        with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, TERMS) as opened:
+            span = opened.span("client_versions", {})
+            assert span
+            counts.append(span.counted)
 
-    assert watched(bind, copy) < SLOWEST
+    beside(bind, copy)
     assert counts == sorted(counts)
     assert counts[-1] > 6_000
 
 
-def test_no_commit_of_our_server_waits_for_a_copy(tmp_path: Path) -> None:
+def test_no_commit_of_our_server_fails_beside_copies(tmp_path: Path) -> None:
     server = Ours(tmp_path / "data")
-    server.write(*(mailbox(number, app_id="x" * 300) for number in range(20_000)))
+    server.write(*(mailbox(number, app_id="x" * 300) for number in range(6_000)))
 
     def copy() -> None:
-        for _ in range(8):
-            with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened:
-                span = opened.span("mailboxes", {})
-                assert span
-                assert span.counted == 20_000
+        with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened:
+            span = opened.span("mailboxes", {})
+            assert span
+            assert span.counted == 6_000
 
-    assert watched(lambda number: server.write(nameplate(number)), copy) < SLOWEST
+    beside(lambda number: server.write(nameplate(number)), copy)
     server.close()

@@ -5,19 +5,21 @@ import os
 import pty
 import subprocess
 import sys
+import threading
+from subprocess import PIPE
 
 import pytest
 
 from restante.pipeline.steps import Steps
+from support.bounds import BOUND
 
 CODE = """
-import time
-from restante.pipeline.steps import EVERY, Steps
+from restante.pipeline.steps import Steps
 steps = Steps("build")
 with steps.step("outcomes", lambda: (3, 8)) as step:
-    time.sleep(3 * EVERY)
+    input()
     step.so_far("31 of 365 days")
-    time.sleep(3 * EVERY)
+    input()
     step.done("365 days")
 """
 
@@ -37,38 +39,51 @@ def test_a_step_that_fails_says_nothing_of_being_done(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
 
 
-def shown(code: str) -> str:
-    """Run code on a terminal of its own, and give what that was sent."""
+def shown(code: str, *steps: tuple[str, ...]) -> str:
+    """Run code on a terminal of its own, and give what that was sent.
+
+    The code goes on with its next step when all words of the one before it have been shown.
+    """
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", code], stderr=theirs, env=os.environ | {"COLUMNS": "100"}
+        [sys.executable, "-c", code], stdin=PIPE, stderr=theirs, env=os.environ | {"COLUMNS": "100"}, bufsize=0
     ) as process:
         os.close(theirs)
+        hang = threading.Timer(BOUND, process.kill)
+        hang.start()
+        coming = list(steps)
         said = b""
         try:
             while chunk := os.read(ours, 4096):
                 said += chunk
+                if coming and all(words.encode() in said for words in coming[0]):
+                    del coming[0]
+                    assert process.stdin is not None
+                    process.stdin.write(b"\n")
         except OSError:  # the other end is closed
             pass
-        assert process.wait() == 0
+        assert process.wait() == 0, f"{coming} was not shown: {said!r}"
+        hang.cancel()
     os.close(ours)
     return said.decode()
 
 
 def test_a_terminal_shows_the_step_that_goes_on_and_its_tasks() -> None:
-    said = shown(CODE)
-    assert "outcomes \u00b7 task 3 of 8" in said
-    assert "outcomes \u00b7 31 of 365 days \u00b7 task 3 of 8" in said
+    said = shown(CODE, ("outcomes \u00b7 task 3 of 8",), ("outcomes \u00b7 31 of 365 days \u00b7 task 3 of 8",))
     assert "build: outcomes: 365 days, " in said
 
 
 TWO = """
-import threading, time
-from restante.pipeline.steps import EVERY, Steps
+import threading
+from restante.pipeline.steps import Steps
 steps = Steps("build")
+shown = threading.Event()
 def work(name, tasks):
     with steps.step(name, lambda: tasks) as step:
-        time.sleep(4 * EVERY)
+        if name == "outcomes":
+            input()
+            shown.set()
+        shown.wait()
         step.done("a day")
 other = threading.Thread(target=work, args=("durations", (1, 9)))
 other.start()
@@ -78,8 +93,6 @@ other.join()
 
 
 def test_a_terminal_shows_steps_that_go_on_beside_one_another() -> None:
-    said = shown(TWO)
-    for words in ("outcomes \u00b7 task 3 of 8", "durations \u00b7 task 1 of 9"):
-        assert words in said
+    said = shown(TWO, ("outcomes \u00b7 task 3 of 8", "durations \u00b7 task 1 of 9"))
     for words in ("build: outcomes: a day, ", "build: durations: a day, "):
         assert said.count(words) == 1

@@ -1,31 +1,216 @@
-"""Built tables: case by case, and what holds for all of them."""
+"""Built tables: case by case, and what holds for all of them.
+
+A Spark job costs a second, whatever it reads. So one job builds all cases of a table, each on days or at sources of
+its own, and each test compares the rows of its case.
+"""
+
+from __future__ import annotations
 
 import json
-import random
 from collections import Counter
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
+from functools import cache
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import CLEAN
 from restante.pipeline.tables import BUILDS
-
-from .oracles import ORACLES
-from .tables import CASES, TABLES, built, collected, frame, rows
-from .world import DAY, world
+from restante.pipeline.tables.commonest import KEPT
+from support.effort import rounds
+from support.pipeline.busy_week import DAY, busy_week, crowd
+from support.pipeline.oracles import ORACLES
+from support.pipeline.tables import (
+    CASES,
+    TABLES,
+    Values,
+    apart,
+    assert_adds_up,
+    built,
+    collected,
+    dicts,
+    frame,
+    parted,
+    rows,
+)
 
 FOLDERS = sorted(path for path in CASES.glob("*/*") if path.is_dir())
+REACHING = [name for name, build in BUILDS.items() if any(map(any, build.reach.values()))]
+"""Tables of which a day is made of other days' rows too."""
+
+PLACED = [name for name, build in BUILDS.items() if build.placed]
+NAMED = ["outcomes", "durations", "versions"]
+"""Tables that have strangers' names."""
+
+DAYS = (DAY.date(), DAY.date() - timedelta(2))
+LEFT_OUT = DAY.date() - timedelta(1)
+"""A day that is not asked for where days are built apart from others."""
+
+Inputs = Mapping[str, Sequence[Values]]
 
 
-@pytest.mark.parametrize("case", FOLDERS, ids=lambda case: f"{case.parent.name}: {case.name}")
-def test_a_case_gives_the_rows_that_it_expects(spark: SparkSession, case: Path) -> None:
-    name = case.parent.name
-    written = {file.stem: json.loads(file.read_text()) for file in case.glob("*.json")}
-    expected = rows(name, written.pop("expected"))
-    got = built(spark, name, {table: rows(table, each) for table, each in written.items()})
-    assert got == Counter(expected)
+class Split(NamedTuple):
+    """How a table's input comes."""
+
+    seed: int
+    parts: int
+
+
+IN_ORDER = Split(0, 1)
+SPLITS = [Split(seed, parts) for seed, parts in ((1, 3), (2, 2), (3, 5), (4, 8))][: rounds(1, 4)]
+"""Shuffled; and then each of a table's stages has so many tasks, however few rows there are."""
+
+
+def written(case: Path) -> tuple[Inputs, Counter[Values]]:
+    """Read a case: what goes in, and what is expected."""
+    read = {file.stem: json.loads(file.read_text()) for file in case.glob("*.json")}
+    expected = Counter(rows(case.parent.name, read.pop("expected")))
+    return {table: rows(table, each) for table, each in read.items()}, expected
+
+
+def is_empty(case: Path) -> bool:
+    return not any(written(case)[0].values())
+
+
+@cache
+def week() -> Inputs:
+    return busy_week(Random(1), rows=600)
+
+
+@cache
+def strangers() -> Inputs:
+    """Give a day on which clients name more applications and versions than are counted one by one."""
+    return crowd(Random(5), names=5 * KEPT // 2)
+
+
+@cache
+def cases(name: str) -> Mapping[str, Inputs]:
+    """Give all that is built of a table in one job, by name."""
+    build = BUILDS[name]
+    found = {case.name: written(case)[0] for case in FOLDERS if case.parent.name == name and not is_empty(case)}
+    found["a busy week"] = week()
+    if name in NAMED:
+        found["strangers"] = strangers()
+    for case, day in alone(name):
+        found[f"{case}: {day} alone"] = {
+            each: [row for row in rows if of(each, row) in build.reads(each, {day})]
+            for each, rows in found[case].items()
+            if each in build.inputs
+        }
+    return found
+
+
+def whole(name: str) -> list[str]:
+    """Name the cases of which all is read."""
+    parts = {f"{case}: {day} alone" for case, day in alone(name)}
+    return [case for case in cases(name) if case not in parts]
+
+
+def alone(name: str) -> list[tuple[str, date]]:
+    """Name the days that are built also from the days that they read, and no others; with the case that has them."""
+    folders = [case for case in FOLDERS if case.parent.name == name and not is_empty(case)]
+    found = [(case.name, day) for case in folders for day in sorted({of(name, row) for row in written(case)[1]})]
+    return found + [("a busy week", day) for day in DAYS]
+
+
+@cache
+def expected(name: str, case: str) -> Counter[Values]:
+    """Tell what comes of a case: as it says itself, or as plain Python has it."""
+    folder = CASES / name / case
+    return written(folder)[1] if folder.exists() else ORACLES[name](cases(name)[case])
+
+
+def of(table: str, row: Values) -> date:
+    """Tell the day of a row."""
+    names = [column.name for column in TABLES[table].columns]
+    day = row[names.index("day")]
+    assert isinstance(day, date)
+    return day
+
+
+class Found(NamedTuple):
+    """What a job made."""
+
+    cases: Mapping[str, Counter[Values]]
+    tasks: Mapping[Values, set[int]]
+    """Of each folder: which tasks had its rows."""
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession) -> Callable[[str, Split], Found]:
+    """Build a table's cases together, once for each split of their rows."""
+
+    @cache
+    def make(name: str, split: Split) -> Found:
+        build, those = BUILDS[name], cases(name)
+        inputs = {
+            each: [row for at, of in enumerate(those.values(), 1) for row in apart(at, each, of.get(each, ()))]
+            for each in build.inputs
+        }
+        if split == IN_ORDER:
+            made = collected(build.rows({each: frame(spark, each, inputs[each]) for each in build.inputs}))
+            tasks: Mapping[Values, set[int]] = {}
+        else:
+            made, tasks = _spread(spark, name, inputs, split)
+        found = parted(name, made)
+        assert found.keys() <= set(range(1, len(those) + 1)), "there are rows of no case"
+        return Found({case: found.get(at, Counter()) for at, case in enumerate(those, 1)}, tasks)
+
+    return make
+
+
+def _spread(
+    spark: SparkSession, name: str, inputs: Inputs, split: Split
+) -> tuple[Counter[Values], Mapping[Values, set[int]]]:
+    """Build a table, as it is to be written, from rows that are spread over tasks."""
+    build = BUILDS[name]
+    frames = {
+        each: frame(spark, each, Random(split.seed).sample(inputs[each], len(inputs[each]))).repartition(split.parts)
+        for each in build.inputs
+    }
+    # So few rows as here would be put together whatever was done.
+    settings = {
+        "spark.sql.shuffle.partitions": str(split.parts),
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    }
+    before = {setting: str(spark.conf.get(setting)) for setting in settings}
+    days = {of(name, row) for case in whole(name) for row in expected(name, case)} - {LEFT_OUT}
+    try:
+        for setting, value in settings.items():
+            spark.conf.set(setting, value)
+        together = build.written(frames, sorted(days)).withColumn("task", f.spark_partition_id())
+        found = collected(together)
+    finally:
+        for setting, value in before.items():
+            spark.conf.set(setting, value)
+    columns = [column.name for column in build.table.columns]
+    folders = [columns.index(column) for column in build.table.partitions]
+    tasks: dict[Values, set[int]] = {}
+    for *row, task in found:
+        tasks.setdefault(tuple(row[at] for at in folders), set()).add(task)
+    made: Counter[Values] = Counter()
+    for (*row, _), times in found.items():
+        made[tuple(row)] += times
+    return made, tasks
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in FOLDERS if not is_empty(case)],
+    ids=lambda case: f"{case.parent.name}: {case.name}",
+)
+def test_a_case_gives_the_rows_that_it_expects(made: Callable[[str, Split], Found], case: Path) -> None:
+    assert made(case.parent.name, IN_ORDER).cases[case.name] == expected(case.parent.name, case.name)
+
+
+@pytest.mark.parametrize("name", [case.parent.name for case in FOLDERS if is_empty(case)])
+def test_no_rows_give_no_rows(spark: SparkSession, name: str) -> None:
+    assert built(spark, name, {}) == Counter()
 
 
 def test_every_table_has_cases() -> None:
@@ -33,49 +218,57 @@ def test_every_table_has_cases() -> None:
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_no_split_and_no_order_of_its_input_changes_a_table(spark: SparkSession, name: str) -> None:
-    inputs = world(random.Random(1), rows=300)
-    build, expected = BUILDS[name], ORACLES[name](inputs)
-    for seed, parts in ((1, 1), (2, 2), (3, 5)):
-        shuffled = {each: random.Random(seed).sample(inputs[each], len(inputs[each])) for each in build.inputs}
-        frames = {each: frame(spark, each, rows).repartition(parts) for each, rows in shuffled.items()}
-        assert collected(build.rows(frames)) == expected
+def test_no_split_and_no_order_of_its_input_changes_a_table(made: Callable[[str, Split], Found], name: str) -> None:
+    for split in (IN_ORDER, *SPLITS):
+        found = made(name, split).cases
+        for case in whole(name):
+            wanted = expected(name, case)
+            if split != IN_ORDER and name in REACHING:
+                wanted = Counter({row: n for row, n in wanted.items() if of(name, row) != LEFT_OUT})
+            assert found[case] == wanted, f"{case}: {split}"
+    assert_adds_up(name, made(name, IN_ORDER).cases["a busy week"], week())
 
 
-@pytest.mark.parametrize("name", [name for name, build in BUILDS.items() if any(map(any, build.reach.values()))])
-def test_a_day_built_from_what_it_reads_is_as_in_a_full_build(spark: SparkSession, name: str) -> None:
-    inputs, build = world(random.Random(2), rows=300), BUILDS[name]
-    column = {each: [column.name for column in TABLES[each].columns].index("day") for each in (name, *build.inputs)}
-    full = built(spark, name, inputs)
-    for day in (DAY.date(), DAY.date() - timedelta(2)):
-        read = {
-            each: [row for row in inputs[each] if row[column[each]] in build.reads(each, {day})]
-            for each in build.inputs
-        }
-        alone = built(spark, name, read)
-        assert {row: n for row, n in alone.items() if row[column[name]] == day} == {
-            row: n for row, n in full.items() if row[column[name]] == day
-        }
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_day_built_from_what_it_reads_is_as_in_a_full_build(made: Callable[[str, Split], Found], name: str) -> None:
+    for case, day in alone(name):
+        found = made(name, IN_ORDER).cases[f"{case}: {day} alone"]
+        assert {row: n for row, n in found.items() if of(name, row) == day} == {
+            row: n for row, n in expected(name, case).items() if of(name, row) == day
+        }, f"{case}: {day}"
 
 
-@pytest.mark.parametrize("name", [name for name, build in BUILDS.items() if build.placed])
-def test_a_folder_gets_one_file(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    inputs, build = world(random.Random(4), rows=1500), BUILDS[name]
-    frames = {each: frame(spark, each, inputs[each]).repartition(8) for each in build.inputs}
-    # So few rows as here would be put together whatever was done.
-    settings = {"spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.coalescePartitions.enabled": "false"}
-    before = {setting: str(spark.conf.get(setting)) for setting in settings}
-    try:
-        for setting, value in settings.items():
-            spark.conf.set(setting, value)
-        made = build.written(frames, [DAY.date() + timedelta(days) for days in (-1, 0, 1)])
-        made.write.partitionBy(*build.table.partitions).parquet(str(tmp_path / name))
-    finally:
-        for setting, value in before.items():
-            spark.conf.set(setting, value)
-    files = list((tmp_path / name).rglob("*.parquet"))
-    assert len({file.name for file in files}) > 1, "one task alone shows nothing"
-    assert Counter(Counter(file.parent for file in files).values()).keys() == {1}
+@pytest.mark.parametrize("name", PLACED)
+def test_the_rows_of_a_folder_are_one_task_s(made: Callable[[str, Split], Found], name: str) -> None:
+    for split in SPLITS:
+        tasks = made(name, split).tasks
+        assert len(set().union(*tasks.values())) > 1, "one task alone shows nothing"
+        assert {folder: n for folder, n in tasks.items() if len(n) > 1} == {}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_many_versions_and_applications_of_a_day_make_a_short_table(
+    made: Callable[[str, Split], Found], name: str
+) -> None:
+    assert_short(name, made(name, IN_ORDER).cases["strangers"])
+
+
+@pytest.mark.thorough
+def test_100_000_versions_and_applications_of_a_day_make_a_short_table(spark: SparkSession) -> None:
+    binds = crowd(Random(5), names=100_000)["client_versions"]
+    found = built(spark, "versions", {"client_versions": binds})
+    assert_adds_up("versions", found, {"client_versions": binds, "mailboxes": ()})
+    assert_short("versions", found)
+
+
+def assert_short(name: str, made: Counter[Values]) -> None:
+    found = dicts(name, made)
+    assert len({row["app_id"] for row in found}) == 1001
+    if name == "versions":
+        assert {row["binds"] for row in found if row["app_id"] == "common"} == {10}
+        of_known_ones = [row for row in found if row["attribution"] == "version"]
+        assert len({row["version"] for row in of_known_ones}) == 1001
+        assert len(of_known_ones) <= 2002
 
 
 def test_what_a_day_reads_and_what_it_touches_are_each_other_s_mirror() -> None:
@@ -92,15 +285,3 @@ def test_tables_are_built_after_what_they_are_made_of() -> None:
     for name, build in BUILDS.items():
         assert set(build.inputs) <= known
         known.add(name)
-
-
-def test_100_000_versions_and_applications_of_a_day_make_a_short_table(spark: SparkSession) -> None:
-    binds = [{"app_id": f"app {n}", "version": f"1.{n}"} for n in range(100_000)]
-    binds += [{"app_id": "common", "version": "1.0"}] * 10
-    made = built(spark, "versions", {"client_versions": rows("client_versions", binds)})
-    names = [column.name for column in TABLES["versions"].columns]
-    found = [dict(zip(names, row, strict=True)) for row in made]
-    assert sum(row["binds"] for row in found) == 100_010
-    assert {row["binds"] for row in found if row["app_id"] == "common"} == {10}
-    assert len({row["app_id"] for row in found}) == len({row["version"] for row in found}) == 1001
-    assert len(found) <= 2002

@@ -20,7 +20,7 @@ from restante.pipeline import timing
 from restante.pipeline.cleaning import Fault, limits
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources.events import items
-from waku.fixed import examples
+from support.effort import examples
 
 T = 1_700_000_000.0
 WITHIN = limits(date(2016, 1, 1), T + 100)

@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.servers import (
+from restante.mailbox.store import schema as mailbox_schema
+from restante.mailbox.takeover.importing import take_over
+from restante.pipeline.sources import Part, recognise, schema
+from support.effort import examples
+from support.mailbox.reference_sources import Their, usage_v1
+from support.pipeline.servers import (
     T0,
     TABLES,
     TERMS,
@@ -29,10 +34,6 @@ from pipeline.servers import (
     read,
     terms,
 )
-from restante.mailbox.store import schema as mailbox_schema
-from restante.mailbox.takeover.importing import take_over
-from restante.pipeline.sources import Part, recognise, schema
-from takeover.sources import Their, usage_v1
 
 
 @pytest.fixture
@@ -376,7 +377,7 @@ def test_a_run_without_that_source_remembers_it(tmp_path: Path, scratch: Path) -
 # ── properties ───────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.lists(st.tuples(st.sampled_from(["write", "forget", "read"]), st.integers(0, 5)), max_size=12))
 def test_any_split_of_reads_gives_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]

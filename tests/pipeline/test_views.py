@@ -7,14 +7,13 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from pyspark.sql import SparkSession
 
 import restante.pipeline
-from pipeline.lakes import LETTERS, add, letter, opened, seen
 from restante.errors import StoreError
 from restante.pipeline import columns, views
 from restante.pipeline.lake import Lake
 from restante.pipeline.schemas import CLEAN, NAMEPLATES, Column, Table
+from support.pipeline.lakes import LETTERS, add, letter, opened, seen
 
 PLATE = {
     "id": 1,
@@ -31,10 +30,10 @@ PLATE = {
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Path:
+def lake(tmp_path: Path) -> Path:
     path = tmp_path / 'l\'ake "x"'
     with opened(path, NAMEPLATES) as table:
-        add(spark, table, [PLATE])
+        add(table, [PLATE])
     return path
 
 
@@ -63,7 +62,7 @@ def test_a_script_of_all_views_is_read_at_once_and_again(lake: Path) -> None:
         assert database.sql("SELECT day, source FROM nameplates").fetchall() == [(PLATE["day"], "main")]
 
 
-def test_names_of_any_kind_are_only_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_names_of_any_kind_are_only_names(tmp_path: Path) -> None:
     named = (
         Column('a"b', "BIGINT", ""),
         Column("select", "STRING", "", null=True),
@@ -75,29 +74,29 @@ def test_names_of_any_kind_are_only_names(spark: SparkSession, tmp_path: Path) -
     for rows in ([], [row]):
         with opened(tmp_path, table) as there:
             if rows:
-                add(spark, there, rows)
+                add(there, rows)
             statement = views.view(there)
         with duckdb.connect() as database:
             database.execute(statement)
             assert database.sql('FROM "or""der"').fetchall() == [tuple(each.values()) for each in rows]
 
 
-def test_a_view_gives_one_version_until_its_files_are_removed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_view_gives_one_version_until_its_files_are_removed(tmp_path: Path) -> None:
     with opened(tmp_path) as table, duckdb.connect() as database:
-        add(spark, table, [letter(1), letter(2)])
+        add(table, [letter(1), letter(2)])
         database.execute(views.view(seen(tmp_path)))
         for _ in range(3):
             assert database.sql("SELECT id FROM letters ORDER BY id").fetchall() == [(1,), (2,)]
-            add(spark, table, [letter(3)], replace={"day": {"2026-11-01"}})
+            add(table, [letter(3)], replace={"day": {"2026-11-01"}})
         database.execute(views.view(seen(tmp_path)))
         assert database.sql("SELECT id FROM letters").fetchall() == [(3,)]
 
 
-def test_files_are_those_of_the_newest_version(lake: Path, spark: SparkSession) -> None:
+def test_files_are_those_of_the_newest_version(lake: Path) -> None:
     [old] = restante.pipeline.files(lake, "nameplates")
     assert duckdb.read_parquet(str(old)).count("id").fetchall() == [(1,)]
     with opened(lake, NAMEPLATES) as table:
-        add(spark, table, [PLATE], replace={"day": {"2026-11-01"}})
+        add(table, [PLATE], replace={"day": {"2026-11-01"}})
     [new] = restante.pipeline.files(str(lake), "nameplates")
     assert new != old
     assert old.exists()

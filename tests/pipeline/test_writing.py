@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.lakes import LETTERS, frame, letter
 from restante.pipeline import partfiles, staging, writing
 from restante.pipeline.spark import local
 from restante.pipeline.writing import writer
+from support.pipeline.lakes import LETTERS, frame, letter
 
 Rows = list[tuple[str | None, int, bytes | None]]
 """Of two partition columns, and a value."""

@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stores.engines import ENGINES, Engine
+from support.mailbox.engines import ENGINES, Engine
 
 
 @pytest.fixture(params=ENGINES, ids=lambda engine: engine.__name__)

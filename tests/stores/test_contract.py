@@ -6,14 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.mailbox import model
 from restante.records import CurrentUsage
-from stores.engines import ENGINES, LIVE, Engine
-from stores.ledger import APP, Ledger
-from stores.picture import assert_shown
+from support.effort import examples
+from support.mailbox.engines import ENGINES, LIVE, Engine
+from support.mailbox.ledger import APP, Ledger
+from support.mailbox.picture import assert_shown
 
 # ── all of it, in any order ──────────────────────────────────────────────────────────────────────
 
@@ -72,9 +73,9 @@ async def play(engine: Engine, script: list[tuple[Any, ...]]) -> None:
     await assert_shown(engine.store, ledger)
 
 
-@pytest.mark.parametrize(("kind", "examples"), [(ENGINES[0], 150), (ENGINES[1], 15)])
-def test_a_view_shows_all_that_was_applied(kind: type[Engine], examples: int) -> None:
-    @settings(max_examples=examples, derandomize=True, deadline=None, database=None)
+@pytest.mark.parametrize(("kind", "count"), [(ENGINES[0], 50), (ENGINES[1], 5)])
+def test_a_view_shows_all_that_was_applied(kind: type[Engine], count: int) -> None:
+    @examples(count)
     @given(st.lists(steps, max_size=60))
     def whatever_the_order(script: list[tuple[Any, ...]]) -> None:
         async def run() -> None:

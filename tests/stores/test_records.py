@@ -7,9 +7,10 @@ import asyncio
 from restante.mailbox import model
 from restante.mailbox.office import Lifetime, Office
 from restante.records import CurrentUsage, MailboxUsage, NameplateUsage
-from stores.engines import LIVE, USAGE, Engine
-from stores.ledger import Dice, Ledger
-from stores.picture import assert_shown
+from support.mailbox.engines import LIVE, USAGE, Engine
+from support.mailbox.givens import FakeClock, FakeDice
+from support.mailbox.ledger import Ledger
+from support.mailbox.picture import assert_shown
 
 # ── usage records ────────────────────────────────────────────────────────────────────────────────
 
@@ -105,28 +106,16 @@ async def test_service_time_is_saved_with_a_commit(engine: Engine) -> None:
             assert engine.store.service == service
 
 
-class Clock:
-    def __init__(self, wall: float, uptime: float) -> None:
-        self.wall_time = wall
-        self.uptime = uptime
-
-    def wall(self) -> float:
-        return self.wall_time
-
-    def monotonic(self) -> float:
-        return self.uptime
-
-
 async def test_service_time_goes_up_over_restarts_whatever_the_clocks_do(engine: Engine) -> None:
     """The machine boots and counts from 0, somebody sets the wall clock back, the server crashes or ends in order."""
     served = [0.0]
     for wall, uptime in ((1e9, 5000.0), (2e9, 0.0), (5e8, 10.0), (1e9, 0.0)):
-        clock = Clock(wall, uptime)
-        office = await Office.open(engine.store, clock, Dice(), model.Policy(), Lifetime())
+        clock = FakeClock(wall, uptime)
+        office = await Office.open(engine.store, clock, FakeDice(), model.Policy(), Lifetime())
         assert office.now() == model.Now(wall, served[-1])
         running = asyncio.create_task(office.run())
-        clock.uptime += 100.0
-        clock.wall_time -= 50.0
+        clock.now += 100.0
+        clock.skew -= 150.0
         office.sweep()
         await asyncio.wait_for(office.idle.wait(), 30)
         office.stop()

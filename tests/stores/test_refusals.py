@@ -8,9 +8,9 @@ import pytest
 
 from restante.errors import StoreBusy, StoreError
 from restante.mailbox.store import sqlite
-from stores.engines import LIVE, USAGE, Engine, SqliteInAFile
-from stores.ledger import Ledger
-from stores.picture import assert_shown, picture
+from support.mailbox.engines import LIVE, USAGE, Engine, SqliteInAFile
+from support.mailbox.ledger import Ledger
+from support.mailbox.picture import assert_shown, picture
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ from restante.mailbox.state import State
 from restante.mailbox.store import open_store
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
 from restante.mailbox.store.sqlite import SqliteStore
-from schemas import schema, version
-from stores.engines import SqliteInMemory
-from stores.ledger import Ledger
-from stores.picture import picture
+from support.mailbox.engines import SqliteInMemory
+from support.mailbox.ledger import Ledger
+from support.mailbox.picture import picture
+from support.sqlite_schema import schema, version
 
 FROZEN = Path(__file__).parent / "frozen"
 

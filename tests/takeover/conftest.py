@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from takeover.sources import Their
+from support.mailbox.reference_sources import Their
 
 
 @pytest.fixture

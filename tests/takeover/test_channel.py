@@ -12,9 +12,9 @@ import pytest
 from wormhole_mailbox_server.server import CrowdedError
 
 from restante.mailbox.store import open_store
-from stores.ledger import Ledger
-from stores.picture import picture
-from takeover.sources import CHANNEL_V2, Their, alter, select
+from support.mailbox.ledger import Ledger
+from support.mailbox.picture import picture
+from support.mailbox.reference_sources import CHANNEL_V2, Their, alter, select
 from takeover.taking import rows, state, taking
 
 

@@ -1,12 +1,12 @@
-"""`restante import` and `restante export` as their users run them: a process, its output, its exit code."""
+"""`restante import` and `restante export` as their users run them: their output, their exit code."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from takeover.sources import Their, alter
-from test_cli import run, serving
+from support.mailbox.reference_sources import Their, alter
+from support.processes import called, restante, serving
 
 
 def play(their: Their) -> None:
@@ -48,13 +48,13 @@ def files(their: Their) -> list[str]:
 
 def test_an_import_reports_what_was_taken_and_what_was_not(their: Their, data: Path) -> None:
     play(their)
-    result = run("import", *files(their), "--data", str(data))
+    result = restante("import", *files(their), "--data", data)
     assert (result.returncode, result.stderr) == (0, "")
     assert [line.split() for line in result.stdout.splitlines()] == [line.split() for line in IMPORTED.splitlines()]
     assert len({len(line) for line in result.stdout.splitlines()}) == 1  # one below the other
     assert data.stat().st_mode & 0o777 == 0o700
     assert (data / "restante.sqlite").stat().st_mode & 0o777 == 0o600
-    result = run("import", *files(their), "--data", str(data), "--merge")
+    result = called("import", *files(their), "--data", data, "--merge")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith(f"restante: --channel {their.relay} was imported already (")
     assert result.stderr.count("\n") == 1
@@ -62,28 +62,28 @@ def test_an_import_reports_what_was_taken_and_what_was_not(their: Their, data: P
 
 def test_an_import_reports_to_machines(their: Their, data: Path) -> None:
     play(their)
-    report = json.loads(run("import", *files(their), "--json", RESTANTE_DATA=str(data)).stdout)
+    report = json.loads(called("import", *files(their), "--json", RESTANTE_DATA=str(data)).stdout)
     assert report["imported"]["usage_client_versions"] == 1
     assert report["skipped"] == {"mailboxes_without_sides": 1, "messages_without_mailbox": 1}
 
 
 def test_nothing_to_import_is_misuse(data: Path) -> None:
     for words in ([], ["--merge"], ["--usage", "gone.sqlite"]):
-        result = run("import", *words, "--data", str(data))
+        result = called("import", *words, "--data", data)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
-def test_a_running_server_keeps_its_directory_and_is_exported_beside(
+async def test_a_running_server_keeps_its_directory_and_is_exported_beside(
     their: Their, data: Path, tmp_path: Path
 ) -> None:
     play(their)
-    assert run("import", "--usage", str(their.usage), "--data", str(data)).returncode == 0
-    with serving(data, "--admin", "off"):
-        result = run("import", "--channel", str(their.relay), "--merge", "--data", str(data))
+    assert called("import", "--usage", str(their.usage), "--data", data).returncode == 0
+    async with serving(data):
+        result = called("import", "--channel", str(their.relay), "--merge", "--data", data)
         assert result.returncode == 1
         assert result.stderr.startswith("restante: another process is using the data directory")
-        result = run("export", str(tmp_path / "export.sqlite"), "--data", str(data))
+        result = called("export", str(tmp_path / "export.sqlite"), "--data", data)
         assert (result.returncode, result.stdout) == (0, EXPORTED)
     assert (tmp_path / "export.sqlite").stat().st_mode & 0o777 == 0o600
-    result = run("export", str(tmp_path / "export.sqlite"), "--data", str(data))
+    result = called("export", str(tmp_path / "export.sqlite"), "--data", data)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)

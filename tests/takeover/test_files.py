@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -16,7 +15,8 @@ from typing import Any
 import pytest
 
 from restante.mailbox.store.schema import connect
-from takeover.sources import CHANNEL_V2, Their, alter, usage_v1
+from support.mailbox.reference_sources import CHANNEL_V2, Their, alter, usage_v1
+from support.processes import run
 from takeover.taking import refused, rows, state, taking
 
 # ── the source stays as it is ────────────────────────────────────────────────────────────────────
@@ -31,13 +31,8 @@ def prints(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
 
 
 def cut_off(how: str, relay: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "takeover.cut_off", how, str(relay)],
-        cwd=Path(__file__).parent.parent,
-        check=False,
-        timeout=60,
-    )
-    assert ended.returncode == -signal.SIGKILL
+    ended = run(sys.executable, "-m", "takeover.cut_off", how, relay)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 def test_the_source_is_not_touched(their: Their, data: Path) -> None:

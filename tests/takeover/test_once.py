@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,11 @@ from restante.errors import StoreError
 from restante.mailbox.store import open_store
 from restante.mailbox.store.schema import connect
 from restante.mailbox.takeover import importing
-from stores.ledger import Ledger
-from stores.picture import picture
-from takeover.sources import CHANNEL_V2, Their, alter
+from support.effort import some
+from support.mailbox.ledger import Ledger
+from support.mailbox.picture import picture
+from support.mailbox.reference_sources import CHANNEL_V2, Their, alter
+from support.processes import run
 from takeover.taking import content, refused, rows, state, taking
 
 TABLES = ("mailboxes", "nameplates", "messages", "usage_nameplates", "usage_mailboxes", "usage_client_versions")
@@ -214,34 +215,26 @@ def test_no_server_starts_while_an_import_runs(their: Their, data: Path, monkeyp
 # ── all or nothing ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "INSERT INTO imports",
-        "INSERT OR REPLACE INTO mailboxes",
-        "INSERT OR REPLACE INTO nameplates",
-        "INSERT INTO messages",
-        "INSERT INTO usage_nameplates",
-        "INSERT INTO usage_client_versions",
-        "UPDATE service",
-        "COMMIT",
-        "the end",
-    ],
-)
+STATEMENTS = [
+    "INSERT INTO imports",
+    "INSERT OR REPLACE INTO mailboxes",
+    "INSERT OR REPLACE INTO nameplates",
+    "INSERT INTO messages",
+    "INSERT INTO usage_nameplates",
+    "INSERT INTO usage_client_versions",
+    "UPDATE service",
+    "COMMIT",
+    "the end",
+]
+
+
+@pytest.mark.parametrize("statement", some(STATEMENTS, "INSERT INTO imports", "UPDATE service", "COMMIT", "the end"))
 def test_an_import_that_is_killed_is_whole_or_was_not(their: Their, data: Path, statement: str) -> None:
     """SIGKILL before this statement; `the end` is when all is said and done."""
     play(their)
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "takeover.killed_at", statement),
-            *("import", "--data", str(data), "--channel", str(their.relay), "--usage", str(their.usage)),
-        ],
-        cwd=Path(__file__).parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    files = ("--channel", their.relay, "--usage", their.usage)
+    killed_at = (sys.executable, "-m", "takeover.killed_at", statement)
+    ended = run(*killed_at, "import", "--data", data, *files)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     if statement == "the end":
         assert counts(data) == ALL

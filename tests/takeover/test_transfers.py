@@ -5,34 +5,26 @@ As in interop/: the clients come back by themselves, and say again what they hav
 
 from __future__ import annotations
 
-import asyncio
 import random
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from interop.bounds import bounded
-from interop.proxy import AFTER, BEFORE, to_client
-from interop.scene import RECEIVER, SENDER, Scene, assert_text_arrives
-from interop.servers import Reference, Restante
+from support.mailbox.proxy import AFTER, BEFORE, to_client
+from support.mailbox.scene import RECEIVER, SENDER, Scene, assert_text_arrives
+from support.mailbox.servers import Reference, Restante
+from support.processes import RESTANTE, child
 
 TEXT = "begun there, ended here"
 FILE = random.Random(3).randbytes(300_000)
 
 
-@pytest.fixture(scope="module")
-def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("bytecode")
-
-
 @pytest.fixture
-async def scene(tmp_path: Path, bytecode: Path) -> AsyncIterator[Scene]:
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     """The reference server, with real clients."""
-    async with Scene(tmp_path, Reference(tmp_path / "reference", bytecode)) as scene:
+    async with Scene(tmp_path, Reference(tmp_path / "reference")) as scene:
         yield scene
 
 
@@ -40,17 +32,11 @@ async def scene(tmp_path: Path, bytecode: Path) -> AsyncIterator[Scene]:
 async def taken_over(scene: Scene) -> AsyncIterator[None]:
     """The reference server is gone: import what it left, and start ours in its place."""
     folder = scene.server.folder
-    ours = Restante(folder.with_name("restante"), scene.server.bytecode)
+    ours = Restante(folder.with_name("restante"))
     ours.port = scene.server.port
-    importing = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "restante", "import", "--data", str(ours.folder / "data")),
-        *("--channel", str(folder / "relay.sqlite"), "--usage", str(folder / "usage.sqlite")),
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    async with bounded("the import ends"):
-        said = await importing.communicate()
-    assert importing.returncode == 0, said
+    files = ("--channel", str(folder / "relay.sqlite"), "--usage", str(folder / "usage.sqlite"))
+    async with child(*RESTANTE, "import", "--data", str(ours.folder / "data"), *files) as importing:
+        assert await importing.ended() == 0, importing.said
     scene.server = ours
     try:
         await ours.start()

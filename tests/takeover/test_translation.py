@@ -8,7 +8,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machine.effort import effort
 from restante.mailbox.state import State
 from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
@@ -16,7 +15,8 @@ from restante.mailbox.store.schema import connect
 from restante.mailbox.takeover import translation
 from restante.mailbox.takeover.reference import CHANNEL, USAGE
 from restante.mailbox.takeover.report import Counts
-from stores.picture import picture
+from support.effort import examples
+from support.mailbox.picture import picture
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -61,7 +61,7 @@ def counted(taken: int, skipped: Counts, prefix: str) -> int:
     return taken + sum(number for name, number in skipped.items() if name.startswith(f"{prefix}_"))
 
 
-@effort(200)
+@examples(60)
 @given(tables(CHANNEL))
 def test_every_live_row_is_taken_or_counted_and_what_is_taken_can_be_served(
     given: dict[str, list[tuple[Any, ...]]],
@@ -85,7 +85,7 @@ def test_every_live_row_is_taken_or_counted_and_what_is_taken_can_be_served(
     assert again.clashes == {table: found.imported[table] for table in again.clashes}
 
 
-@effort(200)
+@examples(60)
 @given(tables(USAGE))
 def test_every_usage_row_is_taken_or_counted(given: dict[str, list[tuple[Any, ...]]]) -> None:
     skipped = Counts()

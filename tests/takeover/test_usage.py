@@ -15,9 +15,9 @@ from restante.mailbox.store import open_store
 from restante.mailbox.takeover.exporting import give_back
 from restante.mailbox.takeover.importing import SLICE
 from restante.records import CurrentUsage
-from schemas import schema
-from stores.ledger import Ledger
-from takeover.sources import Their, alter, select, usage_v1
+from support.mailbox.ledger import Ledger
+from support.mailbox.reference_sources import Their, alter, select, usage_v1
+from support.sqlite_schema import schema
 from takeover.taking import rows, taking
 
 TABLES = ("nameplates", "mailboxes", "client_versions")

@@ -13,7 +13,8 @@ from restante.waku import acceptance, wire
 from restante.waku.acceptance import Flaw, Policy, Verdict, judge
 from restante.waku.envelope import Envelope, make
 from restante.waku.wire import OTHER_ERROR, TIME_ERROR
-from waku.fixed import examples
+from support.effort import examples
+from support.rows import every
 
 NOW = 1_600_000_000
 U32 = 0xFFFFFFFF
@@ -36,7 +37,7 @@ def test_a_sender_s_clock_may_be_ten_seconds_ahead(ahead: int, wanted: Flaw | No
     assert flaw(sent_at(NOW + ahead)) is wanted
 
 
-@pytest.mark.parametrize(("ahead", "late"), [(-1, 0), (0, 0), (1, 2), (9, 10), (10, 11)])
+@every(("ahead", "late"), [(-1, 0), (0, 0), (1, 2), (9, 10), (10, 11)])
 def test_what_is_ahead_must_have_work_for_that_time_too_and_a_second(ahead: int, late: int) -> None:
     envelope = sent_at(NOW + ahead)
     assert judge(envelope, NOW, FREE).pow == envelope.pow(late)
@@ -44,7 +45,7 @@ def test_what_is_ahead_must_have_work_for_that_time_too_and_a_second(ahead: int,
     assert flaw(envelope, Policy(min_pow=math.nextafter(envelope.pow(late), 1))) is acceptance.TOO_CHEAP
 
 
-@pytest.mark.parametrize(
+@every(
     ("left", "wanted"),
     [
         *((1, None), (0, None), (-1, acceptance.EXPIRED)),
@@ -104,8 +105,8 @@ def test_the_size_is_twenty_bytes_and_the_data(more: int, wanted: Flaw | None) -
     assert flaw(sent_at(NOW, size=980 + more), Policy(min_pow=0.0, max_size=1000)) is wanted
 
 
-@pytest.mark.parametrize(("more", "wanted"), [(0, None), (1, acceptance.TOO_LARGE)])
-@pytest.mark.parametrize("max_size", [1 << 20, 10 << 20])
+@every(("more", "wanted"), [(0, None), (1, acceptance.TOO_LARGE)])
+@every("max_size", [1 << 20, 10 << 20])
 def test_what_no_packet_could_hand_on_is_refused_whatever_the_limit(
     more: int, wanted: Flaw | None, max_size: int
 ) -> None:
@@ -177,7 +178,7 @@ ttls = st.integers(0, 60) | st.integers(0, U32) | st.sampled_from((7 * 86400 - 1
 
 
 @given(clocks, near, near, ttls, st.booleans(), st.integers(0, 60), st.sampled_from((0.0, 1e-4, 1e-3)))
-@examples(1500)
+@examples(400)
 def test_what_status_go_takes_is_taken_unless_its_ttl_is_too_long(
     now: int, ahead: int, left: int, ttl: int, by_sent: bool, size: int, least: float
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -23,10 +22,11 @@ from restante.waku.archive.query import Bounds, Page, Query
 from restante.waku.envelope import Envelope
 from restante.waku.limits import Limits
 from restante.waku.mailserver import TRY_AGAIN
-from waku.asking import ask, page, plain
-from waku.inside import Inside, inside
-from waku.letters import EPOCH, TOPIC, letter
-from waku.processes import node_process
+from support.ports import held_port
+from support.waku.asking import ask, page, plain
+from support.waku.inside import Inside, inside
+from support.waku.letters import EPOCH, TOPIC, letter
+from support.waku.processes import NodeProcess, node_process
 
 OPERATIONS: Final = Path(__file__).parents[2] / "docs/operations-waku.md"
 
@@ -214,14 +214,18 @@ async def test_it_is_not_ready_while_it_drains(tmp_path: Path) -> None:
 
 
 async def test_the_port_is_there_when_the_node_says_its_name_and_its_log_names_nobody(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        where = f"127.0.0.1:{free.getsockname()[1]}"
-    async with node_process(tmp_path / "data", "--admin", where) as node, aiohttp.ClientSession() as session:
-        look = Admin(session, f"http://{where}")
-        await node.greet()
-        assert await look.get("/healthz") == (200, "ok\n")
-        assert await look.get("/readyz") == (200, "ok\n")
-        assert (await look.counts())["waku_peers"] == 1
-        await node.serving.stop()
-        assert "127.0.0.1" not in "\n".join(node.serving.log)
+    with held_port() as port:
+        async with (
+            node_process(tmp_path / "data", "--admin", f"127.0.0.1:{port}") as node,
+            aiohttp.ClientSession() as session,
+        ):
+            await _looked_at_from_outside(node, Admin(session, f"http://127.0.0.1:{port}"))
+
+
+async def _looked_at_from_outside(node: NodeProcess, look: Admin) -> None:
+    await node.greet()
+    assert await look.get("/healthz") == (200, "ok\n")
+    assert await look.get("/readyz") == (200, "ok\n")
+    assert (await look.counts())["waku_peers"] == 1
+    await node.serving.stop()
+    assert "127.0.0.1" not in "\n".join(node.serving.log)

@@ -19,13 +19,15 @@ from restante.waku.keys import node_id
 from restante.waku.limits import Limits
 from restante.waku.request import Demands
 from restante.waku.sealing import SymmetricKey, seal
-from waku.asking import ID, flat, page, plain, walk
-from waku.inside import Inside, inside
-from waku.letters import EPOCH, TOPIC, letter
-from waku.raw_peer import Dice, RawPeer
+from support.effort import rounds
+from support.waku.asking import ID, flat, page, plain, walk
+from support.waku.dice import Seeded
+from support.waku.inside import Inside, inside
+from support.waku.letters import EPOCH, TOPIC, letter
+from support.waku.raw_peer import RawPeer
 
 PASSWORD = SymmetricKey(b"\7" * 32)
-DICE = Dice(7)
+DICE = Seeded(7)
 OTHER = b"\xff\xff\xff\xff"
 
 DEMANDS = Terms(demands=Demands(keys=(PASSWORD,)))
@@ -54,19 +56,19 @@ SHAPES: dict[str, Any] = {
 LISTS = {"as RFC 8 has it", "as the text has it", "as the text has it, no cursor"}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_every_shape_is_answered_in_the_form_that_its_sender_reads(shape: str, tmp_path: Path) -> None:
+async def test_every_shape_is_answered_in_the_form_that_its_sender_reads(tmp_path: Path) -> None:
     async with inside(tmp_path, history=DEMANDS) as here:
         await archive(here, *LETTERS, letter(99, topic=OTHER))
         peer = await here.greet()
-        asked = sealed(rlp.encode(SHAPES[shape]))
-        peer.say(wire.REQUEST, asked.raw)
-        packets: list[list[Envelope]] = []
-        while (heard := await peer.hear())[0] == wire.P2P_MESSAGE:
-            packets.append(wire.read_envelopes(heard[1]))
-        assert flat(packets) == LETTERS
-        assert rlp.span(heard[1]).is_list == (shape in LISTS)
-        assert completion.read(heard[1]) == Completed(asked.hash, LETTERS[-1].hash)
+        for shape, body in SHAPES.items():
+            asked = sealed(rlp.encode(body))
+            peer.say(wire.REQUEST, asked.raw)
+            packets: list[list[Envelope]] = []
+            while (heard := await peer.hear())[0] == wire.P2P_MESSAGE:
+                packets.append(wire.read_envelopes(heard[1]))
+            assert flat(packets) == LETTERS, shape
+            assert rlp.span(heard[1]).is_list == (shape in LISTS), shape
+            assert completion.read(heard[1]) == Completed(asked.hash, LETTERS[-1].hash), shape
 
 
 async def test_the_old_fixed_form_and_one_for_our_own_key_are_answered(tmp_path: Path) -> None:
@@ -185,17 +187,16 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-async def test_what_cannot_be_served_is_answered_with_an_error(case: str, tmp_path: Path) -> None:
-    asked, words = REFUSED[case]
+async def test_what_cannot_be_served_is_answered_with_an_error(tmp_path: Path) -> None:
     async with inside(tmp_path, history=DEMANDS) as here:
         peer = await here.greet()
-        peer.say(wire.REQUEST, asked)
-        _, end = await page(peer)
-        assert isinstance(end, Failed)
-        assert words in end.words
-        peer.say(wire.REQUEST, plain())
-        assert await page(peer) == ([], Completed(ID))
+        for case, (asked, words) in REFUSED.items():
+            peer.say(wire.REQUEST, asked)
+            _, end = await page(peer)
+            assert isinstance(end, Failed), case
+            assert words in end.words, case
+            peer.say(wire.REQUEST, plain())
+            assert await page(peer) == ([], Completed(ID)), case
 
 
 async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) ->
 
 
 async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> None:
-    friend = Dice(99).key()
+    friend = Seeded(99).key()
     body = rlp.encode(SHAPES["as the text has it"])
     terms = Terms(
         demands=Demands(keys=(PASSWORD,), require_signature=True, forms=frozenset(("envelope",))),
@@ -315,11 +316,12 @@ async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
 ) -> None:
     """Their page ends where it is, with a cursor: with it they get the rest. Here all are of one address."""
     monkeypatch.setattr(f"restante.waku.answers.{places}", 2)
-    large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(900_000)) for _ in range(25)), key=lambda each: each.hash)
-    terms = Terms(bounds=Bounds(bytes=32 << 20))  # more than all buffers of the kernel
-    async with inside(tmp_path, history=terms) as here:
+    count, size = rounds(16, 25), rounds(300_000, 900_000)
+    large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(size)) for _ in range(count)), key=lambda each: each.hash)
+    async with inside(tmp_path, history=Terms(bounds=Bounds(bytes=32 << 20))) as here:
         await archive(here, *large, *LETTERS)
         slow = [await here.greet() for _ in range(2)]
+        here.narrow(*slow)
         for peer in slow:
             peer.say_all([(wire.REQUEST, plain(lower=EPOCH - 40))] * 2)
         await here.until("pages that wait", lambda: len(here.node.answers._unread) == 2)

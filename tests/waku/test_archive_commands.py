@@ -1,4 +1,4 @@
-"""The archive's commands as their users run them: a process, its output, its exit code."""
+"""The archive's commands: their output and exit code, of some also in a process of their own."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
 from restante.waku.envelope import make
-from waku.files import leveldbs
-from waku.files.archives import ROWS, archive_of, flaw_of, raws_of
+from support.processes import called, restante
+from support.rows import every
+from support.waku import leveldbs
+from support.waku.archives import ROWS, archive_of, flaw_of, raws_of
 
 
-def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "restante", "waku", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**os.environ, **environment},
-    )
+def waku(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Do what a command does in this process."""
+    return called("waku", *words, **environment)
+
+
+def process(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return restante("waku", *words, **environment)
 
 
 def said(result: subprocess.CompletedProcess[str]) -> str:
@@ -44,12 +46,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return archive_of(tmp_path_factory.mktemp("archive") / "data")
 
 
-@pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
-def test_export_and_import(tmp_path: Path, data: Path, suffix: str) -> None:
+@pytest.mark.parametrize(("suffix", "do"), [(".rlp", process), (".parquet", waku)])
+def test_export_and_import(tmp_path: Path, data: Path, suffix: str, do: Callable[..., Any]) -> None:
     file = tmp_path / f"all{suffix}"
-    exported = run("export", file, "--data", data)
+    exported = do("export", file, "--data", data)
     assert (exported.returncode, exported.stdout) == (0, "exported 50 envelopes\n")
-    imported = run("import", file, RESTANTE_WAKU_DATA=str(tmp_path / "new"))
+    imported = do("import", file, RESTANTE_WAKU_DATA=str(tmp_path / "new"))
     assert imported.returncode == 0, imported.stderr
     assert [line.split()[-1] for line in imported.stdout.splitlines()] == ["50", "50", "0", "0"]
     assert raws_of(tmp_path / "new") == [each.raw for each in ROWS]
@@ -58,9 +60,9 @@ def test_export_and_import(tmp_path: Path, data: Path, suffix: str) -> None:
 
 @pytest.mark.leveldb
 def test_a_leveldb_archive_and_a_file_in_one_go(tmp_path: Path, data: Path) -> None:
-    run("export", tmp_path / "all.rlp", "--data", data)
+    waku("export", tmp_path / "all.rlp", "--data", data)
     folder = leveldbs.of(tmp_path / "waku", ROWS)
-    imported = run("import", folder, tmp_path / "all.rlp", "--data", tmp_path / "new")
+    imported = waku("import", folder, tmp_path / "all.rlp", "--data", tmp_path / "new")
     assert imported.returncode == 0, imported.stderr
     assert [line.split()[-1] for line in imported.stdout.splitlines()] == ["100", "50", "50", "0"]
 
@@ -70,17 +72,17 @@ def test_an_import_says_what_a_server_would_remove_of_it_and_how_to_keep_that(tm
     letters = [make(now - age * day + 50, 50, b"abcd", b"", age) for age in (0, 29, 31, 400)]
     (tmp_path / "all.rlp").write_bytes(b"".join(each.raw for each in letters))
     for _ in range(2):
-        imported = run("import", tmp_path / "all.rlp", "--data", tmp_path / "new")
+        imported = waku("import", tmp_path / "all.rlp", "--data", tmp_path / "new")
         assert imported.returncode == 0
         assert "2 of them were sent more than 30 days ago: " in imported.stderr
         assert "--retention 0" in imported.stderr
     (tmp_path / "new.rlp").write_bytes(letters[0].raw)
-    assert "days ago" not in run("import", tmp_path / "new.rlp", "--data", tmp_path / "new").stderr
+    assert "days ago" not in waku("import", tmp_path / "new.rlp", "--data", tmp_path / "new").stderr
 
 
 def test_an_import_with_something_refused_says_what_and_fails(tmp_path: Path) -> None:
     (tmp_path / "some.rlp").write_bytes(ROWS[0].raw + b"A" + ROWS[1].raw)
-    imported = run("import", tmp_path / "some.rlp", "--data", tmp_path / "new")
+    imported = waku("import", tmp_path / "some.rlp", "--data", tmp_path / "new")
     assert imported.returncode == 1
     assert f"{tmp_path / 'some.rlp'}, byte {len(ROWS[0].raw)}: {flaw_of(b'A')}\n" in imported.stderr
     assert raws_of(tmp_path / "new") == [ROWS[0].raw, ROWS[1].raw]
@@ -89,12 +91,12 @@ def test_an_import_with_something_refused_says_what_and_fails(tmp_path: Path) ->
 def test_check_says_that_all_is_well_or_what_is_not(tmp_path: Path) -> None:
     data = archive_of(tmp_path / "data")
     size = sum(len(each.raw) for each in ROWS)
-    well = run("check", "--data", data)
+    well = waku("check", "--data", data)
     assert (well.returncode, well.stdout) == (0, f"50 envelopes, {size:,} bytes, 5 topics: all is well\n")
     with closing(sqlite3.connect(data / FILE)) as database:
         database.execute("UPDATE totals SET bytes = 7")
         database.commit()
-    wrong = run("check", "--data", data)
+    wrong = waku("check", "--data", data)
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert f"the count of bytes says 7, there are {size}\n" in wrong.stderr
 
@@ -105,9 +107,9 @@ def test_check_export_and_backup_beside_a_running_server(tmp_path: Path) -> None
         try:
             await archive.save(ROWS, 1)
             for words in (["check"], ["export", tmp_path / "all.rlp"], ["backup", tmp_path / "copy"]):
-                result = await asyncio.to_thread(run, *words, "--data", tmp_path / "data")
+                result = await asyncio.to_thread(process, *words, "--data", tmp_path / "data")
                 assert result.returncode == 0, result.stderr
-            refused = await asyncio.to_thread(run, "import", tmp_path / "all.rlp", "--data", tmp_path / "data")
+            refused = await asyncio.to_thread(process, "import", tmp_path / "all.rlp", "--data", tmp_path / "data")
             assert refused.returncode == 1
             assert said(refused).startswith("restante: another process is using the data directory")
         finally:
@@ -129,15 +131,19 @@ MISUSES = {
 }
 
 
-@pytest.mark.parametrize("words", MISUSES)
-def test_misuse_is_one_sentence_and_exit_code_2(
-    tmp_path: Path, data: Path, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder that has an archive and some files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "DATA").symlink_to(data)
     (tmp_path / "THERE.rlp").touch()
     (tmp_path / "letter.txt").touch()
-    result = run(*words.split())
+
+
+@pytest.mark.usefixtures("folder")
+@every("words", MISUSES)
+def test_misuse_is_one_sentence_and_exit_code_2(words: str) -> None:
+    result = waku(*words.split())
     assert result.returncode == 2
     assert said(result).startswith(f"restante: {MISUSES[words]}")
 
@@ -146,18 +152,18 @@ def test_a_foreign_file_is_one_sentence_and_exit_code_1(tmp_path: Path, data: Pa
     (tmp_path / "letter.parquet").write_text("Dear Sir or Madam,")
     (tmp_path / "folder").mkdir()
     for name in ("letter.parquet", "folder"):
-        result = run("import", tmp_path / name, "--data", tmp_path / "new")
+        result = waku("import", tmp_path / name, "--data", tmp_path / "new")
         assert result.returncode == 1
         assert said(result).startswith(f"restante: {tmp_path / name} ")
     (tmp_path / FILE).write_bytes(b"not a database at all, but long enough to be one" * 99)
     for words in (["check"], ["export", tmp_path / "all.rlp"], ["backup", tmp_path / "copy"]):
-        result = run(*words, "--data", tmp_path)
+        result = waku(*words, "--data", tmp_path)
         assert result.returncode == 1
         assert said(result) == f"restante: cannot read {tmp_path / FILE}: file is not a database"
 
 
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(tmp_path: Path, data: Path) -> None:
-    lines = run("check", "--data", data).stderr.splitlines()
+    lines = waku("check", "--data", data).stderr.splitlines()
     assert lines[-1] == "check: 50 of 50"
     ours, its = pty.openpty()
     command = [sys.executable, "-m", "restante", "waku", "check", "--data", str(data)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -25,10 +24,11 @@ from restante.waku.interest import Interest
 from restante.waku.mining import mine
 from restante.waku.probe import Outcome, _probe
 from restante.waku.request import Request
-from waku.fake_node import SHARED, FakeNode, listening
-from waku.fixed import KEY
-from waku.letters import EPOCH, TOPIC, letter
-from waku.mailservers import (
+from support.ports import held_port
+from support.waku.fake_node import SHARED, FakeNode, listening
+from support.waku.fixed import KEY
+from support.waku.letters import EPOCH, TOPIC, letter
+from support.waku.mailservers import (
     Empty,
     EndFirst,
     Endless,
@@ -47,7 +47,7 @@ QUERY = Query(EPOCH, EPOCH + 500, frozenset([TOPIC]))
 LETTERS = [letter(number, age=-number, size=300) for number in range(50)]
 ENVELOPE = How(to=SHARED)
 PLAIN = How(form="plain")
-QUICK = Patience(answer=0.3, tries=1, back_off=0.01)
+QUICK = Patience(answer=2.0, tries=1, back_off=0.01)
 
 
 def hashes(envelopes: list[Envelope]) -> list[bytes]:
@@ -64,10 +64,11 @@ async def asking(
     return report, came, [node for node, _ in nodes]
 
 
-def nobody() -> Enode:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return Enode(SystemDice().key().public, *unused.getsockname())
+@pytest.fixture
+def nobody() -> Iterator[Enode]:
+    """Hold a port where nobody listens."""
+    with held_port() as port:
+        yield Enode(SystemDice().key().public, "127.0.0.1", port)
 
 
 @pytest.mark.parametrize("how", [ENVELOPE, PLAIN], ids=["envelope", "plain"])
@@ -157,10 +158,10 @@ async def test_what_was_not_asked_for_is_not_handed_over() -> None:
     assert report.counts["out of range"] == 2
 
 
-async def test_a_server_that_is_not_there_is_passed_over() -> None:
+async def test_a_server_that_is_not_there_is_passed_over(nobody: Enode) -> None:
     came: list[Envelope] = []
     async with listening(Honest(LETTERS)) as (_, enode):
-        report = await ask([nobody(), enode], QUERY, ENVELOPE, came.extend, patience=QUICK)
+        report = await ask([nobody, enode], QUERY, ENVELOPE, came.extend, patience=QUICK)
     assert report.missing == []
     assert "Connection refused" in report.failures[0]
     assert hashes(came) == hashes(LETTERS)
@@ -253,9 +254,9 @@ async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
         assert caller.node.faults is None
 
 
-async def test_who_does_not_greet_is_told_from_who_is_not_there() -> None:
+async def test_who_does_not_greet_is_told_from_who_is_not_there(nobody: Enode) -> None:
     with pytest.raises(CallError, match="Connection refused") as refused:
-        async with call(nobody(), SystemDice().key(), Interest.named([])):
+        async with call(nobody, SystemDice().key(), Interest.named([])):
             pass
     assert not isinstance(refused.value, SilentError)
     async with listening(greets=False) as (_, enode):
@@ -267,37 +268,39 @@ async def test_who_does_not_greet_is_told_from_who_is_not_there() -> None:
 # ── probe ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("options", "outcome", "words"),
-    [
-        ({}, Outcome.WELL, "all is well: posted, and fetched in"),
-        ({"says_so": False, "confirms": False}, Outcome.WELL, "all is well"),
-        ({"greets": False}, Outcome.SILENT, "went away"),
-        ({"confirms": False}, Outcome.UNCONFIRMED, "did not confirm within"),
-        ({"refuses": "full"}, Outcome.UNCONFIRMED, "refused the envelope: full"),
-        ({"archives": False}, Outcome.MISSING, "is not there"),
-        ({"mailserver": None}, Outcome.UNANSWERED, "it does not answer"),
-        ({"mailserver": Silent(), "archives": False}, Outcome.UNANSWERED, "it does not answer"),
-        (
-            {"mailserver": Refusing("no"), "archives": False},
-            Outcome.REFUSED,
-            "it answers a request with an error: no",
-        ),
-    ],
-    ids=[
-        *("well", "well, unconfirmed", "does not greet", "does not confirm", "refuses", "missing"),
-        *("no mailserver", "silent", "error"),
-    ],
-)
-async def test_a_probe_tells(
-    options: dict[str, Any], outcome: Outcome, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+PROBES: dict[str, tuple[dict[str, Any], Outcome, str]] = {
+    "well": ({}, Outcome.WELL, "all is well: posted, and fetched in"),
+    "well, unconfirmed": ({"says_so": False, "confirms": False}, Outcome.WELL, "all is well"),
+    "does not greet": ({"greets": False}, Outcome.SILENT, "went away"),
+    "does not confirm": ({"confirms": False}, Outcome.UNCONFIRMED, "did not confirm within"),
+    "refuses": ({"refuses": "full"}, Outcome.UNCONFIRMED, "refused the envelope: full"),
+    "missing": ({"archives": False}, Outcome.MISSING, "is not there"),
+    "no mailserver": ({"mailserver": None}, Outcome.UNANSWERED, "it does not answer"),
+    "silent": ({"mailserver": Silent(), "archives": False}, Outcome.UNANSWERED, "it does not answer"),
+    "error": (
+        {"mailserver": Refusing("no"), "archives": False},
+        Outcome.REFUSED,
+        "it answers a request with an error: no",
+    ),
+}
+TIMED_OUT = {"does not confirm", "no mailserver", "silent"}
+
+
+async def test_a_probe_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once: some of them wait for as long as there is patience."""
     monkeypatch.setattr("restante.waku.probe.BETWEEN", 0.0)
-    options = {"mailserver": Honest([]), **options}
-    mailserver = options.pop("mailserver")
-    async with listening(mailserver, **options) as (_, enode):
-        found = await _probe(enode, ENVELOPE, 0.5)
-    assert (found.outcome, words in found.words) == (outcome, True), found
+
+    async def probe(name: str) -> tuple[Outcome, str]:
+        options = {"mailserver": Honest([]), **PROBES[name][0]}
+        async with listening(options.pop("mailserver"), **options) as (_, enode):
+            found = await _probe(enode, ENVELOPE, 3.0 if name in TIMED_OUT else 60.0)
+        return found.outcome, found.words
+
+    found = dict(zip(PROBES, await asyncio.gather(*map(probe, PROBES)), strict=True))
+    assert {name: outcome for name, (outcome, _) in found.items()} == {
+        name: outcome for name, (_, outcome, _) in PROBES.items()
+    }
+    assert [name for name, (_, _, words) in PROBES.items() if words not in found[name][1]] == []
 
 
 class Tardy(Honest):
@@ -314,10 +317,10 @@ async def test_a_probe_asks_again_for_what_is_not_there_yet(monkeypatch: pytest.
     monkeypatch.setattr("restante.waku.probe.BETWEEN", 0.0)
     tardy = Tardy([])
     async with listening(tardy) as (_, enode):
-        found = await _probe(enode, ENVELOPE, 0.5)
+        found = await _probe(enode, ENVELOPE, 60.0)
     assert (found.outcome, tardy.asked) == (Outcome.WELL, 2)
 
 
-async def test_a_probe_of_nobody() -> None:
-    found = await _probe(nobody(), ENVELOPE, 0.5)
+async def test_a_probe_of_nobody(nobody: Enode) -> None:
+    found = await _probe(nobody, ENVELOPE, 60.0)
     assert (found.outcome, "Connection refused" in found.words) == (Outcome.UNREACHABLE, True)

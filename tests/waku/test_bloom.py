@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.waku import bloom
-from waku.fixed import examples
-from waku.vectors import load
+from support.effort import examples
+from support.vectors import load
 
 topics = st.binary(min_size=4, max_size=4)
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from restante.waku import completion
 from restante.waku.completion import Completed, Failed
 from restante.waku.rlp import RlpError
-from waku.fixed import examples
-from waku.mutation import mutated
-from waku.vectors import load
+from support.effort import examples
+from support.mutation import mutated
+from support.rows import every
+from support.vectors import load
 
 VECTORS = load("completions")
 
 
-@pytest.mark.parametrize("vector", VECTORS["read"], ids=lambda each: each["name"])
+@every("vector", VECTORS["read"], ids=lambda each: each["name"])
 def test_every_form_of_an_end(vector: dict[str, Any]) -> None:
     payload = bytes.fromhex(vector["payload"])
     expected = Completed(**{name: bytes.fromhex(each) for name, each in vector["completed"].items()})
@@ -27,7 +28,7 @@ def test_every_form_of_an_end(vector: dict[str, Any]) -> None:
         assert completion.complete(expected.id, expected.last, expected.cursor, vector["ours"]) == payload
 
 
-@pytest.mark.parametrize("vector", VECTORS["failed"], ids=lambda each: each["name"])
+@every("vector", VECTORS["failed"], ids=lambda each: each["name"])
 def test_a_refusal(vector: dict[str, Any]) -> None:
     payload = bytes.fromhex(vector["payload"])
     expected = Failed(bytes.fromhex(vector["id"]), vector["words"])
@@ -36,7 +37,7 @@ def test_a_refusal(vector: dict[str, Any]) -> None:
         assert completion.failure(expected.id, expected.words) == payload
 
 
-@pytest.mark.parametrize("vector", VECTORS["junk"], ids=lambda each: each["name"])
+@every("vector", VECTORS["junk"], ids=lambda each: each["name"])
 def test_junk(vector: dict[str, str]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
         completion.read(bytes.fromhex(vector["payload"]))

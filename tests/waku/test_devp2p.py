@@ -13,9 +13,10 @@ from restante.waku.devp2p import Connected, Devp2p, Disconnected, Limits, Packet
 from restante.waku.hello import Capability, Hello, Reason, Shared
 from restante.waku.packed import pack
 from restante.waku.rlpx import Rlpx
-from waku.dice import Seeded
-from waku.link import HELLO_A, HELLO_B, WAKU, A, B, Bare, Link, cut
-from waku.mutation import mutated
+from support.mutation import mutated
+from support.rows import every
+from support.waku.dice import Seeded
+from support.waku.link import HELLO_A, HELLO_B, WAKU, A, B, Bare, Link, cut
 
 SHARED = (Shared("waku", 1, 16, 128),)
 
@@ -52,7 +53,7 @@ def hello_of(**changes: object) -> bytes:
     return b"\x80" + msgspec.structs.replace(HELLO_A, **changes).encode()
 
 
-@pytest.mark.parametrize(
+@every(
     ("frame", "reason", "words"),
     [
         (hello_of(public=B.public), Reason.UNEXPECTED_IDENTITY, "another public key"),
@@ -165,8 +166,8 @@ def test_message_ids_are_those_of_the_offset() -> None:
     ]
 
 
-@pytest.mark.parametrize("ours", [4, 5])
-@pytest.mark.parametrize("theirs", [4, 5])
+@every("ours", [4, 5])
+@every("theirs", [4, 5])
 def test_only_if_both_have_version_5_is_anything_compressed(ours: int, theirs: int) -> None:
     bare = Bare(msgspec.structs.replace(HELLO_B, version=ours))
     bare.say(hello_of(version=theirs))
@@ -207,16 +208,14 @@ def test_nothing_is_sent_before_hello() -> None:
         link.a.send(1, b"early")
 
 
-@pytest.mark.parametrize("code", [-17, -1, 128, 1000])
+@every("code", [-17, -1, 128, 1000])
 def test_a_code_that_is_none_is_our_fault(code: int) -> None:
     link = Link().carry()
     with pytest.raises(Misuse, match=f"code {code}"):
         link.a.send(code, b"payload")
 
 
-@pytest.mark.parametrize(
-    "frame", [b"\x81\x90\0", b"\x81\xff\0", b"\x82\1\0\0", b"\x81\x11\0", b"\x81", b"\0\0", b"\xc0\0", b"\xff\0"]
-)
+@every("frame", [b"\x81\x90\0", b"\x81\xff\0", b"\x82\1\0\0", b"\x81\x11\0", b"\x81", b"\0\0", b"\xc0\0", b"\xff\0"])
 def test_a_message_id_that_is_none_or_nobodys_is_a_breach(frame: bytes) -> None:
     (event,) = Bare().connected().say(frame)
     assert isinstance(event, Disconnected)
@@ -224,16 +223,14 @@ def test_a_message_id_that_is_none_or_nobodys_is_a_breach(frame: bytes) -> None:
     assert "message id" in event.words
 
 
-@pytest.mark.parametrize(
-    "frame", [b"\x80" + HELLO_A.encode(), b"\3\xc0", b"\3", *(bytes([n, 7]) for n in range(4, 16))]
-)
+@every("frame", [b"\x80" + HELLO_A.encode(), b"\3\xc0", b"\3", *(bytes([n, 7]) for n in range(4, 16))])
 def test_other_messages_of_devp2p_are_passed_over(frame: bytes) -> None:
     bare = Bare().connected()
     assert bare.say(frame, b"\x10" + pack(b"after")) == [Packet(0, b"after")]
     assert bare.frames == []
 
 
-@pytest.mark.parametrize(
+@every(
     ("payload", "words"),
     [
         (b"", "not compressed"),
@@ -306,7 +303,7 @@ def test_any_frames_are_taken_without_an_exception(frames: list[bytes], places: 
 # ── Disconnect ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("reason", Reason)
+@every("reason", Reason)
 def test_a_disconnect_is_said_and_heard(reason: Reason) -> None:
     link = Link().carry().forget()
     link.a.disconnect(reason)
@@ -317,7 +314,7 @@ def test_a_disconnect_is_said_and_heard(reason: Reason) -> None:
     assert link.heard_by_a == []
 
 
-@pytest.mark.parametrize("payload", [b"\xc1\4", b"\4", pack(b"\xc1\4"), pack(b"\4")])
+@every("payload", [b"\xc1\4", b"\4", pack(b"\xc1\4"), pack(b"\4")])
 def test_a_disconnect_is_understood_in_every_form(payload: bytes) -> None:
     """Compressed or not, list or byte, in the place of a Hello or later."""
     (event,) = Bare().connected().say(b"\1" + payload)
@@ -376,7 +373,7 @@ def test_before_their_hello_a_disconnect_is_said_as_after_ours() -> None:
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("payload", [pack(b"\xc0"), b"\xc0", b"", b"anything"])
+@every("payload", [pack(b"\xc0"), b"\xc0", b"", b"anything"])
 def test_a_ping_is_answered(payload: bytes) -> None:
     bare = Bare().connected()
     assert bare.say(b"\2" + payload) == []

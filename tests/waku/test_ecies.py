@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from restante.errors import PeerError
 from restante.waku import ecies
 from restante.waku.keys import Key
-from waku.mutation import mutated
-from waku.vectors import load
+from support.mutation import mutated
+from support.rows import every
+from support.vectors import load
 
 VECTORS = load("ecies")
 US = Key(b"\1" * 32)
 SEALED = ecies.encrypt(US.public, b"plain", ephemeral=Key(b"\2" * 32), iv=bytes(16), authenticated=b"size")
 
 
-@pytest.mark.parametrize("vector", VECTORS["decrypt"], ids=lambda vector: vector["data"][2:10])
+@every("vector", VECTORS["decrypt"], ids=lambda vector: vector["data"][2:10])
 def test_what_others_encrypted_is_read(vector: dict[str, str]) -> None:
     key = Key(bytes.fromhex(vector["secret"]))
     assert ecies.decrypt(key, bytes.fromhex(vector["data"])) == vector["plain"].encode()
@@ -34,7 +35,7 @@ def test_what_is_encrypted_is_read_by_its_key_alone(plain: bytes, authenticated:
         ecies.decrypt(US, sealed, authenticated + b"x")
 
 
-@pytest.mark.parametrize("at", range(len(SEALED)))
+@every("at", range(len(SEALED)))
 def test_no_byte_may_be_altered(at: int) -> None:
     altered = bytearray(SEALED)
     altered[at] ^= 1

@@ -10,12 +10,13 @@ from restante.errors import Misuse
 from restante.waku import enode
 from restante.waku.enode import Enode
 from restante.waku.keys import Key
+from support.rows import every
 
 PUBLIC = Key(b"\1" * 32).public
 HEX = PUBLIC.hex()
 
 
-@pytest.mark.parametrize(
+@every(
     ("url", "host", "port", "discport"),
     [
         (f"enode://{HEX}@127.0.0.1:30303", "127.0.0.1", 30303, None),
@@ -34,7 +35,7 @@ def test_an_enode_is_read_and_written(url: str, host: str, port: int, discport: 
     assert str(found) == url
 
 
-@pytest.mark.parametrize(
+@every(
     "url",
     [
         f"  enode://{HEX}@127.0.0.1:30303\n",
@@ -49,7 +50,7 @@ def test_one_enode_may_be_written_in_many_ways(url: str) -> None:
     assert str(enode.parse(url)) == f"enode://{HEX}@127.0.0.1:30303"
 
 
-@pytest.mark.parametrize(
+@every(
     ("url", "words"),
     [
         ("", "does not begin with enode://"),

@@ -16,8 +16,9 @@ from restante.errors import Misuse, PeerError
 from restante.waku import rlp
 from restante.waku.envelope import Envelope, cut, make, parse
 from restante.waku.rlp import RlpError
-from waku.fixed import examples
-from waku.vectors import load
+from support.effort import examples
+from support.rows import every
+from support.vectors import load
 
 U32, U64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
@@ -84,7 +85,7 @@ def check(raw: bytes) -> None:
 
 
 @given(envelopes)
-@examples(400)
+@examples(150)
 def test_an_envelope_is_read_as_it_was_made(envelope: Envelope) -> None:
     check(envelope.raw)
     assert parse(envelope.raw) == envelope
@@ -103,7 +104,7 @@ ITEMS = (
 
 
 @given(st.lists(st.sampled_from(ITEMS), min_size=3, max_size=7))
-@examples(1500)
+@examples(400)
 @example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07"])
 @example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc"])
 @example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07", b"\x07"])
@@ -117,7 +118,7 @@ def test_any_items_are_read_as_the_general_reader_reads_them(items: list[bytes])
 GOOD = (b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07")
 
 
-@pytest.mark.parametrize("place", range(len(GOOD)))
+@every("place", range(len(GOOD)))
 def test_every_item_in_every_place_is_read_as_the_general_reader_reads_it(place: int) -> None:
     for item in ITEMS:
         check(rlp.pack([*GOOD[:place], item, *GOOD[place + 1 :]]))
@@ -134,7 +135,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 @given(mutated() | st.binary(max_size=40) | st.binary(max_size=30).map(lambda tail: b"\xd0" + tail))
-@examples(1500)
+@examples(400)
 def test_whatever_bytes_there_are_they_are_read_as_the_general_reader_reads_them(data: bytes) -> None:
     check(data)
 
@@ -175,13 +176,13 @@ def test_what_does_not_fit_is_not_made() -> None:
 
 
 @given(times, times)
-@examples(200)
+@examples(100)
 def test_when_it_was_sent_wraps_in_32_bits(expiry: int, ttl: int) -> None:
     assert make(expiry, ttl, b"abcd", b"").sent == (expiry - ttl) % (1 << 32)
 
 
 @given(envelopes, st.integers(0, 11))
-@examples(300)
+@examples(150)
 def test_work_is_that_of_the_bytes_before_the_nonce(envelope: Envelope, late: int) -> None:
     expiry, ttl, topic, data, nonce = fields(envelope)
     bare = oracle.encode([expiry, ttl, topic, data])

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from durability.bounds import bounded
 from restante.errors import Misuse, StoreError
 from restante.waku import wire
 from restante.waku.archive.query import Bounds, Page, Query
@@ -25,16 +24,17 @@ from restante.waku.follow import Rhythm, follow
 from restante.waku.gaps import Query as Wanted
 from restante.waku.gaps import State
 from restante.waku.interest import Interest
-from waku.fake_node import FakeNode, listening
-from waku.inside import Clock, Inside, inside
-from waku.letters import TOPIC
-from waku.mailservers import Honest
+from support.bounds import bounded
+from support.waku.fake_node import FakeNode, listening
+from support.waku.inside import Clock, Inside, inside
+from support.waku.letters import TOPIC
+from support.waku.mailservers import Honest
 
 PLAIN = How(form="plain")
 OTHER = b"\xff\xff\xff\xff"
 RARELY = Rhythm(history=3600.0, first=0.01, last=0.02, grace=0.1)
 OFTEN = Rhythm(history=0.01, first=0.01, last=0.02, grace=0.1)
-QUICK = Patience(answer=0.5, tries=1, back_off=0.01)
+QUICK = Patience(answer=60.0, tries=1, back_off=0.01)
 
 
 class Today(Clock):

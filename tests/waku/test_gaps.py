@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.waku.gaps import Query, Range, State, including, without
-from waku.fixed import examples
-from waku.letters import TOPIC, letter
+from support.effort import examples
+from support.waku.letters import TOPIC, letter
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)).map(lambda pair: (pair[0], pair[0] + pair[1])))
 

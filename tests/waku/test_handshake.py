@@ -10,9 +10,10 @@ from restante.errors import PeerError
 from restante.waku import ecies, handshake, rlp
 from restante.waku.handshake import PREFIX
 from restante.waku.keys import Key
-from waku.dice import Fixed, Seeded
-from waku.mutation import mutated
-from waku.vectors import load
+from support.mutation import mutated
+from support.rows import every
+from support.vectors import load
+from support.waku.dice import Fixed, Seeded
 
 EIP8 = load("eip8")
 A, B = (Key(bytes.fromhex(EIP8[f"static key {name}"])) for name in "AB")
@@ -102,7 +103,7 @@ def test_a_size_that_begins_with_04_is_a_size() -> None:
     assert handshake.size(b"\4\1\4") == 0x401
 
 
-@pytest.mark.parametrize("size", [0, 1, 113, 2049, 0x0300 + 2048, 0xFFFF])
+@every("size", [0, 1, 113, 2049, 0x0300 + 2048, 0xFFFF])
 def test_a_packet_that_is_too_short_or_too_long_is_refused_at_its_size(size: int) -> None:
     with pytest.raises(PeerError, match="114 to 2048 bytes"):
         handshake.size(size.to_bytes(2, "big") + b"\4")
@@ -116,7 +117,7 @@ def test_the_least_and_the_most_are_allowed(size: int) -> None:
 SIGNATURE = EPHEMERAL_A.sign(bytes(32))
 
 
-@pytest.mark.parametrize(
+@every(
     ("fields", "words"),
     [
         ([SIGNATURE, A.public, NONCE_A], "at least 4 items, not 3"),
@@ -134,7 +135,7 @@ def test_an_auth_that_says_nonsense_is_refused(fields: list[rlp.Encodable], word
         handshake.read_auth(B, packet(B, rlp.encode(fields)))
 
 
-@pytest.mark.parametrize(
+@every(
     ("fields", "words"),
     [
         ([EPHEMERAL_B.public, NONCE_B], "at least 3 items, not 2"),

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from restante.errors import PeerError
 from restante.waku import rlp
 from restante.waku.hello import Capability, Hello, Reason, Shared, share
-from waku.mutation import mutated
-from waku.vectors import load
+from support.mutation import mutated
+from support.rows import every
+from support.vectors import load
 
 PUBLIC = bytes(range(1, 65))
 OURS = Hello("restante", (Capability("waku", 0), Capability("waku", 1)), 30303, PUBLIC)
@@ -62,14 +63,14 @@ def test_reading_a_hello_raises_nothing_but_peer_errors(payload: bytes) -> None:
     assert len(hello.public) == 64
 
 
-@pytest.mark.parametrize("public", [b"", bytes(64), bytes(63), b"\1" * 63, b"\1" * 65])
+@every("public", [b"", bytes(64), bytes(63), b"\1" * 63, b"\1" * 65])
 def test_a_hello_without_a_key_is_one_without_identity(public: bytes) -> None:
     with pytest.raises(PeerError) as caught:
         Hello.parse(rlp.encode([5, b"x", [], 0, public]))
     assert caught.value.code is Reason.NULL_IDENTITY
 
 
-@pytest.mark.parametrize(
+@every(
     ("fields", "words"),
     [
         ([5, b"x", [], 0], "at least five items, not 4"),
@@ -101,7 +102,7 @@ def capabilities(text: str) -> list[Capability]:
     return [Capability(name, int(version)) for name, version in (one.split("/") for one in text.split())]
 
 
-@pytest.mark.parametrize(
+@every(
     ("ours", "theirs", "shared"),
     [
         ("waku/0 waku/1", "waku/0 waku/1", [("waku", 1, 16, 128)]),
@@ -125,14 +126,14 @@ def test_message_ids_go_to_the_highest_shared_versions_by_name(
     assert share(capabilities(ours), capabilities(theirs), LENGTHS) == tuple(Shared(*one) for one in shared)
 
 
-@pytest.mark.parametrize("reason", Reason)
+@every("reason", Reason)
 def test_a_reason_is_read_in_both_forms(reason: Reason) -> None:
     assert Reason.read(reason.listed()) is reason
     assert Reason.read(reason.bare()) is reason
     assert Reason.read(rlp.encode(reason.value)) is reason
 
 
-@pytest.mark.parametrize(
+@every(
     ("payload", "reason"),
     [
         ("c103", Reason.USELESS_PEER),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -19,14 +18,11 @@ from restante.waku.envelope import make
 from restante.waku.errand import Budgets
 from restante.waku.probe import Outcome
 from restante.waku.sealing import SymmetricKey, seal, topic_of
-from waku.fake_node import listening
-from waku.mailservers import Honest
+from support.documents import Document
+from support.waku.fake_node import listening
+from support.waku.mailservers import Honest
 
-GUIDE = (Path(__file__).parent.parent.parent / "docs" / "waku-history.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+GUIDE = Document("docs/waku-history.md")
 
 
 def mailserver() -> Honest:
@@ -50,10 +46,9 @@ async def shell(command: str, folder: Path) -> str:
 
 
 async def test_the_commands_of_the_guide(tmp_path: Path) -> None:
-    [block] = blocks("sh")
     async with listening(mailserver(), password="status-offline-inbox") as (node, enode):
         (tmp_path / "enode.txt").write_text(f"{enode}\n")
-        to_file, plain, with_state, live, probe = [await shell(each, tmp_path) for each in block.splitlines()]
+        to_file, plain, with_state, live, probe = [await shell(each, tmp_path) for each in GUIDE.lines("requests")]
     assert to_file == "fetched 1 envelopes\n"
     assert msgspec.json.decode((tmp_path / "history.jsonl").read_bytes())["text"] == "held until called for"
     assert len(plain.splitlines()) == len(with_state.splitlines()) == 1
@@ -64,9 +59,8 @@ async def test_the_commands_of_the_guide(tmp_path: Path) -> None:
 
 
 async def test_the_program_of_the_guide() -> None:
-    [block] = blocks("python")
     names: dict[str, Any] = {}
-    exec(block, names)
+    exec(GUIDE.blocks["program"], names)
     async with listening(mailserver(), password="status-offline-inbox") as (_, enode):
         envelopes, state = await names["history"]([enode])
         again, _ = await names["history"]([enode], state)
@@ -77,8 +71,8 @@ def test_the_guide_has_every_flag_limit_and_exit_code() -> None:
     commands = typer.main.get_group(app).commands
     for name in ("request", "probe"):
         for option in (opt for each in commands[name].params for opt in each.opts if opt.startswith("-")):
-            assert f"`{option}`" in GUIDE, option
+            assert f"`{option}`" in GUIDE.text, option
     for name, default in msgspec.structs.asdict(Budgets()).items():
-        assert f"| `{name}` | {default:,.0f} |" in GUIDE, name
+        assert f"| `{name}` | {default:,.0f} |" in GUIDE.text, name
     for outcome in Outcome:
-        assert f"| {outcome.value} | " in GUIDE, outcome
+        assert f"| {outcome.value} | " in GUIDE.text, outcome

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.waku import bloom, interest
 from restante.waku.interest import EVERYTHING, MANY, Interest, Interests
+from support.effort import examples
 
 TOPICS = [bytes((first, 2, 3, last)) for first in range(3) for last in (0, 1, 4)]
 """Some share bits of a filter; 01020304 keeps two bits of three in status-go."""
@@ -107,7 +108,7 @@ class TheMap(RuleBasedStateMachine):
 
 
 TestTheMap = TheMap.TestCase
-TestTheMap.settings = settings(max_examples=80, stateful_step_count=30)
+TestTheMap.settings = examples(60, 30)
 
 
 def test_only_so_many_topics_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

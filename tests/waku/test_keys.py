@@ -12,7 +12,8 @@ from restante.errors import PeerError
 from restante.waku import keys
 from restante.waku.keccak import keccak
 from restante.waku.keys import Key
-from waku.vectors import load
+from support.rows import every
+from support.vectors import load
 
 VECTORS = load("ecies")
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
@@ -50,7 +51,7 @@ def test_who_signed_is_recovered_and_not_for_another_digest(secret: bytes, diges
     assert key.sign(digest) == signature
 
 
-@pytest.mark.parametrize(
+@every(
     "secret",
     [bytes(32), ORDER.to_bytes(32, "big"), b"\xff" * 32, b"", b"\1", b"\1" * 31, b"\1" * 33, b"\0" + b"\1" * 32],
 )
@@ -59,7 +60,7 @@ def test_what_is_no_private_key_is_refused(secret: bytes) -> None:
         Key(secret)
 
 
-@pytest.mark.parametrize("public", [bytes(64), b"\xff" * 64, b"", b"\1" * 63, b"\1" * 65, b"\2" * 32])
+@every("public", [bytes(64), b"\xff" * 64, b"", b"\1" * 63, b"\1" * 65, b"\2" * 32])
 def test_what_is_no_point_is_the_peers_fault(public: bytes) -> None:
     key = Key(b"\1" * 32)
     with pytest.raises(PeerError, match="not on the curve"):

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -15,7 +14,8 @@ from restante.waku.envelope import Envelope
 from restante.waku.mailserver import FULL, TRY_AGAIN, Batch, Mailserver, Terms
 from restante.waku.pool import Pool
 from restante.waku.wire import OTHER_ERROR, Refusal, Response
-from waku.letters import EPOCH, TOPIC, letter
+from support.effort import examples
+from support.waku.letters import EPOCH, TOPIC, letter
 
 MIB = 1 << 20
 OTHER_TOPIC = b"\5\6\7\x08"
@@ -341,7 +341,7 @@ class Forgetting(Interleaved):
 
 TestInterleaved = Interleaved.TestCase
 TestForgetting = Forgetting.TestCase
-TestInterleaved.settings = TestForgetting.settings = settings(max_examples=100, stateful_step_count=30)
+TestInterleaved.settings = TestForgetting.settings = examples(100, 30)
 
 
 def test_the_model_notices_a_packet_that_is_confirmed_too_early() -> None:

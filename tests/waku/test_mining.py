@@ -12,7 +12,7 @@ from restante.errors import Misuse
 from restante.waku.acceptance import AHEAD, Policy, judge
 from restante.waku.envelope import Envelope, make
 from restante.waku.mining import LATE, NotMined, hashes, mine
-from waku.fixed import examples
+from support.effort import examples
 
 NOW = 1_600_000_000
 ENVELOPE = make(NOW + 50, 50, b"abcd", bytes(284))

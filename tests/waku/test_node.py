@@ -16,7 +16,6 @@ from unittest.mock import Mock
 import pytest
 import structlog
 
-from durability.bounds import bounded
 from restante.errors import StoreError
 from restante.waku import devp2p, link, node, relay, rlp, serve, wire
 from restante.waku.acceptance import Policy
@@ -31,9 +30,11 @@ from restante.waku.mailserver import TRY_AGAIN, Terms
 from restante.waku.node import Housekeeping, Node
 from restante.waku.packed import pack
 from restante.waku.wire import Options
-from waku.inside import TURNS, Clock, Inside, inside
-from waku.letters import EPOCH, TOPIC, letter
-from waku.raw_peer import BASE, FULL_NODE, Dice, GoneError, RawPeer
+from support.bounds import bounded
+from support.waku.dice import Seeded
+from support.waku.inside import TURNS, Clock, Inside, inside
+from support.waku.letters import EPOCH, TOPIC, letter
+from support.waku.raw_peer import BASE, FULL_NODE, GoneError, RawPeer
 
 KEY = Key(b"\x77" * 32)
 NOTHING = Options(pow=0.0, confirmations=True, topics=frozenset())
@@ -317,7 +318,7 @@ async def test_what_is_not_complete_is_bounded_for_all_together(tmp_path: Path) 
     """Each may send a large packet, and slowly; but not all of them at once."""
     async with inside(tmp_path, limits=Limits(unfinished_bytes=100_000)) as here:
         good, small, large = [await here.greet() for _ in range(3)]
-        packet = Dice(5).draw(90_000)
+        packet = Seeded(5).draw(90_000)
         small.writer.write(small.rlpx.seal(packet)[:40_000])
         await here.until("the first part", lambda: here.node.unfinished > 39_000)
         large.writer.write(large.rlpx.seal(packet)[:70_000])
@@ -340,11 +341,18 @@ async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypa
 
 
 async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "GREETING", 0.05)
     async with inside(tmp_path) as here:
-        peer = await here.greet()
+        peer = await here.enter()
+        [its_link] = here.node.links
+        await here.until("its Hello", lambda: its_link._greeting is not None)
+        timer = its_link._greeting
+        assert timer is not None
+        peer.say(wire.STATUS, wire.write_options(FULL_NODE))
+        await peer.fence()
+        assert timer.cancelled(), "who has said it may stay"
+        monkeypatch.setattr(link, "GREETING", 0.05)
         assert await (await here.enter()).ended() is Reason.PING_TIMEOUT
-        await peer.fence()  # who has said it may stay
+        await peer.fence()
 
 
 async def test_who_asks_for_more_than_there_is_here_is_disconnected(tmp_path: Path) -> None:
@@ -418,13 +426,6 @@ async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
         assert found == {each.hash for each in letters}
 
 
-def narrow(its_link: Link, peer: RawPeer) -> None:
-    """Have the kernel take little for a peer that does not read."""
-    assert its_link._transport is not None
-    its_link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
-    peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-
-
 async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,13 +433,18 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
         [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
-        monkeypatch.setattr(link, "TAKES_NOTHING", 0.05)
-        narrow(its_link, reader)
+        monkeypatch.setattr(link, "TAKES_NOTHING", 3600.0)
+        here.narrow(reader)
         number = 0
         while not its_link.stuck:
             await poster.post(letter(number := number + 1, size=500_000))
         owed = its_link.unsent()
         await poster.post(letter(number + 1, size=500_000))
+        timer = its_link._patience
+        assert timer is not None
+        assert 0 < timer.when() - here.node.loop.time() <= link.TAKES_NOTHING
+        timer._run()
+        timer.cancel()
         await here.until("the end of its patience", lambda: its_link not in here.node.links)
         assert owed < 64 * 1024 + 2 * 510_000
         assert here.node.relay.counts["relayed later, when the peer reads"] >= 1
@@ -465,9 +471,8 @@ async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_p
         await here.until("the loss", lambda: not here.node.links)
 
 
-@pytest.mark.parametrize(
-    ("packet", "count"),
-    [
+async def test_what_each_packet_counts_for(tmp_path: Path) -> None:
+    packets = (
         ((wire.MESSAGES, wire.write_envelopes([letter(1).raw])), 2),
         ((wire.MESSAGES, b"\xc0"), 1),
         ((wire.MESSAGES, wire.write_envelopes([letter(1, age=1000).raw])), 12),
@@ -476,17 +481,16 @@ async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_p
         ((wire.STATUS_UPDATE, wire.write_options(Options(topics=frozenset()))), 101),
         ((wire.STATUS_UPDATE, wire.write_options(Options(light=True))), 1),
         ((wire.REQUEST, b"\x80"), 11),
-    ],
-)
-async def test_what_each_packet_counts_for(packet: tuple[int, bytes], count: int, tmp_path: Path) -> None:
+    )
     async with inside(tmp_path, limits=Limits(address_envelopes=0)) as here:
         peer = await here.greet()
         [its_link] = here.node.links
         spent = partial(its_link.account._envelopes.spent, 0.0, 0.0)
-        before = spent()
-        peer.say(*packet)
-        await peer.fence()
-        assert spent() - before == count + 1  # and the Ping of the fence
+        for packet, count in packets:
+            before = spent()
+            peer.say(*packet)
+            await peer.fence()
+            assert spent() - before == count + 1, packet  # and the Ping of the fence
 
 
 async def test_all_of_an_address_share_what_it_may_send_also_when_they_come_again(tmp_path: Path) -> None:
@@ -525,11 +529,11 @@ async def test_who_is_left_unread_makes_room_for_itself(tmp_path: Path) -> None:
 
 async def test_what_a_peer_missed_while_it_did_not_read_comes_when_it_does(tmp_path: Path) -> None:
     limits = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
-    letters = [make(EPOCH + 50, 50, TOPIC, Dice(number).draw(30_000)) for number in range(40)]
+    letters = [make(EPOCH + 50, 50, TOPIC, Seeded(number).draw(30_000)) for number in range(40)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
         [its_link] = [each for each in here.node.links if each.peer.interest.wants(TOPIC)]
-        narrow(its_link, reader)
+        here.narrow(reader)
         for each in letters:
             await poster.post(each)
         assert its_link.missed is not None
@@ -755,7 +759,7 @@ async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         deaf = await here.greet()
         [its_link] = here.node.links
-        narrow(its_link, deaf)
+        here.narrow(deaf)
         poster = await here.greet(NOTHING)
         number = 0
         while not its_link.unsent():

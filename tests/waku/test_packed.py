@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from restante.errors import PeerError
 from restante.waku.packed import literally, pack, unpack
-from waku.mutation import mutated
+from support.mutation import mutated
+from support.rows import every
 
 payloads = st.binary(max_size=300) | st.builds(
     lambda part, times: part * times, st.binary(max_size=9), st.integers(0, 99)
@@ -34,7 +35,7 @@ def test_it_is_the_block_form_that_geth_writes(payload: str, packed: str) -> Non
     assert pack(bytes.fromhex(payload)).hex() == packed
 
 
-@pytest.mark.parametrize("size", [1, 60, 127, 128, 255, 256, 65536, 65537, 300_000, 1 << 20])
+@every("size", [1, 60, 127, 128, 255, 256, 65536, 65537, 300_000, 1 << 20])
 def test_what_is_said_literally_is_unpacked_likewise(size: int) -> None:
     payload = bytes(size)
     assert unpack(literally(size) + payload, size) == payload
@@ -50,15 +51,13 @@ def test_zeros_compressed_as_far_as_can_be_are_taken() -> None:
     assert unpack(pack(bytes(1 << 20)), 1 << 20) == bytes(1 << 20)
 
 
-@pytest.mark.parametrize("size", [1000, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 32) - 1])
+@every("size", [1000, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 32) - 1])
 def test_a_lie_about_the_size_is_told_before_anything_is_inflated(size: int) -> None:
     with pytest.raises(PeerError, match=f"says that it has {size} bytes"):
         unpack(varint(size) + b"\0a", 1 << 20)
 
 
-@pytest.mark.parametrize(
-    "packed", ["", "80", "05", "0561", "ffffffffffffffffff7f", "ff" * 12, "0101", "010061ff", "05fe0100"]
-)
+@every("packed", ["", "80", "05", "0561", "ffffffffffffffffff7f", "ff" * 12, "0101", "010061ff", "05fe0100"])
 def test_what_is_not_compressed_is_refused(packed: str) -> None:
     with pytest.raises(PeerError):
         unpack(bytes.fromhex(packed), 1000)

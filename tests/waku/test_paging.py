@@ -14,9 +14,9 @@ from restante.waku.answers import Terms
 from restante.waku.archive.query import Bounds
 from restante.waku.envelope import Envelope
 from restante.waku.limits import Limits
-from waku.asking import ask, pages, walk
-from waku.inside import Inside, inside
-from waku.letters import EPOCH, letter
+from support.waku.asking import ask, pages, walk
+from support.waku.inside import Inside, inside
+from support.waku.letters import EPOCH, letter
 
 _dice: Final = random.Random(5)
 

@@ -24,8 +24,9 @@ from restante.waku.peer import (
     Requested,
 )
 from restante.waku.wire import Options
-from waku.letters import TOPIC, letter
-from waku.vectors import load
+from support.rows import every
+from support.vectors import load
+from support.waku.letters import TOPIC, letter
 
 VECTORS = load("wire")
 CAPTURED = [bytes.fromhex(each["wire"]) for each in VECTORS["options"]]
@@ -42,7 +43,7 @@ def greeted(options: Options | None = None) -> Peer:
 # ── greeting ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("status", CAPTURED)
+@every("status", CAPTURED)
 def test_every_captured_status_greets(status: bytes) -> None:
     peer = Peer()
     assert peer.receive(wire.STATUS, status) == Greeted()
@@ -66,7 +67,7 @@ def test_topics_by_name_stand_above_a_filter() -> None:
     assert peer.interest == Interest.named([TOPIC])
 
 
-@pytest.mark.parametrize("code", [each for each in range(wire.CODES) if each != wire.STATUS])
+@every("code", [each for each in range(wire.CODES) if each != wire.STATUS])
 def test_whatever_else_comes_first_ends_the_conversation(code: int) -> None:
     peer = Peer()
     with pytest.raises(PeerError, match="first packet must be a Status") as ended:
@@ -75,7 +76,7 @@ def test_whatever_else_comes_first_ends_the_conversation(code: int) -> None:
     assert not peer.greeted
 
 
-@pytest.mark.parametrize("vector", VECTORS["no options"], ids=lambda vector: vector["name"])
+@every("vector", VECTORS["no options"], ids=lambda vector: vector["name"])
 def test_a_status_that_is_none_ends_the_conversation(vector: dict[str, str]) -> None:
     peer = Peer()
     with pytest.raises(PeerError, match=vector["words"]) as ended:
@@ -109,7 +110,7 @@ def test_a_second_status_is_ignored() -> None:
 KNOWN = {wire.MESSAGES, wire.BATCH_ACK, wire.MESSAGE_RESPONSE, wire.STATUS_UPDATE, wire.REQUEST}
 
 
-@pytest.mark.parametrize("code", [each for each in range(wire.CODES) if each not in KNOWN])
+@every("code", [each for each in range(wire.CODES) if each not in KNOWN])
 def test_what_nobody_sends_is_ignored(code: int) -> None:
     """P2P Messages and Request Complete among it: we have asked nobody for history."""
     peer = greeted()
@@ -127,7 +128,7 @@ def test_history_is_taken_from_who_is_trusted() -> None:
     assert isinstance(peer.receive(wire.P2P_MESSAGE, envelopes[0].raw), Fault)
 
 
-@pytest.mark.parametrize("code", sorted(KNOWN - {wire.REQUEST}))
+@every("code", sorted(KNOWN - {wire.REQUEST}))
 def test_what_is_wrong_is_counted_and_the_conversation_goes_on(code: int) -> None:
     peer = greeted()
     fault = peer.receive(code, b"\xc1")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from restante.waku.envelope import Envelope, make, parse
 from restante.waku.pool import BLOCK, ENTRY, GRACE, LIVE, Live, Pool
-from waku.letters import EPOCH, letter
+from support.effort import rounds
+from support.waku.letters import EPOCH, letter
 
 MIB = 1 << 20
 
@@ -128,7 +129,7 @@ def _both_bounds_hold(steps: list[tuple[Any, ...]]) -> None:
 
 def test_the_estimates_of_memory_are_near_the_truth() -> None:
     """A million topics are no different: here each envelope has one of its own."""
-    count = 20_000
+    count = rounds(5_000, 20_000)
     raws = [letter(number, topic=number.to_bytes(4, "big"), ttl=100 + number % 1000).raw for number in range(count)]
     tracemalloc.start()
     try:

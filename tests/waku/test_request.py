@@ -14,10 +14,12 @@ from restante.waku.envelope import U32, Envelope, make
 from restante.waku.mining import mine
 from restante.waku.request import Demands, Request, RequestError
 from restante.waku.sealing import SymmetricKey, open_sealed, seal
-from waku.dice import Seeded
-from waku.fixed import KEY, OTHER_KEY, examples
-from waku.mutation import mutated
-from waku.vectors import load
+from support.effort import examples
+from support.mutation import mutated
+from support.rows import every
+from support.vectors import load
+from support.waku.dice import Seeded
+from support.waku.fixed import KEY, OTHER_KEY
 
 VECTORS = load("requests")
 NOW: int = VECTORS["now"]
@@ -56,8 +58,8 @@ def refused(payload: bytes, demands: Demands = OPEN, now: int = NOW) -> RequestE
 # ── shapes ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("vector", VECTORS["sealed"], ids=lambda each: each["name"])
-@pytest.mark.parametrize("sign", [KEY, None], ids=["signed", "unsigned"])
+@every("vector", VECTORS["sealed"], ids=lambda each: each["name"])
+@every("sign", [KEY, None], ids=["signed", "unsigned"])
 def test_every_shape_in_an_envelope(vector: dict[str, Any], sign: Any) -> None:
     envelope = enclosed(bytes.fromhex(vector["payload"]), sign=sign)
     signer = None if sign is None else KEY.public
@@ -66,7 +68,7 @@ def test_every_shape_in_an_envelope(vector: dict[str, Any], sign: Any) -> None:
     assert request.read(envelope.raw + b"\0tail", OPEN, NOW) == expected
 
 
-@pytest.mark.parametrize("vector", VECTORS["plain"], ids=lambda each: each["name"])
+@every("vector", VECTORS["plain"], ids=lambda each: each["name"])
 def test_every_shape_in_the_open(vector: dict[str, Any]) -> None:
     assert request.read(bytes.fromhex(vector["payload"]), OPEN, NOW) == wanted(vector["request"])
 
@@ -79,7 +81,7 @@ def test_a_plain_request_needs_no_key() -> None:
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda each: each["name"])
+@every("vector", VECTORS["refused"], ids=lambda each: each["name"])
 def test_what_makes_no_sense_is_answered_in_either_form(vector: dict[str, str]) -> None:
     plain = refused(bytes.fromhex(vector["plain"]))
     assert (plain.id, plain.words) == (ID, vector["words"])
@@ -88,14 +90,14 @@ def test_what_makes_no_sense_is_answered_in_either_form(vector: dict[str, str]) 
     assert (sealed.id, sealed.words) == (envelope.hash, vector["sealed words"])
 
 
-@pytest.mark.parametrize("vector", VECTORS["refused, sealed only"], ids=lambda each: each["name"])
+@every("vector", VECTORS["refused, sealed only"], ids=lambda each: each["name"])
 def test_what_was_sealed_and_has_no_shape_is_answered(vector: dict[str, str]) -> None:
     envelope = enclosed(bytes.fromhex(vector["sealed"]))
     error = refused(envelope.raw)
     assert (error.id, error.words) == (envelope.hash, vector["words"])
 
 
-@pytest.mark.parametrize("vector", VECTORS["nobody to answer"], ids=lambda each: each["name"])
+@every("vector", VECTORS["nobody to answer"], ids=lambda each: each["name"])
 def test_what_has_no_id_is_nobody_s_to_be_answered(vector: dict[str, str]) -> None:
     error = refused(bytes.fromhex(vector["payload"]))
     assert error.id is None

@@ -8,6 +8,7 @@ import pty
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,25 +16,31 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from durability.bounds import bounded
-from restante.waku import keyfile
+from restante.waku import enode, keyfile
 from restante.waku.ask import How, ask
 from restante.waku.dice import SystemDice
 from restante.waku.envelope import make
 from restante.waku.errand import Patience
 from restante.waku.files import parquet, rlpfile
 from restante.waku.gaps import Query
+from restante.waku.post import Letter
+from restante.waku.post import post as hand_over
 from restante.waku.sealing import SymmetricKey, seal, topic_of
-from waku.fake_node import listening
-from waku.fixed import KEY
-from waku.letters import EPOCH, letter
-from waku.mailservers import Honest, Refusing, Silent
-from waku.processes import node_process
+from support.bounds import bounded
+from support.effort import some
+from support.processes import called
+from support.rows import every
+from support.waku.fake_node import listening, listening_beside
+from support.waku.fixed import KEY
+from support.waku.letters import EPOCH, letter
+from support.waku.mailservers import Honest, Refusing, Silent
+from support.waku.processes import node_process
 
 TOPIC = topic_of("status")
 LETTERS = [letter(number, age=-number, topic=TOPIC) for number in range(30)]
 SINCE = ("--from", str(EPOCH), "--to", str(EPOCH + 500))
 PLAIN = ("--form", "plain", "--topic", TOPIC.hex())
+NOBODY = f"enode://{KEY.public.hex()}@127.0.0.1:1"
 
 
 class Result(NamedTuple):
@@ -42,19 +49,47 @@ class Result(NamedTuple):
     err: str
 
 
+_begun: list[asyncio.subprocess.Process] = []
+
+
+@pytest.fixture(autouse=True)
+async def nobody_stays() -> AsyncIterator[None]:
+    """Kill the processes that a test left behind."""
+    yield
+    while _begun:
+        process = _begun.pop()
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
 async def begun(*words: str | Path, **environment: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "restante", "waku", *map(str, words)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **environment},
     )
+    _begun.append(process)
+    return process
 
 
 async def run(*words: str | Path, **environment: str) -> Result:
     process = await begun(*words, **environment)
     out, err = await process.communicate()
     return Result(process.returncode, out.decode(), err.decode())
+
+
+def waku(*words: str | Path, **environment: str) -> Result:
+    """Do what a command does in this process."""
+    result = called("waku", *words, **environment)
+    return Result(result.returncode, result.stdout, result.stderr)
+
+
+async def post(url: str, text: str) -> str:
+    """Post to a chat; gives the envelope's hash."""
+    letter = Letter(text.encode(), TOPIC, SymmetricKey.from_password("status"))
+    return (await asyncio.to_thread(hand_over, enode.parse(url), letter)).envelope.hash.hex()
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -110,10 +145,10 @@ def _all_of(terminal: int) -> bytes:
     return found
 
 
-async def test_history_in_files(tmp_path: Path) -> None:
-    async with listening(Honest(LETTERS, size=20)) as (_, enode):
+def test_history_in_files(tmp_path: Path) -> None:
+    with listening_beside(Honest(LETTERS, size=20)) as (_, enode):
         for suffix in ("jsonl", "rlp", "parquet"):
-            result = await run("request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / f"all.{suffix}")
+            result = waku("request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / f"all.{suffix}")
             assert result == (0, "fetched 30 envelopes\n", "")
     said = {each["hash"] for each in lines((tmp_path / "all.jsonl").read_text())}
     assert said == {each.hash.hex() for each in LETTERS}
@@ -122,7 +157,7 @@ async def test_history_in_files(tmp_path: Path) -> None:
     assert names(tmp_path) == ["all.jsonl", "all.parquet", "all.rlp"]
 
 
-async def test_a_channel_is_opened_and_the_password_is_the_mailserver_s(tmp_path: Path) -> None:
+def test_a_channel_is_opened_and_the_password_is_the_mailserver_s(tmp_path: Path) -> None:
     chat = SymmetricKey.from_password("status")
     dice = SystemDice()
     sealed = [
@@ -131,21 +166,22 @@ async def test_a_channel_is_opened_and_the_password_is_the_mailserver_s(tmp_path
         make(EPOCH + 52, 50, TOPIC, b"for somebody else"),
     ]
     (tmp_path / "password").write_text("swordfish\n")
-    async with listening(Honest(sealed), password="swordfish") as (node, enode):
-        by_file = await run(
-            "request", str(enode), "--channel", "status", *SINCE, "--password-file", tmp_path / "password"
-        )
-        by_variable = await run(
-            "request", str(enode), "--channel", "status", *SINCE, RESTANTE_WAKU_PASSWORD="swordfish"
-        )
-    assert (by_file, node.wrong) == (by_variable, [])
-    first, second, third = sorted(lines(by_file.out), key=lambda each: each["sent"])
+    by_file, by_variable = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
+    with listening_beside(Honest(sealed), password="swordfish") as (node, enode):
+        command = ("request", str(enode), "--channel", "status", *SINCE)
+        for result in (
+            waku(*command, "-o", by_file, "--password-file", tmp_path / "password"),
+            waku(*command, "-o", by_variable, RESTANTE_WAKU_PASSWORD="swordfish"),
+        ):
+            assert result == (0, "fetched 3 envelopes\n", "")
+    assert (by_file.read_text(), node.wrong) == (by_variable.read_text(), [])
+    first, second, third = sorted(lines(by_file.read_text()), key=lambda each: each["sent"])
     assert (first["text"], first["signer"]) == ("held until called for", KEY.public.hex())
     assert (second["payload"], "signer" in second, "text" in second) == ("ff00", False, False)
     assert not {"text", "payload", "signer"} & third.keys()
 
 
-async def test_what_is_sealed_with_a_password_or_for_a_key_is_opened(tmp_path: Path) -> None:
+def test_what_is_sealed_with_a_password_or_for_a_key_is_opened(tmp_path: Path) -> None:
     dice = SystemDice()
     (tmp_path / "password").write_text("swordfish\n")
     mine = keyfile.load_or_make(tmp_path / "my.key")
@@ -155,41 +191,42 @@ async def test_what_is_sealed_with_a_password_or_for_a_key_is_opened(tmp_path: P
         make(EPOCH + 52, 50, TOPIC, seal(b"for another", to=KEY.public, dice=dice)),
     ]
     keys = ("--open-password", tmp_path / "password", "--open-key", tmp_path / "my.key")
-    async with listening(Honest(sealed)) as (_, enode):
-        result = await run("request", str(enode), *PLAIN, *SINCE, *keys)
-    found = sorted(lines(result.out), key=lambda each: each["sent"])
+    with listening_beside(Honest(sealed)) as (_, enode):
+        waku("request", str(enode), *PLAIN, *SINCE, *keys, "-o", tmp_path / "all.jsonl")
+    found = sorted(lines((tmp_path / "all.jsonl").read_text()), key=lambda each: each["sent"])
     assert [each.get("text") for each in found] == ["by password", "for me", None]
 
 
-async def test_who_is_known_by_a_key(tmp_path: Path) -> None:
+def test_who_is_known_by_a_key(tmp_path: Path) -> None:
     keyfile.load_or_make(tmp_path / "node.key")
-    async with listening(Honest(LETTERS)) as (node, enode):
-        for command in (("request", str(enode), *PLAIN, *SINCE), ("probe", str(enode), "--form", "plain")):
-            assert (await run(*command, "--key", tmp_path / "node.key")).code == 0
+    fetch = ("request", "-o", tmp_path / "all.rlp", *PLAIN, *SINCE)
+    with listening_beside(Honest(LETTERS)) as (node, enode):
+        for command in (fetch, ("probe", "--form", "plain")):
+            assert waku(*command, str(enode), "--key", tmp_path / "node.key").code == 0
     assert node.known == {keyfile.load(tmp_path / "node.key").public}
 
 
-async def test_what_is_known_is_fetched_once(tmp_path: Path) -> None:
+def test_what_is_known_is_fetched_once(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     honest = Honest(LETTERS[:20])
-    async with listening(honest) as (_, enode):
-        for _ in range(2):
-            first = await run("request", str(enode), *PLAIN, *SINCE[:2], "--to", str(EPOCH + 19), "--state", state)
-        assert (first.code, first.out) == (0, "")
+    with listening_beside(honest) as (_, enode):
+        command = ("request", str(enode), *PLAIN, "--state", state)
+        for number in (20, 0):
+            file = tmp_path / f"{number}.rlp"
+            first = waku(*command, *SINCE[:2], "--to", str(EPOCH + 19), "-o", file)
+            assert first == (0, f"fetched {number} envelopes\n", "")
+            file.unlink()
         honest.envelopes = LETTERS
-        file = tmp_path / "rest.rlp"
-        second = await run("request", str(enode), *PLAIN, *SINCE, "--state", state, "-o", file)
+        second = waku(*command, *SINCE, "-o", tmp_path / "rest.rlp")
     assert second == (0, "fetched 10 envelopes\n", "")
     assert msgspec.json.decode(state.read_bytes())["known"] == {TOPIC.hex(): [[EPOCH, EPOCH + 500]]}
     assert names(tmp_path) == ["rest.rlp", "state.json"]
 
 
-async def test_what_nobody_answers_for_is_said(tmp_path: Path) -> None:
+def test_what_nobody_answers_for_is_said(tmp_path: Path) -> None:
     file, state = tmp_path / "some.rlp", tmp_path / "state.json"
-    async with listening(Honest(LETTERS)) as (_, enode):
-        result = await run(
-            "request", str(enode), *PLAIN, *SINCE, "--limit", "envelopes=12", "-o", file, "--state", state
-        )
+    with listening_beside(Honest(LETTERS)) as (_, enode):
+        result = waku("request", str(enode), *PLAIN, *SINCE, "--limit", "envelopes=12", "-o", file, "--state", state)
     assert (result.code, result.out) == (1, "fetched 12 envelopes\n")
     reason, missing = result.err.splitlines()
     assert reason == f"{enode.address}: its answer takes more than 12 envelopes"
@@ -226,36 +263,33 @@ async def test_live_goes_on_until_it_is_told_to_stop_and_then_from_there(tmp_pat
     state = tmp_path / "state.json"
     command = ("--channel", "status", "--state", str(state), "--live")
     async with node_process(tmp_path / "data") as node:
-        posted = [(await run("post", node.url, "before", "--channel", "status")).out]
+        posted = [await post(node.url, "before")]
         async with bounded("lines"):
             following = await begun("request", node.url, *command)
             assert following.stdout is not None
             said = [await following.stdout.readline()]
-            posted.append((await run("post", node.url, "meanwhile", "--channel", "status")).out)
+            posted.append(await post(node.url, "meanwhile"))
             said.append(await following.stdout.readline())
             following.send_signal(signal.SIGINT)
             rest, err = await following.communicate()
         assert (following.returncode, rest, err) == (0, b"", b"")
         assert [msgspec.json.decode(each)["text"] for each in said] == ["before", "meanwhile"]
-        posted.append((await run("post", node.url, "between", "--channel", "status")).out)
+        posted.append(await post(node.url, "between"))
         file = tmp_path / "rest.jsonl"
         again = await run("request", node.url, *command, "--for", "6", "-o", file)
     assert again == (0, "fetched 1 envelopes\n", "")
-    assert [msgspec.json.decode(each)["hash"] for each in [*said, file.read_bytes()]] == [
-        each.strip() for each in posted
-    ]
+    assert [msgspec.json.decode(each)["hash"] for each in [*said, file.read_bytes()]] == posted
 
 
-async def test_live_tells_of_a_server_that_is_not_there() -> None:
-    enode = f"enode://{KEY.public.hex()}@127.0.0.1:1"
-    result = await run("request", enode, *PLAIN, "--live", "--for", "1")
+def test_live_tells_of_a_server_that_is_not_there() -> None:
+    result = waku("request", NOBODY, *PLAIN, "--live", "--for", "1")
     assert (result.code, result.out) == (1, "")
     reason, missing = result.err.splitlines()
     assert reason == "cannot connect to 127.0.0.1:1: Connection refused"
     assert missing.startswith("nobody answered for all of it")
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "said"),
     [
         (("--topic", "xx"), "--topic: 'xx' is no topic"),
@@ -293,28 +327,31 @@ async def test_live_tells_of_a_server_that_is_not_there() -> None:
         (("--topic", "01020304", "--state", __file__), "is no state of a requester"),
     ],
 )
-async def test_misuse_is_one_sentence(words: tuple[str, ...], said: str) -> None:
-    result = await run("request", f"enode://{KEY.public.hex()}@127.0.0.1:1", *words)
+def test_misuse_is_one_sentence(words: tuple[str, ...], said: str) -> None:
+    result = waku("request", NOBODY, *words)
     assert (result.code, result.out) == (2, "")
     [sentence] = result.err.splitlines()
     assert said in sentence
 
 
-@pytest.mark.parametrize("wrong", ["zz", "ab", "ab" * 33, "AB" * 32])
-async def test_a_state_with_what_is_no_hash_is_one_sentence(wrong: str, tmp_path: Path) -> None:
+@every("wrong", ["zz", "ab", "ab" * 33, "AB" * 32])
+def test_a_state_with_what_is_no_hash_is_one_sentence(wrong: str, tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     state.write_bytes(msgspec.json.encode({"recent": {"01020304": {wrong: 1}}}))
-    result = await run("request", f"enode://{KEY.public.hex()}@127.0.0.1:1", *PLAIN, "--state", state)
+    result = waku("request", NOBODY, *PLAIN, "--state", state)
     assert (result.code, result.out) == (2, "")
     [sentence] = result.err.splitlines()
     assert f"{state} is no state of a requester" in sentence
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("suffix", ["jsonl", "rlp", "parquet"])
-async def test_who_is_told_to_stop_leaves_nothing_unfinished(
-    suffix: str, number: signal.Signals, tmp_path: Path
-) -> None:
+WAYS = [(suffix, number) for suffix in ("jsonl", "rlp", "parquet") for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+@pytest.mark.parametrize(
+    "way", some(WAYS, ("jsonl", signal.SIGINT), ("rlp", signal.SIGTERM), ("parquet", signal.SIGTERM)), ids=str
+)
+async def test_who_is_told_to_stop_leaves_nothing_unfinished(way: tuple[str, signal.Signals], tmp_path: Path) -> None:
+    suffix, number = way
     state = tmp_path / "state.json"
     async with listening(Silent()) as (node, enode), bounded("the end"):
         asking = await begun(
@@ -350,7 +387,7 @@ async def test_who_is_told_to_stop_while_the_file_is_finished_leaves_nothing_unf
         "parquet.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "main()"
     )
-    words = ("request", f"enode://{KEY.public.hex()}@127.0.0.1:1", *PLAIN, "--live", "--for", "0.1")
+    words = ("request", NOBODY, *PLAIN, "--live", "--for", "0.1")
     where = ("-o", tmp_path / "history" / "all.parquet", "--state", state)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", told, "waku", *words, *where),
@@ -379,26 +416,27 @@ async def test_a_state_is_used_by_one_at_a_time(tmp_path: Path) -> None:
     assert names(tmp_path) == ["state.json"]
 
 
-async def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "all.rlp"
     file.write_text("mine")
-    result = await run("request", f"enode://{KEY.public.hex()}@127.0.0.1:1", *PLAIN, "-o", file)
+    result = waku("request", NOBODY, *PLAIN, "-o", file)
     assert (result.code, file.read_text()) == (2, "mine")
     assert "exists already" in result.err
 
 
-async def test_probe() -> None:
-    async with listening(Honest([])) as (_, enode):
-        well = await run("probe", str(enode), "--form", "plain")
+def test_probe() -> None:
+    with listening_beside(Honest([])) as (_, enode):
+        well = waku("probe", str(enode), "--form", "plain")
     assert (well.code, well.err) == (0, "")
     assert well.out.startswith("all is well: posted, and fetched in ")
-    async with listening(Refusing("closed"), archives=False) as (_, enode):
-        refused = await run("probe", str(enode), "--form", "plain")
+    with listening_beside(Refusing("closed"), archives=False) as (_, enode):
+        refused = waku("probe", str(enode), "--form", "plain")
     assert refused == (7, "", "it answers a request with an error: closed\n")
-    assert (await run("probe", str(enode))).code == 3
+    assert waku("probe", str(enode)).code == 3
 
 
-@pytest.mark.parametrize("wrong", ["nan", "inf", "-inf", "-1", "0", "1e999", "soon"])
-async def test_a_patience_that_is_none_is_one_sentence(wrong: str) -> None:
-    result = await run("probe", f"enode://{KEY.public.hex()}@127.0.0.1:1", f"--patience={wrong}")
-    assert result == (2, "", f"restante: --patience: '{wrong}' is not a number from 0.1 to 1000000\n")
+@every("wrong", ["nan", "inf", "-inf", "-1", "0", "1e999", "soon"])
+def test_a_patience_that_is_none_is_one_sentence(wrong: str) -> None:
+    result = waku("probe", NOBODY, f"--patience={wrong}")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"restante: --patience: '{wrong}' is not a number from 0.1 to 1000000\n"

@@ -12,17 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.errors import Misuse
-from restante.waku import bloom
+from restante.waku import bloom, completion
 from restante.waku.envelope import Envelope
 from restante.waku.errand import Budgets, Patience
 from restante.waku.gaps import Query, State
 from restante.waku.inbox import Inbox
 from restante.waku.interest import Interest
 from restante.waku.requester import TOO_LARGE, UNASKED, Phase
-from waku.errands import DROP, GO, SLOW, Errand
-from waku.fixed import examples
-from waku.letters import EPOCH, TOPIC, letter
-from waku.mailservers import (
+from support.effort import examples
+from support.rows import every
+from support.waku.errands import DROP, GO, SLOW, Errand
+from support.waku.letters import EPOCH, TOPIC, letter
+from support.waku.mailservers import (
     Empty,
     EndFirst,
     Endless,
@@ -102,7 +103,7 @@ def test_a_query_by_filter() -> None:
 # ── failover ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@every(
     ("bad", "words"),
     [
         (Silent(), "it does not answer"),
@@ -140,7 +141,7 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(("words", "meaning"), REFUSALS.items())
+@every(("words", "meaning"), REFUSALS.items())
 def test_a_refusal_that_lasts_is_not_asked_for_twice(words: str, meaning: str) -> None:
     errand = Errand(QUERY, [Refusing(words), Honest(LETTERS)])
     complete(errand)
@@ -157,9 +158,7 @@ def test_where_every_refusal_lasts_it_is_over_at_once() -> None:
     assert errand.report.failures == {0: "it says: request is invalid: no", 1: "it says: query range is invalid"}
 
 
-@pytest.mark.parametrize(
-    "words", ["rate limit exceeded", "too many requests at once", "the archive cannot be read", "busy"]
-)
+@every("words", ["rate limit exceeded", "too many requests at once", "the archive cannot be read", "busy"])
 def test_a_refusal_that_may_pass_is_asked_again(words: str) -> None:
     errand = Errand(QUERY, [Refusing(words)], patience=Patience(tries=3)).run()
     assert len(errand.asked) == 3
@@ -216,8 +215,8 @@ def test_the_next_server_is_asked_for_what_is_not_known_and_without_a_cursor(dow
     assert {asked.cursor for number, asked in errand.asked if number == 1} == {b""}
 
 
-@pytest.mark.parametrize("long", [2, 36])
-@pytest.mark.parametrize(("size", "before"), [(1, 2), (7, 9)])
+@every("long", [2, 36])
+@every(("size", "before"), [(1, 2), (7, 9)])
 def test_after_cursors_of_another_kind_the_next_server_is_asked_for_everything(
     size: int, before: int, long: int
 ) -> None:
@@ -385,7 +384,7 @@ def test_a_state_goes_through_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(state), type=State) == state
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [(5, 4), (0, 0), (-1, 4), (1, 1 << 32)],
 )
@@ -470,6 +469,27 @@ def test_from_any_saved_state_nothing_is_lost(letters: list[Envelope], data: st.
     assert handed | {each.hash for each in last.handed} == {each.hash for each in asked_for(letters)}
 
 
+ANY_LETTER = st.builds(
+    letter, st.integers(0, 40), age=st.integers(-30, 3), topic=st.sampled_from([TOPIC, b"\0\0\0\1"])
+)
+ANY_END = st.builds(
+    lambda ours, *words: lambda id_: completion.complete(id_ if ours else bytes(32), *words),
+    st.booleans(),
+    ANY_LETTER.map(lambda each: each.hash) | st.just(bytes(32)),
+    st.sampled_from([b"", b"\1", b"\7" * 36]) | ANY_LETTER.map(key),
+    st.sampled_from(["string", "list"]),
+)
+ANY_PACKETS = st.lists(
+    st.lists(ANY_LETTER, max_size=5).map(lambda each: lambda _id: each)
+    | ANY_END
+    | ANY_END
+    | st.just(lambda id_: completion.failure(id_, "no"))
+    | st.binary(max_size=4).map(lambda each: lambda _id: each),
+    max_size=6,
+)
+"""Each is made for the id of a request."""
+
+
 class Anything:
     """Says whatever the dice say."""
 
@@ -477,22 +497,7 @@ class Anything:
         self.data = data
 
     def packets(self, request: Any) -> Any:
-        from restante.waku import completion
-
-        letters = st.builds(
-            letter, st.integers(0, 40), age=st.integers(-30, 3), topic=st.sampled_from([TOPIC, b"\0\0\0\1"])
-        )
-        cursors = st.sampled_from([b"", b"\1", b"\7" * 36]) | letters.map(key)
-        ends = st.builds(
-            completion.complete,
-            st.sampled_from([request.id, bytes(32)]),
-            letters.map(lambda each: each.hash) | st.just(bytes(32)),
-            cursors,
-            st.sampled_from(["string", "list"]),
-        )
-        failures = st.builds(completion.failure, st.just(request.id), st.just("no"))
-        packets = st.lists(letters, max_size=5) | ends | ends | failures | st.binary(max_size=4)
-        return iter(self.data.draw(st.lists(packets, max_size=6)))
+        return iter([make(request.id) for make in self.data.draw(ANY_PACKETS)])
 
 
 @given(archives(), st.data())

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from restante.waku import rlp
 from restante.waku.rlp import RlpError
-from waku.mutation import mutated
-from waku.vectors import load, unhex
+from support.mutation import mutated
+from support.rows import every
+from support.vectors import load, unhex
 
 VECTORS = load("rlp")
 
@@ -29,14 +30,14 @@ def as_strings(item: Any) -> Any:
     return item
 
 
-@pytest.mark.parametrize("vector", VECTORS["good"], ids=lambda vector: vector["rlp"][:20])
+@every("vector", VECTORS["good"], ids=lambda vector: vector["rlp"][:20])
 def test_what_everybody_writes_is_written_and_read(vector: dict[str, Any]) -> None:
     item, wire = unhex(vector["item"]), bytes.fromhex(vector["rlp"])
     assert rlp.encode(item) == wire
     assert rlp.decode(wire) == as_strings(item)
 
 
-@pytest.mark.parametrize("vector", VECTORS["bad"], ids=lambda vector: vector["rlp"][:20] or "nothing")
+@every("vector", VECTORS["bad"], ids=lambda vector: vector["rlp"][:20] or "nothing")
 def test_what_is_not_canonical_is_refused(vector: dict[str, str]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
         rlp.decode(bytes.fromhex(vector["rlp"]))
@@ -107,7 +108,7 @@ def test_lists_may_be_nested_as_deep_as_is_said_and_no_deeper() -> None:
         rlp.decode(rlp.encode([item]))
 
 
-@pytest.mark.parametrize(
+@every(
     ("item", "words"),
     [([], "number is expected"), (b"\0", "leading zero"), (b"\0\1", "leading zero"), (b"\1" * 5, "32 bits")],
 )
@@ -121,7 +122,7 @@ def test_a_number_may_have_all_its_bits_and_none() -> None:
     assert rlp.uint(b"", 32) == 0
 
 
-@pytest.mark.parametrize("item", [[], b"\2", b"\0", b"\1\1"])
+@every("item", [[], b"\2", b"\0", b"\1\1"])
 def test_what_cannot_be_a_truth_value_is_none(item: rlp.Item) -> None:
     with pytest.raises(RlpError, match="truth"):
         rlp.boolean(item)

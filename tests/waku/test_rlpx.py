@@ -6,17 +6,19 @@ import tracemalloc
 
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.errors import PeerError
 from restante.waku import frames, handshake
 from restante.waku.keys import Key
 from restante.waku.rlpx import FIRST, Rlpx, largest
-from waku.dice import Seeded
-from waku.link import A, B, cut
-from waku.mutation import mutated
-from waku.vectors import load
+from support.effort import examples
+from support.mutation import mutated
+from support.rows import every
+from support.vectors import load
+from support.waku.dice import Seeded
+from support.waku.link import A, B, cut
 
 EIP8 = load("eip8")
 
@@ -50,7 +52,7 @@ def test_each_knows_who_the_other_is() -> None:
     assert (a.remote, b.remote) == (B.public, A.public)
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 17, 100_000])
+@every("size", [1, 15, 16, 17, 100_000])
 def test_a_frame_of_two_pieces_is_the_same_on_the_wire(size: int) -> None:
     """And so are the frames behind it, for which both have gone on with cipher and hash."""
     frame = bytes(range(256)) * (size // 256 + 1)
@@ -277,8 +279,8 @@ def conversation() -> bytes:
     return b"".join(map(a.seal, HELLO_AND_MORE))
 
 
-@settings(max_examples=200)
 @given(mutated(st.builds(conversation)), st.lists(st.integers(0, 800), max_size=5))
+@examples(100)
 def test_altered_bytes_give_no_frame_that_was_not_sent(wire: bytes, places: list[int]) -> None:
     _, b = pair()
     found = [frame for part in cut(wire, places) for frame in b.receive_data(part)]

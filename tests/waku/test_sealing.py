@@ -29,9 +29,11 @@ from restante.waku.sealing import (
     seal,
     topic_of,
 )
-from waku.dice import Seeded
-from waku.fixed import KEY, OTHER_KEY, examples
-from waku.vectors import load
+from support.effort import examples
+from support.rows import every
+from support.vectors import load
+from support.waku.dice import Seeded
+from support.waku.fixed import KEY, OTHER_KEY
 
 SHARED = SymmetricKey(bytes(range(32)))
 SIGNED = 0x04
@@ -97,7 +99,7 @@ def test_a_password_that_is_no_text_is_misuse() -> None:
             function("\udcff")
 
 
-@pytest.mark.parametrize("size", [0, 16, 31, 33, 64])
+@every("size", [0, 16, 31, 33, 64])
 def test_a_symmetric_key_of_another_size_is_misuse(size: int) -> None:
     with pytest.raises(Misuse, match=f"32 bytes, not {size}"):
         SymmetricKey(bytes(size))
@@ -114,8 +116,8 @@ def test_sizes_are_those_that_were_captured() -> None:
         assert (plain[:1].hex(), len(plain), len(data)) == (vector["flags"], vector["plain"], vector["data"])
 
 
-@pytest.mark.parametrize("sign", [None, KEY], ids=["unsigned", "signed"])
-@pytest.mark.parametrize("size", EDGES)
+@every("sign", [None, KEY], ids=["unsigned", "signed"])
+@every("size", EDGES)
 def test_a_payload_is_laid_out_as_it_must_be(size: int, sign: Key | None) -> None:
     payload = bytes([7]) * size
     plain = gcm_open(seal(payload, to=SHARED, sign=sign, dice=Seeded(1)))
@@ -155,7 +157,7 @@ def test_a_payload_of_16_mib_is_misuse_and_one_byte_less_is_not() -> None:
     assert open_sealed(data, SHARED).payload == bytes(LARGEST)
 
 
-@pytest.mark.parametrize("public", [b"", bytes(64), bytes(63), b"\4" + KEY.public, SHARED.secret])
+@every("public", [b"", bytes(64), bytes(63), b"\4" + KEY.public, SHARED.secret])
 def test_a_receiver_that_is_no_public_key_is_misuse(public: bytes) -> None:
     with pytest.raises(Misuse, match="public key"):
         seal(b"x", to=public, dice=Seeded(1))
@@ -207,7 +209,7 @@ def signed(plain: bytes, *, end: int = 0) -> bytes:
     return plain + signature[:-1] + bytes([signature[-1] + end])
 
 
-@pytest.mark.parametrize(
+@every(
     ("plain", "opened"),
     [
         (b"\x00", Opened(b"", None, b"")),
@@ -226,7 +228,7 @@ def test_whatever_is_laid_out_well_opens(plain: bytes, opened: Opened) -> None:
     assert open_sealed(ecies.encrypt(KEY.public, plain, ephemeral=OTHER_KEY, iv=bytes(16)), KEY) == opened
 
 
-@pytest.mark.parametrize(
+@every(
     ("plain", "words"),
     [
         (b"", "not even flags"),

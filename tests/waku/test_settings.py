@@ -15,6 +15,7 @@ from restante.waku.keys import Key, node_id
 from restante.waku.limits import MIB
 from restante.waku.sealing import SymmetricKey
 from restante.waku.serve import _answers
+from support.rows import every
 
 ENODE = f"enode://{Key(bytes([1]) * 32).public.hex()}@127.0.0.1:30303"
 
@@ -65,7 +66,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@every("name", BAD)
 def test_what_cannot_mean_anything_is_refused_by_name(name: str) -> None:
     flags, words = BAD[name]
     with pytest.raises(Misuse, match=words):

@@ -14,14 +14,15 @@ from restante.waku.answers import Terms
 from restante.waku.archive.query import Bounds
 from restante.waku.archive.schema import FILE
 from restante.waku.envelope import make
-from waku.asking import flat, page, plain
-from waku.inside import Inside, inside
-from waku.letters import EPOCH, TOPIC, letter
-from waku.raw_peer import Dice, RawPeer
+from support.effort import rounds
+from support.waku.asking import flat, page, plain
+from support.waku.dice import Seeded
+from support.waku.inside import Inside, inside
+from support.waku.letters import EPOCH, TOPIC, letter
+from support.waku.raw_peer import RawPeer
 
-MIB: Final = 1 << 20
-
-ROUNDS: Final = 40
+CHECKPOINT: Final = rounds(1 << 18, 1 << 20)
+"""Bytes of the log, after which it is moved into the database."""
 
 
 def log_of(data: Path) -> int:
@@ -29,10 +30,10 @@ def log_of(data: Path) -> int:
 
 
 async def ingest(here: Inside, poster: RawPeer) -> int:
-    """Post some 16 MiB, and wait until the archive has nothing left to do; gives the bytes."""
-    size = 0
-    for number in range(ROUNDS):
-        some = [letter(100 * number + each, size=4000, ttl=100) for each in range(100)]
+    """Post some 16 times as much, and wait until the archive has nothing left to do; gives the bytes."""
+    size, count = 0, CHECKPOINT // 10_000
+    for number in range(40):
+        some = [letter(count * number + each, size=4000, ttl=100) for each in range(count)]
         assert not (await poster.post(*some)).refusals
         size += sum(len(each.raw) for each in some)
     await here.archive._writing.do(lambda: None)
@@ -41,24 +42,24 @@ async def ingest(here: Inside, poster: RawPeer) -> int:
 
 @pytest.fixture
 def frequent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Move the log into the database for each MiB of it."""
-    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT", MIB)
+    """Move the log into the database more often."""
+    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT", CHECKPOINT)
 
 
 @pytest.mark.usefixtures("frequent")
 async def test_a_page_that_is_not_read_does_not_make_the_log_grow(tmp_path: Path) -> None:
-    dice = Dice(3)
-    large = [make(EPOCH - 50 + number, 1, TOPIC, dice.draw(900_000)) for number in range(25)]
-    terms = Terms(bounds=Bounds(bytes=32 * MIB))  # more than all buffers of the kernel
-    async with inside(tmp_path, history=terms) as here:
+    dice = Seeded(3)
+    large = [make(EPOCH - 50 + number, 1, TOPIC, dice.draw(rounds(300_000, 900_000))) for number in range(25)]
+    async with inside(tmp_path, history=Terms(bounds=Bounds(bytes=32 << 20))) as here:
         await here.archive.save(large, EPOCH)
         slow, poster = await here.greet(wire.Options(pow=0.0, topics=frozenset())), await here.greet()
+        here.narrow(slow)
         slow.say(wire.REQUEST, plain(upper=EPOCH - 1))
         await here.until("a page that waits", lambda: bool(here.node.answers._unread))
         before = log_of(tmp_path)
-        assert await ingest(here, poster) > 15 * MIB
+        assert await ingest(here, poster) > 15 * CHECKPOINT
         assert here.node.answers._unread
-        assert log_of(tmp_path) - before < 4 * MIB
+        assert log_of(tmp_path) - before < 4 * CHECKPOINT
         packets, _ = await page(slow)
         assert flat(packets) == large
 

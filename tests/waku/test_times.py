@@ -6,11 +6,12 @@ import pytest
 
 from restante.errors import Misuse
 from restante.waku.times import read_time
+from support.rows import every
 
 NOW = 1_795_223_193
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "expected"),
     [
         ("now", NOW),
@@ -30,7 +31,7 @@ def test_a_time(text: str, expected: int) -> None:
     assert read_time(text, NOW, "--from") == expected
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         "",

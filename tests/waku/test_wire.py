@@ -17,16 +17,17 @@ from restante.waku import bloom, wire
 from restante.waku.envelope import Envelope, make, parse
 from restante.waku.rlp import RlpError
 from restante.waku.wire import Options, Refusal, Response
-from waku.mutation import mutated
-from waku.vectors import load
+from support.mutation import mutated
+from support.rows import Test, every
+from support.vectors import load
 
 VECTORS = load("wire")
 
 
-def named(section: str) -> pytest.MarkDecorator:
-    """One test for each vector of a section."""
+def named(section: str) -> Callable[[Test], Test]:
+    """Walk the vectors of a section."""
     vectors: Iterable[dict[str, Any]] = VECTORS[section]
-    return pytest.mark.parametrize("vector", vectors, ids=lambda vector: vector.get("name", vector["wire"][:12]))
+    return every("vector", vectors, ids=lambda vector: vector.get("name", vector["wire"][:12]))
 
 
 def options_of(shown: dict[str, Any]) -> Options:
@@ -49,9 +50,7 @@ def test_options_are_read(vector: dict[str, Any]) -> None:
     assert wire.read_options(bytes.fromhex(vector["wire"])) == options_of(vector["options"])
 
 
-@pytest.mark.parametrize(
-    "vector", [each for each in VECTORS["options"] if each["ours"]], ids=lambda each: each["name"]
-)
+@every("vector", [each for each in VECTORS["options"] if each["ours"]], ids=lambda each: each["name"])
 def test_options_are_written_as_status_go_writes_them(vector: dict[str, Any]) -> None:
     assert wire.write_options(options_of(vector["options"])).hex() == vector["wire"]
 
@@ -150,7 +149,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
 }
 
 
-@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@every("read", READERS.values(), ids=READERS)
 def test_a_megabyte_of_nothing_is_refused_at_its_beginning(read: Callable[[bytes], object]) -> None:
     """Its million items, each of one byte, would take seconds and hundreds of MiB to be listed."""
     body = Watched(b"\xfa\x10\0\0" + b"\x80" * (1 << 20))

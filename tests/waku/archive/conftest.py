@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from restante.waku.archive import sqlite
-from waku.archive.engines import ENGINES, Engine
+from support.waku.engines import ENGINES, Engine
 
 
 @pytest.fixture(autouse=True)

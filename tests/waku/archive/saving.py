@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
-from durability.altered import WAYS
 from restante.waku.archive import open_archive
 from restante.waku.archive.sqlite import SqliteArchive
 from restante.waku.envelope import Envelope, make
+from support.mailbox.altered import WAYS
 
 SIZE: Final = 25
 

@@ -10,8 +10,8 @@ import pytest
 from restante.errors import Misuse, StoreError
 from restante.waku.archive import backup, checking, open_archive
 from restante.waku.archive.schema import FILE, SCHEMA
-from waku.archive.envelopes import envelope, held
-from waku.disk import no_file_beyond
+from support.disk import no_file_beyond
+from support.waku.envelopes import envelope, held
 
 ROWS = [envelope(number, number, size=2000) for number in range(300)]
 

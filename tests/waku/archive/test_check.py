@@ -12,8 +12,8 @@ import pytest
 from restante.waku.archive import checking, open_archive
 from restante.waku.archive.schema import FILE, SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
-from waku.archive.envelopes import envelope
-from waku.files.archives import flaw_of
+from support.waku.archives import flaw_of
+from support.waku.envelopes import envelope
 
 ROWS = [envelope(number // 3, number, topic=bytes([255 - number % 4] * 4)) for number in range(30)]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from restante.waku.archive import Counts
-from waku.archive.engines import Engine
-from waku.archive.envelopes import T0, alike, envelope, everything, held, topics_of
+from support.waku.engines import Engine
+from support.waku.envelopes import T0, alike, envelope, everything, held, topics_of
 
 A, B, C = envelope(0, 1), envelope(1, 2), envelope(2, 3, topic=b"\xff\xee\xdd\xcc")
 

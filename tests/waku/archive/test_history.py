@@ -13,9 +13,9 @@ from restante.waku import bloom
 from restante.waku.archive import ids
 from restante.waku.archive.query import CURSOR, MARK, Bounds, Page
 from restante.waku.envelope import Envelope
-from waku.archive.engines import Engine
-from waku.archive.envelopes import T0, alike, envelope
-from waku.archive.pages import answer, loop, on, pages, query
+from support.waku.engines import Engine
+from support.waku.envelopes import T0, alike, envelope
+from support.waku.pages import answer, loop, on, pages, query
 
 DICE = random.Random(1)
 TOPICS = [DICE.randbytes(4) for _ in range(30)]

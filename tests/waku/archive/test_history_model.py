@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from machine.effort import effort
 from restante.waku import bloom
 from restante.waku.archive import history, ids, plans
 from restante.waku.archive.query import Bounds, Page, Query
 from restante.waku.envelope import Envelope
 from restante.waku.keccak import keccak
-from waku.archive.engines import ENGINES, Engine
-from waku.archive.envelopes import T0, alike, envelope, held
-from waku.archive.pages import loop, matches, on, query
+from support.effort import examples
+from support.waku.engines import ENGINES, Engine
+from support.waku.envelopes import T0, alike, envelope, held
+from support.waku.pages import loop, matches, on, query
 
 SECONDS = 4
 TOPICS = [b"\0\0\0\0", b"\0\0\0\1", b"\xff\0\0\0", b"\x10\x11\x80\0"]
@@ -123,7 +123,7 @@ async def check(engine: Engine, asked: Query, bounds: Bounds, page: Page) -> Non
 
 
 @pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
-@effort(150)
+@examples(60)
 @given(
     start=st.lists(batches, max_size=4), asked=QUERIES, bounds=BOUNDS, steps=st.lists(STEPS, max_size=8), ways=WAYS
 )
@@ -166,7 +166,7 @@ MEDDLING = st.one_of(
 
 
 @pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
-@effort(200)
+@examples(80)
 @given(
     start=st.lists(st.sampled_from(POOL), min_size=10, max_size=60),
     asked=QUERIES,
@@ -198,7 +198,7 @@ async def test_pages_together_are_the_answer_whatever_happens_while_one_is_made(
 
 
 @pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
-@effort(100)
+@examples(40)
 @given(
     start=batches, asked=QUERIES, at=st.sampled_from(POOL), end=st.none() | st.sampled_from([bytes(28), b"\xff" * 28])
 )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.waku.archive import ids
-from waku.archive.envelopes import T0, alike, envelope
+from support.waku.envelopes import T0, alike, envelope
 
 
 def test_an_id_is_the_time_and_the_first_31_bits_of_the_hash() -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machine.effort import effort
 from restante.waku.archive import Counts
 from restante.waku.envelope import Envelope
-from waku.archive.engines import ENGINES, Engine
-from waku.archive.envelopes import T0, alike, envelope, everything, topics_of
+from support.effort import examples
+from support.waku.engines import ENGINES, Engine
+from support.waku.envelopes import T0, alike, envelope, everything, topics_of
 
 SECONDS = 4
 POOL = [
@@ -113,7 +113,7 @@ async def step(engine: Engine, model: Model, what: str, *arguments: Any) -> None
 
 
 @pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
-@effort(60)
+@examples(30)
 @given(steps=st.lists(STEPS, max_size=12))
 async def test_an_archive_holds_what_a_list_would(kind: type[Engine], steps: list[tuple[Any, ...]]) -> None:
     model = Model()

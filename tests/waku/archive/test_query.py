@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from restante.errors import Misuse
 from restante.waku.archive import ids
 from restante.waku.archive.query import CURSOR, cursor, read_cursor
-from waku.archive.pages import query
+from support.waku.pages import query
 
 IDS = st.integers(0, ids.LAST)
 

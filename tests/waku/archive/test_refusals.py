@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 import pytest
 
 from restante.errors import StoreBusy, StoreError
-from waku.archive.engines import Engine
-from waku.archive.envelopes import T0, envelope, everything, held
+from support.waku.engines import Engine
+from support.waku.envelopes import T0, envelope, everything, held
 
 pytestmark = pytest.mark.usefixtures("impatient")
 

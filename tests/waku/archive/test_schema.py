@@ -15,8 +15,8 @@ from restante.errors import Misuse, StoreBusy, StoreError
 from restante.waku.archive import Counts, open_archive, reading
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
-from schemas import schema, version
-from waku.archive.envelopes import T0, envelope, everything, held
+from support.sqlite_schema import schema, version
+from support.waku.envelopes import T0, envelope, everything, held
 
 FROZEN = Path(__file__).parent / "frozen"
 VERSIONS = range(1, len(SCHEMA.migrations()) + 1)

@@ -14,19 +14,21 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from durability.tracer import WAL, Call, read_notes
 from restante.waku.envelope import make
 from restante.waku.wire import Options
-from waku.processes import WAKU, NodeProcess, altered, node_process, traced
-from waku.raw_peer import RawPeer
+from support.effort import rounds
+from support.tracer import WAL, Call, read_notes
+from support.waku.processes import WAKU, NodeProcess, altered, node_process, traced
+from support.waku.raw_peer import RawPeer
 
-PACKETS: Final = 25
+PACKETS: Final = rounds(10, 25)
 CALLERS: Final = 3
 
 WANTS_NOTHING: Final = Options(pow=0.0, confirmations=True, topics=frozenset())
 
 UNWRITTEN: Final = "confirmed, and not written"
 UNFLUSHED: Final = "confirmed, and not flushed"
+EARLY: Final = {UNWRITTEN, UNFLUSHED}
 
 
 class Talk(NamedTuple):
@@ -90,8 +92,8 @@ async def test_no_confirmation_leaves_before_its_commit_is_on_disk(tmp_path: Pat
     ("how", "wrong"),
     [
         pytest.param("never-flushes", {UNFLUSHED}, id="never-flushes"),
-        pytest.param("confirms-first", {UNWRITTEN, UNFLUSHED}, id="confirms-first"),
-        pytest.param("confirms-meanwhile", {UNWRITTEN, UNFLUSHED}, id="confirms-meanwhile"),
+        pytest.param("confirms-first", EARLY, id="confirms-first", marks=pytest.mark.thorough),
+        pytest.param("confirms-meanwhile", EARLY, id="confirms-meanwhile", marks=pytest.mark.thorough),
     ],
 )
 async def test_a_node_that_does_not_keep_this_is_caught(tmp_path: Path, how: str, wrong: set[str]) -> None:

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from durability.inside import Gate, Gated
 from restante.waku import wire
 from restante.waku.node import Node
-from waku.altered import ConfirmsFirst, ConfirmsMeanwhile
-from waku.inside import Inside, inside
-from waku.letters import letter
-from waku.raw_peer import RawPeer
+from support.mailbox.inside import Gate, Gated
+from support.waku.altered import ConfirmsFirst, ConfirmsMeanwhile
+from support.waku.inside import Inside, inside
+from support.waku.letters import letter
+from support.waku.raw_peer import RawPeer
 
 
 @asynccontextmanager

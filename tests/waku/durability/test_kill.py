@@ -14,15 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from durability.bounds import bounded
 from restante.errors import PeerError
 from restante.waku import wire
 from restante.waku.envelope import Envelope
-from waku.letters import letter
-from waku.processes import WAKU, NodeProcess, altered, archived, node_process
-from waku.raw_peer import GoneError, RawPeer
+from support.bounds import bounded
+from support.effort import rounds
+from support.waku.letters import letter
+from support.waku.processes import WAKU, NodeProcess, altered, archived, node_process
+from support.waku.raw_peer import GoneError, RawPeer
 
-KILLS: Final = 10
+KILLS: Final = rounds(3, 12)
 CALLERS: Final = 4
 AHEAD: Final = 4
 """Packets that a caller has under way."""
@@ -40,11 +41,13 @@ class Load:
         self.interrupted = 0
         """Packets that were under way at a kill."""
         self._dice = random.Random(seed)
+        self._moments = random.Random(seed)
+        """Of kills: no other dice, since the callers throw theirs in the order in which they are answered."""
         self._letters: list[Envelope] = []
 
     async def until_killed(self, program: tuple[str, ...] = WAKU) -> None:
         """Post, and kill the node in the middle of it."""
-        left = self._dice.randrange(EARLIEST, LATEST)
+        left = self._moments.randrange(EARLIEST, LATEST)
         async with node_process(self.data, program=program) as node:
 
             def count() -> None:

@@ -21,10 +21,10 @@ from restante.waku import rlp
 from restante.waku.archive import Archived
 from restante.waku.envelope import Envelope
 from restante.waku.files import Flaw, leveldb, parquet, rlpfile
-from waku.archive.envelopes import envelope
-from waku.disk import no_file_beyond
-from waku.files import leveldbs
-from waku.files.archives import ROWS, flaw_of
+from support.disk import no_file_beyond
+from support.waku import leveldbs
+from support.waku.archives import ROWS, flaw_of
+from support.waku.envelopes import envelope
 
 A, B, C = ROWS[:3]
 

@@ -20,10 +20,10 @@ from restante.waku.files import importing
 from restante.waku.files.exporting import export
 from restante.waku.files.importing import take_in
 from restante.waku.wire import LARGEST
-from waku.archive.envelopes import T0, envelope
-from waku.disk import no_file_beyond
-from waku.files import leveldbs
-from waku.files.archives import ROWS, archive_of, flaw_of, raws_of, rows_of
+from support.disk import no_file_beyond
+from support.waku import leveldbs
+from support.waku.archives import ROWS, archive_of, flaw_of, raws_of, rows_of
+from support.waku.envelopes import T0, envelope
 
 SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
 

@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from waku.hostile.siege import FIGURES, Siege, besieged
+from support.waku.siege import FIGURES, Siege, besieged
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -15,8 +15,8 @@ from restante.waku.handshake import LARGEST
 from restante.waku.hello import Capability, Hello, Reason
 from restante.waku.keys import Key
 from restante.waku.packed import pack
-from waku.hostile.siege import Siege
-from waku.raw_peer import BASE, RawPeer
+from support.waku.raw_peer import BASE, RawPeer
+from support.waku.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,16 +7,18 @@ from typing import Final
 
 import pytest
 
-from durability.bounds import bounded
-from hostile.gauges import resident
 from restante.waku.envelope import make
-from waku.hostile.siege import MIB, NOTHING, Siege
-from waku.letters import letter
-from waku.raw_peer import FULL_NODE
+from support.bounds import bounded
+from support.effort import rounds
+from support.proc import resident
+from support.waku.letters import letter
+from support.waku.raw_peer import FULL_NODE
+from support.waku.siege import MIB, NOTHING, Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-MANY: Final = 300
+MANY: Final = rounds(100, 300)
+SILENT: Final = rounds(200, 500)
 
 
 async def test_handshakes_that_never_end(siege: Siege) -> None:
@@ -26,7 +28,7 @@ async def test_handshakes_that_never_end(siege: Siege) -> None:
         half = [await siege.connect() for _ in range(MANY)]
         for _, writer in half:
             writer.write((400).to_bytes(2, "big") + b"\4" + bytes(100))
-        whole = [await siege.knock() for _ in range(50)]
+        whole = [await siege.knock() for _ in range(rounds(20, 50))]
         async with bounded("the end of their time"):
             ends = await asyncio.gather(*(reader.read() for reader, _ in (*silent, *half)), return_exceptions=True)
             await asyncio.gather(*(peer.ended() for peer in whole))
@@ -37,7 +39,7 @@ async def test_handshakes_that_never_end(siege: Siege) -> None:
 
 async def test_thousands_of_connects(siege: Siege) -> None:
     async with siege.beside_the_pair("thousands of connects"):
-        for _ in range(3000):
+        for _ in range(rounds(600, 3000)):
             _, writer = await siege.connect()
             writer.transport.abort()
             await asyncio.sleep(0)
@@ -45,13 +47,13 @@ async def test_thousands_of_connects(siege: Siege) -> None:
 
 async def test_peers_that_leave_as_soon_as_they_have_come(siege: Siege) -> None:
     async with siege.beside_the_pair("peers that come and go"):
-        for _ in range(200):
+        for _ in range(rounds(60, 200)):
             (await siege.greet()).cut()
 
 
 async def test_peers_that_leave_in_the_middle(siege: Siege) -> None:
     async with siege.beside_the_pair("peers that leave in the middle"):
-        for number in range(100):
+        for number in range(0, 100, rounds(3, 1)):
             peer = await siege.greet(NOTHING)
             peer.offer([make(1, 1, b"gone", bytes(number))] * 10)
             peer.writer.write(peer.rlpx.seal(b"\x11" + bytes(500))[: 5 * number])
@@ -73,8 +75,8 @@ async def test_readers_that_take_nothing(siege: Siege) -> None:
 
 
 async def test_peers_by_the_hundred_that_only_sit_there(siege: Siege) -> None:
-    async with siege.beside_the_pair("500 peers that only sit there"):
+    async with siege.beside_the_pair(f"{SILENT} peers that only sit there"):
         before = resident(siege.node.pid)
-        await siege.greet_many(500, NOTHING)
-        each = (resident(siege.node.pid) - before) / 500
+        await siege.greet_many(SILENT, NOTHING)
+        each = (resident(siege.node.pid) - before) / SILENT
         assert each < 40_000, f"{each / 1024:.1f} KiB each"

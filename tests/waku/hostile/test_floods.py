@@ -12,8 +12,9 @@ from restante.waku.bloom import FULL
 from restante.waku.envelope import make
 from restante.waku.packed import pack
 from restante.waku.wire import Options
-from waku.hostile.siege import NOTHING, TOPIC, Siege, floods
-from waku.raw_peer import BASE, RawPeer
+from support.effort import rounds
+from support.waku.raw_peer import BASE, RawPeer
+from support.waku.siege import NOTHING, TOPIC, Siege, floods
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,7 +39,7 @@ async def test_a_flood_of_good_envelopes(siege: Siege) -> None:
         peers = await siege.greet_many(ATTACKERS)
 
         async def flood(peer: RawPeer) -> None:
-            for part in floods(3000, 100, size=300):
+            for part in floods(rounds(1000, 3000), 100, size=300):
                 peer.offer(part)
                 await peer.drain()
             await peer.fence()
@@ -47,13 +48,18 @@ async def test_a_flood_of_good_envelopes(siege: Siege) -> None:
 
 
 async def test_a_flood_of_refused_envelopes(siege: Siege) -> None:
-    bodies = [wire.write_envelopes(each.raw for each in part) for part in floods(4000, 200, age=1000, size=300)]
+    bodies = [
+        wire.write_envelopes(each.raw for each in part)
+        for part in floods(rounds(1000, 4000), 200, age=1000, size=300)
+    ]
     async with siege.beside_the_pair("a flood of refused envelopes"):
         await all_of(siege, *((wire.MESSAGES, body) for body in bodies))
 
 
 async def test_decades_of_ttl_are_refused(siege: Siege) -> None:
-    decades = [make(2**32 - 1 - number, 2**31 - 1, number.to_bytes(4, "big"), b"x") for number in range(2000)]
+    decades = [
+        make(2**32 - 1 - number, 2**31 - 1, number.to_bytes(4, "big"), b"x") for number in range(rounds(500, 2000))
+    ]
     back = [make(each.expiry - 2**31, 2**31 - 1, each.topic, b"x") for each in decades]
     async with siege.beside_the_pair("decades of TTL"):
         peer = await siege.greet(NOTHING)
@@ -62,11 +68,14 @@ async def test_decades_of_ttl_are_refused(siege: Siege) -> None:
             assert len(response.refusals) == len(envelopes)
 
 
+COUNT: Final = rounds(10_000, 20_000)
+
+
 async def test_as_many_topics_as_envelopes_take_no_more_memory_than_is_set_aside(siege: Siege) -> None:
     """A million would be like these: what is forgotten makes room."""
-    async with siege.beside_the_pair("20,000 envelopes of as many topics"):
+    async with siege.beside_the_pair(f"{COUNT:,} envelopes of as many topics"):
         peer = await siege.greet(NOTHING)
-        for part in floods(20_000, 1000, ttl=3600):
+        for part in floods(COUNT, 1000, ttl=3600):
             assert not (await peer.post(*part)).refusals
         newcomer = await siege.greet(Options(bloom=1, pow=0.0))
         await newcomer.fence()
@@ -82,7 +91,7 @@ async def test_updates_of_ten_thousand_topics(siege: Siege) -> None:
 
 
 async def test_minds_that_change_with_every_packet(siege: Siege) -> None:
-    bodies = [wire.write_options(Options(bloom=FULL ^ 1 << bit)) for bit in range(120)]
+    bodies = [wire.write_options(Options(bloom=FULL ^ 1 << bit)) for bit in range(rounds(40, 120))]
     async with siege.beside_the_pair("filters that change with every packet"):
         await all_of(siege, *((wire.STATUS_UPDATE, body) for body in bodies))
 
@@ -113,7 +122,7 @@ async def test_more_envelopes_than_a_packet_may_have(siege: Siege) -> None:
 async def test_pings_and_pongs(siege: Siege) -> None:
     async with siege.beside_the_pair("pings and pongs"):
         for peer in await siege.greet_many(ATTACKERS):
-            for number in range(2000):
+            for number in range(rounds(500, 2000)):
                 peer.frame((b"\2", b"\3")[number % 2] + pack(b"\xc0"))
             await peer.fence()
 
@@ -121,7 +130,7 @@ async def test_pings_and_pongs(siege: Siege) -> None:
 async def test_unknown_codes_and_hellos(siege: Siege) -> None:
     async with siege.beside_the_pair("unknown codes, and Hellos again"):
         for peer in await siege.greet_many(ATTACKERS):
-            for number in range(2000):
+            for number in range(rounds(500, 2000)):
                 peer.frame(b"\x80" + pack(b"\xc0") if number % 2 else bytes((BASE + 99,)) + pack(b"anything"))
             await peer.fence()
 
@@ -129,7 +138,7 @@ async def test_unknown_codes_and_hellos(siege: Siege) -> None:
 async def test_copies_of_what_the_pair_has_posted(siege: Siege) -> None:
     async with siege.beside_the_pair("copies of what the pair has posted") as pair:
         peer = await siege.greet(Options(topics=frozenset([TOPIC]), pow=0.0))
-        for _ in range(200):
+        for _ in range(rounds(60, 200)):
             peer.offer(pair.posted)
             await peer.drain()
         await peer.fence()

@@ -24,19 +24,22 @@ from restante.waku.bloom import FULL
 from restante.waku.completion import Completed, Failed
 from restante.waku.envelope import Envelope, make
 from restante.waku.limits import Limits
-from restante.waku.link import TAKES_NOTHING
 from restante.waku.request import MOST, MOST_TOPICS, NO_TOPIC
 from restante.waku.sealing import SymmetricKey, seal
-from waku.asking import ID, page, plain
-from waku.hostile.requester import Requester, beside_both, requester
-from waku.hostile.siege import NOTHING, Siege, besieged
-from waku.raw_peer import Dice, RawPeer
+from support.bounds import bounded
+from support.effort import rounds
+from support.waku.asking import ID, page, plain
+from support.waku.dice import Seeded
+from support.waku.processes import altered
+from support.waku.raw_peer import RawPeer
+from support.waku.requester import Requester, beside_both, requester
+from support.waku.siege import NOTHING, Siege, besieged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 NOW: Final = int(time.time()) - 100
 
-DICE: Final = Dice(2000)
+DICE: Final = Seeded(2000)
 _random: Final = random.Random(2001)
 
 WANTED: Final = b"want"
@@ -52,15 +55,19 @@ PASSWORD: Final = SymmetricKey.from_password(OFFLINE_INBOX)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def siege(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Siege]:
-    """A node that has something to give."""
+    """A node that has something to give, and that cuts off no peer which reads nothing or says nothing.
+
+    So an answer that has to wait for such an end does not come. A peer of the requester that waits for its turn to
+    ask answers no Ping.
+    """
     data = tmp_path_factory.mktemp("siege") / "data"
     archive = open_archive(data)
-    crowd = [make(NOW - number, 50, DICE.draw(4), DICE.draw(20)) for number in range(20_000)]
+    crowd = [make(NOW - number, 50, DICE.draw(4), DICE.draw(20)) for number in range(rounds(8_000, 20_000))]
     heavy = [make(NOW - 100 - number, 50, HEAVY, DICE.draw(500_000)) for number in range(60)]
     for batch in (PAGE, crowd, heavy):
         await archive.save(batch, NOW)
     await archive.close()
-    async with besieged(data) as siege:
+    async with besieged(data, program=altered("patient")) as siege:
         siege.secrets |= {each.hex() for each in (WANTED, HEAVY, ID)} | {each.hash.hex() for each in PAGE}
         yield siege
 
@@ -120,7 +127,7 @@ def sealed(body: bytes) -> Envelope:
 async def test_blooms_that_are_none(siege: Siege, asking: Requester, greet: Greet) -> None:
     async with beside_both(siege, asking, "blooms of 0, 1, 63 and 65 bytes"):
         peer = await greet()
-        words = await answered(peer, [raw(bloom=bytes(size)) for size in (0, 1, 63, 65)] * 100)
+        words = await answered(peer, [raw(bloom=bytes(size)) for size in (0, 1, 63, 65)] * rounds(25, 100))
         assert {each: count for each, count in words.items() if "bloom" in each} == words
 
 
@@ -144,7 +151,7 @@ async def test_a_bloom_half_full_over_everything(siege: Siege, asking: Requester
         attackers = [await greet() for _ in range(4)]
 
         async def attack(peer: RawPeer) -> None:
-            for _ in range(5):
+            for _ in range(rounds(2, 5)):
                 assert set(await answered(peer, bodies * 4)) <= {"", "rate limit exceeded"}
 
         await asyncio.gather(*map(attack, attackers))
@@ -160,7 +167,7 @@ async def test_filters_of_few_topics_each_of_which_is_looked_up(
         attackers = [await greet() for _ in range(4)]
 
         async def attack(peer: RawPeer) -> None:
-            for _ in range(10):
+            for _ in range(rounds(3, 10)):
                 bodies = [raw(bloom=bloom.write(each), limit=1) for each in filters]
                 assert set(await answered(peer, bodies)) <= {"", "rate limit exceeded"}
 
@@ -172,14 +179,15 @@ async def test_ranges_upside_down_and_replays(siege: Siege, asking: Requester, g
     replayed = sealed(body).raw
     async with beside_both(siege, asking, "ranges upside down, and replays"):
         peer = await greet()
-        words = await answered(peer, [raw(lower=NOW + 1, topics=[WANTED])] * 200)
-        assert words == {"request is invalid: query range is invalid: lower > upper": 200}
-        for _ in range(20):
+        count = rounds(60, 200)
+        words = await answered(peer, [raw(lower=NOW + 1, topics=[WANTED])] * count)
+        assert words == {"request is invalid: query range is invalid: lower > upper": count}
+        for _ in range(rounds(6, 20)):
             assert set(await answered(peer, [replayed] * 10)) <= {"", "rate limit exceeded"}
 
 
 async def test_requests_poured_as_fast_as_they_go(siege: Siege, asking: Requester, greet: Greet) -> None:
-    count = 1500
+    count = rounds(500, 1500)
     async with beside_both(siege, asking, "requests as fast as they go"):
         peers = [await greet() for _ in range(4)]
         told = await asyncio.gather(*(answered(peer, [raw(topics=[WANTED])] * count) for peer in peers))
@@ -203,14 +211,15 @@ async def test_requests_one_after_the_other_without_an_end(siege: Siege, asking:
                 told += await answered(peer, [raw(topics=[WANTED])] * 8)
             return told
 
-        served = sum([(await told)[""] for told in asyncio.as_completed(map(attack, peers))])
+        async with bounded("the limit of an address"):
+            served = sum([(await told)[""] for told in asyncio.as_completed(map(attack, peers))])
         most = limits.pages_at_once + limits.pages * (time.monotonic() - began)
         assert limits.pages_at_once <= served <= most + 1
 
 
 async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Greet) -> None:
     async with beside_both(siege, asking, "who goes in mid-query"):
-        for number in range(60):
+        for number in range(rounds(15, 60)):
             peer = await greet()
             bodies = (raw(bloom=bloom.write(HALF)), raw(topics=[HEAVY]), raw(topics=[WANTED]))
             peer.say_all([(wire.REQUEST, body) for body in bodies * 3])
@@ -222,7 +231,7 @@ async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Gre
 
 @pytest.mark.parametrize("together", [PAGES + 4, 1], ids=["of_one_address", "of_many"])
 async def test_who_asks_for_much_and_takes_nothing(siege: Siege, asking: Requester, together: int) -> None:
-    """There are more of them than places."""
+    """There are more of them than places, and they stay."""
     first = next(_addresses)
     async with beside_both(siege, asking, f"who asks for much and takes nothing, {together} of an address"):
         for number in range(PAGES + 4):
@@ -231,9 +240,8 @@ async def test_who_asks_for_much_and_takes_nothing(siege: Siege, asking: Request
             buffer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             peer.say_all([(wire.REQUEST, raw(id=bytes([number]) * 32, topics=[HEAVY]))] * 5)
             await peer.drain()
-        await siege.pair.plays(20)
+        await siege.pair.plays(rounds(5, 20))
         await asking.asks(20)
-    assert max(asking.delays) < TAKES_NOTHING / 2
 
 
 async def test_garbage_sealed_with_the_password(siege: Siege, asking: Requester, greet: Greet) -> None:
@@ -263,7 +271,7 @@ async def test_garbage_sealed_with_the_password(siege: Siege, asking: Requester,
 async def test_what_is_no_request_at_all(siege: Siege, asking: Requester, greet: Greet) -> None:
     async with beside_both(siege, asking, "what is no request at all"):
         peer = await greet()
-        for _ in range(300):
+        for _ in range(rounds(100, 300)):
             peer.say(wire.REQUEST, DICE.draw(_random.randrange(200)))
             peer.say(wire.P2P_MESSAGE, wire.write_envelopes(each.raw for each in PAGE))
             peer.say(wire.REQUEST_COMPLETE, completion.complete(ID))

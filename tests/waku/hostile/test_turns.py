@@ -20,12 +20,13 @@ from restante.waku.archive.readers import Readers
 from restante.waku.archive.schema import FILE
 from restante.waku.limits import Limits
 from restante.waku.link import Link
-from waku.asking import page, plain
-from waku.inside import Inside, inside
-from waku.letters import EPOCH, TOPIC, letter
-from waku.raw_peer import RawPeer
+from support.effort import rounds
+from support.waku.asking import page, plain
+from support.waku.inside import Inside, inside
+from support.waku.letters import EPOCH, TOPIC, letter
+from support.waku.raw_peer import RawPeer
 
-TIMES: Final = 20
+TIMES: Final = rounds(8, 20)
 AT_ONCE: Final = 8
 """Requests that an attacker has in its line, so that it never waits for its own next one."""
 

@@ -14,11 +14,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from interop.bounds import bounded
 from restante.waku import rlp
 from restante.waku.devp2p import Connected, Disconnected, Packet
 from restante.waku.hello import Hello, Reason, Shared
-from waku.interop.ends import HELLO, KEY, Foreign, Ours
+from support.bounds import bounded
+from support.waku.ends import HELLO, KEY, Foreign, Ours
+
+pytestmark = pytest.mark.thorough
+"""It is installed from the network. tests/waku/test_rlpx.py, test_handshake.py, test_ecies.py, test_hello.py,
+test_devp2p.py and test_packed.py check the same parts against published vectors and by our own two ends."""
 
 ROLES = ["initiator", "recipient"]
 SHARED = (Shared("waku", 1, 16, 128),)

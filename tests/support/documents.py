@@ -1,0 +1,51 @@
+"""The documents, and the blocks of them that tests execute.
+
+A fenced block that is executed has a name after its language: ```sh serve. Which test executes it stands in EXECUTED.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+
+EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
+    "README.md": {
+        **dict.fromkeys(("serve", "send", "receive"), "test_docs.py"),
+        **dict.fromkeys(("waku serve", "waku"), "test_docs.py"),
+        "pipeline": "test_docs.py",
+    },
+    "docs/guide.md": dict.fromkeys(("serve", "post", "request", "follow"), "test_docs.py"),
+    "docs/operations.md": dict.fromkeys(("serve", "backup", "results", "import", "export"), "test_docs.py"),
+    "docs/operations-waku.md": dict.fromkeys(
+        ("serve", "post", "vacuum", "check", "backup", "export", "import"), "test_docs.py"
+    ),
+    "docs/pipeline.md": dict.fromkeys(("first lake", "query", "vacuum"), "pipeline/test_commands.py"),
+    "docs/waku-history.md": dict.fromkeys(("requests", "program"), "waku/test_history_guide.py"),
+}
+"""Document → block → the test file that executes it."""
+
+_BLOCK: Final = re.compile(r"^```(sh|python|sql)\b ?(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+
+
+class Document:
+    """A document of the project, by its path."""
+
+    def __init__(self, path: str) -> None:
+        self.path = ROOT / path
+        self.text = self.path.read_text()
+        self.blocks: dict[str, str] = {}
+        """The executed blocks, by name."""
+        for language, name, block in _BLOCK.findall(self.text):
+            if block.startswith(">>> "):
+                continue  # doctest executes it
+            assert name, f"{path}: this block of {language} has no name, so nothing executes it:\n{block}"
+            assert name not in self.blocks, f"{path}: two blocks are called {name}"
+            self.blocks[name] = block
+
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a block, each of which is a command."""
+        return self.blocks[name].splitlines()

@@ -1,0 +1,152 @@
+"""What every world of the mailbox server is given: time, chance, the operator's options, and clients to speak to."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from restante.mailbox.addresses import networks
+from restante.mailbox.desk import Connection
+from restante.mailbox.door import Door, Terms
+from restante.mailbox.limits import UNLIMITED, Limits
+from restante.mailbox.model import Policy
+from restante.mailbox.permission import Mode
+from restante.mailbox.server import Manners
+
+Frame = dict[str, Any]
+
+EPOCH: Final = 1_000_000_000.0
+"""Wall time at which every fake clock starts, and every script."""
+
+
+class FakeClock:
+    """Stands still until it is moved: `now` moves both clocks, `skew` the wall clock only."""
+
+    def __init__(self, epoch: float = EPOCH, uptime: float = 0.0) -> None:
+        self.now = 0.0
+        self.skew = 0.0
+        self._epoch = epoch
+        self._uptime = uptime
+
+    def wall(self) -> float:
+        return self._epoch + self.now + self.skew
+
+    def monotonic(self) -> float:
+        return self._uptime + self.now
+
+
+def in_turn(draw: int, bound: int) -> int:
+    """Show the lowest number first."""
+    return draw % bound
+
+
+class FakeDice:
+    """Shows a function of the draw's number and its bound; mailbox ids come from an iterator."""
+
+    def __init__(self, show: Callable[[int, int], int] = in_turn, ids: Iterator[str] | None = None) -> None:
+        self.given: deque[str] = deque()
+        """The ids that were given, until somebody takes note of them."""
+        self._show = show
+        self._ids = ids or (f"box{number}" for number in itertools.count(1))
+        self._draws = itertools.count()
+
+    def below(self, bound: int) -> int:
+        shown = self._show(next(self._draws), bound)
+        assert 0 <= shown < bound
+        return shown
+
+    def mailbox_id(self) -> str:
+        self.given.append(next(self._ids))
+        return self.given[-1]
+
+
+def seeded(seed: int, *, stubborn: bool) -> FakeDice:
+    """Give dice with a seed. Every other id comes from a small pool, so that it may be taken already.
+
+    Stubborn dice always show 0: whoever draws until a number fits must know when to stop.
+    """
+    chance = random.Random(seed)
+
+    def show(_draw: int, bound: int) -> int:
+        return 0 if stubborn else chance.randrange(bound)
+
+    def ids() -> Iterator[str]:
+        for number in itertools.count(1):
+            yield chance.choice(("m1", "m2", "m3")) if number % 2 else f"drawn{number}"
+
+    return FakeDice(show, ids())
+
+
+class Options(NamedTuple):
+    """What the operator chose."""
+
+    blur: int = 0
+    lists: bool = True
+    prune_after: float = 660.0
+    limits: Limits = UNLIMITED
+    permission: Mode = "none"
+    bits: int = 20
+    binary: bool = False
+    """The frames that the server sends; it takes either."""
+    motd: str | None = None
+    error: str | None = None
+    parting: float = 0.05
+    """Seconds for which the server still answers a client that it sends away."""
+    address: str | None = None
+    """Where a proxy says that all clients come from; None: there is no proxy."""
+    settling: bool = True
+    """Whether sides that were here before a start are waited for."""
+
+    def policy(self) -> Policy:
+        return Policy(self.blur, self.lists, self.limits)
+
+    def manners(self) -> Manners:
+        return Manners(motd=self.motd, error=self.error, binary=self.binary)
+
+    def door(self) -> Door:
+        """Give a door whose secrets are all alike, so that scripts can have stamps in them."""
+        terms = Terms(mode=self.permission, bits=self.bits, trusted=networks(["127.0.0.0/8"]))
+        door = Door(terms, lambda: bytes(32))
+        door.limits = self.limits
+        return door
+
+    def headers(self) -> dict[str, str]:
+        """Give the headers with which a proxy says where clients come from."""
+        return {} if self.address is None else {"X-Real-IP": self.address, "X-Real-Port": "1"}
+
+
+def limited(**limits: int) -> Limits:
+    return replace(UNLIMITED, **limits)
+
+
+class Inbox:
+    """A client's end of a connection: all that came out of it, and how it was ended."""
+
+    address: tuple[str, int] = "127.0.0.1", 1
+    """Where the client is."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.verdict: tuple[int, str] | None = None
+        """The code and the words of the close; None: the server did not close it."""
+        self.paused = False
+        self.connection = Connection(self)
+
+    def send(self, bodies: list[bytes], stamp: bytes) -> None:
+        self.frames += [json.loads(body + stamp) for body in bodies]
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def hang_up(self, code: int, reason: str) -> None:
+        assert reason
+        self.verdict = code, reason

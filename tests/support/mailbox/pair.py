@@ -1,0 +1,260 @@
+"""The healthy pair: sessions as shipped clients have them, one after the other, and nothing but what is due comes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from support.bounds import bounded
+from support.mailbox.clients import REPLIES
+from support.mailbox.raw_socket import RawSocket
+
+Frame = dict[str, Any]
+
+APP: Final = "lothar.com/wormhole/text-or-file-xfer"
+"""Everybody's, attackers included: the nameplates of an app are what they share."""
+
+PHASES: Final = ("version", "0", "1", "2")
+
+
+class Side:
+    """One side of a session. It has one command under way at a time, so what it is told next is known exactly."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.name = name
+        self.claimed = False
+        self.opened = False
+        self.heard: list[Frame] = []
+        """The stored messages that it was told on this connection, in order."""
+        self._port = port
+        self._socket: RawSocket | None = None
+        self._ids = itertools.count(1)
+
+    @property
+    def here(self) -> bool:
+        return self._socket is not None
+
+    async def enter(self) -> None:
+        """Connect, and bind."""
+        self.claimed = self.opened = False
+        self.heard = []
+        self._socket = await RawSocket.dial(self._port)
+        assert (await self._read())["type"] == "welcome"
+        await self.ask("bind", appid=APP, side=self.name)
+
+    async def ask(self, kind: str, **fields: object) -> Frame:
+        """Say a command. The next that comes, but for messages, is its ack, and then its response, if it has one."""
+        assert self._socket is not None
+        number = f"{self.name} {next(self._ids)}"
+        self._socket.say(type=kind, id=number, **fields)
+        answer = await self._answer("ack", number)
+        return await self._answer(REPLIES[kind], number) if kind in REPLIES else answer
+
+    async def hears(self, count: int) -> float:
+        """Wait until it has heard so many messages; nothing else may come. Gives the time."""
+        while len(self.heard) < count:
+            self._take(await self._read())
+        return time.perf_counter()
+
+    async def leave(self) -> None:
+        """Say goodbye; nothing comes any more but the answer."""
+        assert self._socket is not None
+        self._socket.bid_farewell()
+        assert await self._socket.closed() == 1000
+        await self._socket.hang_up()
+        self._socket = None
+
+    def vanish(self) -> None:
+        """Leave without a word."""
+        if self._socket is not None:
+            self._socket.cut()
+            self._socket = None
+
+    async def _answer(self, kind: str, number: str) -> Frame:
+        while (frame := await self._read())["type"] == "message":
+            self._take(frame)
+        assert (frame["type"], frame.get("id")) == (kind, number), frame
+        return frame
+
+    def _take(self, frame: Frame) -> None:
+        assert frame["type"] == "message", frame
+        self.heard.append(frame)
+
+    async def _read(self) -> Frame:
+        assert self._socket is not None
+        async with bounded(f"a frame for {self.name}"):
+            return await self._socket.hear()
+
+
+class Session:
+    """A session of two sides with a code, from the allocation to the last close."""
+
+    def __init__(self, port: int, number: int) -> None:
+        self.port = port
+        self.nameplate = ""
+        self.mailbox = ""
+        self.delays: list[float] = []
+        """Seconds from each `add` to its delivery at the other side."""
+        self.a = Side(port, f"pair-a-{number}")
+        self.b = Side(port, f"pair-b-{number}")
+        self._added: list[tuple[str, str, str]] = []
+
+    async def whole(self) -> None:
+        async for _ in self.steps():
+            pass
+
+    async def steps(self) -> AsyncGenerator[str]:
+        """Go through it; gives what was done, after each step. Nobody stays when it is over, or given up."""
+        a, b = self.a, self.b
+        try:
+            await a.enter()
+            self.nameplate = (await a.ask("allocate"))["nameplate"]
+            yield "a allocated"
+            self.mailbox = await self._claim(a)
+            yield "a claimed"
+            await self._open(a)
+            yield "a opened"
+            await self._add(a, b, "pake")
+            yield "a spoke"
+            await b.enter()
+            assert {"id": self.nameplate} in (await b.ask("list"))["nameplates"]
+            assert await self._claim(b) == self.mailbox
+            yield "b claimed"
+            await self._open(b)
+            yield "b opened"
+            await self._add(b, a, "pake")
+            yield "b spoke"
+            for side in (a, b):
+                await self._release(side)
+                yield f"{side.name} released"
+            for phase, (side, other) in itertools.product(PHASES, ((a, b), (b, a))):
+                await self._add(side, other, phase)
+            yield "both spoke"
+            for side in (a, b):
+                await self._close(side)
+                yield f"{side.name} closed"
+            await a.leave()
+            await b.leave()
+        finally:
+            a.vanish()
+            b.vanish()
+
+    @asynccontextmanager
+    async def away(self, side: Side) -> AsyncIterator[None]:
+        """Leave and come back, as when the network changed: all is as it was, and all that was said is there."""
+        if not side.here:
+            yield
+            return
+        claimed, opened = side.claimed, side.opened
+        await side.leave()
+        yield
+        await side.enter()
+        if not self.mailbox:
+            assert (await side.ask("allocate"))["nameplate"] == self.nameplate
+        if claimed:
+            assert await self._claim(side) == self.mailbox
+        if opened:
+            await self._open(side)
+
+    async def _claim(self, side: Side) -> str:
+        side.claimed = True
+        mailbox: str = (await side.ask("claim", nameplate=self.nameplate))["mailbox"]
+        return mailbox
+
+    async def _open(self, side: Side) -> None:
+        side.opened = True
+        await side.ask("open", mailbox=self.mailbox)
+        await self._heard(side)
+
+    async def _release(self, side: Side) -> None:
+        side.claimed = False
+        await side.ask("release", nameplate=self.nameplate)
+
+    async def _close(self, side: Side) -> None:
+        side.opened = False
+        await side.ask("close", mailbox=self.mailbox, mood="happy")
+
+    async def _add(self, side: Side, other: Side, phase: str) -> None:
+        """Say something, and see that both hear it, after all that went before."""
+        body = f"body of {side.name} in {phase}"
+        self._added.append((side.name, phase, body))
+        began = time.perf_counter()
+        adding = asyncio.create_task(side.ask("add", phase=phase, body=body))
+        if other.opened:
+            self.delays.append(await other.hears(len(self._added)) - began)
+            await self._heard(other)
+        await adding
+        await self._heard(side)
+
+    async def _heard(self, side: Side) -> None:
+        await side.hears(len(self._added))
+        assert [(frame["side"], frame["phase"], frame["body"]) for frame in side.heard] == self._added
+
+
+class Pair:
+    """Has sessions. Whether it plays alone or beside an attack, each is the same."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.played = 0
+        """Whole sessions, each checked frame by frame."""
+        self.delays: list[float] = []
+        self.mailboxes: list[str] = []
+        self.nameplates: list[str] = []
+        self._numbers = itertools.count(1)
+        self._news = asyncio.Event()
+        self._enough = False
+        self._playing: asyncio.Task[None] | None = None
+
+    def session(self) -> Session:
+        return Session(self.port, next(self._numbers))
+
+    def start(self) -> None:
+        """Have sessions without end."""
+        self._enough = False
+        self._playing = asyncio.create_task(self._play())
+
+    async def stop(self) -> None:
+        """Finish the session at hand. Raises what the pair noticed, if it noticed anything."""
+        assert self._playing is not None
+        self._enough = True
+        await self._playing
+
+    async def plays(self, count: int) -> None:
+        """Wait for so many more sessions, begun and finished from now on. Each of their waits is bounded."""
+        assert self._playing is not None
+        goal = self.played + count + 1  # the one at hand began before
+        while self.played < goal:
+            if self._playing.done():
+                self._playing.result()
+            self._news.clear()
+            await self._news.wait()
+
+    async def _play(self) -> None:
+        try:
+            while not self._enough:
+                await self.play()
+        finally:
+            self._news.set()
+
+    async def play(self) -> None:
+        """Have one session."""
+        session = self.session()
+        await session.whole()
+        self.played += 1
+        self.delays += session.delays
+        self.nameplates.append(session.nameplate)
+        self.mailboxes.append(session.mailbox)
+        self._news.set()
+
+
+def figures(delays: list[float]) -> Iterator[str]:
+    """Say how long deliveries took, in milliseconds: the median, p99, the longest."""
+    ordered = sorted(delays)
+    for each in (statistics.median(ordered), ordered[len(ordered) * 99 // 100], ordered[-1]):
+        yield f"{each * 1000:.1f}"

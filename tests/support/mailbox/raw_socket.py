@@ -1,0 +1,146 @@
+"""A WebSocket client that does as it is told, wrong bytes too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import struct
+from dataclasses import dataclass
+from socket import SO_LINGER, SOL_SOCKET
+from typing import Any
+
+from support.bounds import BOUND
+
+TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 1, 2, 0, 8, 9, 10
+
+
+def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, reserved: int = 0, mask: bool = True) -> bytes:
+    """Build a frame as a client sends it (RFC 6455 section 5.2); the mask is four zeros."""
+    first = (0x80 if fin else 0) | reserved << 4 | opcode
+    masked = 0x80 if mask else 0
+    if len(payload) < 126:
+        header = bytes((first, masked | len(payload)))
+    elif len(payload) < 1 << 16:
+        header = struct.pack(">BBH", first, masked | 126, len(payload))
+    else:
+        header = struct.pack(">BBQ", first, masked | 127, len(payload))
+    return header + (bytes(4) if mask else b"") + payload
+
+
+def handshake(path: str = "/v1", host: str = "127.0.0.1", **headers: str) -> bytes:
+    """Build the request of a client (RFC 6455 section 4.1). Keywords are headers, `_` a hyphen; "" leaves one out."""
+    named = {
+        "Host": host,
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    lines = [f"{name}: {value}\r\n" for name, value in named.items() if value]
+    return f"GET {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
+
+
+@dataclass
+class RawSocket:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    status: str = ""
+
+    @classmethod
+    async def connect(cls, port: int, host: str = "127.0.0.1") -> RawSocket:
+        """Connect, and say nothing."""
+        return cls(*await asyncio.open_connection(host, port))
+
+    @classmethod
+    async def dial(cls, port: int, path: str = "/v1", host: str = "127.0.0.1", **headers: str) -> RawSocket:
+        """Connect and shake hands."""
+        self = await cls.connect(port, host)
+        self.write(handshake(path, host, **headers))
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), BOUND)
+        self.status = head.decode().partition("\r\n")[0]
+        return self
+
+    def write(self, *pieces: bytes) -> None:
+        self.writer.write(b"".join(pieces))
+
+    def say(self, **message: Any) -> None:
+        self.write(frame(TEXT, json.dumps(message).encode()))
+
+    async def read(self) -> tuple[int, bytes]:
+        """Read one frame: its opcode and payload. Servers do not fragment and do not mask."""
+        first, size = await asyncio.wait_for(self.reader.readexactly(2), BOUND)
+        assert first & 0xF0 == 0x80
+        assert not size & 0x80
+        if size == 126:
+            (size,) = struct.unpack(">H", await self.reader.readexactly(2))
+        elif size == 127:
+            (size,) = struct.unpack(">Q", await self.reader.readexactly(8))
+        return first & 0x0F, await self.reader.readexactly(size)
+
+    async def hear(self) -> dict[str, Any]:
+        opcode, payload = await self.read()
+        assert opcode in {TEXT, BINARY}, (opcode, payload)
+        heard: dict[str, Any] = json.loads(payload)
+        return heard
+
+    async def closed(self) -> int:
+        """Read the close frame; give its code."""
+        opcode, payload = await self.read()
+        assert opcode == CLOSE, (opcode, payload)
+        code: int = struct.unpack(">H", payload[:2])[0]
+        return code
+
+    async def last_words(self) -> tuple[list[dict[str, Any]], int | None]:
+        """Read until the end, answering a close: all it was told, and the first close code, None where there is none.
+
+        Who resets the connection ends it, too: that is what a kernel does when it closes on something unread.
+        """
+        told: list[dict[str, Any]] = []
+        code = None
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                opcode, payload = await self.read()
+                if opcode in {TEXT, BINARY}:
+                    assert code is None, "something was said after the close"
+                    told.append(json.loads(payload))
+                elif opcode == CLOSE and code is None:
+                    (code,) = struct.unpack(">H", payload[:2])
+                    self.bid_farewell(code)
+        self.cut()
+        return told, code
+
+    async def ended(self) -> bool:
+        """Tell whether nothing more comes, and the connection ends."""
+        return await asyncio.wait_for(self.reader.read(1), BOUND) == b""
+
+    async def rest(self) -> bytes:
+        """Read all that comes, until the end."""
+        read = bytearray()
+        with contextlib.suppress(ConnectionError):
+            while piece := await asyncio.wait_for(self.reader.read(1 << 16), BOUND):
+                read += piece
+        self.cut()
+        return bytes(read)
+
+    def bid_farewell(self, code: int = 1000) -> None:
+        self.write(frame(CLOSE, code.to_bytes(2, "big")))
+
+    async def leave(self) -> None:
+        """Close as RFC 6455 section 7 has it: say so, take what is still on its way, hear it answered."""
+        self.bid_farewell()
+        while (await self.read())[0] != CLOSE:
+            pass
+        await self.hang_up()
+
+    def cut(self) -> None:
+        """Vanish as a process does that is killed with data unread: by a reset, and what was not sent yet is lost."""
+        socket = self.writer.get_extra_info("socket")
+        if not self.writer.is_closing():
+            socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+    async def hang_up(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()

@@ -1,0 +1,161 @@
+"""A mailbox server in a process of its own, to be killed and started again: ours, and the reference server."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from support.forks import Forked
+from support.processes import Child, environment
+
+
+class Usage(NamedTuple):
+    """The results of all usage records, oldest first."""
+
+    nameplates: list[str]
+    mailboxes: list[str]
+
+
+class Server:
+    """One data folder and one port; the process in between comes and goes."""
+
+    main: str
+    """What it runs, as MODULE:FUNCTION."""
+    clean_exit = 0
+    """What the process must return after a SIGTERM."""
+
+    def __init__(self, folder: Path, _bytecode: Path | None = None) -> None:
+        """Make the folder. Tests of the pipeline still name one for bytecode, which all Pythons share by now."""
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.port = 0
+        """Held by the scene, also while no process listens."""
+        self._processes: list[Child] = []
+
+    @property
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    @property
+    def ready(self) -> str:
+        """What it says as soon as it accepts connections, as a regular expression."""
+        raise NotImplementedError
+
+    def usage(self) -> Usage:
+        raise NotImplementedError
+
+    def live(self) -> dict[str, int]:
+        """How many rows are left, of each table that has any."""
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        """Start it and wait until it accepts connections."""
+        process = await Forked.start(self.main, *self.command, cwd=self.folder, variables=environment())
+        self._processes.append(Child(process, "stdout", "stderr"))
+        await self._process.says(self.ready)
+
+    def kill(self) -> None:
+        """SIGKILL, at once."""
+        self._process.kill()
+
+    async def restart(self) -> None:
+        """Start it again on the same data and port, after `kill`."""
+        assert await self._process.ended() == -signal.SIGKILL, self.log()
+        await self.start()
+
+    async def stop(self) -> None:
+        """SIGTERM, and it must end as it promises."""
+        if self._process.running:  # else it died: the exit code below says of what
+            self._process.send(signal.SIGTERM)
+        assert await self._process.ended() == self.clean_exit, self.log()
+        assert "Traceback" not in self.log(), self.log()
+
+    async def end(self) -> None:
+        """Whatever state it is in: no process stays behind."""
+        for process in self._processes:
+            await process.end()
+
+    def log(self) -> str:
+        return "".join(said for process in self._processes for said in process.said.values())
+
+    @property
+    def _process(self) -> Child:
+        return self._processes[-1]
+
+
+class Restante(Server):
+    """Ours."""
+
+    main = "restante.cli:main"
+    flags: tuple[str, ...] = ()
+    """What the operator wants beyond that."""
+
+    @property
+    def command(self) -> list[str]:
+        listen = f"127.0.0.1:{self.port}"
+        return [
+            *("restante", "serve"),
+            *("--data", "data", "--listen", listen, "--admin", "off"),
+            *self.flags,
+        ]
+
+    @property
+    def ready(self) -> str:
+        return '"event": "listening"'
+
+    def usage(self) -> Usage:
+        # Commit, then speak (docs/design.md): what a client was told is in the file, without a wait.
+        return Usage(
+            _column(self._path, "SELECT result FROM usage_nameplates ORDER BY id"),
+            _column(self._path, "SELECT result FROM usage_mailboxes ORDER BY id"),
+        )
+
+    def live(self) -> dict[str, int]:
+        return _row_counts(self._path, "nameplates", "mailboxes", "messages")
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "data" / "restante.sqlite"
+
+
+class Reference(Server):
+    """magic-wormhole-mailbox-server, to show that the harness is right about a server everybody uses."""
+
+    main = "twisted.application.twist._twist:Twist.main"
+    clean_exit = -signal.SIGTERM  # Twisted stops its reactor, then dies of the same signal
+
+    @property
+    def command(self) -> list[str]:
+        return [
+            *("twist", "--log-format=text", "wormhole-mailbox"),
+            *("--port", f"tcp:{self.port}:interface=127.0.0.1"),
+            *("--channel-db=relay.sqlite", "--usage-db=usage.sqlite"),
+        ]
+
+    @property
+    def ready(self) -> str:
+        return f" starting on {self.port}\n"
+
+    def usage(self) -> Usage:
+        path = self.folder / "usage.sqlite"
+        return Usage(
+            _column(path, "SELECT result FROM nameplates ORDER BY rowid"),
+            _column(path, "SELECT result FROM mailboxes ORDER BY rowid"),
+        )
+
+    def live(self) -> dict[str, int]:
+        tables = ("nameplates", "nameplate_sides", "mailboxes", "mailbox_sides", "messages")
+        return _row_counts(self.folder / "relay.sqlite", *tables)
+
+
+def _column(path: Path, query: str) -> list[Any]:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
+        return [row[0] for row in db.execute(query)]
+
+
+def _row_counts(path: Path, *tables: str) -> dict[str, int]:
+    counts = {table: _column(path, f"SELECT COUNT(*) FROM {table}")[0] for table in tables}
+    return {table: count for table, count in counts.items() if count}

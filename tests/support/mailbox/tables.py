@@ -1,0 +1,189 @@
+"""What a mailbox server holds and records, as an operator's SQL sees it, in plain data."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from restante import records
+from restante.mailbox import model
+from restante.mailbox.model import Change
+from restante.mailbox.state import State
+from restante.mailbox.store.schema import FILE
+from support.mailbox.givens import EPOCH, Frame
+
+Record = dict[str, Any]
+Rows = dict[tuple[str, str], Any]
+
+read_json = lru_cache(maxsize=10_000)(json.loads)
+"""Nobody alters what this gives: the same rows are read after every step of a test."""
+
+
+@dataclass
+class Usage:
+    """All that was recorded, oldest first."""
+
+    nameplates: list[Record] = field(default_factory=list)
+    mailboxes: list[Record] = field(default_factory=list)
+    client_versions: list[Record] = field(default_factory=list)
+    current: Record | None = None
+    pruned: float | None = None
+
+    def in_any_order(self) -> tuple[Any, ...]:
+        """Give the same for the same records: a sweep may prune two mailboxes in either order."""
+        tables = self.nameplates, self.mailboxes, self.client_versions
+        return *(sorted(table, key=repr) for table in tables), self.current, self.pruned
+
+    def order_as(self, other: Usage) -> None:
+        """Take over the order of the same records."""
+        self.nameplates = other.nameplates[:]
+        self.mailboxes = other.mailboxes[:]
+        self.client_versions = other.client_versions[:]
+
+
+# ── from the database ────────────────────────────────────────────────────────────────────────────
+
+
+def live_rows(database: sqlite3.Connection) -> dict[str, Rows]:
+    messages: dict[int, list[Frame]] = {}
+    for key, side, phase, body, msg_id, server_rx in database.execute(
+        "SELECT mailbox, side, phase, body, msg_id, server_rx FROM messages ORDER BY mailbox, sequence"
+    ):
+        frame = {"type": "message", "side": side, "phase": read_json(phase), "body": read_json(body)}
+        messages.setdefault(key, []).append(frame | {"id": read_json(msg_id), "server_rx": server_rx})
+    live: dict[str, Rows] = {"nameplates": {}, "mailboxes": {}}
+    for app_id, name, mailbox_id, crowded, sides in database.execute(
+        "SELECT app_id, name, mailbox_id, crowded, sides FROM nameplates"
+    ):
+        row = {"mailbox_id": mailbox_id, "crowded": bool(crowded), "sides": read_json(sides)}
+        assert live["nameplates"].setdefault((app_id, name), row) is row, "two rows for one nameplate"
+    for key, app_id, mailbox_id, for_nameplate, crowded, sides in database.execute(
+        "SELECT key, app_id, mailbox_id, for_nameplate, crowded, sides FROM mailboxes"
+    ):
+        row = {"for_nameplate": bool(for_nameplate), "crowded": bool(crowded), "sides": read_json(sides)}
+        row["messages"] = messages.pop(key, [])
+        assert live["mailboxes"].setdefault((app_id, mailbox_id), row) is row, "two rows for one mailbox"
+    assert messages == {}, "messages of no mailbox"
+    return live
+
+
+def usage_rows(database: sqlite3.Connection) -> Usage:
+    def table(name: str, columns: str) -> list[Record]:
+        names = columns.split(", ")
+        found = database.execute(f"SELECT {columns} FROM {name} ORDER BY id")
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    usage = Usage(
+        table("usage_nameplates", "app_id, started, waiting_time, total_time, result"),
+        table("usage_mailboxes", "app_id, for_nameplate, started, waiting_time, total_time, result"),
+        table("usage_client_versions", "app_id, side, connect_time, implementation, version"),
+    )
+    for row in usage.mailboxes:
+        row["for_nameplate"] = bool(row["for_nameplate"])
+    columns = ("rebooted", "updated", "blur_time", "connections_websocket")
+    for row in database.execute(f"SELECT {', '.join(columns)} FROM usage_current"):
+        usage.current = dict(zip(columns, row, strict=True))
+    usage.pruned = database.execute("SELECT pruned FROM service").fetchone()[0]
+    return usage
+
+
+def reading(data: Path) -> contextlib.closing[sqlite3.Connection]:
+    """Open what another connection has committed."""
+    return contextlib.closing(sqlite3.connect(f"file:{data / FILE}?mode=ro", uri=True))
+
+
+def sql_rows(data: Path) -> dict[str, str]:
+    with reading(data) as database:
+        return counted(live_rows(database))
+
+
+def sql_usage(data: Path) -> dict[str, list[Record]]:
+    with reading(data) as database:
+        return shown(usage_rows(database))
+
+
+# ── from memory ──────────────────────────────────────────────────────────────────────────────────
+
+
+def live_state(state: State) -> dict[str, Rows]:
+    return {
+        "nameplates": {
+            (app.app_id, name): {
+                "mailbox_id": nameplate.mailbox_id,
+                "crowded": nameplate.crowded,
+                "sides": [msgspec.structs.asdict(row) for row in nameplate.sides],
+            }
+            for app in state.apps.values()
+            for name, nameplate in app.nameplates.items()
+        },
+        "mailboxes": {
+            (mailbox.app_id, mailbox.mailbox_id): {
+                "for_nameplate": mailbox.for_nameplate,
+                "crowded": mailbox.crowded,
+                "sides": [msgspec.structs.asdict(row) for row in mailbox.sides],
+                "messages": [read_json(message.wire + b"}") for message in mailbox.messages],
+            }
+            for mailbox in state.mailboxes()
+        },
+    }
+
+
+def note(usage: Usage, changes: Sequence[Change]) -> None:
+    """Gather the records among changes."""
+    for change in changes:
+        if isinstance(change, model.Pruned):
+            usage.pruned = change.wall
+        elif isinstance(change, records.NameplateUsage):
+            usage.nameplates.append(msgspec.structs.asdict(change))
+        elif isinstance(change, records.MailboxUsage):
+            usage.mailboxes.append(msgspec.structs.asdict(change))
+        elif isinstance(change, records.ClientVersion):
+            record = msgspec.structs.asdict(change)
+            del record["address_id"]  # a secret makes it, and no rule looks at it
+            usage.client_versions.append(record)
+        elif isinstance(change, records.CurrentUsage):
+            usage.current = msgspec.structs.asdict(change)
+
+
+# ── as scripts write it ──────────────────────────────────────────────────────────────────────────
+
+
+def counted(live: dict[str, Rows]) -> dict[str, str]:
+    """Count rows. Scripts write numbers as text."""
+    boxes = live["mailboxes"].values()
+    return {
+        "nameplates": str(len(live["nameplates"])),
+        "mailboxes": str(len(boxes)),
+        "messages": str(sum(len(box["messages"]) for box in boxes)),
+        "sides": str(sum(len(box["sides"]) for box in boxes)),
+    }
+
+
+def shown(usage: Usage) -> dict[str, list[Record]]:
+    """Give usage records with times in seconds since the script began, everything as text."""
+    kinds = {"nameplate": usage.nameplates, "mailbox": usage.mailboxes, "client": usage.client_versions}
+    return {kind: [shown_record(record) for record in table] for kind, table in kinds.items()}
+
+
+def shown_record(record: Record) -> Record:
+    started = record["started"] if "started" in record else record["connect_time"]
+    waiting = record.get("waiting_time")
+    return {
+        "app": record["app_id"],
+        "result": record.get("result"),
+        "started": f"{started - EPOCH:g}",
+        "waiting": "none" if waiting is None else f"{waiting:g}",
+        "total": f"{record.get('total_time', 0):g}",
+        "for_nameplate": "yes" if record.get("for_nameplate") else "no",
+        "side": record.get("side"),
+        "implementation": str(record.get("implementation")),
+        "version": str(record.get("version")),
+    }

@@ -1,0 +1,380 @@
+"""The mailbox server without its shells, as a place to talk to: the desk alone, and over a store.
+
+A world takes what connections say and keeps what they are told. Scripts are replayed in worlds, and the machine of
+tests/machine walks through them. shells.py has the office and the live socket, reference_world.py the reference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from restante.errors import StoreBusy
+from restante.mailbox.desk import Connection, Desk
+from restante.mailbox.messages import stamp
+from restante.mailbox.model import Change, Now
+from restante.mailbox.office import REFUSED, SETTLING
+from restante.mailbox.session import Session
+from restante.mailbox.state import State
+from restante.mailbox.store.schema import connect
+from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.sweep import save, sweep
+from support.bounds import bounded
+from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
+from support.mailbox.picture import picture
+from support.mailbox.tables import Rows, Usage, counted, live_rows, live_state, note, reading, usage_rows
+
+T = TypeVar("T")
+
+
+class World:
+    """What a test may do to a mailbox server, and ask of it."""
+
+    durable: ClassVar[bool] = True
+    """There is a store, so it can be restarted, and refused."""
+    tells_the_lost: ClassVar[bool] = True
+    """What a connection was told can be seen although it was lost in the same batch."""
+    hanging_up_loses: ClassVar[bool] = False
+    """Whoever is hung up on is gone at once."""
+
+    def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
+        self.options = options
+        self.clock = clock or FakeClock()
+        self.dice = dice or FakeDice()
+        self._runner = asyncio.Runner()  # its own `run` costs more than most of what is run here
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def in_time() -> T:
+            async with bounded("what a world was asked"):
+                return await work
+
+        return self._runner.get_loop().run_until_complete(in_time())
+
+    def close(self) -> None:
+        self._runner.close()
+
+    # ── what connections do ──────────────────────────────────────────────────────────────────────
+
+    def connect(self) -> Inbox:
+        """Give a connection that has its welcome."""
+        raise NotImplementedError
+
+    def say(self, inbox: Inbox, text: str) -> None:
+        raise NotImplementedError
+
+    def lose(self, inbox: Inbox) -> None:
+        raise NotImplementedError
+
+    def gather(self) -> None:
+        """Let what is said from now on wait for `flush`, as one batch; elsewhere a flush follows each."""
+
+    def flush(self, *, refused: bool = False) -> bool:
+        """Take what was said and lost since the last time; tell whether the store kept what came of it."""
+        raise NotImplementedError
+
+    def ended(self, inbox: Inbox) -> int | None:
+        """Give the code with which the server closed a connection; where that takes its time, wait for it."""
+        return None if inbox.verdict is None else inbox.verdict[0]
+
+    # ── what the process and the clock do ────────────────────────────────────────────────────────
+
+    def advance(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def sweep(self, *, refused: bool = False) -> bool:
+        """Tell whether the store kept what came of it."""
+        raise NotImplementedError
+
+    def save(self) -> None:
+        """Write down when mailboxes were touched."""
+        raise NotImplementedError
+
+    def restart(self, *, crash: bool = False) -> None:
+        """End the process and start it again on what it has stored; a crash leaves it no time to save touches."""
+        raise NotImplementedError
+
+    # ── what can be seen ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def desk(self) -> Desk:
+        raise NotImplementedError
+
+    def now(self) -> Now:
+        raise NotImplementedError
+
+    def live(self) -> dict[str, Rows]:
+        raise NotImplementedError
+
+    def usage(self) -> Usage:
+        raise NotImplementedError
+
+    def counts(self) -> dict[str, str]:
+        """Count the rows that are live."""
+        return counted(self.live())
+
+    def touched(self) -> dict[tuple[str, str], float]:
+        return {(each.app_id, each.mailbox_id): each.touched for each in self.desk.state.mailboxes()}
+
+    def check(self) -> None:
+        """Whatever else must be so at any time, the clients apart."""
+
+
+class LocalWorld(World):
+    """A server in this process, whose connections have no sockets."""
+
+    def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
+        super().__init__(options, clock, dice)
+        self.policy = options.policy()
+        self.door = options.door()
+        self.manners = options.manners()
+
+    def connect(self) -> Inbox:
+        inbox = Inbox()
+        connection = inbox.connection
+        entrance = self.door.enter(inbox.address, self.options.headers(), self.now(), len(self.desk.connections))
+        connection.account, connection.session = entrance.account, Session(entrance.demand)
+        self.desk.meet(connection)
+        inbox.send([self.manners.welcome(entrance.client, entrance.offer)], stamp(self.clock.wall()))
+        return inbox
+
+
+class CoreWorld(LocalWorld):
+    """The desk and the state. No store, no I/O."""
+
+    durable = False
+
+    def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
+        super().__init__(options, clock, dice)
+        self._said: list[tuple[Connection, str | None, Now]] = []
+        self._inboxes: dict[Connection, Inbox] = {}
+        self._served_before = 0.0
+        self._started = self.clock.monotonic()
+        self._rebooted = self.clock.wall()
+        self._usage = Usage()
+        self._desk = Desk(State(), self.dice, self.policy)
+
+    @property
+    def desk(self) -> Desk:
+        return self._desk
+
+    def now(self) -> Now:
+        return Now(self.clock.wall(), self._served_before + self.clock.monotonic() - self._started)
+
+    def connect(self) -> Inbox:
+        inbox = super().connect()
+        self._inboxes[inbox.connection] = inbox
+        return inbox
+
+    def say(self, inbox: Inbox, text: str) -> None:
+        self._said.append((inbox.connection, text, self.now()))
+
+    def lose(self, inbox: Inbox) -> None:
+        self._said.append((inbox.connection, None, self.now()))
+
+    def flush(self, *, refused: bool = False) -> bool:
+        said, self._said = self._said, []
+        for connection, text, now in said:
+            self._settle(now)
+            if text is None:
+                self._desk.lose(connection, now)
+            else:
+                self._desk.take(connection, text, now)
+        assert self._desk.faults == []
+        stored = self._commit(refused=refused)
+        if not stored:
+            for connection, text, _ in said:
+                if text is not None:
+                    self._desk.refuse(connection, text, REFUSED)
+        for connection in self._desk.turn():
+            bodies, connection.outbox = connection.outbox, []
+            inbox = self._inboxes[connection]  # its line leads nowhere when it is lost; this is what it would say
+            inbox.send(bodies, stamp(self.clock.wall()))
+            if connection.verdict is not None:
+                inbox.hang_up(connection.verdict.code, connection.verdict.words)
+        return stored
+
+    def _settle(self, now: Now) -> None:
+        since = now.service - self._served_before
+        if self._desk.state.settling and since >= min(SETTLING, self.options.prune_after):
+            self._desk.state.settled()
+
+    def sweep(self, *, refused: bool = False) -> bool:
+        self._settle(self.now())
+        for _ in sweep(self._desk, self.now, self.options.prune_after, self._rebooted):
+            if not self.flush(refused=refused):
+                return False
+        return self.flush(refused=refused)
+
+    def save(self) -> None:
+        for _ in save(self._desk):
+            self.flush()
+        self.flush()
+
+    def restart(self, *, crash: bool = False) -> None:
+        """Lose all connections: there is nothing else that a process could keep or forget."""
+        assert not crash
+        for inbox in self._inboxes.values():
+            if not inbox.connection.lost:
+                self.lose(inbox)
+        self.flush()
+
+    def _commit(self, *, refused: bool) -> bool:
+        """Keep what the operator may see; there is nobody to refuse it."""
+        assert not refused
+        note(self._usage, self._desk.changes)
+        return True
+
+    def live(self) -> dict[str, Rows]:
+        return live_state(self._desk.state)
+
+    def usage(self) -> Usage:
+        return self._usage
+
+
+class Disk(SqliteStore):
+    """The engine, on a disk that may refuse."""
+
+    refuses = False
+    refused = False
+    """It did, since somebody looked."""
+
+    def __init__(self, database: sqlite3.Connection, held: int | None = None) -> None:
+        super().__init__(database, held)
+        self._read: dict[str, Any] = {}
+        """What was read since the last change."""
+        self._changes = -1
+
+    @classmethod
+    def begin(cls, data: Path | None) -> Disk:
+        """Open a data directory; None: a database in memory."""
+        if data is not None:
+            disk = cls.open(data)
+            assert isinstance(disk, Disk)
+            return disk
+        return cls(connect(":memory:"))
+
+    async def apply(self, changes: Sequence[Change], now: Now) -> None:
+        if not self.refuses:
+            await super().apply(changes, now)
+            return
+        self.database.execute("PRAGMA query_only = 1")
+        try:
+            await super().apply(changes, now)
+        except StoreBusy:
+            self.refused = True
+            raise
+        finally:
+            self.database.execute("PRAGMA query_only = 0")
+
+    def copy(self) -> Disk:
+        """Give what a process finds that starts now."""
+        database = connect(":memory:")
+        self.database.backup(database)
+        return Disk(database)
+
+    def read(self, data: Path | None, rows: Callable[[sqlite3.Connection], T]) -> T:
+        """Read what is committed: of a data directory, through a connection of its own."""
+        if data is None:
+            return self._once(rows.__name__, lambda: rows(self.database))
+        with reading(data) as database:
+            return rows(database)
+
+    def check(self, state: State, now: Now) -> None:
+        """A restart would find what is in memory, but for late touches; service time is not ahead of itself."""
+        found = self._once("view", lambda: picture(at_once(self.view()), touches=False))
+        assert found == picture(state, touches=False)
+        assert self._one("SELECT seconds FROM service") <= now.service
+
+    def _once(self, name: str, read: Callable[[], T]) -> T:
+        """Read what nobody alters, unless a statement has changed a row since the last time."""
+        if self._changes != self.database.total_changes:
+            self._changes = self.database.total_changes
+            self._read.clear()
+        if name not in self._read:
+            self._read[name] = read()
+        result: T = self._read[name]
+        return result
+
+
+class StoreWorld(CoreWorld):
+    """The desk over SQLite, in memory or in a data directory. Each flush is a batch, and a transaction."""
+
+    durable = True
+
+    def __init__(
+        self,
+        options: Options,
+        clock: FakeClock | None = None,
+        dice: FakeDice | None = None,
+        data: Path | None = None,
+    ) -> None:
+        super().__init__(options, clock, dice)
+        self._data = data
+        self._store = Disk.begin(data)
+        self._open()
+
+    def _open(self) -> None:
+        self._served_before, self._started = self._store.service, self.clock.monotonic()
+        self._rebooted = self.clock.wall()
+        self._said = []
+        self._inboxes = {}
+        self._desk = Desk(self._view(), self.dice, self.policy)
+        self._desk.state.settling = self.options.settling
+
+    def _view(self) -> State:
+        return at_once(self._store.view())
+
+    def _commit(self, *, refused: bool) -> bool:
+        if not self._desk.changes:
+            return True
+        self._store.refuses = refused
+        try:
+            self.run(self._apply())
+        except StoreBusy:
+            self._desk.undo(self._view())
+            return False
+        return True
+
+    async def _apply(self) -> None:
+        await self._store.apply(self._desk.changes, self.now())
+        await self._store.tend()
+
+    def restart(self, *, crash: bool = False) -> None:
+        if not crash:
+            self.save()
+        old = self._store
+        if self._data is None:
+            self._store = old.copy()
+            self.run(old.close())
+        else:
+            self.run(old.close())
+            self._store = Disk.begin(self._data)
+        self._open()
+
+    def live(self) -> dict[str, Rows]:
+        return self._store.read(self._data, live_rows)
+
+    def usage(self) -> Usage:
+        return self._store.read(self._data, usage_rows)
+
+    def check(self) -> None:
+        self._store.check(self._desk.state, self.now())
+
+    def close(self) -> None:
+        try:
+            self.run(self._store.close())
+        finally:
+            super().close()
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Run what waits for nothing, without a loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it waits")

@@ -1,0 +1,69 @@
+"""The real `wormhole`, one process per call, each in a folder of its own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from support.forks import Forked
+from support.processes import Child, environment
+
+WORMHOLE_CODE: Final = re.compile(r"Wormhole code is: (\S+)\n")
+HOMES: Final = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+
+
+def main() -> object:
+    """Be `wormhole`, in a fork. It finds a port that is free on 127.0.0.1, and then listens on every address: that
+    fails where the port is in use on another one. So it is given a port that is free on all of them.
+    """
+    import wormhole.transit
+    from wormhole.cli import cli
+
+    wormhole.transit.allocate_tcp_port = free_port
+    return cli.wormhole()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True)
+class Outcome:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Client(Child):
+    """A running `wormhole` and what it has said so far."""
+
+    @classmethod
+    async def start(cls, folder: Path, relay_url: str, *command: str) -> Self:
+        """Run `wormhole COMMAND` in FOLDER, which is its home too: nothing of the user's is read or written."""
+        # An empty transit helper: a file goes from one client to the other directly, never by the public relay.
+        process = await Forked.start(
+            "support.mailbox.wormhole:main",
+            *("wormhole", "--transit-helper", "", "--relay-url", relay_url, *command),
+            cwd=folder,
+            variables=environment(**dict.fromkeys(HOMES, str(folder))),
+        )
+        return cls(process, "stdout", "stderr")
+
+    async def code(self) -> str:
+        """The code, as soon as it is printed."""
+        return (await self.says(WORMHOLE_CODE)).group(1)
+
+    async def leaves(self) -> Outcome:
+        """Wait for the end of the process."""
+        return Outcome(await self.ended(), **self.said)
+
+    def press_ctrl_c(self) -> None:
+        """SIGINT. The client then stops its reactor without a word to the server, and exits with 0."""
+        self.send(signal.SIGINT)

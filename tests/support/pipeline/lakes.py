@@ -1,0 +1,199 @@
+"""A table with a column of every type, rows for it, and lakes that have it, staged and read with or without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from restante.pipeline import columns, partfiles
+from restante.pipeline.lake import Lake
+from restante.pipeline.laketable import LakeTable
+from restante.pipeline.notes import Note
+from restante.pipeline.partfiles import Where
+from restante.pipeline.schemas import Column, Table
+
+LETTERS = Table(
+    "letters",
+    "letter",
+    (
+        Column("id", "BIGINT", "its number"),
+        Column("table", "STRING", "a word of SQL, and of strangers"),
+        Column("commit", "TIMESTAMP", "when it came"),
+        Column("weight", "DOUBLE", "what it weighs", null=True),
+        Column("body", "BINARY", "what it says", null=True),
+        Column("seen", "BOOLEAN", "whether it was read"),
+        Column("size", "INT", "bytes"),
+        Column("hour", "INT", "of the day; NULL: all of it", null=True),
+        Column("day", "DATE", "when it came"),
+        Column("source", "STRING", "whence"),
+    ),
+    ("day", "source", "hour"),
+)
+
+Row = dict[str, Any]
+
+STRANGE = [
+    "",
+    "plain",
+    'it\'s "quoted"',
+    "a;b--c",
+    "<b>&amp;</b>",
+    "=1+1",
+    "\x1b[31m",
+    "naïve ☃ \U0001f4ee",
+    "x" * 200,
+]
+
+
+def letter(number: int, day: str = "2026-11-01", source: str = "main", hour: int | None = None) -> Row:
+    """Give a row; all that is not named follows from its number."""
+    return {
+        "id": number,
+        "table": STRANGE[number % len(STRANGE)],
+        "commit": datetime(2026, 11, 1, tzinfo=UTC) + timedelta(microseconds=number),
+        "weight": None if number % 3 == 0 else number / 3,
+        "body": None if number % 5 == 0 else bytes([number % 256, 0]),
+        "seen": number % 2 == 0,
+        "size": number % 100,
+        "hour": hour,
+        "day": date.fromisoformat(day),
+        "source": source,
+    }
+
+
+def frame(spark: SparkSession, rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
+    """Give rows to Spark, in one piece: a file per partition."""
+    import json
+
+    schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
+    return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema).coalesce(1)
+
+
+ARROW: Final = {
+    "BIGINT": pa.int64(),
+    "BINARY": pa.binary(),
+    "BOOLEAN": pa.bool_(),
+    "DATE": pa.date32(),
+    "DOUBLE": pa.float64(),
+    "INT": pa.int32(),
+    "STRING": pa.string(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+}
+"""The lake's types, as Arrow has them and as Spark hands them to a task."""
+
+
+def arrow(table: Table) -> pa.Schema:
+    return pa.schema([(column.name, ARROW[column.type]) for column in table.columns])
+
+
+class Held:
+    """Rows that are staged as a DataFrame is, without Spark.
+
+    It has those methods of a DataFrame that LakeTable.stage calls on a local session. `mapInArrow` runs the project's
+    writer here, as the only task. test_lake_readers.py holds the files against those that Spark's workers write.
+    """
+
+    sparkSession = SimpleNamespace(_sc=SimpleNamespace(master="local[1]"))  # noqa: N815 - as DataFrame has it
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._rows.schema.names)
+
+    def to(self, schema: StructType) -> Held:
+        return Held(self._rows.select(schema.names))
+
+    def sortWithinPartitions(self, *names: str) -> Held:  # noqa: N802 - as DataFrame has it
+        order = [(name, "ascending") for name in names]
+        return Held(self._rows.sort_by(order))
+
+    def mapInArrow(  # noqa: N802 - as DataFrame has it
+        self, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], _schema: str
+    ) -> Held:
+        return Held(pa.Table.from_batches(task(self._rows.combine_chunks().to_batches())))
+
+    def collect(self) -> list[Row]:
+        found: list[Row] = self._rows.to_pylist()
+        return found
+
+
+def held(rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
+    """Give rows to be staged without Spark, in one piece."""
+    names = [column.name for column in table.columns]
+    chosen = [{name: row[name] for name in names} for row in rows]
+    return cast(DataFrame, Held(pa.Table.from_pylist(chosen, arrow(table))))
+
+
+def note(run: str = "r", finished: float = 1_795_000_000.0, **others: Any) -> Note:
+    return Note(run=run, table="letters", finished=finished, **others)
+
+
+@contextmanager
+def opened(path: Path, table: Table = LETTERS) -> Iterator[LakeTable]:
+    """Open a lake to write to, and give its table."""
+    with Lake.open(path, write=True, make=True) as lake:
+        yield lake.table(table)
+
+
+def add(
+    table: LakeTable,
+    rows: Sequence[Row],
+    *,
+    replace: Where | None = None,
+    transactions: Mapping[str, int] | None = None,
+    **noted: Any,
+) -> int:
+    """Stage rows without Spark and commit them."""
+    staged = [table.stage(held(rows, table.table))] if rows else []
+    return table.commit(staged, note=note(**noted), replace=replace, transactions=transactions)
+
+
+def seen(path: Path, table: Table = LETTERS) -> LakeTable:
+    """Give the table as somebody sees it who opens the lake now."""
+    with Lake.open(path, write=False) as lake:
+        return lake.table(table)
+
+
+def rows(read: pa.Table) -> list[Row]:
+    """Give what a reader read, in the order of ids."""
+    found: list[Row] = read.to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+def contents(table: LakeTable, where: Where | None = None) -> pa.Table:
+    """Read the files that a table lists, by pyarrow: the values of a partition are those that the log has."""
+    schema = arrow(table.table)
+    parts = [schema.empty_table()]
+    for file in partfiles.whole(table.files(where)):
+        part = pq.ParquetFile(file.path).read()
+        assert part.num_rows == file.rows
+        for name, value in file.partition.items():
+            part = part.append_column(name, pa.array([value] * file.rows, pa.string()).cast(schema.field(name).type))
+        parts.append(part.select(schema.names).cast(schema))
+    return pa.concat_tables(parts)
+
+
+def stored(path: Path, where: Where | None = None) -> list[Row]:
+    """Read the table anew, without Spark; where all of it is read, delta-rs must read the same."""
+    there = seen(path)
+    found = rows(contents(there, where))
+    if where is None and there.version is not None:
+        assert rows(DeltaTable(there.folder).to_pyarrow_table()) == found
+    return found
+
+
+def by_spark(spark: SparkSession, path: Path, where: Where | None = None) -> list[Row]:
+    """Have Spark read the table anew."""
+    return rows(seen(path).read(spark, where).toArrow())

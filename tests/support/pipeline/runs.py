@@ -1,0 +1,168 @@
+"""A lake, the runs that write to it, and what everybody sees there."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from datetime import date
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+
+from restante import cli
+from restante.pipeline.building import Built, Days
+from restante.pipeline.building import build as build_tables
+from restante.pipeline.ingest import Run, Taken
+from restante.pipeline.ingest import ingest as ingest_sources
+from restante.pipeline.lake import Lake
+from restante.pipeline.notes import Ledger, Note
+from restante.pipeline.sources import recognise
+from restante.pipeline.steps import Steps
+from restante.pipeline.tables import BUILDS, TABLES
+from support.pipeline.lakes import contents, held
+from support.pipeline.servers import FIRST_DAY, NOW
+
+Row = dict[str, Any]
+
+SMALL_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of Java, where jobs are many and small: what a second compiler would gain it would never give back."""
+
+ENVIRONMENT: Final = os.environ | {"JAVA_TOOL_OPTIONS": SMALL_JOBS}
+"""Of commands that are run in a process of their own."""
+
+
+def environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """Give the environment of a command in a process of its own. Spark takes settings from Java's properties, too."""
+    return ENVIRONMENT | {"JAVA_TOOL_OPTIONS": " ".join([SMALL_JOBS, *(f"-D{k}={v}" for k, v in settings.items())])}
+
+
+class Quiet(Steps):
+    """Steps that are kept, not shown."""
+
+    def __init__(self) -> None:
+        super().__init__("test", itertools.count().__next__)
+        self.said: list[str] = []
+
+    def say(self, words: str) -> None:
+        self.said.append(words)
+
+
+def no_spark(*_given: object, **_others: object) -> NoReturn:
+    """Stand where a session would be begun."""
+    pytest.fail("Spark was asked for")
+
+
+class Said(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def command(*words: str | Path, ends: int = 0) -> Said:
+    """Run a command of the pipeline in this process; it must not start Spark."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    code: Any = 0
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with (
+            patch.object(sys, "argv", ["restante", "pipeline", *map(str, words)]),
+            patch("restante.pipeline.spark.session", no_spark),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            cli.main()
+    except SystemExit as end:
+        code = end.code or 0
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert code == ends, err.getvalue()
+    return Said(code, out.getvalue(), err.getvalue())
+
+
+class LakeWorld:
+    """One lake, on the shared session, or without any."""
+
+    def __init__(self, spark: SparkSession | None, folder: Path) -> None:
+        self.spark: Callable[[], SparkSession] = no_spark if spark is None else lambda: spark
+        self.folder = folder
+        self.path = folder / "lake"
+        self.now = NOW
+        self.steps = Quiet()
+        self._runs = itertools.count(1)
+
+    @contextmanager
+    def run(self, *, write: bool = True) -> Iterator[Run]:
+        (self.folder / "scratch").mkdir(exist_ok=True)
+        with Lake.open(self.path, write=write, make=True, first_day=FIRST_DAY) as lake:
+            name = f"run {next(self._runs)}"
+            yield Run(lake, name, lambda: self.now, self.spark, self.steps, self.folder / "scratch")
+
+    def ingest(self, *specs: str, plan: bool = False) -> list[Taken]:
+        with self.run() as run:
+            return ingest_sources(run, [recognise(spec) for spec in specs], plan=plan)
+
+    def ledger(self, table: str, *specs: str) -> Ledger | None:
+        """Ingest, and give what came of a table of the last source."""
+        return next((taken.ledger for taken in self.ingest(*specs) if taken.table == table), None)
+
+    def build(self, first: str = "", last: str = "", *, plan: bool = False, only: str = "") -> dict[str, Built]:
+        """Build all tables, or one."""
+        days = Days(date.fromisoformat(first), date.fromisoformat(last)) if first else None
+        builds = {name: build for name, build in BUILDS.items() if name == only or not only}
+        with self.run() as run:
+            return {built.table: built for built in build_tables(run, days, plan=plan, builds=builds)}
+
+    def note(self, table: str) -> Note:
+        return Note(run="by hand", table=table, finished=self.now)
+
+    def keep(self, table: str, first: str) -> int:
+        with self.run() as run:
+            return run.lake.table(TABLES[table]).keep(first, self.note(table))
+
+    def rows(self, table: str) -> list[Row]:
+        """Give a table's rows, in an order that has nothing to do with how they came."""
+        with Lake.open(self.path, write=False) as lake:
+            found: list[Row] = contents(lake.table(TABLES[table])).to_pylist()
+        return sorted(found, key=repr)
+
+    def notes(self, table: str) -> list[Note]:
+        with Lake.open(self.path, write=False) as lake:
+            return list(lake.table(TABLES[table]).notes())
+
+    def version(self, table: str) -> int | None:
+        with Lake.open(self.path, write=False) as lake:
+            return lake.table(TABLES[table]).version
+
+    def add(self, table: str, rows: list[Row], **noted: Any) -> None:
+        """Commit rows without Spark, as if an ingest had taken them."""
+        with self.run() as run:
+            target = run.lake.table(TABLES[table])
+            target.commit([target.stage(held(rows, target.table))], note=replace(self.note(table), **noted))
+
+    def bytes(self) -> bytes:
+        """Give all that is in the lake's files, Parquet unpacked."""
+        import pyarrow.parquet as pq
+
+        found = [path.name.encode() for path in self.path.rglob("*")]
+        for path in (each for each in self.path.rglob("*") if each.is_file()):
+            found.append(path.read_bytes())
+            if path.suffix == ".parquet":
+                sink = io.BytesIO()
+                table: pa.Table = pq.read_table(path, partitioning=None)
+                with pa.ipc.new_stream(sink, table.schema) as stream:
+                    stream.write_table(table)
+                found.append(sink.getvalue())
+        return b"\n".join(found)

@@ -1,0 +1,71 @@
+"""Sources read by themselves: what their tasks give, without a session in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from restante.pipeline.notes import Mark
+from restante.pipeline.schemas import Table
+from restante.pipeline.sources import Opened, Span, Terms, recognise
+from restante.pipeline.sources.tasks import Task
+from support.pipeline.servers import TERMS
+
+Row = dict[str, Any]
+
+
+class Took(NamedTuple):
+    """What was new, row by row."""
+
+    span: Span | None
+    rows: list[Row]
+    said: list[str]
+
+    @property
+    def clean(self) -> list[Row]:
+        return [row for row in self.rows if row["fault"] is None]
+
+    @property
+    def faults(self) -> list[tuple[str, str]]:
+        """What is not clean: which row, and why."""
+        return [(row["identity"], row["fault"]) for row in self.rows if row["fault"] is not None]
+
+    @property
+    def marks(self) -> Mapping[str, Mark]:
+        assert self.span is not None
+        return self.span.marks
+
+
+def take(spec: str, table: str, scratch: Path, marks: Mapping[str, Mark] | None = None, terms: Terms = TERMS) -> Took:
+    """Read what is new for a table since the marks."""
+    said: list[str] = []
+    with recognise(spec).opened(scratch, said.append, terms) as opened:
+        span = opened.span(table, marks or {})
+        rows = [] if span is None else rows_of(opened, span)
+    assert list(scratch.iterdir() if scratch.exists() else ()) == []  # nothing is left behind
+    return Took(span, rows, said)
+
+
+def rows_of(opened: Opened, span: Span) -> list[Row]:
+    """Do the tasks of a span, one after the other; they give as many rows as the source counts."""
+    with _here():
+        rows: Any = opened.rows(None, span)  # type: ignore[arg-type]
+    assert len(rows) == span.counted
+    return list(rows)
+
+
+@contextmanager
+def _here() -> Iterator[None]:
+    def frame(_spark: None, table: Table, tasks: Sequence[Task]) -> list[Row]:
+        rows = [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
+        for row in rows:
+            missing = [column.name for column in table.columns if not column.null and row[column.name] is None]
+            assert bool(missing) <= (row["fault"] is not None)
+            assert (row["fault"] is None) == (row["identity"] is None) == (row["digest"] is None)
+        return rows
+
+    with patch("restante.pipeline.sources.tasks.frame", frame):
+        yield

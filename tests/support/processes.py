@@ -1,0 +1,304 @@
+"""Processes that tests start, listen to, kill and start again; `restante` above all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from unittest.mock import patch
+from urllib.parse import urlsplit
+
+import structlog
+
+from restante.cli import main
+from restante.ops.logs import log
+from support.bounds import BOUND, bounded
+from support.forks import Forked
+
+RESTANTE: Final = (sys.executable, "-m", "restante")
+TESTS: Final = Path(__file__).parents[1]
+
+
+def altered(how: str) -> tuple[str, ...]:
+    """Name the program that is altered in this way."""
+    return (sys.executable, "-m", "support.mailbox.altered", how)
+
+
+def traced(notes: Path, program: tuple[str, ...] = RESTANTE) -> tuple[str, ...]:
+    """Name the program under the tracer."""
+    return (sys.executable, "-m", "support.tracer", str(notes), *program)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return our environment without the settings of the programs, and with what they import of the tests."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("RESTANTE_", "WORMHOLE_"))}
+    path = os.pathsep.join(filter(None, (ours.get("PYTHONPATH"), str(TESTS))))
+    return {**ours, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **variables}
+
+
+class Child:
+    """A process that was started, and what it has said so far."""
+
+    def __init__(self, process: Process | Forked, *read: str) -> None:
+        self.process = process
+        self.said = {"stdout": "", "stderr": ""}
+        """All that was read, of the streams that are read."""
+        self._news = asyncio.Event()
+        streams = {"stdout": process.stdout, "stderr": process.stderr}
+        self._reading = [asyncio.create_task(self._read(name, streams[name])) for name in read]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process.returncode is None
+
+    @property
+    def log(self) -> list[str]:
+        """The whole lines of its standard error."""
+        return self.said["stderr"].split("\n")[:-1]
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, at once."""
+        self.process.kill()
+
+    async def says(self, pattern: str | re.Pattern[str]) -> re.Match[str]:
+        """Wait until it has said this, on either stream."""
+        found: list[re.Match[str]] = []
+
+        def look() -> bool:
+            found.extend(match for said in self.said.values() if (match := re.search(pattern, said)))
+            return bool(found)
+
+        await self.until(f"it says {pattern}", look)
+        return found[0]
+
+    async def until(self, what: str, holds: Callable[[], bool]) -> None:
+        """Wait for something that what it says shows."""
+        async with bounded(what):
+            while not holds():
+                await self.news()
+
+    async def news(self) -> None:
+        """Wait until it says more."""
+        assert not all(task.done() for task in self._reading), f"it ended instead: {self.said}"
+        self._news.clear()
+        await self._news.wait()
+
+    async def ended(self) -> int:
+        """Wait until it has ended and all that it said was read; gives its exit code."""
+        async with bounded(f"the end of a process; so far {self.said}"):
+            await asyncio.gather(*self._reading)
+            return await self.process.wait()
+
+    async def end(self) -> None:
+        """Whatever state it is in: no process stays behind."""
+        if self.running:
+            self.kill()
+        await self.ended()
+
+    def close(self, name: str) -> None:
+        """Read this stream no more: who writes to it is told that nobody does."""
+        number = {"stdout": 1, "stderr": 2}[name]
+        assert isinstance(self.process, Process)
+        self.process._transport.get_pipe_transport(number).close()  # type: ignore[attr-defined]
+
+    async def _read(self, name: str, stream: asyncio.StreamReader | None) -> None:
+        assert stream is not None
+        while data := await stream.read(1 << 16):
+            # What is looked for is ASCII; a letter cut in two must not raise.
+            self.said[name] += data.decode(errors="replace")
+            self._news.set()
+        self._news.set()
+
+
+C = TypeVar("C", bound=Child)
+
+
+async def spawn(
+    *command: str, cwd: Path | None = None, stdout: int = PIPE, variables: Mapping[str, str] | None = None
+) -> Process:
+    """Start a program that reads nothing, and whose standard error we read."""
+    its = environment(**(variables or {}))
+    return await asyncio.create_subprocess_exec(*command, cwd=cwd, env=its, stdin=DEVNULL, stdout=stdout, stderr=PIPE)
+
+
+@asynccontextmanager
+async def child(*command: str, **variables: str) -> AsyncIterator[Child]:
+    """Run a program, and read what it says. No process stays behind."""
+    running = Child(await spawn(*command, variables=variables), "stdout", "stderr")
+    try:
+        yield running
+    finally:
+        await running.end()
+
+
+# ── a server ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Serving(Child):
+    """A running `restante serve`, or `restante waku serve`."""
+
+    def __init__(self, process: Process, data: Path) -> None:
+        super().__init__(process, "stderr")
+        self.data = data
+        self.url = ""
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    async def logged(self, event: str, **wanted: Any) -> dict[str, Any]:
+        """Wait until it has logged this event with these fields; gives all of its fields."""
+        found: dict[str, Any] = {}
+        seen = 0
+
+        def look() -> bool:
+            nonlocal seen
+            lines = self.log
+            for line in lines[seen:]:
+                said = json.loads(line) if line.startswith("{") else {}
+                if said.get("event") == event and all(said.get(key) == value for key, value in wanted.items()):
+                    found.update(said)
+                    return True
+            seen = len(lines)
+            return False
+
+        await self.until(f"{event!r} {wanted or ''} in the log", look)
+        return found
+
+    async def stop(self) -> None:
+        """SIGTERM; it must end as it promises."""
+        self.send(signal.SIGTERM)
+        assert await self.ended() == 0, self.log
+
+
+@asynccontextmanager
+async def started(
+    data: Path,
+    program: tuple[str, ...] = RESTANTE,
+    options: tuple[str, ...] = (),
+    stdout: int = DEVNULL,
+    **variables: str,
+) -> AsyncIterator[Serving]:
+    """Start a server on a free port, and do not wait for it. No process stays behind."""
+    process = await spawn(
+        *(*program, "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--admin", "off"),
+        *("--log-format", "json", *options),
+        stdout=stdout,
+        variables=variables,
+    )
+    server = Serving(process, data)
+    try:
+        yield server
+    finally:
+        await server.end()
+
+
+@asynccontextmanager
+async def serving(
+    data: Path, program: tuple[str, ...] = RESTANTE, options: tuple[str, ...] = (), **variables: str
+) -> AsyncIterator[Serving]:
+    """Start a server, and wait until it listens."""
+    async with started(data, program, options, DEVNULL, **variables) as server:
+        server.url = (await server.logged("listening"))["url"]
+        yield server
+
+
+# ── a command that ends by itself ────────────────────────────────────────────────────────────────
+
+
+def run(*command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, in a process of its own."""
+    return subprocess.run(
+        [str(word) for word in command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BOUND,
+        env=environment(**variables),
+    )
+
+
+def restante(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `restante WORDS...` in a process of its own."""
+    return run(*RESTANTE, *words, **variables)
+
+
+def called(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Do what `restante WORDS...` does in this process: it costs no start of a Python.
+
+    What a command changes of its process is changed back. A server that would come to listen does not end.
+    """
+    arguments = ["restante", *map(str, words)]
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", arguments),
+        patch.dict(os.environ, environment(**variables), clear=True),
+        _process_as_it_was(),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return subprocess.CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
+
+
+@contextmanager
+def _process_as_it_was() -> Iterator[None]:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        yield
+    finally:
+        os.umask(mask)
+        resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
+        structlog.reset_defaults()
+        vars(log).pop("bind", None)  # what it caches at its first line
+
+
+# ── what is on disk ──────────────────────────────────────────────────────────────────────────────
+
+
+def database(data: Path) -> Path:
+    return data / "restante.sqlite"
+
+
+def wal(data: Path) -> Path:
+    return data / "restante.sqlite-wal"
+
+
+@contextmanager
+def evidence(data: Path) -> Iterator[sqlite3.Connection]:
+    """Open a copy of the database of a server that is down: looking must not repair what it will find."""
+    copy = data.with_name(data.name + "-copy")
+    shutil.copytree(data, copy)
+    try:
+        with closing(sqlite3.connect(database(copy))) as db:
+            yield db
+    finally:
+        shutil.rmtree(copy)

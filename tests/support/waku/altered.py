@@ -1,0 +1,69 @@
+"""The Waku node with one thing altered. Most break the promise "commit, then confirm", to show that the tests notice.
+
+python -m support.waku.altered HOW ARGS...    is    restante ARGS...    with this altered
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Final
+from unittest.mock import patch
+
+from restante.cli import main
+from restante.waku import devp2p, link, serve
+from restante.waku.archive import sqlite
+from restante.waku.envelope import Envelope
+from restante.waku.mailserver import Batch
+from restante.waku.node import Node
+from support.mailbox.altered import HangsAtCommit, NeverFlushes, connecting
+
+
+class ConfirmsFirst(Node):
+    """Confirms, then commits."""
+
+    async def _save(self, batch: Batch) -> None:
+        self._tell(self.mailserver.settle(batch))
+        await self.archive.save(batch.envelopes, self.now())
+
+
+class ConfirmsMeanwhile(Node):
+    """Forgets to wait for the commit before it confirms."""
+
+    async def _save(self, batch: Batch) -> None:
+        saving = asyncio.create_task(self.archive.save(batch.envelopes, self.now()))
+        await asyncio.sleep(0)
+        self._tell(self.mailserver.settle(batch))
+        await saving
+
+
+class CommitsLate(sqlite.SqliteArchive):
+    """Keeps back the last batches, as a write-behind cache would. Killed, it has always confirmed what is lost."""
+
+    _kept: tuple[tuple[Sequence[Envelope], int], ...] = ()
+
+    async def save(self, batch: Sequence[Envelope], arrived: int) -> None:
+        batches = (*self._kept, (batch, arrived))
+        self._kept = batches[-2:]
+        for each in batches[:-2]:
+            await super().save(*each)
+
+
+WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
+    "confirms-first": (patch.object(serve, "Node", ConfirmsFirst),),
+    "confirms-meanwhile": (patch.object(serve, "Node", ConfirmsMeanwhile),),
+    "commits-late": (patch.object(sqlite, "SqliteArchive", CommitsLate),),
+    "hangs-at-commit": (connecting(HangsAtCommit),),
+    "never-flushes": (connecting(NeverFlushes),),
+    "patient": (
+        patch.object(link, "TAKES_NOTHING", 1e6),
+        patch.object(devp2p, "Limits", partial(devp2p.Limits, silence=1e6)),
+    ),
+}
+
+if __name__ == "__main__":
+    with ExitStack() as stack:
+        for change in WAYS[sys.argv.pop(1)]:
+            stack.enter_context(change)
+        main()

@@ -1,0 +1,56 @@
+"""Archives that files come from, and go to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from restante.waku.archive import Archived, open_archive
+from restante.waku.envelope import Envelope, parse
+from restante.waku.rlp import RlpError
+from support.waku.envelopes import envelope, everything
+
+ROWS: Final = [
+    envelope(number % 7, number, topic=bytes([number % 5] * 4), size=8 + number % 3 * 100) for number in range(50)
+]
+
+
+def archive_of(data: Path, rows: Sequence[Envelope] = ROWS) -> Path:
+    """Make a data directory with these envelopes."""
+
+    async def save() -> None:
+        archive = open_archive(data)
+        for number in range(0, len(rows), 20):
+            await archive.save(rows[number : number + 20], 1000 + number)
+        await archive.close()
+
+    asyncio.run(save())
+    return data
+
+
+def rows_of(data: Path) -> list[Archived]:
+    """Give what an archive has, in the order of arrival."""
+
+    async def read() -> list[Archived]:
+        archive = open_archive(data)
+        try:
+            return await everything(archive)
+        finally:
+            await archive.close()
+
+    return asyncio.run(read())
+
+
+def flaw_of(raw: bytes) -> str:
+    """Give the words with which what should be an envelope is refused."""
+    with pytest.raises(RlpError) as refusal:
+        parse(raw)
+    return str(refusal.value)
+
+
+def raws_of(data: Path) -> list[bytes]:
+    return [each.raw for each in rows_of(data)]

@@ -1,0 +1,59 @@
+"""A requester who asks in the open, and reads pages to their end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from restante.waku import completion, request, wire
+from restante.waku.completion import Completed, Failed
+from restante.waku.envelope import Envelope
+from restante.waku.request import Request
+from support.waku.letters import EPOCH, TOPIC
+from support.waku.raw_peer import RawPeer
+
+ID = b"\x11" * 32
+
+
+def plain(**given: Any) -> bytes:
+    """Write a request: of one topic, till now, if nothing else is said."""
+    return request.write(Request(**{"id": ID, "lower": 0, "upper": EPOCH, "topics": frozenset((TOPIC,)), **given}))
+
+
+async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]:
+    """Wait for an answer: the packets of envelopes, and what it ends with."""
+    packets: list[list[Envelope]] = []
+    while True:
+        code, body = await peer.hear()
+        if code == wire.REQUEST_COMPLETE:
+            return packets, completion.read(body)
+        assert code == wire.P2P_MESSAGE
+        packets.append(wire.read_envelopes(body))
+
+
+def flat(packets: list[list[Envelope]]) -> list[Envelope]:
+    return [each for packet in packets for each in packet]
+
+
+async def ask(peer: RawPeer, **given: Any) -> tuple[list[Envelope], bytes]:
+    """Ask for a page; gives its envelopes and its cursor. It ends with what it says it ends with."""
+    peer.say(wire.REQUEST, plain(**given))
+    packets, end = await page(peer)
+    assert isinstance(end, Completed), end
+    found = flat(packets)
+    assert end == Completed(ID, found[-1].hash if found else completion.NOTHING, end.cursor)
+    return found, end.cursor
+
+
+async def pages(peer: RawPeer, cursor: bytes = b"", **given: Any) -> AsyncIterator[tuple[list[Envelope], bytes]]:
+    """Go from cursor to cursor, until there is none."""
+    while True:
+        found, cursor = await ask(peer, cursor=cursor, **given)
+        yield found, cursor
+        if not cursor:
+            return
+
+
+async def walk(peer: RawPeer, cursor: bytes = b"", **given: Any) -> list[Envelope]:
+    """Give the envelopes of all pages."""
+    return [each async for found, _ in pages(peer, cursor, **given) for each in found]

@@ -1,0 +1,159 @@
+"""A small node over real RLPx, whose answers to requests are up to a test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from restante.waku import request, wire
+from restante.waku.accounts import Account
+from restante.waku.devp2p import Devp2p
+from restante.waku.dice import SystemDice
+from restante.waku.enode import Enode
+from restante.waku.hello import Capability, Hello, Reason
+from restante.waku.keccak import keccak
+from restante.waku.keys import Key
+from restante.waku.limits import Limits
+from restante.waku.link import Link
+from restante.waku.peer import Event, Offered, Requested
+from restante.waku.request import Demands, Request, RequestError
+from restante.waku.rlpx import Rlpx
+from restante.waku.sealing import SymmetricKey
+from restante.waku.wire import Options, Refusal, Response
+from support.bounds import BOUND
+from support.waku.mailservers import Mailserver
+
+SHARED = SymmetricKey(b"\5" * 32)
+
+
+@dataclass
+class FakeNode:
+    """Keeps links, and has a Mailserver answer; what it is offered is archived where that is honest."""
+
+    mailserver: Any = None
+    confirms: bool = True
+    says_so: bool = True
+    greets: bool = True
+    refuses: str = ""
+    archives: bool = True
+    pow: float = 0.0
+    strict: bool = True
+    password: str = ""
+    key: Key = field(default_factory=lambda: SystemDice().key())
+    limits: Limits = field(default_factory=Limits)
+    links: set[Link] = field(default_factory=set)
+    asked: list[Request] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    known: set[bytes] = field(default_factory=set)
+    """Public keys of those that came."""
+    unfinished: int = 0
+
+    def __post_init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.shared = SymmetricKey.from_password(self.password) if self.password else SHARED
+        self.was_asked = asyncio.Event()
+        self.is_alone = asyncio.Event()
+
+    # ── what the link calls (Keeper) ─────────────────────────────────────────────────────────────
+
+    def too_much(self) -> None:
+        raise AssertionError("nobody sends this much")
+
+    def made(self, link: Link) -> bool:
+        self.links.add(link)
+        link.account = Account()
+        return True
+
+    def caught_up(self, link: Link) -> None:
+        pass
+
+    def connected(self, _link: Link, public: bytes) -> Reason | None:
+        self.known.add(public)
+        return None if self.greets else Reason.TOO_MANY_PEERS
+
+    def status(self) -> bytes:
+        return wire.write_options(Options(pow=self.pow, confirmations=self.says_so))
+
+    def take(self, link: Link, event: Event, payload: bytes) -> None:
+        if isinstance(event, Offered):
+            self._offered(link, event, payload)
+        elif isinstance(event, Requested) and self.mailserver is not None:
+            self._requested(link, event.payload)
+
+    def lost(self, link: Link, _reason: Reason | None, _words: str) -> None:
+        self.links.discard(link)
+        if not self.links:
+            self.is_alone.set()
+
+    def flush_soon(self, link: Link) -> None:
+        self.loop.call_soon(link.flush)
+
+    # ── answers ──────────────────────────────────────────────────────────────────────────────────
+
+    def _offered(self, link: Link, event: Offered, payload: bytes) -> None:
+        if self.archives and self.mailserver is not None:
+            self.mailserver.envelopes = [*self.mailserver.envelopes, *event.envelopes]
+        if self.confirms:
+            refusals = tuple(Refusal(each.hash, 22, self.refuses) for each in event.envelopes if self.refuses)
+            link.send(wire.MESSAGE_RESPONSE, wire.write_response(Response(keccak(payload), refusals)))
+
+    def _requested(self, link: Link, payload: bytes) -> None:
+        demands = Demands(keys=(self.shared,), min_pow=self.pow, require_signature=self.strict)
+        try:
+            asked = request.read(payload, demands, 0)
+        except RequestError as error:
+            self.wrong.append(error.words)
+            return
+        self.asked.append(asked)
+        self.was_asked.set()
+        for packet in self.mailserver.packets(asked):
+            if isinstance(packet, bytes):
+                link.send(wire.REQUEST_COMPLETE, packet)
+            else:
+                link.send(wire.P2P_MESSAGE, wire.write_envelopes(each.raw for each in packet))
+
+
+@asynccontextmanager
+async def listening(mailserver: Mailserver | None = None, **options: Any) -> AsyncIterator[tuple[FakeNode, Enode]]:
+    node = FakeNode(mailserver, **options)
+    hello = Hello("fake", (Capability("waku", 1),), 0, node.key.public)
+
+    def answer() -> Link:
+        rlpx = Rlpx.recipient(node.key, SystemDice())
+        return Link(node, Devp2p(rlpx, hello, node.loop.time()), dialled=False)
+
+    server = await node.loop.create_server(answer, "127.0.0.1", 0)
+    try:
+        yield node, Enode(node.key.public, *server.sockets[0].getsockname()[:2])
+    finally:
+        server.close()
+        for link in list(node.links):
+            link.drop()
+        await server.wait_closed()
+
+
+@contextmanager
+def listening_beside(mailserver: Mailserver | None = None, **options: Any) -> Iterator[tuple[FakeNode, Enode]]:
+    """Listen in a thread, for commands that run in this one."""
+    ready: Future[tuple[FakeNode, Enode, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def listen() -> None:
+        async with listening(mailserver, **options) as (node, enode):
+            over = asyncio.Event()
+            ready.set_result((node, enode, asyncio.get_running_loop(), over))
+            await over.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(listen(),), daemon=True)
+    thread.start()
+    node, enode, loop, over = ready.result(BOUND)
+    try:
+        yield node, enode
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(BOUND)
+        assert not thread.is_alive()

@@ -1,0 +1,138 @@
+"""The node in this process: its clock stands still, and its archive does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from restante.errors import StoreBusy
+from restante.waku.acceptance import Policy
+from restante.waku.answers import Terms as AnswerTerms
+from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.enode import Enode
+from restante.waku.envelope import Envelope
+from restante.waku.keys import Key, node_id
+from restante.waku.limits import Limits
+from restante.waku.mailserver import Mailserver, Terms
+from restante.waku.node import Housekeeping, Node
+from restante.waku.pool import Pool
+from restante.waku.wire import Options
+from support.bounds import bounded
+from support.waku.letters import EPOCH
+from support.waku.raw_peer import FULL_NODE, RawPeer, everybody_goes
+
+TURNS = 4
+"""How often everybody is fenced: what waits for the loop's next turns has come by then."""
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = EPOCH
+
+    def wall(self) -> float:
+        return self.now
+
+
+class Archive(SqliteArchive):
+    """The engine, which can be told to be full."""
+
+    full = False
+
+    async def save(self, batch: Sequence[Envelope], arrived: int) -> None:
+        if self.full:
+            raise StoreBusy("the database refused: database or disk is full")
+        await super().save(batch, arrived)
+
+    async def hashes(self) -> list[bytes]:
+        """Give what is archived, in the order in which it came."""
+        return [each.envelope().hash for each in await self.after(0, 1_000_000)]
+
+
+class Inside:
+    """A node that listens."""
+
+    def __init__(self, node: Node, archive: Archive, clock: Clock) -> None:
+        self.node = node
+        self.archive = archive
+        self.clock = clock
+        self.port = 0
+        self.running = asyncio.create_task(node.run())
+
+    @property
+    def enode(self) -> Enode:
+        return Enode(self.node.key.public, "127.0.0.1", self.port)
+
+    async def enter(self, key: Key | None = None) -> RawPeer:
+        return await RawPeer.enter(self.port, self.node.key.public, key)
+
+    async def greet(self, options: Options = FULL_NODE, key: Key | None = None) -> RawPeer:
+        """Have a peer, that the node has taken note of."""
+        peer = await RawPeer.greet(self.port, self.node.key.public, options, key)
+        await peer.fence()
+        return peer
+
+    def narrow(self, *peers: RawPeer) -> None:
+        """Have the kernel hold little of what is sent to these peers, and they do not read."""
+        for peer in peers:
+            transport = self.node.peers[node_id(peer.key.public)]._transport
+            assert transport is not None
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+            peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+
+    async def settled(self, *peers: RawPeer) -> None:
+        """Wait until all that these peers said is done, and what they are told is in their inboxes."""
+        for _ in range(TURNS):
+            for peer in peers:
+                await peer.fence()
+            await self.archived()
+
+    async def archived(self) -> None:
+        """Wait until nothing that was read waits for the archive."""
+        mailserver = self.node.mailserver
+        await self.until("the archive", lambda: not mailserver.gathered and not mailserver._waiting)
+
+    async def until(self, what: str, holds: Callable[[], bool]) -> None:
+        """Wait for something that happens on the loop."""
+        async with bounded(what):
+            while not holds():  # noqa: ASYNC110 - it is nobody's event
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def inside(
+    data: Path,
+    *,
+    number: int = 1,
+    port: int = 0,
+    policy: Policy | None = None,
+    terms: Terms | None = None,
+    housekeeping: Housekeeping | None = None,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+    history: AnswerTerms | None = None,
+    node_type: type[Node] = Node,
+) -> AsyncIterator[Inside]:
+    """Serve from this process, on a free port, with the key of this number."""
+    clock = clock or Clock()
+    limits = limits or Limits()
+    archive = Archive.open(data)
+    assert isinstance(archive, Archive)
+    mailserver = Mailserver(policy or Policy(), terms or Terms(), Pool(limits.known_bytes, limits.pool_bytes))
+    key = Key(bytes([number]) * 32)
+    node = node_type(key, mailserver, archive, housekeeping or Housekeeping(gap=0.0), limits, history, clock=clock)
+    here = Inside(node, archive, clock)
+    try:
+        [(_, here.port)] = await node.listen("127.0.0.1", port)
+        yield here
+    finally:
+        if here.running.done():
+            await node.drain(asyncio.create_task(asyncio.sleep(0)))
+        else:
+            await node.drain(here.running)
+        await archive.close()
+        await everybody_goes()

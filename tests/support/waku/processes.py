@@ -1,0 +1,85 @@
+"""`restante waku serve` in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from restante.waku import enode
+from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.enode import Enode
+from restante.waku.keys import Key
+from restante.waku.wire import Options
+from support.bounds import bounded
+from support.processes import RESTANTE, Serving, started
+from support.waku.raw_peer import FULL_NODE, RawPeer, everybody_goes
+
+WAKU: Final = (*RESTANTE, "waku")
+
+
+def altered(how: str) -> tuple[str, ...]:
+    """Name the program that is altered in this way."""
+    return (sys.executable, "-m", "support.waku.altered", how, "waku")
+
+
+def traced(notes: Path, program: tuple[str, ...] = WAKU) -> tuple[str, ...]:
+    """Name the program under the tracer."""
+    return (sys.executable, "-m", "support.tracer", str(notes), *program)
+
+
+class NodeProcess:
+    """A node that listens, in a process."""
+
+    def __init__(self, serving: Serving, url: str) -> None:
+        self.serving = serving
+        self.url = url
+        self.enode: Enode = enode.parse(url)
+
+    @property
+    def port(self) -> int:
+        return self.enode.port
+
+    @property
+    def pid(self) -> int:
+        return self.serving.pid
+
+    async def enter(self, key: Key | None = None) -> RawPeer:
+        return await RawPeer.enter(self.port, self.enode.public, key)
+
+    async def greet(self, options: Options = FULL_NODE, key: Key | None = None) -> RawPeer:
+        """Have a peer, that the node has taken note of."""
+        peer = await RawPeer.greet(self.port, self.enode.public, options, key)
+        await peer.fence()
+        return peer
+
+
+@asynccontextmanager
+async def node_process(
+    data: Path,
+    *options: str,
+    program: tuple[str, ...] = WAKU,
+    variables: Mapping[str, str] | None = None,
+) -> AsyncIterator[NodeProcess]:
+    """Start a node, and wait for its enode."""
+    async with started(data, program, options, PIPE, **(variables or {})) as serving:
+        try:
+            assert serving.process.stdout is not None
+            async with bounded("the enode"):
+                line = (await serving.process.stdout.readline()).decode()
+            assert line, serving.log
+            yield NodeProcess(serving, line.strip())
+        finally:
+            await everybody_goes()
+
+
+async def archived(data: Path) -> list[bytes]:
+    """Give what a node that is down has archived, by hash, in the order in which it came."""
+    archive = SqliteArchive.open(data)
+    try:
+        return [each.envelope().hash for each in await archive.after(0, 10_000_000)]
+    finally:
+        await archive.close()

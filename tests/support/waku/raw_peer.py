@@ -1,0 +1,231 @@
+"""A peer whose every frame the test decides: RLPx over a socket, and above it bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from restante.waku import rlp, wire
+from restante.waku.envelope import Envelope
+from restante.waku.hello import Capability, Hello, Reason
+from restante.waku.keccak import keccak
+from restante.waku.keys import Key
+from restante.waku.packed import pack, unpack
+from restante.waku.rlpx import Rlpx
+from restante.waku.wire import Options, Response
+from support.bounds import bounded
+from support.waku.dice import Seeded
+
+Packet = tuple[int, bytes]
+"""A code of Waku, and the body."""
+
+FULL_NODE: Final = Options(pow=0.0, light=False, confirmations=True, packets=(0, 0, 0), bytes=(0, 0, 0))
+
+DISCONNECT, PING, PONG, BASE = 1, 2, 3, 16
+
+
+_seeds: Iterator[int] = iter(range(1, 1 << 62))
+
+_connected: list[RawPeer] = []
+
+
+async def everybody_goes() -> None:
+    """Close every connection of a RawPeer that there is."""
+    while _connected:
+        peer = _connected.pop()
+        peer.cut()
+        with contextlib.suppress(ConnectionError):
+            await peer.writer.wait_closed()
+
+
+class GoneError(Exception):
+    """The node closed the connection; `reason` if it said why."""
+
+    def __init__(self, reason: Reason | None) -> None:
+        super().__init__(f"gone: {reason}")
+        self.reason = reason
+
+
+class RawPeer:
+    """One connection. What comes is read only when it is waited for."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rlpx: Rlpx, key: Key) -> None:
+        self.writer = writer
+        self.rlpx = rlpx
+        self.key = key
+        self.inbox: list[Packet] = []
+        """What came while something else was waited for."""
+        self.gone: GoneError | None = None
+        self._reader = reader
+        self._frames: list[bytes] = []
+        self._pongs = 0
+
+    # ── beginning ────────────────────────────────────────────────────────────────────────────────
+
+    @classmethod
+    async def knock(cls, port: int, node: bytes, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
+        """Connect to the node that has this public key, and say our half of the handshake."""
+        dice = Seeded(next(_seeds))
+        own = key or dice.key()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+        _connected.append(peer := cls(reader, writer, Rlpx.initiator(own, node, dice), own))
+        writer.write(peer.rlpx.data_to_send())
+        return peer
+
+    @classmethod
+    async def enter(cls, port: int, node: bytes, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
+        """Connect, and have both Hellos said. Raises GoneError where the node says something else."""
+        peer = await cls.knock(port, node, key, source)
+        async with bounded("the handshake"):
+            while not peer.rlpx.ready:
+                await peer._read()
+        hello = Hello("test", (Capability(*wire.CAPABILITY),), 0, peer.key.public)
+        peer.frame(b"\x80" + hello.encode())
+        frame = await peer._frame()
+        if frame[0] != 0x80:
+            raise peer._parted(frame[1:])
+        return peer
+
+    @classmethod
+    async def greet(
+        cls,
+        port: int,
+        node: bytes,
+        options: Options = FULL_NODE,
+        key: Key | None = None,
+        source: str = "127.0.0.1",
+    ) -> RawPeer:
+        """Connect, and have both Statuses said."""
+        peer = await cls.enter(port, node, key, source)
+        peer.say(wire.STATUS, wire.write_options(options))
+        code, _ = await peer.hear()
+        assert code == wire.STATUS
+        return peer
+
+    # ── saying ───────────────────────────────────────────────────────────────────────────────────
+
+    def frame(self, frame: bytes) -> None:
+        """Send these bytes as a frame."""
+        self.writer.write(self.rlpx.seal(frame))
+
+    def say(self, code: int, payload: bytes) -> None:
+        """Send a packet of Waku."""
+        self.say_all([(code, payload)])
+
+    def say_all(self, packets: Iterable[Packet]) -> None:
+        """Send packets by one write."""
+        self.writer.write(self.sealed(packets))
+
+    def sealed(self, packets: Iterable[Packet]) -> bytes:
+        """Give the bytes of packets, which are to be written next."""
+        return b"".join(self.rlpx.seal(rlp.encode(BASE + code) + pack(payload)) for code, payload in packets)
+
+    def offer(self, envelopes: Iterable[Envelope]) -> bytes:
+        """Send Messages; gives the packet's hash."""
+        body = wire.write_envelopes(each.raw for each in envelopes)
+        self.say(wire.MESSAGES, body)
+        return keccak(body)
+
+    async def drain(self) -> None:
+        """Wait until the kernel has nearly all that was said."""
+        await self.writer.drain()
+
+    # ── hearing ──────────────────────────────────────────────────────────────────────────────────
+
+    async def hear(self) -> Packet:
+        """Give the next packet. Raises GoneError."""
+        async with bounded("a packet"):
+            while not self.inbox:
+                self._take(await self._frame())
+        return self.inbox.pop(0)
+
+    async def confirmed(self, packet: bytes) -> Response:
+        """Wait until a packet is confirmed, both ways; relayed ones may come before and stay in `inbox`."""
+        kept = []
+        while (heard := await self.hear())[0] != wire.BATCH_ACK:
+            kept.append(heard)
+        assert wire.read_ack(heard[1]) == packet
+        code, body = await self.hear()
+        assert code == wire.MESSAGE_RESPONSE
+        self.inbox = kept + self.inbox
+        response = wire.read_response(body)
+        assert response.packet == packet
+        return response
+
+    async def post(self, *envelopes: Envelope) -> Response:
+        """Offer envelopes in one packet, and wait for its confirmation."""
+        return await self.confirmed(self.offer(envelopes))
+
+    async def relayed(self, count: int) -> list[Envelope]:
+        """Wait for so many envelopes; nothing else may come."""
+        found: list[Envelope] = []
+        while len(found) < count:
+            code, body = await self.hear()
+            assert code == wire.MESSAGES, (code, body)
+            found += wire.read_envelopes(body)
+        return found
+
+    async def fence(self) -> None:
+        """Wait until all was taken in that we said, and what was said before is in `inbox`."""
+        wanted = self._pongs + 1
+        self.frame(b"\2" + pack(b"\xc0"))
+        async with bounded("a Pong"):
+            while self._pongs < wanted:
+                self._take(await self._frame())
+
+    async def ended(self) -> Reason | None:
+        """Wait until the node closes the connection; gives the reason, if it says one. Packets are kept."""
+        async with bounded("the end of the connection"):
+            try:
+                while True:
+                    self._take(await self._frame())
+            except GoneError as gone:
+                return gone.reason
+            finally:
+                self.cut()
+
+    def cut(self) -> None:
+        """Close without a word."""
+        self.writer.transport.abort()
+
+    # ── frames ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self) -> None:
+        if self.gone is not None:
+            raise self.gone
+        try:
+            data = await self._reader.read(1 << 16)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.gone = GoneError(None)
+            raise self.gone
+        self._frames += self.rlpx.receive_data(data)
+        if self.rlpx.broken is not None:
+            raise self.rlpx.broken
+
+    async def _frame(self) -> bytes:
+        while not self._frames:
+            await self._read()
+        return self._frames.pop(0)
+
+    def _take(self, frame: bytes) -> None:
+        if frame[0] == 0x80:
+            return  # a Hello: nobody waits for it, or it would not come here
+        long = frame[0] == 0x81
+        message = frame[1] if long else frame[0]
+        payload = unpack(frame[2 if long else 1 :], 1 << 24)
+        if message == DISCONNECT:
+            raise self._parted(payload)
+        if message == PING:
+            self.frame(b"\3" + pack(b"\xc0"))
+        elif message == PONG:
+            self._pongs += 1
+        else:
+            self.inbox.append((message - BASE, payload))
+
+    def _parted(self, payload: bytes) -> GoneError:
+        self.gone = GoneError(Reason.read(payload))
+        return self.gone
