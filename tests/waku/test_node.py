@@ -645,20 +645,29 @@ async def test_who_brings_more_than_the_disk_takes_is_left_unread_until_it_has(t
 # ── the disk ─────────────────────────────────────────────────────────────────────────────────────
 
 
+async def asked(here: Inside, pragma: str) -> int:
+    """Ask the archive's connection in the thread that writes with it: a checkpoint fails beside another statement."""
+
+    def ask() -> int:
+        return int(here.archive.database.execute(pragma).fetchone()[0])
+
+    return await here.archive._writing.do(ask)
+
+
 async def test_a_full_disk_is_said_and_what_comes_again_is_archived_when_there_is_room(tmp_path: Path) -> None:
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
         await poster.post(letter(1))
         await reader.relayed(1)
-        [(pages,)] = here.archive.database.execute("PRAGMA page_count")
-        here.archive.database.execute(f"PRAGMA max_page_count = {pages + 1}")
+        pages = await asked(here, "PRAGMA page_count")
+        await asked(here, f"PRAGMA max_page_count = {pages + 1}")
         large = letter(2, size=100_000, ttl=100)
         with structlog.testing.capture_logs() as logs:
             response = await poster.post(large)
             assert [(each.hash, each.code) for each in response.refusals] == [(large.hash, wire.OTHER_ERROR)]
             assert await reader.relayed(1) == [large]
             assert not (await poster.post(letter(1))).refusals  # this one is there
-            here.archive.database.execute("PRAGMA max_page_count = 1000000")
+            await asked(here, "PRAGMA max_page_count = 1000000")
             assert (await poster.post(large)).refusals, "it is tried again after a while only"
             here.clock.now += TRY_AGAIN
             assert not (await poster.post(large)).refusals
