@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
@@ -23,6 +21,7 @@ from restante.pipeline import partfiles, staging, views
 from restante.pipeline.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.spark import SparkError
+from support.disk import no_file_beyond
 from support.pipeline.lakes import LETTERS, add, frame, held, letter, note, opened, seen, stored
 
 ONE_SENTENCE: Final = r"\A\S[^\n]+\Z"
@@ -150,17 +149,6 @@ def test_a_missing_file_is_told_to_every_reader_and_its_day_can_be_made_anew(lak
     with opened(lake) as table:
         add(table, [letter(1), letter(2)], replace={"day": {"2026-11-01"}})
     assert stored(lake) == [letter(1), letter(2)]
-
-
-@contextmanager
-def no_file_beyond(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond a size (setrlimit(2); Python has SIGXFSZ ignored)."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_commit_without_room_is_told_and_leaves_what_was_there(lake: Path) -> None:

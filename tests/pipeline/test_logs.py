@@ -334,14 +334,13 @@ def test_what_has_no_log_is_none(tmp_path: Path) -> None:
 
 async def test_a_real_transfer_s_times_come_into_the_lake_and_nothing_else_of_it(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    for folder in (logs, tmp_path / "bytecode"):
-        folder.mkdir()
+    logs.mkdir()
     trace = tmp_path / "trace.jsonl"
 
     class Traced(Restante):
         flags = ("--trace", str(trace))
 
-    async with Scene(tmp_path, Traced(tmp_path / "server", tmp_path / "bytecode")) as scene:
+    async with Scene(tmp_path, Traced(tmp_path / "server")) as scene:
         sender = await scene._start(
             "sender", "--dump-timing", str(logs / "send.json"), "send", "--text", "canary text"
         )

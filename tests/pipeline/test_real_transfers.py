@@ -26,14 +26,13 @@ ROUNDING_US = 2
 
 
 async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: LakeWorld, tmp_path: Path) -> None:
-    (tmp_path / "bytecode").mkdir()
     trace = tmp_path / "trace.jsonl"
 
     class Traced(Restante):
         flags = ("--trace", str(trace))
 
-    ours = Traced(tmp_path / "ours" / "server", tmp_path / "bytecode")
-    reference = Reference(tmp_path / "reference" / "server", tmp_path / "bytecode")
+    ours = Traced(tmp_path / "ours" / "server")
+    reference = Reference(tmp_path / "reference" / "server")
     for server in (ours, reference):
         await transfer(server)
     world.now = time.time() + 1

@@ -27,8 +27,8 @@ class Server:
     clean_exit = 0
     """What the process must return after a SIGTERM."""
 
-    def __init__(self, folder: Path, _bytecode: Path | None = None) -> None:
-        """Make the folder. Tests of the pipeline still name one for bytecode, which all Pythons share by now."""
+    def __init__(self, folder: Path) -> None:
+        """Make the folder."""
         folder.mkdir(parents=True)
         self.folder = folder
         self.port = 0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +21,7 @@ from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Note
 from restante.pipeline.partfiles import Where
 from restante.pipeline.schemas import Column, Table
+from support.pipeline.tables import ARROW
 
 LETTERS = Table(
     "letters",
@@ -77,19 +78,6 @@ def frame(spark: SparkSession, rows: Sequence[Row], table: Table = LETTERS) -> D
 
     schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
     return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema).coalesce(1)
-
-
-ARROW: Final = {
-    "BIGINT": pa.int64(),
-    "BINARY": pa.binary(),
-    "BOOLEAN": pa.bool_(),
-    "DATE": pa.date32(),
-    "DOUBLE": pa.float64(),
-    "INT": pa.int32(),
-    "STRING": pa.string(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-}
-"""The lake's types, as Arrow has them and as Spark hands them to a task."""
 
 
 def arrow(table: Table) -> pa.Schema:

@@ -33,6 +33,7 @@ ARROW = {
     "DATE": pa.date32(),
     "TIMESTAMP": pa.timestamp("us", "UTC"),
 }
+"""The lake's types, as Arrow has them and as Spark hands them to a task."""
 type_of = {"DATE": date.fromisoformat, "BINARY": bytes.fromhex, "DOUBLE": float}
 
 
