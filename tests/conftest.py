@@ -41,8 +41,16 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    seed = config.option.seed
-    return None if seed is None else f"seed: {seed} (the same examples and order again: --thorough --seed {seed})"
+    return _seed(config)
+
+
+def _seed(config: pytest.Config) -> str | None:
+    """Say how to repeat this run, where its examples and its order are random."""
+    option = config.option
+    if option.seed is None:
+        return None
+    thorough = "--thorough " if option.thorough else ""
+    return f"seed: {option.seed} (the same examples and order again: {thorough}--seed {option.seed})"
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -97,7 +105,9 @@ def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
 
 @pytest.hookimpl(trylast=True)  # after pytest-cov's own lines
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the branch coverage, where it was measured (--thorough)."""
+    """Print the seed again, below the failures and also with -q; and the branch coverage (--thorough)."""
+    if seed := _seed(config):
+        terminalreporter.line(seed)
     measured = config.pluginmanager.get_plugin("_cov")
     if measured is not None and getattr(measured, "cov_total", None) is not None:
         terminalreporter.line(f"branch coverage of the tests' own processes: {measured.cov_total:.1f} %")

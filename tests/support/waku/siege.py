@@ -50,6 +50,10 @@ EVENTS: Final = {"listening", "draining", "stopped", "the last minute"}
 """All that a node logs that serves, whoever comes."""
 
 
+REMEMBERED: Final = 10
+"""Envelopes of the pair that a test can send again."""
+
+
 class Pair:
     """One posts, and the other one reads; each envelope is confirmed, and relayed, and nothing else comes."""
 
@@ -67,7 +71,7 @@ class Pair:
         """Post an envelope."""
         data = f"of the pair {next(self._numbers)}".encode()
         envelope = make(int(time.time()) + 30, 30, TOPIC, data)
-        self.posted = [*self.posted[-9:], envelope]
+        self.posted = [*self.posted[1 - REMEMBERED :], envelope]
         began = time.perf_counter()
         # Both read all the time, so both answer the node's Pings however long the other one waits.
         response, relayed = await asyncio.gather(self.poster.post(envelope), self.reader.relayed(1))

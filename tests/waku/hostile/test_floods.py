@@ -14,7 +14,7 @@ from restante.waku.packed import pack
 from restante.waku.wire import Options
 from support.effort import rounds
 from support.waku.raw_peer import BASE, RawPeer
-from support.waku.siege import NOTHING, TOPIC, Siege, floods
+from support.waku.siege import NOTHING, REMEMBERED, TOPIC, Siege, floods
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -137,6 +137,7 @@ async def test_unknown_codes_and_hellos(siege: Siege) -> None:
 
 async def test_copies_of_what_the_pair_has_posted(siege: Siege) -> None:
     async with siege.beside_the_pair("copies of what the pair has posted") as pair:
+        await pair.plays(REMEMBERED)  # a flood of the test before may have made the node forget the older ones
         peer = await siege.greet(Options(topics=frozenset([TOPIC]), pow=0.0))
         for _ in range(rounds(60, 200)):
             peer.offer(pair.posted)
