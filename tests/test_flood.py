@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 from collections.abc import AsyncIterator
@@ -18,7 +19,7 @@ from restante.mailbox.limits import UNLIMITED, Limits, Pace
 from restante.mailbox.model import Policy
 from restante.mailbox.office import REFUSED, Lifetime, Office
 from restante.mailbox.store.sqlite import SqliteStore
-from restante.mailbox.turns import BACKLOG, BATCH, SHARE, WEIGHT
+from restante.mailbox.turns import BACKLOG, BATCH, SHARE, WEIGHT, Entry
 from support.bounds import bounded
 from support.effort import some
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
@@ -105,6 +106,73 @@ async def test_large_messages_make_a_batch_long_before_many_do(tmp_path: Path) -
                 flood.say(type="ping", ping="0" * (WEIGHT // 4))
         quiet.ping()
         assert len(office.turns.gather(0.0, UNLIMITED)) == 4
+
+
+async def test_what_is_sent_for_a_command_counts_in_its_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as (office, _):
+        sender, readers = Peer(office), [Peer(office) for _ in range(10)]
+        sender.say(type="bind", appid="x", side="a")
+        sender.say(type="open", mailbox="m")
+        for number in range(2):
+            sender.say(type="add", phase=str(number), body="0" * (WEIGHT // 2))
+        for reader in readers:
+            reader.say(type="bind", appid="x", side="b")
+        await office.idle.wait()
+        batches: list[int] = []
+        speak = office._speak
+
+        def weigh_and_speak() -> None:
+            batches.append(sum(len(body) for each in office.desk.told for body in each.outbox))
+            speak()
+
+        monkeypatch.setattr(office, "_speak", weigh_and_speak)
+        for reader in readers:
+            reader.say(type="open", mailbox="m")
+        readers[0].ping()
+        await office.idle.wait()
+        assert all([frame["phase"] for frame in reader.frames[-2:]] == ["0", "1"] for reader in readers[1:])
+        assert readers[0].pongs == [0]
+        assert len([size for size in batches if size]) >= len(readers)
+        assert max(batches) < 2 * WEIGHT
+
+
+async def test_the_loop_turns_after_each_batch_also_when_nothing_was_changed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (office, _):
+        said: list[int] = []
+
+        async def turn() -> None:
+            while not office.idle.is_set():
+                said.append(len(Peer.order))
+                await asyncio.sleep(0)
+
+        for flood in [Peer(office) for _ in range(20)]:
+            flood.ping(200)
+        await turn()
+        said.append(len(Peer.order))
+        assert said[-1] == 20 * 200 * 2
+        assert max(after - before for before, after in itertools.pairwise(said)) <= 2 * BATCH
+
+
+async def test_who_is_in_debt_is_let_in_as_far_as_its_pace_goes(tmp_path: Path) -> None:
+    """What is let in and must go back again would be most of the work of every batch."""
+    async with opened(tmp_path, SLOW) as (office, clock):
+        hasty = Peer(office)
+        hasty.ping(60)
+        await some_turns(office)
+        began = 0
+        begins = office.turns.begins
+
+        def count_and_begin(entry: Entry) -> bool:
+            nonlocal began
+            began += 1
+            return begins(entry)
+
+        office.turns.begins = count_and_begin  # type: ignore[method-assign]
+        await time_goes_by(office, clock)
+        assert hasty.pongs == list(range(60))
+        assert began <= 2 * 60
 
 
 async def test_a_connection_is_left_unread_while_much_of_it_waits(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from restante.mailbox.door import Door, Terms
 from restante.mailbox.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
+from restante.mailbox.outflow import SLICE
 from restante.mailbox.server import Manners, Server, system_secret
 from restante.mailbox.store.sqlite import SqliteStore
 from restante.mailbox.websocket import FRAMES, Socket
@@ -108,6 +109,35 @@ async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Pa
         assert [(await slow.hear())["type"] for _ in range(2)] == ["ack", "pong"]
         await slow.hang_up()
         await quick.hang_up()
+
+
+async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        await fill(house, "m", 8, MIB - 10_000)
+        written: list[int] = [0]
+        outflow = house.server.outflow
+        wrote = outflow.wrote
+
+        def count(size: int) -> None:
+            written[-1] += size
+            wrote(size)
+
+        async def turn() -> None:
+            while True:
+                written.append(0)
+                await asyncio.sleep(0)
+
+        outflow.wrote = count  # type: ignore[method-assign]
+        turning = asyncio.create_task(turn())
+        readers = [await house.member("b") for _ in range(4)]
+        for reader in readers:
+            heard = [await reader.hear() for _ in range(10)]
+            assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(8)]
+        turning.cancel()
+        assert sum(written) > 4 * 7 * MIB
+        assert max(written) < SLICE + MIB, "what is written last may go beyond the slice"
+        for reader in readers:
+            await reader.hang_up()
 
 
 async def test_what_comes_while_it_does_not_read_is_kept_once_and_sent_later(tmp_path: Path) -> None:

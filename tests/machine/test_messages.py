@@ -5,9 +5,11 @@ Python's own JSON is the oracle. `--effort N` looks N times as hard (effort.py).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
+import time
 from typing import Any
 
 import msgspec
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from restante.errors import PeerError
-from restante.mailbox import messages, session
+from restante.mailbox import messages, permission, session
 from restante.mailbox.messages import Malformed
 from restante.mailbox.session import Session
 from support.effort import examples
@@ -173,6 +175,79 @@ def test_whatever_is_nested_is_a_message_or_a_peer_s_error() -> None:
                 for said in (session.FRESH, BOUND, BUSY):
                     session.step(said, message)
     assert outcomes == {1003, 1007, "message"}
+
+
+# What each text is made of: a beginning, what is repeated until it is as long as wanted ({}: a number), an end.
+COSTLY = {
+    "a body of escapes": ('{"type":"add","phase":"1","body":"', '\\"', '"}'),
+    "a body of lists": ('{"type":"add","phase":"1","body":[', "[],", "0]}"),
+    "an unknown key, again and again": ('{"type":"add","phase":"1","body":0,', '"":0,', '"a":0}'),
+    "an id, again and again": ('{"type":"add","phase":"1","body":0,', '"id":0,', '"a":0}'),
+    "keys, and no type": ("{", '"%d":0,', '"a":0}'),
+    "a type of lists": ('{"type":[', "[],", "0]}"),
+    "a type of escapes": ('{"type":"', '\\"', '"}'),
+    "a client_version of lists": ('{"type":"bind","appid":"a","side":"b","client_version":[', "[],", "0]}"),
+    "a client_version of numbers": ('{"type":"bind","appid":"a","side":"b","client_version":[', "1.5,", "0]}"),
+    "a client_version of keys": ('{"type":"bind","appid":"a","side":"b","client_version":{', '"%d":{},', '"a":0}}'),
+    "a stamp of lists": ('{"type":"submit-permissions","method":"hashcash","stamp":[', "[],", "0]}"),
+    "a stamp of fields": ('{"type":"submit-permissions","method":"hashcash","stamp":"', "1:20:", '"}'),
+    "a method of lists": ('{"type":"submit-permissions","method":[', "[],", "0]}"),
+    "an appid of lists": ('{"type":"bind","side":"b","appid":[', "[],", "0]}"),
+    "an appid of escapes": ('{"type":"bind","side":"b","appid":"', '\\"', '"}'),
+    "a nameplate of digits": ('{"type":"claim","nameplate":"', "1", '"}'),
+    "a nameplate of escapes": ('{"type":"release","nameplate":"', '\\"', '"}'),
+    "a mood of lists": ('{"type":"close","mood":[', "[],", "0]}"),
+    "a ping of lists": ('{"type":"ping","ping":[', "[],", "0]}"),
+    "lists": ("[", "[],", "0]"),
+}
+PLAIN = ('{"type":"add","phase":"1","body":"', "a", '"}')
+
+
+def of_size(form: tuple[str, str, str], size: int) -> str:
+    begin, middle, end = form
+    numbered = "%d" in middle
+    return begin + "".join(middle % n if numbered else middle for n in range(size // len(middle))) + end
+
+
+def cost(text: str) -> float:
+    """Measure what it costs to take a text, for whoever may have sent it; the best of five."""
+
+    def once(said: Session) -> float:
+        began = time.perf_counter()
+        with contextlib.suppress(PeerError):
+            session.step(said, messages.parse(text))
+        return time.perf_counter() - began
+
+    asked = Session(permission.Demand(20, "resource"))
+    return max(min(once(said) for _ in range(5)) for said in (session.FRESH, asked, BOUND, BUSY))
+
+
+@pytest.mark.parametrize("size", [10_000, 60_000, 500_000])
+def test_no_text_costs_much_more_than_a_plain_message_of_its_size(size: int) -> None:
+    """Nested lists cost 400 times as much where they are decoded, and a dictionary of keys 200 times.
+
+    The dearest that are left, 40 times, take 5 ms where they have 2 MiB (bench/mailbox.py).
+    """
+    plain = cost(of_size(PLAIN, size))
+    costs = {name: round(cost(of_size(form, size)) / plain) for name, form in COSTLY.items()}
+    assert {name: times for name, times in costs.items() if times > 80} == {}
+
+
+@pytest.mark.parametrize("kind", [*KEYS, "submit-permissions", "unknown"])
+def test_only_add_may_be_long(kind: str) -> None:
+    long = {"type": kind, "id": 5, "more": "x" * messages.SHORT, **dict.fromkeys(KEYS.get(kind, ()), "1")}
+    message = messages.parse(json.dumps(long))
+    assert json.loads(bytes(message.id)) == 5
+    if kind == "add":
+        assert isinstance(message, messages.Add)
+        assert (bytes(message.phase), bytes(message.body)) == (b'"1"', b'"1"')
+        return
+    assert isinstance(message, Malformed)
+    said = {"bind": session.FRESH, "release": BUSY, "close": BUSY}.get(kind, Session(app_id="x", side="a"))
+    words = (
+        "unknown type" if kind == "unknown" else f"{kind}: only 'add' may have more than {messages.SHORT} characters"
+    )
+    assert session.step(said, message) == words
 
 
 def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_not() -> None:

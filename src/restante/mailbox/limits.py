@@ -5,6 +5,7 @@ Every limit is a field of `Limits`, with its default, and the reason for it.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Final
 
 import msgspec
@@ -128,6 +129,12 @@ class Pace:
         if limits.bytes:
             self._bytes = max(self._bytes, now) + size / limits.bytes
         self.owing = self._debt(now, limits) > TRIFLE
+
+    def room(self, now: float, limits: Limits) -> int:
+        """Give how many commands it may say until it must wait, if they are short; one at least."""
+        if not limits.commands:
+            return sys.maxsize
+        return max(0, int(limits.commands_at_once - max(0.0, self._commands - now) * limits.commands)) + 1
 
     def wait(self, now: float, limits: Limits) -> float:
         """Give the seconds that its next command must wait."""

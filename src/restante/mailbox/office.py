@@ -21,7 +21,7 @@ from restante.mailbox.messages import Malformed, Received
 from restante.mailbox.model import Change, Dice, Now, Policy
 from restante.mailbox.store import Store
 from restante.mailbox.sweep import save, sweep
-from restante.mailbox.turns import BATCH, Entry, Turns
+from restante.mailbox.turns import BATCH, WEIGHT, Entry, Turns
 from restante.ops.logs import log, where
 from restante.records import ClientVersion
 
@@ -184,6 +184,8 @@ class Office:
                     log.warning("records of binds were not stored yet", error=str(busy))
             self._speak()
             await self._tend()
+            if not self.turns.empty:
+                await asyncio.sleep(0)  # a batch that changed nothing has waited for nothing: sockets are read here
 
     def _gather(self) -> list[Entry]:
         """Take the next batch; have us woken when somebody who is in debt may go on."""
@@ -204,16 +206,20 @@ class Office:
             since = self.now().service - self._served_before
             if since >= min(SETTLING, self._lifetime.prune_after):
                 desk.state.settled()
-        served = self.now().service
-        for entry in gathered:
+        served, spent = self.now().service, 0
+        for number, entry in enumerate(gathered):
+            if spent >= WEIGHT:
+                self.turns.put_back(gathered[number:])
+                break
             if self.turns.begins(entry):
                 batch.append(entry)
-                self._do(*entry, served)
+                spent += self._do(*entry, served)
         if self._chores is not None and next(self._chores, self) is self:
             self._chores = None
         return batch
 
-    def _do(self, connection: Connection, said: str | PeerError | None, now: Now, served: float) -> None:
+    def _do(self, connection: Connection, said: str | PeerError | None, now: Now, served: float) -> int:
+        """Do one thing that was said; gives the characters in it and the bytes that are sent for it."""
         desk, pace = self.desk, connection.turn.pace
         if isinstance(said, str):
             desk.take(connection, said, now)
@@ -221,10 +227,12 @@ class Office:
                 pace.charge(served, desk.policy.limits, desk.cost)
             if self.trace is not None:
                 self.trace.took(connection.number, desk.heard, now.wall)
-        elif said is None:
+            return desk.cost
+        if said is None:
             desk.lose(connection, now)
         else:
             desk.refuse_frame(connection, said)
+        return 0
 
     async def _commit(self) -> None:
         changes = self._riders + self.desk.changes

@@ -30,6 +30,7 @@ from restante.mailbox.addresses import Client
 from restante.mailbox.door import Door, Entrance, Terms
 from restante.mailbox.limits import Limits, Pace
 from restante.mailbox.office import LOUDEST, Clock, Office
+from restante.mailbox.outflow import Outflow
 from restante.mailbox.websocket import BACKLOG, TOO_FAST, Socket
 from restante.ops.logs import log, where
 
@@ -148,6 +149,7 @@ class Server:
         self.here: set[Socket] = set()
         """Those that were let in."""
         self.owing = 0
+        self.outflow = Outflow()
         self.newcomers: dict[Socket, int] = {}
         """Those that may not have bound yet, and the second in which they came."""
         self.slowed: list[Socket] = []

@@ -214,10 +214,10 @@ def _mailbox_of(session: Session, m: messages.Close) -> str:
 
 
 def _value(raw: Raw | UnsetType) -> object:
-    """Read a value that may be anything; None for what nobody can read, a number of many thousand digits, say."""
+    """Read a value that may be anything; None for what is too long or cannot be read."""
     try:
-        return None if raw is UNSET else msgspec.json.decode(raw)
-    except (ValueError, RecursionError):
+        return None if raw is UNSET else messages.value_of(raw)
+    except ValueError:
         return None
 
 

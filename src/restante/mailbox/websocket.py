@@ -23,6 +23,7 @@ from restante.mailbox.desk import PARTING, Connection
 from restante.mailbox.door import Entrance
 from restante.mailbox.limits import MIB, Limits, Pace
 from restante.mailbox.office import Clock, Office
+from restante.mailbox.outflow import Outflow
 from restante.mailbox.session import Session
 
 FRAMES: Final = 1000
@@ -58,6 +59,7 @@ class House(Protocol):
     second: int
     owing: int
     """Bytes that all together owe to read."""
+    outflow: Outflow
     parting: float
     """Seconds in which a client that is sent away may tidy up after itself."""
 
@@ -184,7 +186,7 @@ class Socket(WSListener):
 
     def resume_writing(self) -> None:
         self._stuck = False
-        self._catch_up()
+        self.catch_up()
 
     def _ponder(self, payload: bytes) -> None:
         """Answer a ping when the loop comes round: the last one of many will do (RFC 6455 section 5.5.3)."""
@@ -266,33 +268,35 @@ class Socket(WSListener):
             return
         if self._stuck or self._owed is not None:
             self._owe(bodies)
-        elif len(bodies) == 1:
+        elif len(bodies) == 1 and len(bodies[0]) < CHUNK:
             transport.send(self._server.kind, bodies[0] + stamp)
         else:
             self._send_many(bodies, stamp)
 
     def _send_many(self, bodies: list[bytes], stamp: bytes) -> None:
-        """Send in chunks, each in one write, until the kernel takes no more; the rest is owed."""
+        """Send in chunks, each in one write, until the kernel or the outflow takes no more; the rest is owed."""
         assert self._transport is not None
+        outflow = self._server.outflow
         first = 0x80 | self._server.kind.value
         parts: list[bytes] = []
         size = 0
         for number, body in enumerate(bodies):
+            if self._stuck or not outflow.open:
+                self._owe(bodies[number:])
+                return
             parts += (_header(first, len(body) + len(stamp)), body, stamp)
             size += len(body)
-            if size >= CHUNK:
+            if size >= CHUNK or number == len(bodies) - 1:
                 self._transport.underlying_transport.write(b"".join(parts))
+                outflow.wrote(size)
                 parts, size = [], 0
-                if self._stuck:
-                    self._owe(bodies[number + 1 :])
-                    return
-        if parts:
-            self._transport.underlying_transport.write(b"".join(parts))
 
     def _owe(self, bodies: list[bytes]) -> None:
         """Keep what the client does not read yet; it is the others' as well, and takes little memory of its own."""
         if self._owed is None:
             self._owed = deque()
+            if not self._stuck:
+                self._server.outflow.wait(self)
         self._owed.extend(bodies)
         size = sum(map(len, bodies))
         self._owing += size
@@ -310,12 +314,12 @@ class Socket(WSListener):
         self._server.owing -= self._owing
         self._owed, self._owing = None, 0
 
-    def _catch_up(self) -> None:
-        """Send what is owed, as far as the kernel takes it now."""
+    def catch_up(self) -> None:
+        """Send what is owed, as far as the kernel and the outflow take it now."""
         if self._transport is None or self._owed is None:
             return
         stamp = messages.stamp(self._server.clock.wall())
-        while self._owed and not self._stuck:
+        while self._owed and not self._stuck and self._server.outflow.open:
             size, bodies = 0, list[bytes]()
             while self._owed and size < CHUNK:
                 bodies.append(self._owed.popleft())
@@ -323,7 +327,10 @@ class Socket(WSListener):
             self._owing -= size
             self._server.owing -= size
             self._send_many(bodies, stamp)
-        if not self._owed:
+        if self._owed:
+            if not self._stuck:
+                self._server.outflow.wait(self)
+        else:
             self._owed = None
             if self._ending is not None and self._ending[0] not in PARTING:
                 self._close(*self._ending)
