@@ -276,7 +276,7 @@ async def test_when_descriptors_run_out_the_rest_waits_until_there_are_some(tmp_
                     await asyncio.wait(some, timeout=0.05)
         late = asyncio.create_task(RawSocket.dial(server.port))
         await asyncio.wait([late], timeout=0.5)
-        assert not late.done(), "it waits, and is not refused"
+        assert not late.done(), f"it waits, and is not refused: {server.log}"
         inside = [task for task in dialled if task.done()]
         assert soft < len(inside) < hard, "the limit was raised, and is kept"
         for task in inside:

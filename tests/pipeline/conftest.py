@@ -25,6 +25,8 @@ def spark() -> Iterator[SparkSession]:
     """Spark on two cores of this machine, in this process."""
     with session("local[2]", settings=SETTINGS if is_thorough() else SETTINGS | INTERPRETED) as started:
         yield started
+        java = started.sparkContext._gateway.proc  # type: ignore[union-attr]
+        assert java.poll() is None, f"Spark's Java ended with {java.returncode} while tests went on"
 
 
 @pytest.fixture

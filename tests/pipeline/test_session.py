@@ -32,6 +32,7 @@ from restante.pipeline.spark import (
     SETTINGS,
     SparkError,
     counter,
+    disconnect,
     java_options,
     local,
     session,
@@ -167,6 +168,7 @@ def test_a_connect_server_gives_a_session_with_our_settings(monkeypatch: pytest.
             assert (given.told, given.stopped) == (SETTINGS, 0)
             assert not local(found)
             assert counter(found, "anything")() is None
+            disconnect(found)
     assert addresses == [address]
     assert given.stopped == 1
 
@@ -242,6 +244,27 @@ def test_the_tasks_of_what_runs_are_told_of_each_thread_by_itself(spark: SparkSe
     assert busy.result()
     assert seen == {(0, 0)}
     spark.sparkContext.setJobGroup("", "")
+
+
+def test_a_thread_that_ends_can_close_its_connection_to_java(spark: SparkSession) -> None:
+    client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+
+    def work() -> list[socket.socket]:
+        sockets = []
+        for _ in range(2):
+            assert spark.range(3).count() == 3
+            connection = client.get_thread_connection()
+            sockets.append(connection.socket)
+            disconnect(spark)
+            assert connection not in client.deque
+        disconnect(spark)  # there is none
+        return sockets
+
+    with ThreadPoolExecutor(1) as pool:
+        sockets = pool.submit(work).result()
+    assert sockets[0] is not sockets[1]
+    assert [each.fileno() for each in sockets] == [-1, -1]
+    assert spark.range(3).count() == 3
 
 
 def test_a_query_that_fails_is_told_by_its_error_alone(

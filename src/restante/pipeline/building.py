@@ -19,6 +19,7 @@ import msgspec
 from restante.pipeline.ingest import Run
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Note
+from restante.pipeline.spark import disconnect
 from restante.pipeline.staging import Staged
 from restante.pipeline.steps import Step
 from restante.pipeline.tables import BUILDS, TABLES
@@ -93,14 +94,17 @@ def _due(run: Run, each: Build, only: Days | None, coming: Mapping[str, Collecti
 def _made(
     run: Run, each: Build, only: Days | None, days: Sequence[date], first: Sequence[Future[Built]], room: _Room
 ) -> Built:
-    """Build a table, when those that it is made of have been."""
+    """Build a table, when those that it is made of have been; in a thread of the pool."""
     if [made.result() for made in first]:
         days = _due(run, each, only, {})
     rows = 0
     if days:
-        with run.step(each.table.name) as step:
-            rows = _build(run, each, days, step, room, up_to_date=only is None)
-            step.done(f"{_counted(days)}, {rows:,} rows")
+        try:
+            with run.step(each.table.name) as step:
+                rows = _build(run, each, days, step, room, up_to_date=only is None)
+                step.done(f"{_counted(days)}, {rows:,} rows")
+        finally:
+            disconnect(run.spark())
     return Built(each.table.name, days, rows)
 
 

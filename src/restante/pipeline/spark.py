@@ -6,6 +6,7 @@ outside this module touches a SparkContext, since Connect has none.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -214,6 +215,22 @@ def local(spark: SparkSession) -> bool:
     """Tell whether its workers are this process's own children, with our modules."""
     context = getattr(spark, "_sc", None)  # none on Connect
     return context is not None and bool(re.fullmatch(r"local(\[.*\])?", context.master))
+
+
+def disconnect(spark: SparkSession) -> None:
+    """Close this thread's connection to Java, if it has one. What the thread asks for next opens another one.
+
+    Where a thread ends without it, Py4J leaves the socket, and a thread of Java, to Python's garbage collector.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:  # Connect
+        return
+    client = context._gateway._gateway_client
+    connection = client.get_thread_connection()
+    if connection is not None:
+        with contextlib.suppress(ValueError):  # it is in use, and not put back yet
+            client.deque.remove(connection)
+        connection.close()
 
 
 def counter(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
