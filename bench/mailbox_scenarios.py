@@ -16,6 +16,7 @@ import msgspec
 import words
 from figures import OPERATIONS, Results
 from mailbox_caller import Caller
+from mailbox_costly import delivery_beside, longest_hold
 from mailbox_flood import delivery_under_flood
 from mailbox_load import Load, Window, percentile
 from mailbox_prefill import fill_reference, filled_restante
@@ -36,6 +37,7 @@ LIGHT_LOAD: dict[Kind, float] = {"restante": 50, "reference": 4}  # sessions a s
 RESTART_SECONDS = 60.0
 PROBE_SECONDS = 60.0
 PRUNE_ROUNDS = 3
+COSTLY_ROUNDS = 3
 
 
 @dataclass
@@ -290,6 +292,24 @@ async def flood(run: Run) -> None:
             await server.stop()
 
 
+async def costly(run: Run) -> None:
+    """Texts that are dear to decode: one alone, and twenty connections that send nothing else beside a pair."""
+    for nth in range(min(run.rounds, COSTLY_ROUNDS)):
+        for kind in run.order(nth):
+            server = await run.bench.start(kind, run.bench.folder())
+            try:
+                form, hold = await longest_hold(server.port)
+                seconds = await delivery_beside(server.port, run.seconds)
+            except (TimeoutError, BadWireError) as error:
+                run.results.failures.append(f"{kind}: beside costly texts, messages did not come: {error!r}")
+            else:
+                run.tell(f"  {kind}: longest wait behind {form}: {hold * 1e3:.1f} ms")
+                run.results.add("costly_hold", kind, hold * 1e3)
+                run.results.add("costly_p50", kind, percentile(seconds, 0.5) * 1e3)
+                run.results.add("costly_p99", kind, percentile(seconds, 0.99) * 1e3)
+            await server.stop()
+
+
 SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "sessions": sessions,
     "fsync": fsync,
@@ -300,4 +320,5 @@ SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "restart": restart,
     "prune": prune,
     "flood": flood,
+    "costly": costly,
 }

@@ -30,12 +30,14 @@ def _pad(size: int) -> int:
 
 
 def frame(payload: bytes, opcode: int = _TEXT) -> bytes:
-    """One masked frame of less than 64 KiB."""
+    """One masked frame."""
     size = len(payload)
     masked = (int.from_bytes(payload, "little") ^ _pad(size)).to_bytes(size, "little")
     if size < 126:
         return bytes((opcode, 0x80 | size)) + _MASK + masked
-    return bytes((opcode, 0x80 | 126, size >> 8, size & 255)) + _MASK + masked
+    if size < 1 << 16:
+        return bytes((opcode, 0x80 | 126)) + size.to_bytes(2, "big") + _MASK + masked
+    return bytes((opcode, 0x80 | 127)) + size.to_bytes(8, "big") + _MASK + masked
 
 
 @functools.cache

@@ -1,0 +1,157 @@
+"""What texts that are cheap to send and dear to decode cost others: each of 2 MiB, in every form known to be dear.
+
+python bench/mailbox_costly.py PORT CONNECTIONS    sends them until it is ended
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import words
+from mailbox_caller import Caller
+from mailbox_flood import LAST_SECONDS, Listener
+from mailbox_stall import Pinger
+from wire import BadWireError, frame
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SIZE = 2 * 1024 * 1024 - 1000
+"""Below the limit of a message, so that it is read."""
+CONNECTIONS = 20
+ADD_EVERY = 0.005
+REST = 0.3
+ROUNDS = 3
+
+# A beginning, what is repeated until the text is long enough (%d: a number), an end.
+FORMS = {
+    "add, of escapes": ('{"type":"add","phase":"1","body":"', '\\"', '"}'),
+    "add, of lists": ('{"type":"add","phase":"1","body":[', "[],", "0]}"),
+    "add, of ids": ('{"type":"add","phase":"1","body":0,', '"id":0,', '"a":0}'),
+    "add, of keys": ('{"type":"add","phase":"1","body":0,', '"":0,', '"a":0}'),
+    "no type, of keys": ("{", '"%d":0,', '"a":0}'),
+    "type, of lists": ('{"type":[', "[],", "0]}"),
+    "type, of escapes": ('{"type":"', '\\"', '"}'),
+    "bind, of lists": ('{"type":"bind","appid":"a","side":"b","client_version":[', "[],", "0]}"),
+    "bind, of keys": ('{"type":"bind","appid":"a","side":"b","client_version":{', '"%d":{},', '"a":0}}'),
+    "submit, of lists": ('{"type":"submit-permissions","method":"hashcash","stamp":[', "[],", "0]}"),
+    "claim, of digits": ('{"type":"claim","nameplate":"', "1", '"}'),
+    "ping, of lists": ('{"type":"ping","ping":[', "[],", "0]}"),
+}
+
+
+def text(form: str) -> bytes:
+    begin, middle, end = FORMS[form]
+    if "%d" in middle:
+        parts, size, numbers = [begin], len(begin), itertools.count()
+        while size < SIZE:
+            parts.append(middle % next(numbers))
+            size += len(parts[-1])
+        return "".join([*parts, end]).encode()
+    return (begin + middle * (SIZE // len(middle)) + end).encode()
+
+
+class Sender(Caller):
+    """Sends, and takes no interest in the answers."""
+
+    def received(self, payload: bytes, now: float) -> None:
+        if self._answer is not None and not self._answer.done():
+            super().received(payload, now)
+
+    async def drained(self) -> None:
+        while not self.over and self.transport is not None and self.transport.get_write_buffer_size():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+
+
+async def send_for_ever(port: int, frames: list[bytes], first: int) -> None:
+    """Send one text after the other, each over a connection that has said nothing else: it may be closed for it."""
+    for each in itertools.cycle(frames[first:] + frames[:first]):
+        sender = Sender(port)
+        with contextlib.suppress(BadWireError, TimeoutError):
+            await sender.greet()
+            sender.write(each)
+            await sender.drained()
+            await asyncio.sleep(0.05)
+        sender.end()
+
+
+async def main(port: int, connections: int) -> None:
+    frames = [frame(text(form)) for form in FORMS]
+    print("ready", flush=True)
+    async with asyncio.TaskGroup() as group:
+        for number in range(connections):
+            group.create_task(send_for_ever(port, frames, number % len(frames)))
+
+
+@contextlib.asynccontextmanager
+async def senders(port: int) -> AsyncIterator[None]:
+    """Have them sent by another process: this one's loop must not be held by its own texts."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(Path(__file__)), str(port), str(CONNECTIONS), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    await asyncio.sleep(1)
+    try:
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def delivery_beside(port: int, seconds: float) -> list[float]:
+    """Give the seconds from add to delivery of a pair, while twenty others send such texts."""
+    speaker, listener = Caller(port), Listener(port)
+    for each in (speaker, listener):
+        await each.greet()
+        await each.bind()
+        await each.call(words.Ack, "open", mailbox="the pair's")
+    async with senders(port):
+        sent: dict[str, float] = {}
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            phase = str(len(sent))
+            sent[phase] = time.perf_counter()
+            speaker.write(frame(words.command("add", id="0", phase=phase, body="00" * 300)))
+            await asyncio.sleep(ADD_EVERY)
+    async with asyncio.timeout(LAST_SECONDS):
+        while len(listener.came) < len(sent):  # noqa: ASYNC110 - looked at, not waited for by anybody else
+            await asyncio.sleep(0.01)
+    for each in (speaker, listener):
+        each.end()
+    return [listener.came[phase] - when for phase, when in sent.items()]
+
+
+async def longest_hold(port: int) -> tuple[str, float]:
+    """Give the form whose single message makes another client's ping wait longest, and for how long.
+
+    The least of some rounds: what else the machine does makes it longer, never shorter.
+    """
+    pinger = Pinger(port)
+    await pinger.greet()
+    await pinger.longest(0.5)
+    holds: dict[str, float] = {}
+    for form in FORMS:
+        sent, seconds = frame(text(form)), []
+        for _ in range(ROUNDS):
+            sender = Sender(port)
+            await sender.greet()
+            ping = asyncio.create_task(pinger.longest(REST))
+            await asyncio.sleep(REST / 3)
+            sender.write(sent)
+            seconds.append(await ping)
+            sender.end()
+        holds[form] = min(seconds)
+    pinger.end()
+    worst = max(holds, key=lambda form: holds[form])
+    return worst, holds[worst]
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
