@@ -148,7 +148,7 @@ class Account:
         return 0.0
 
     def claim(self, app_id: str, name: str, now: float, limits: Limits) -> float:
-        """Take note of a claim, or of an allocation, whose name is "" still.
+        """Charge a claim of a nameplate that it does not know, or an allocation, whose name is "" still.
 
         Gives the seconds that it must wait; 0: it may go on.
         """
@@ -160,8 +160,6 @@ class Account:
             return self._claims.wait(now, rate, limits.address_claims_at_once - 1)
         self._claims.take(now, rate, 1)
         self.strain(now, 1.0)
-        if name:
-            self.knows(app_id, name)
         return 0.0
 
     def knows(self, app_id: str, name: str) -> None:

@@ -51,11 +51,16 @@ class Books:
         if type(command) is not session.Claim and type(command) is not session.Allocate:
             return None
         name = command.nameplate if isinstance(command, session.Claim) else ""
-        known = name in view.app(command.app_id).nameplates
-        if limits.address_nameplates and account.nameplates >= limits.address_nameplates and not known:
-            return TOO_MANY_NAMEPLATES, f"{limits.address_nameplates} may live at a time: close some"
         wait = account.claim(command.app_id, name, now.service, limits)
-        return (TOO_MANY_CLAIMS, f"try again in {math.ceil(wait)} s") if wait else None
+        if wait:
+            return TOO_MANY_CLAIMS, f"try again in {math.ceil(wait)} s"
+        # Charged before it is looked at, because the answer tells whether the nameplate lives.
+        lives = name in view.app(command.app_id).nameplates
+        if limits.address_nameplates and account.nameplates >= limits.address_nameplates and not lives:
+            return TOO_MANY_NAMEPLATES, f"{limits.address_nameplates} may live at a time: close some"
+        if name:
+            account.knows(command.app_id, name)
+        return None
 
     def made(self, account: Account, app_id: str, decision: Decision) -> None:
         """Enter what a command of this address has made."""

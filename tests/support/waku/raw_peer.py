@@ -144,14 +144,14 @@ class RawPeer:
     async def confirmed(self, packet: bytes) -> Response:
         """Wait until a packet is confirmed, both ways; relayed ones may come before and stay in `inbox`."""
         kept = []
-        while (heard := await self.hear())[0] != wire.BATCH_ACK:
+        while (heard := await self.hear())[0] != wire.MESSAGE_RESPONSE:
             kept.append(heard)
-        assert wire.read_ack(heard[1]) == packet
-        code, body = await self.hear()
-        assert code == wire.MESSAGE_RESPONSE
-        self.inbox = kept + self.inbox
-        response = wire.read_response(body)
+        response = wire.read_response(heard[1])
         assert response.packet == packet
+        code, body = await self.hear()
+        assert code == wire.BATCH_ACK
+        assert wire.read_ack(body) == packet
+        self.inbox = kept + self.inbox
         return response
 
     async def post(self, *envelopes: Envelope) -> Response:

@@ -159,8 +159,8 @@ class JoinedCores:
             self.inboxes[name].append((wire.MESSAGES, wire.write_envelopes(part)))
 
     def _confirm(self, name: str, response: Response) -> None:
-        self.inboxes[name].append((wire.BATCH_ACK, wire.write_ack(response.packet)))
         self.inboxes[name].append((wire.MESSAGE_RESPONSE, wire.write_response(response)))
+        self.inboxes[name].append((wire.BATCH_ACK, wire.write_ack(response.packet)))
 
 
 class LiveNode:

@@ -43,7 +43,7 @@ async def codes(*peers: RawPeer) -> list[list[int]]:
     return told
 
 
-CONFIRMED = [wire.BATCH_ACK, wire.MESSAGE_RESPONSE]
+CONFIRMED = [wire.MESSAGE_RESPONSE, wire.BATCH_ACK]
 
 
 async def told_while_held(data: Path, node_type: type[Node]) -> list[list[int]]:
