@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from restante.config import SERVE, Serve, address, settle
+from restante.config import SERVE, Part, Serve, address, settle
 from restante.errors import Misuse
+from restante.waku.config import WAKU
 
 
 @pytest.fixture
@@ -39,6 +40,28 @@ def test_the_environment_is_text_and_is_read_as_what_is_wanted() -> None:
     environment = {"RESTANTE_PRUNE_EVERY": "10", "RESTANTE_NO_LIST": "true", "RESTANTE_BLUR_USAGE": "3600"}
     settings, _ = settle(SERVE, {}, environment, None)
     assert (settings.prune_every, settings.no_list, settings.blur_usage) == (10.0, True, 3600)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "todo"),
+    [
+        (SERVE, "RESTANTE_MOTDD", "RESTANTE_MOTD may be meant"),
+        (SERVE, "RESTANTE_LIMIT_CONNECTION", "RESTANTE_LIMIT_CONNECTIONS may be meant"),
+        (SERVE, "RESTANTE_XYZ", "unset it"),
+        (WAKU, "RESTANTE_WAKU_TOPIC", "RESTANTE_WAKU_TOPICS may be meant"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_misuse(part: Part[Any], name: str, todo: str) -> None:
+    with pytest.raises(Misuse) as told:
+        settle(part, {}, {name: "x"}, None)
+    assert str(told.value) == f"{name} in the environment is no setting: {todo}"
+
+
+def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
+    others = {"RESTANTE_WAKU_MIN_POW", "RESTANTE_WAKU_PASSWORD", "RESTANTE_LAKE", "RESTANTED", "HOME"}
+    services = {"RESTANTE_SERVICE_HOST", "RESTANTE_SERVICE_PORT_WS", "RESTANTE_PORT", "RESTANTE_PORT_4000_TCP_ADDR"}
+    assert settle(SERVE, {}, dict.fromkeys(others | services, "x"), None)[0] == Serve()
+    settle(WAKU, {}, {"RESTANTE_MOTDD": "x", "RESTANTE_WAKU_PASSWORD": "x", "RESTANTE_WAKU_SERVICE_HOST": "x"}, None)
 
 
 def test_defaults_are_those_of_the_struct() -> None:

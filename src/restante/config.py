@@ -6,6 +6,8 @@ variables are read from them, and the command line and `restante config show` li
 
 from __future__ import annotations
 
+import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +52,16 @@ RELOADED: Final = frozenset({"motd", "signal_error", "permission", "permission_b
 
 
 PREFIX: Final = "RESTANTE_"
+
+PREFIXES: Final = (PREFIX, f"{PREFIX}WAKU_")
+"""Of each part's variables; another part's, which is longer, is none of ours."""
+
+NO_SETTINGS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WAKU_PASSWORD"})
+"""Variables that commands read, which are no settings of a part."""
+
+KUBERNETES: Final = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?")
+"""What Kubernetes adds to the name of a service, RESTANTE perhaps, to name variables of its own
+(kubernetes.io/docs/concepts/services-networking/service, "Environment variables")."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -116,6 +128,19 @@ class Part(Generic[S]):
                 )
             yield name, value
 
+    def check_variables(self, environment: Mapping[str, str]) -> None:
+        """Refuse a variable that is no setting: it is a mistake in a name, and would have no effect."""
+        known = {option.variable.removeprefix(self.prefix) for option in self.options()}
+        others = tuple(each for each in PREFIXES if len(each) > len(self.prefix))
+        for name in environment:
+            if not name.startswith(self.prefix) or name.startswith(others) or name in NO_SETTINGS:
+                continue
+            own = name.removeprefix(self.prefix)
+            if own not in known and KUBERNETES.fullmatch(own) is None:
+                like = difflib.get_close_matches(own, known, 1)
+                todo = f"{self.prefix}{like[0]} may be meant" if like else "unset it"
+                raise Misuse(f"{name} in the environment is no setting: {todo}")
+
     def read_file(self, path: Path) -> dict[str, dict[str, Any]]:
         """Read our table of a TOML file, and the table of limits in it; the latter as `limits`."""
         try:
@@ -151,6 +176,7 @@ def settle(
 
     Raises Misuse for an unknown key, a value of a wrong type and a file that cannot be read.
     """
+    part.check_variables(environment)
     named = environment.get(f"{PREFIX}CONFIG")
     path = file or (Path(named) if named else None)
     tables = part.read_file(path) if path else {}

@@ -365,8 +365,8 @@ class Node:
         self.counts["packets that were no good"] += 1
 
     def _confirm(self, link: Link, response: wire.Response) -> None:
-        # In this order, as status-go does (waku/v1/peer.go, sendConfirmation): it tells its user what it hears first of
-        # an envelope, and the ack alone would mean that all were taken.
+        # In this order, as status-go does (waku/v1/peer.go, sendConfirmation): it tells its user what it hears first
+        # of an envelope, and the ack alone would mean that all were taken.
         link.send(wire.MESSAGE_RESPONSE, wire.write_response(response))
         link.send(wire.BATCH_ACK, wire.write_ack(response.packet))
 
