@@ -41,9 +41,12 @@ that it is only closed, with 1009, before its payload is read."""
 RECEIVE_BUFFER: Final = 64 * 1024
 """Bytes that the kernel holds for a connection that is left unread (it doubles this), and that one read can bring."""
 
-PING_EVERY: Final = 60
+PING_EVERY: Final = 25
+"""Seconds. nginx and others cut what is silent for 60 (proxy_read_timeout), so that the reference's pings, every 60 s,
+come too late (server_websocket.py:392, 0.8.0); some NATs and load balancers do after 30."""
+
 DROP_AFTER: Final = 600
-"""Seconds: as the reference (server_websocket.py:392, 0.8.0), so that NAT bindings live and the dead are noticed."""
+"""Seconds in which a connection says nothing and answers no ping, before it is taken for dead: as the reference."""
 
 DRAIN: Final = 5.0
 """Seconds to wait for what was said to reach the clients."""
@@ -144,7 +147,7 @@ class Server:
         self.second = 0
         """Counts `tick`s: all the time that keep-alive needs."""
         self.buckets: list[set[Socket]] = [set() for _ in range(PING_EVERY)]
-        """All sockets, by the second of the minute in which they are pinged."""
+        """All sockets, by the second of `PING_EVERY` in which they are pinged."""
         self.parting = PARTING_SECONDS
         self.here: set[Socket] = set()
         """Those that were let in."""
