@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from msgspec.structs import replace
 
 from restante.errors import Misuse
@@ -390,10 +391,12 @@ async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
 
     first, second = await house.enter(), await house.enter()
     monkeypatch.setattr("restante.mailbox.desk.decide", broken)
-    first.say(type="ping", ping=1)
-    assert (await first.hear())["type"] == "ack"
-    assert (await first.hear())["error"] == "internal error"
-    assert await first.closed() == 1011
+    with structlog.testing.capture_logs() as logs:
+        first.say(type="ping", ping=1)
+        assert (await first.hear())["type"] == "ack"
+        assert (await first.hear())["error"] == "internal error"
+        assert await first.closed() == 1011
+    assert [each["event"] for each in logs] == ["a command failed; its connection is closed"]
     monkeypatch.undo()
     second.say(type="ping", ping=1)
     assert (await second.hear())["type"] == "ack"

@@ -99,12 +99,13 @@ def _made(
         days = _due(run, each, only, {})
     rows = 0
     if days:
+        spark = run.spark()
         try:
             with run.step(each.table.name) as step:
                 rows = _build(run, each, days, step, room, up_to_date=only is None)
                 step.done(f"{_counted(days)}, {rows:,} rows")
         finally:
-            disconnect(run.spark())
+            disconnect(spark)
     return Built(each.table.name, days, rows)
 
 
