@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox.model import Mailbox, MailboxSide, Nameplate, NameplateSide
+from restante.mailbox.model import Mailbox, MailboxSide, Nameplate, NameplateGone, NameplateSide
 from restante.mailbox.state import App, State
 from support.effort import examples
 
@@ -40,6 +41,21 @@ def picture(state: State) -> Any:
         return boxes, plates, app.taken, app.allocated, app.listing()
 
     return {key: of(app) for key, app in state.apps.items()}, state.next_key, state.stored
+
+
+@given(st.lists(st.text(min_size=1) | st.sampled_from(['1","2', '","', '"', "\\", ","]), unique=True) | st.lists(names, unique=True), st.data())
+@examples(60)
+def test_a_listing_has_the_names_that_live_in_order_whatever_they_are(names: list[str], data: st.DataObject) -> None:
+    state = State()
+    state.put_mailbox(Mailbox(1, "app", "m", True, 2.5, [], crowded=False))
+    plates = [Nameplate(key, "app", name, "m", []) for key, name in enumerate(names, 2)]
+    for plate in plates:
+        state.put_nameplate(plate)
+    gone = data.draw(st.lists(st.sampled_from(plates), unique_by=id) if plates else st.just([]))
+    for plate in gone:
+        state.fold(NameplateGone(plate))
+    left = sorted(plate.name for plate in plates if plate not in gone)
+    assert json.loads(state.apps["app"].listing()) == [{"id": name} for name in left]
 
 
 @given(rows())

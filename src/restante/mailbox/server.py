@@ -42,8 +42,8 @@ RECEIVE_BUFFER: Final = 64 * 1024
 """Bytes that the kernel holds for a connection that is left unread (it doubles this), and that one read can bring."""
 
 PING_EVERY: Final = 25
-"""Seconds. nginx and others cut what is silent for 60 (proxy_read_timeout), so that the reference's pings, every 60 s,
-come too late (server_websocket.py:392, 0.8.0); some NATs and load balancers do after 30."""
+"""Seconds. nginx and others cut what is silent for 60 (proxy_read_timeout): the reference's pings, every 60, come too
+late (server_websocket.py:392, 0.8.0). Some NATs and load balancers cut after 30."""
 
 DROP_AFTER: Final = 600
 """Seconds in which a connection says nothing and answers no ping, before it is taken for dead: as the reference."""

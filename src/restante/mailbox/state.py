@@ -6,6 +6,7 @@ never stored, the desk reports it (`arrive`, `leave`, `answered`).
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -23,7 +24,7 @@ MESSAGE: Final = 200
 class App:
     """One application's part of the world; no app can see another's."""
 
-    __slots__ = ("_listing", "allocated", "answered", "app_id", "here", "mailboxes", "nameplates", "taken")
+    __slots__ = ("_listing", "_sorted", "allocated", "answered", "app_id", "here", "mailboxes", "nameplates", "taken")
 
     def __init__(self, app_id: str) -> None:
         self.app_id = app_id
@@ -37,12 +38,18 @@ class App:
         """Live connections, by side."""
         self.answered: dict[str, object] = {}
         """The live connection that was told of an allocation, by nameplate."""
+        self._sorted: list[str] = []
+        """The names of its nameplates; kept in order, because to sort 50,000 takes 10 ms."""
         self._listing: bytes | None = None
 
     def listing(self) -> bytes:
         """Give the `nameplates` of a list response as JSON, sorted as strings; kept until one comes or goes."""
         if self._listing is None:
-            self._listing = msgspec.json.encode([{"id": name} for name in sorted(self.nameplates)])
+            names = self._sorted
+            if "".join(names).isdigit():  # as all are that were claimed here; those that were imported may not be
+                self._listing = ('[{"id":"' + '"},{"id":"'.join(names) + '"}]').encode()
+            else:
+                self._listing = msgspec.json.encode([{"id": name} for name in names])
         return self._listing
 
     def put_nameplates(self, nameplates: Sequence[Nameplate]) -> None:
@@ -57,6 +64,7 @@ class App:
             for row in nameplate.sides:
                 if row.allocated:
                     self.allocated.setdefault(row.side, []).append(nameplate.name)
+        self._sorted = sorted(self.nameplates)
         self._listing = None
 
     def idle(self) -> bool:
@@ -201,6 +209,7 @@ class State:
         app = self.apps.get(nameplate.app_id) or self._make_app(nameplate.app_id)
         app.nameplates[name] = nameplate
         app.mailboxes[nameplate.mailbox_id].nameplate = name
+        bisect.insort(app._sorted, name)
         app._listing = None
         if name[0] != "0":
             app.taken[len(name)] = app.taken.get(len(name), 0) + 1
@@ -215,6 +224,7 @@ class State:
         app = self.apps[nameplate.app_id]
         del app.nameplates[nameplate.name]
         app.answered.pop(nameplate.name, None)
+        del app._sorted[bisect.bisect_left(app._sorted, nameplate.name)]
         app._listing = None
         if nameplate.name[0] != "0":
             app.taken[len(nameplate.name)] -= 1
