@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -196,7 +197,7 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
         here.wait_for_port()
         for command in commands:
             here.run(command)
-    assert (tmp_path / "post-copy.sqlite").exists()
+    assert stat.S_IMODE((tmp_path / "post-copy.sqlite").stat().st_mode) == 0o600
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
     assert (tmp_path / "usage-copy.sqlite").exists()
 

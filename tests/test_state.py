@@ -43,7 +43,11 @@ def picture(state: State) -> Any:
     return {key: of(app) for key, app in state.apps.items()}, state.next_key, state.stored
 
 
-@given(st.lists(st.text(min_size=1) | st.sampled_from(['1","2', '","', '"', "\\", ","]), unique=True) | st.lists(names, unique=True), st.data())
+@given(
+    st.lists(st.text(min_size=1) | st.sampled_from(['1","2', '","', '"', "\\", ","]), unique=True)
+    | st.lists(names, unique=True),
+    st.data(),
+)
 @examples(60)
 def test_a_listing_has_the_names_that_live_in_order_whatever_they_are(names: list[str], data: st.DataObject) -> None:
     state = State()
