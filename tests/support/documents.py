@@ -19,7 +19,10 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
         "pipeline": "test_docs.py",
     },
     "docs/guide.md": dict.fromkeys(("serve", "post", "request", "follow"), "test_docs.py"),
-    "docs/operations.md": dict.fromkeys(("serve", "backup", "results", "import", "export"), "test_docs.py"),
+    "docs/operations.md": {
+        **dict.fromkeys(("serve", "backup", "results", "import", "export"), "test_docs.py"),
+        "nginx": "interop/test_nginx.py",
+    },
     "docs/operations-waku.md": dict.fromkeys(
         ("serve", "post", "vacuum", "check", "backup", "export", "import"), "test_docs.py"
     ),
@@ -28,7 +31,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Document → block → the test file that executes it."""
 
-_BLOCK: Final = re.compile(r"^```(sh|python|sql)\b ?(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+_BLOCK: Final = re.compile(r"^```(sh|python|sql|nginx)\b ?(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 
 
 class Document:
