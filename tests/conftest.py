@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -17,7 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("restante")
     group.addoption("--thorough", action="store_true", help="more rounds, examples, cases")
     group.addoption("--effort", type=int, metavar="N", help="N times as many examples of hypothesis")
-    group.addoption("--seed", type=int, metavar="N", help="repeat the --thorough run that printed this seed")
+    group.addoption("--seed", type=int, metavar="N", help="repeat the run that printed this seed")
 
 
 @pytest.hookimpl(tryfirst=True)  # hypothesis reads its seed in this hook, too
@@ -32,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
         option.seed = random.SystemRandom().randrange(1 << 32)
     if option.seed is not None:
         option.hypothesis_seed = option.seed
-    effort.configure(thorough=option.thorough, effort=option.effort)
+    effort.configure(thorough=option.thorough, effort=option.effort, seed=option.seed)
 
 
 def pytest_configure_node(node: Any) -> None:
@@ -105,9 +106,12 @@ def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
 
 @pytest.hookimpl(trylast=True)  # after pytest-cov's own lines
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the seed again, below the failures and also with -q; and the branch coverage (--thorough)."""
+    """Print the seed again, below the failures and also with -q; and the coverage (--thorough)."""
     if seed := _seed(config):
         terminalreporter.line(seed)
     measured = config.pluginmanager.get_plugin("_cov")
     if measured is not None and getattr(measured, "cov_total", None) is not None:
-        terminalreporter.line(f"branch coverage of the tests' own processes: {measured.cov_total:.1f} %")
+        rates = ET.parse(measured.options.cov_report["xml"]).getroot().attrib
+        branches, lines = (100 * float(rates[each]) for each in ("branch-rate", "line-rate"))
+        figures = f"{branches:.1f} % of branches, {lines:.1f} % of lines"
+        terminalreporter.line(f"covered in the tests' own processes: {figures}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -134,7 +135,20 @@ def test_every_block_of_commands_is_executed_by_a_test_that_names_it(path: str) 
     executed = EXECUTED.get(path, {})
     assert set(Document(path).blocks) == set(executed)
     for name, test in executed.items():
-        assert f'"{name}"' in (ROOT / "tests" / test).read_text(), f"{test} does not execute {name} of {path}"
+        assert name in named_beside(path, ROOT / "tests" / test), f"{test} does not execute {name} of {path}"
+
+
+def named_beside(path: str, file: Path) -> set[str]:
+    """Give the texts in those functions of a file that use a document, by its path or by a constant that has it."""
+    found, constants = set[str](), set[str]()
+    for part in ast.parse(file.read_text()).body:
+        inside = list(ast.walk(part))
+        texts = {each.value for each in inside if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+        if isinstance(part, ast.Assign) and path in texts:
+            constants |= {each.id for each in inside if isinstance(each, ast.Name)}
+        elif path in texts or constants & {each.id for each in inside if isinstance(each, ast.Name)}:
+            found |= texts
+    return found
 
 
 def test_the_transfer_of_the_readme(clone: Path) -> None:

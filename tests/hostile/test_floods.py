@@ -55,7 +55,7 @@ STREAMS: Final[dict[str, bytes]] = {
 }
 """What is said again and again, by somebody who is bound and has a mailbox open."""
 
-QUICK: Final = ("pings", "adds", "long unknown types", "frames of ping", "empty fragments")
+QUICK: Final = ("pings", "adds", "long adds", "long unknown types", "frames of ping", "empty fragments")
 """Each way through the server once: read, stored and fanned out, refused, answered by the transport, not answered."""
 
 

@@ -234,7 +234,7 @@ def test_no_text_costs_much_more_than_a_plain_message_of_its_size(size: int) -> 
 
 
 @pytest.mark.parametrize("kind", [*KEYS, "submit-permissions", "unknown"])
-def test_only_add_may_be_long(kind: str) -> None:
+def test_only_what_hands_on_json_may_be_long(kind: str) -> None:
     long = {"type": kind, "id": 5, "more": "x" * messages.SHORT, **dict.fromkeys(KEYS.get(kind, ()), "1")}
     message = messages.parse(json.dumps(long))
     assert json.loads(bytes(message.id)) == 5
@@ -242,10 +242,16 @@ def test_only_add_may_be_long(kind: str) -> None:
         assert isinstance(message, messages.Add)
         assert (bytes(message.phase), bytes(message.body)) == (b'"1"', b'"1"')
         return
+    if kind == "ping":
+        assert isinstance(message, messages.Ping)
+        assert bytes(message.ping) == b'"1"'
+        return
     assert isinstance(message, Malformed)
     said = {"bind": session.FRESH, "release": BUSY, "close": BUSY}.get(kind, Session(app_id="x", side="a"))
     words = (
-        "unknown type" if kind == "unknown" else f"{kind}: only 'add' may have more than {messages.SHORT} characters"
+        "unknown type"
+        if kind == "unknown"
+        else f"{kind}: only 'add' and 'ping' may have more than {messages.SHORT} characters"
     )
     assert session.step(said, message) == words
 

@@ -21,7 +21,6 @@ from pipeline.conftest import INTERPRETED, SETTINGS
 from restante.pipeline.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import view
-from support.effort import some
 from support.pipeline.runs import ENVIRONMENT, LakeWorld, environment
 from support.pipeline.servers import T0, current, mailbox, nameplate, ours
 
@@ -155,7 +154,7 @@ def test_ingest_killed_while_spark_writes_leaves_nothing_that_counts(
 STOPPED: Final = "restante: stopped; what is committed stays, the rest is done when this is run again"
 
 
-@pytest.mark.parametrize("name", some(["SIGINT", "SIGTERM"], "SIGINT"))
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_who_stops_a_run_is_told_in_one_sentence_and_nothing_is_left_of_copies(
     mortal: Mortal, tmp_path: Path, name: str
 ) -> None:

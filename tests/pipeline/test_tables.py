@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
@@ -50,6 +51,8 @@ NAMED = ["outcomes", "durations", "versions"]
 DAYS = (DAY.date(), DAY.date() - timedelta(2))
 LEFT_OUT = DAY.date() - timedelta(1)
 """A day that is not asked for where days are built apart from others."""
+
+GENERATED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
 
 Inputs = Mapping[str, Sequence[Values]]
 
@@ -178,16 +181,10 @@ def _spread(
         "spark.sql.shuffle.partitions": str(split.parts),
         "spark.sql.adaptive.coalescePartitions.enabled": "false",
     }
-    before = {setting: str(spark.conf.get(setting)) for setting in settings}
     days = {of(name, row) for case in whole(name) for row in expected(name, case)} - {LEFT_OUT}
-    try:
-        for setting, value in settings.items():
-            spark.conf.set(setting, value)
+    with configured(spark, settings):
         together = build.written(frames, sorted(days)).withColumn("task", f.spark_partition_id())
         found = collected(together)
-    finally:
-        for setting, value in before.items():
-            spark.conf.set(setting, value)
     columns = [column.name for column in build.table.columns]
     folders = [columns.index(column) for column in build.table.partitions]
     tasks: dict[Values, set[int]] = {}
@@ -199,6 +196,19 @@ def _spread(
     return made, tasks
 
 
+@contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Have other settings for a while."""
+    before = {setting: str(spark.conf.get(setting)) for setting in settings}
+    try:
+        for setting, value in settings.items():
+            spark.conf.set(setting, value)
+        yield
+    finally:
+        for setting, value in before.items():
+            spark.conf.set(setting, value)
+
+
 @pytest.mark.parametrize(
     "case",
     [case for case in FOLDERS if not is_empty(case)],
@@ -206,6 +216,13 @@ def _spread(
 )
 def test_a_case_gives_the_rows_that_it_expects(made: Callable[[str, Split], Found], case: Path) -> None:
     assert made(case.parent.name, IN_ORDER).cases[case.name] == expected(case.parent.name, case.name)
+
+
+@pytest.mark.parametrize("name", ["outcomes", "coverage"])
+def test_spark_s_generated_code_gives_the_same_rows(spark: SparkSession, name: str) -> None:
+    """A quick run interprets all other queries (conftest.py); a thorough one has code generated for all."""
+    with configured(spark, GENERATED):
+        assert built(spark, name, week()) == expected(name, "a busy week")
 
 
 @pytest.mark.parametrize("name", [case.parent.name for case in FOLDERS if is_empty(case)])

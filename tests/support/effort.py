@@ -20,12 +20,13 @@ THOROUGH_EFFORT: Final = 4
 
 T = TypeVar("T")
 
-_chosen: dict[str, int] = {"thorough": 0, "effort": 1}
+_chosen: dict[str, int] = {"thorough": 0, "effort": 1, "random": 0}
 
 
-def configure(*, thorough: bool, effort: int | None) -> None:
-    """Choose how much this run looks at."""
+def configure(*, thorough: bool, effort: int | None, seed: int | None) -> None:
+    """Choose how much this run looks at, and whether its examples follow from a seed."""
     _chosen["thorough"] = thorough
+    _chosen["random"] = seed is not None
     _chosen["effort"] = effort or (THOROUGH_EFFORT if thorough else 1)
     settings.register_profile("restante", examples(100))
     settings.load_profile("restante")
@@ -48,7 +49,7 @@ def examples(number: int, steps: int = 50) -> settings:
     return settings(
         max_examples=number * _chosen["effort"],
         stateful_step_count=steps,
-        derandomize=not is_thorough(),
+        derandomize=not _chosen["random"],
         database=None,
         deadline=None,
         print_blob=True,

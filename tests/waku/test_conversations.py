@@ -6,13 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from support.effort import rounds
+from support.effort import is_thorough
 from support.rows import every
 from support.waku.conversation import WakuReplay, WakuScript, read_scripts
 from support.waku.worlds import JoinedCores, live_node
 
 SCRIPTS = read_scripts()
-IN_PIECES = [script for script in SCRIPTS if not any(" & " in line for _, line in script.lines)]
+LINKS = (
+    "first_status_is_no_good",
+    "greet",
+    "large_packet",
+    "long_ttl",
+    "relay_by_topic",
+    "second_status",
+    "what_lives",
+)
+"""What a link can be told and tell: a greeting that is good and one that is not, packets of all sizes, refusals."""
+
+IN_PIECES = [
+    script
+    for script in SCRIPTS
+    if not any(" & " in line for _, line in script.lines) and (is_thorough() or script.name in LINKS)
+]
 WITHOUT_SOCKETS = [script for script in SCRIPTS if not script.needs_a_socket]
 
 
@@ -27,7 +42,7 @@ async def test_over_sockets(script: WakuScript, tmp_path: Path) -> None:
         await WakuReplay(script, node).whole()
 
 
-@every("script", IN_PIECES[:: rounds(4, 1)], ids=lambda script: script.name)
+@every("script", IN_PIECES, ids=lambda script: script.name)
 async def test_over_sockets_in_pieces(script: WakuScript, tmp_path: Path) -> None:
     """Bytes that are cut anywhere are the subject of test_devp2p.py and test_rlpx.py; this is the link."""
     async with live_node(script.options, tmp_path / script.name, pieces=7) as node:

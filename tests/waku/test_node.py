@@ -564,6 +564,23 @@ async def test_who_reads_slowly_may_stay(tmp_path: Path, monkeypatch: pytest.Mon
         peer.cut()
 
 
+async def test_who_reads_again_is_not_looked_after_any_more(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        [its_link] = here.node.links
+        its_link.pause_writing()
+        first = its_link._patience
+        its_link.resume_writing()
+        its_link.pause_writing()
+        second = its_link._patience
+        assert first is not None
+        assert second is not None
+        assert (first.cancelled(), second.cancelled()) == (True, False)
+        its_link.resume_writing()
+        assert second.cancelled()
+        await peer.fence()
+
+
 async def test_a_large_packet_is_taken_in_while_others_are_served(tmp_path: Path) -> None:
     limits = Limits(address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:

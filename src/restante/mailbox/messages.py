@@ -30,7 +30,7 @@ from msgspec import UNSET, Raw, UnsetType
 from restante.errors import PeerError
 
 SHORT: Final = 64 * 1024
-"""Characters of every message but `add`, at most. Clients' have some 200."""
+"""Characters of a message, at most, but of those that hand on JSON, `add` and `ping`. Others have some 200."""
 
 # ── client to server ─────────────────────────────────────────────────────────────────────────────
 
@@ -250,8 +250,10 @@ def _parse_long(text: str) -> Received | Malformed:
     malformed = _malformed(fields)
     if malformed.kind == "add" and not malformed.missing:
         return Add(id=fields.id, phase=cast(Raw, fields.phase), body=cast(Raw, fields.body))
+    if malformed.kind == "ping" and not malformed.missing:
+        return Ping(id=fields.id, ping=cast(Raw, fields.ping))
     if malformed.kind:
-        malformed.mistyped = f"{malformed.kind}: only 'add' may have more than {SHORT} characters"
+        malformed.mistyped = f"{malformed.kind}: only 'add' and 'ping' may have more than {SHORT} characters"
     return malformed
 
 

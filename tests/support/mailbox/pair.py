@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import statistics
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -203,7 +202,6 @@ class Pair:
         self.port = port
         self.played = 0
         """Whole sessions, each checked frame by frame."""
-        self.delays: list[float] = []
         self.mailboxes: list[str] = []
         self.nameplates: list[str] = []
         self._numbers = itertools.count(1)
@@ -247,14 +245,6 @@ class Pair:
         session = self.session()
         await session.whole()
         self.played += 1
-        self.delays += session.delays
         self.nameplates.append(session.nameplate)
         self.mailboxes.append(session.mailbox)
         self._news.set()
-
-
-def figures(delays: list[float]) -> Iterator[str]:
-    """Say how long deliveries took, in milliseconds: the median, p99, the longest."""
-    ordered = sorted(delays)
-    for each in (statistics.median(ordered), ordered[len(ordered) * 99 // 100], ordered[-1]):
-        yield f"{each * 1000:.1f}"

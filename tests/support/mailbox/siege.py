@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from support.bounds import bounded
-from support.mailbox.pair import APP, Pair, figures
+from support.mailbox.pair import APP, Pair
 from support.mailbox.raw_socket import RawSocket
 from support.proc import descriptors, resident
 from support.processes import RESTANTE, Serving, serving
@@ -30,9 +30,6 @@ WARM: Final = 20
 """Sessions before anything is measured: what these took is kept for the next who come."""
 CROWD: Final = 200
 """Connections at once before anything is measured; more than the attackers of most files are."""
-
-FIGURES: Final[list[str]] = []
-"""A line for each time that the pair played beside an attack."""
 
 EVENTS: Final = {"listening", "draining", "stopped", "refused", "refused, to others"}
 """All that a server logs that serves, whoever comes."""
@@ -100,18 +97,17 @@ class Siege:
     @asynccontextmanager
     async def beside_the_pair(self, attack: str, sessions: int = 2) -> AsyncIterator[Pair]:
         """The pair plays as long as the block lasts, and so many sessions at least; it may notice nothing."""
-        self.pair.delays = []
-        before = self.pair.played
         self.pair.start()
         try:
             await self.pair.plays(1)
             yield self.pair
             await self.pair.plays(sessions)
+        except BaseException as error:
+            error.add_note(f"beside {attack}")
+            raise
         finally:
             self.everybody_goes()
             await self.pair.stop()
-        delays = " ".join(f"{each:>8}" for each in figures(self.pair.delays))
-        FIGURES.append(f"{attack:<60} {self.pair.played - before:>8} {delays} {self.resident_mib():>8.1f}")
 
     # ── what is left ─────────────────────────────────────────────────────────────────────────────
 

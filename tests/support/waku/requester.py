@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
-import statistics
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +16,7 @@ from restante.waku.envelope import Envelope
 from support.proc import descriptors, resident
 from support.waku.asking import ask
 from support.waku.raw_peer import RawPeer
-from support.waku.siege import FIGURES, MIB, NOTHING, Siege
+from support.waku.siege import NOTHING, Siege
 
 ADDRESSES: Final = [f"127.0.1.{number}" for number in range(1, 9)]
 """It asks without a pause, which one address may not for long."""
@@ -98,8 +96,3 @@ async def beside_both(siege: Siege, asking: Requester, attack: str) -> AsyncIter
             await asking.asks(2)
         finally:
             await asking.stop()
-    delays = sorted(asking.delays)
-    median, nearly_all = statistics.median(delays), delays[math.ceil(0.99 * len(delays)) - 1]
-    shown = " ".join(f"{each * 1000:>9.1f}" for each in (median, nearly_all))
-    title = f"{'  and a page of history (p99 for longest)':<60}"
-    FIGURES.append(f"{title} {len(delays):>6} {shown} {resident(siege.node.pid) / MIB:>8.1f}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -40,9 +39,6 @@ TOPIC: Final = b"pair"
 
 CROWD: Final = rounds(100, 200)
 """Peers at once, before anything is measured: what these took is kept for the next who come."""
-
-FIGURES: Final[list[str]] = []
-"""A line for each time that the pair posted beside an attack."""
 
 NOTHING: Final = Options(pow=0.0, confirmations=True, topics=frozenset())
 
@@ -173,13 +169,12 @@ class Siege:
             await self.pair.plays(1)
             yield self.pair
             await self.pair.plays(2)
+        except BaseException as error:
+            error.add_note(f"beside {attack}")
+            raise
         finally:
             await self.pair.stop()
             self.everybody_goes()
-        delays = sorted(self.pair.delays)
-        figures = (statistics.median(delays), delays[-1])
-        shown = " ".join(f"{each * 1000:>9.1f}" for each in figures)
-        FIGURES.append(f"{attack:<60} {len(delays):>6} {shown} {resident(self.node.pid) / MIB:>8.1f}")
 
     # ── what is left ─────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,75 @@
+"""The test kit: what would let every other test pass if it were broken."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from conftest import _shuffle
+from support.effort import rounds, some
+from support.rows import every
+
+
+def test_a_row_that_fails_fails_its_test_and_is_named_and_the_others_are_run() -> None:
+    seen = []
+
+    @every("number", [1, 2, 3, 4])
+    def check(number: int) -> None:
+        seen.append(number)
+        assert number % 2, f"{number} is even"
+
+    with pytest.raises(AssertionError, match="2 is even") as told:
+        check()
+    assert seen == [1, 2, 3, 4]
+    assert told.value.__notes__ == ["rows that failed: 2, 4"]
+
+
+async def test_so_it_is_with_coroutines_and_names_of_one_s_own() -> None:
+    @every(("word", "size"), [("a", 1), ("bb", 1)], ids=["one", "other"])
+    async def check(word: str, size: int) -> None:
+        assert len(word) == size
+
+    with pytest.raises(AssertionError) as told:
+        await check()
+    assert told.value.__notes__ == ["rows that failed: other"]
+
+
+def test_a_table_without_rows_is_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="tests nothing"):
+        every("row", [])
+
+
+def test_cases_that_are_not_quick_are_marked_and_none_is_lost() -> None:
+    first, second, third = some(["a", "b", "c"], "b")
+    assert second == "b"
+    assert [(each.values, [mark.name for mark in each.marks]) for each in (first, third)] == [
+        (("a",), ["thorough"]),
+        (("c",), ["thorough"]),
+    ]
+    with pytest.raises(AssertionError):
+        some(["a"])
+    with pytest.raises(AssertionError):
+        some(["a"], "b")
+
+
+def test_a_thorough_run_has_more_rounds(pytestconfig: pytest.Config) -> None:
+    assert rounds(3, 50) == (50 if pytestconfig.option.thorough else 3)
+
+
+def test_a_seed_s_order_is_repeated_and_keeps_the_tests_of_a_file_together() -> None:
+    class Item:
+        def __init__(self, nodeid: str) -> None:
+            self.nodeid = nodeid
+
+    def shuffled(seed: int) -> list[str]:
+        items: list[Any] = [Item(f"tests/test_{file}.py::test_{number}") for file in "abc" for number in range(4)]
+        _shuffle(items, random.Random(seed))
+        return [item.nodeid for item in items]
+
+    assert shuffled(1) == shuffled(1) != shuffled(2)
+    assert len(set(shuffled(1))) == 12
+    files = [nodeid.partition("::")[0] for nodeid in shuffled(1)]
+    assert len([1 for one, other in itertools.pairwise(files) if one != other]) == 2
