@@ -306,7 +306,7 @@ def test_the_protocol_notes_have_every_error() -> None:
     notes = (ROOT / "docs" / "protocol-mailbox.md").read_text()
     said = {words for checks in session.CHECKS.values() for _, words in checks if words}
     for kind in ("bind", "claim", "open", "add", "ping"):
-        missing = messages.Malformed(kind, {}).missing
+        missing = messages.Malformed(kind, messages._Fields()).missing
         assert missing
         said.add(missing)
     said |= {
