@@ -296,7 +296,9 @@ async def costly(run: Run) -> None:
     """Texts that are dear to decode: one alone, and twenty connections that send nothing else beside a pair."""
     for nth in range(min(run.rounds, COSTLY_ROUNDS)):
         for kind in run.order(nth):
-            server = await run.bench.start(kind, run.bench.folder())
+            # Who pings each millisecond says more than a client's pace; bytes are limited as by default.
+            flags = ("--limit", "commands=0") if kind == "restante" else ()
+            server = await run.bench.start(kind, run.bench.folder(), *flags)
             try:
                 form, hold = await longest_hold(server.port)
                 seconds = await delivery_beside(server.port, run.seconds)
