@@ -45,6 +45,10 @@ class Siege:
     secrets: set[str] = field(default_factory=set, repr=False)
     """What attackers said that nobody may read in the log."""
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print what `repr` does: hypothesis would print all fields of a dataclass, also those that `repr` omits."""
+        printer.text(repr(self))
+
     @property
     def folder(self) -> Path:
         """Where its data directory is."""
