@@ -17,7 +17,7 @@ from restante.mailbox.permission import Demand, mint
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
-from support.processes import RESTANTE, Serving, called, database, serving
+from support.processes import RESTANTE, Serving, called, database, run, serving
 
 
 async def welcome(server: Serving, **headers: str) -> dict[str, Any]:
@@ -258,6 +258,12 @@ async def test_connections_that_say_nothing_take_descriptors_too(tmp_path: Path)
         await server.stop()
 
 
+def test_a_server_that_may_have_too_few_descriptors_does_not_start(tmp_path: Path) -> None:
+    ended = run("prlimit", "--nofile=64:64", *RESTANTE, "serve", "--data", tmp_path, "--listen", "127.0.0.1:0")
+    assert ended.returncode == 2
+    assert ended.stderr.endswith("too few descriptors to serve anybody: raise their limit (ulimit -Hn)\n")
+
+
 async def test_when_descriptors_run_out_the_rest_waits_until_there_are_some(tmp_path: Path) -> None:
     soft, hard = 250, 500
     program = ("prlimit", f"--nofile={soft}:{hard}", *RESTANTE)
@@ -275,14 +281,18 @@ async def test_when_descriptors_run_out_the_rest_waits_until_there_are_some(tmp_
                 while not full() and not all(task.done() for task in some):
                     await asyncio.wait(some, timeout=0.05)
         late = asyncio.create_task(RawSocket.dial(server.port))
-        await asyncio.wait([late], timeout=0.5)
-        assert not late.done(), f"it waits, and is not refused: {server.log}"
         inside = [task for task in dialled if task.done()]
         assert soft < len(inside) < hard, "the limit was raised, and is kept"
+        first = inside[0].result()
+        assert (await first.hear())["type"] == "welcome"
+        for _ in range(50):  # turns of the server's loop
+            first.say(type="ping", ping=1)
+            assert [(await first.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        assert not late.done(), "it waits: nobody has left"
         for task in inside:
             await task.result().hang_up()
         for task in {*dialled, late}.difference(inside):
-            socket = await task
+            socket = await task  # it waited, and was not refused
             assert (await socket.hear())["type"] == "welcome"
             await socket.hang_up()
         await server.logged("connections are taken again")

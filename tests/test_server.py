@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,11 +21,12 @@ from restante.mailbox.desk import Connection
 from restante.mailbox.limits import MIB, UNLIMITED
 from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
-from restante.mailbox.server import DROP_AFTER, OVERSIZE, PING_EVERY, Manners, Server
+from restante.mailbox.server import DROP_AFTER, OVERSIZE, PING_EVERY, RESERVE, Manners, Server
 from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import bounded
 from support.mailbox.givens import FakeClock, FakeDice
 from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
+from support.proc import descriptors
 
 PING_COMMAND = b'{"type": "ping", "ping": "\xc3\xa9", "id": "1"}'
 
@@ -403,3 +405,29 @@ async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
     assert (await second.hear())["type"] == "pong"
     await first.hang_up()
     await second.hang_up()
+
+
+# ── descriptors ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(tmp_path: Path) -> None:
+    """The listening socket that was closed frees one, and a single one would let a whole queue in."""
+    async with open_house(tmp_path) as house:
+        house.server.most = 2 * RESERVE + descriptors(os.getpid())
+        with structlog.testing.capture_logs() as logged:
+            came: list[RawSocket] = []
+            while not logged:
+                came.append(await house.enter())  # each takes two descriptors: one here, and one there
+            assert "no descriptors are left" in logged.pop()["event"]
+            for _ in range(3):
+                await house.server.look_at_the_doors()
+            assert not logged
+            inside = len(came)
+            while not logged:
+                await came.pop().leave()
+                await house.server.look_at_the_doors()
+            assert logged.pop()["event"] == "connections are taken again"
+            assert inside - len(came) == pytest.approx(RESERVE / 2, abs=3)
+            came.append(await house.enter())
+        for each in came:
+            await each.leave()

@@ -24,7 +24,7 @@ from picows import (
 )
 
 from restante.config import unusable
-from restante.errors import PeerError
+from restante.errors import Misuse, PeerError
 from restante.mailbox import messages
 from restante.mailbox.addresses import Client
 from restante.mailbox.door import Door, Entrance, Terms
@@ -57,6 +57,9 @@ PARTING_SECONDS: Final = 1.0
 RESERVE: Final = 64
 """Descriptors that are kept free, and a tenth of all: for the database, the admin port, and for connections that are
 taken before anybody can count them: the loop empties the kernel's queue before it looks at any of it."""
+
+FEW: Final = 8
+"""With fewer free descriptors nobody is accepted. It is not 1: closed listeners leave theirs, one per address."""
 
 READ_BUFFER: Final = 2048
 """Bytes a connection reads into at first; grows with its frames. Most of a connection's memory (bench/README.md)."""
@@ -138,6 +141,8 @@ class Server:
         self.office = office
         self.most = descriptors - descriptors // 10 - RESERVE
         """The descriptor after which connections wait: each gets the lowest that is free."""
+        self._many = RESERVE
+        """Free descriptors at which waiting connections are accepted again."""
         self.door = door or Door(Terms(), system_secret)
         self.limits = office.desk.policy.limits
         self.door.limits = self.limits
@@ -173,6 +178,10 @@ class Server:
             door = socket.socket(fileno=os.dup(each.fileno()))
             door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
             self._doors.append(door)
+        free = self._free_descriptors(2 * RESERVE)
+        if free < 2 * FEW:
+            raise Misuse("there are too few descriptors to serve anybody: raise their limit (ulimit -Hn)")
+        self._many = free // 2
         return [door.getsockname()[:2] for door in self._doors]
 
     async def _accept(self, **where: Any) -> asyncio.Server:
@@ -199,20 +208,31 @@ class Server:
             listener.close()
 
     async def look_at_the_doors(self) -> None:
-        """Take nobody in while descriptors are short, also for those who have not said a word yet; once a second."""
+        """Accept nobody while descriptors are short; called once a second.
+
+        `let_in` does not suffice: connections whose handshake has not come take descriptors, too.
+        """
         if not self._doors:
             return
-        try:
-            lowest = os.dup(self._doors[0].fileno())
-        except OSError:  # there is none at all
-            lowest = self.most
-        else:
-            os.close(lowest)
-        if lowest >= self.most:
+        free = self._free_descriptors(self._many)
+        if free < FEW:
             self._stop_accepting()
-        elif not self._listeners and lowest < self.most - RESERVE:
+        elif not self._listeners and free == self._many:
             log.info("connections are taken again", connections=len(self.here))
             self._listeners = [await self._accept(sock=door.dup()) for door in self._doors]
+
+    def _free_descriptors(self, at_most: int) -> int:
+        """Count the descriptors below `most` that are free, up to `at_most`. A hundred take 0.05 ms."""
+        taken: list[int] = []
+        try:
+            while len(taken) < at_most:
+                taken.append(os.dup(self._doors[0].fileno()))  # the lowest that is free
+        except OSError:
+            pass  # there are no more
+        finally:
+            for each in taken:
+                os.close(each)
+        return sum(each < self.most for each in taken)
 
     def _answer(self, request: WSUpgradeRequest) -> Socket | WSUpgradeResponseWithListener | None:
         path = request.path.partition(b"?")[0]
