@@ -276,8 +276,13 @@ async def test_live_goes_on_until_it_is_told_to_stop_and_then_from_there(tmp_pat
         assert [msgspec.json.decode(each)["text"] for each in said] == ["before", "meanwhile"]
         posted.append(await post(node.url, "between"))
         file = tmp_path / "rest.jsonl"
-        again = await run("request", node.url, *command, "--for", "6", "-o", file)
-    assert again == (0, "fetched 1 envelopes\n", "")
+        async with bounded("the line of the second run"):
+            following = await begun("request", node.url, *command, "-o", file)
+            while not any(each.read_bytes() for each in tmp_path.glob("rest.jsonl*")):
+                await asyncio.sleep(0.01)
+            following.send_signal(signal.SIGTERM)
+            again = await following.communicate()
+    assert (following.returncode, *again) == (0, b"fetched 1 envelopes\n", b"")
     assert [msgspec.json.decode(each)["hash"] for each in [*said, file.read_bytes()]] == posted
 
 
