@@ -8,16 +8,8 @@ from pyspark.sql import SparkSession
 
 from restante.pipeline.spark import session
 from support.effort import is_thorough
-from support.pipeline.runs import SMALL_JOBS, LakeWorld
-
-SETTINGS = {
-    "spark.sql.shuffle.partitions": "4",
-    "spark.driver.extraJavaOptions": SMALL_JOBS,
-}
-
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""In a quick run Spark interprets its queries, as it does where one is too large: to compile one costs more than its
-rows here."""
+from support.pipeline.runs import LakeWorld
+from support.pipeline.sessions import INTERPRETED, SETTINGS
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,8 @@ from support.effort import examples
 from support.pipeline.runs import LakeWorld, no_spark
 from support.pipeline.servers import TERMS
 from support.pipeline.taking import Row, Took, rows_of, take
+from support.waku.archives import thaw
 from support.waku.envelopes import T0, envelope
-from waku.archive.test_schema import thaw
 
 CAME = T0 + 100
 

@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
 from random import Random
-from threading import Barrier, Event
+from threading import Barrier, Condition, Event
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -245,7 +245,13 @@ def test_jobs_go_on_beside_one_another_where_they_read_no_more_than_one_may() ->
 
 @pytest.mark.parametrize("rows", [5, 25])
 def test_a_job_waits_until_there_is_room_and_one_that_is_too_large_until_it_is_alone(rows: int) -> None:
-    room, begun = _Room(10), Event()
+    class Watched(Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.set()
+            return super().wait(timeout)
+
+    room, waits, begun = _Room(10), Event(), Event()
+    room._changed = Watched()  # type: ignore[misc]
 
     def job() -> None:
         with room.taken(rows):
@@ -254,7 +260,8 @@ def test_a_job_waits_until_there_is_room_and_one_that_is_too_large_until_it_is_a
     with ThreadPoolExecutor(1) as pool:
         with room.taken(6):
             waiting = pool.submit(job)
-            assert not begun.wait(0.2)
+            assert waits.wait(60)
+            assert not begun.is_set()
         waiting.result(60)
     assert begun.is_set()
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from pipeline.conftest import INTERPRETED
 from restante.pipeline import cleaning, envelopes, timing
 from restante.pipeline.lake import Lake
 from restante.pipeline.notes import Ledger
 from restante.pipeline.tables import TABLES
 from support.documents import Document
 from support.effort import is_thorough
-from support.pipeline.runs import LakeWorld, command, environment
+from support.pipeline.runs import LakeWorld, command
 from support.pipeline.servers import client, current, mailbox, nameplate, ours, read
+from support.pipeline.sessions import INTERPRETED, environment
 
 GUIDE = Document("docs/pipeline.md")
 
@@ -35,7 +35,8 @@ def lake(tmp_path: Path) -> LakeWorld:
 
 
 def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
-    [ingest, build, sql], [query], [vacuum] = map(GUIDE.lines, ("first lake", "query", "vacuum"))
+    ingest, build, sql = GUIDE.commands("first lake", "ingest", "build", "sql")
+    [query], [vacuum] = map(GUIDE.lines, ("query", "vacuum"))
 
     def sh(line: str) -> subprocess.CompletedProcess[str]:
         words = line.replace("./run", f"{sys.executable} -m restante")

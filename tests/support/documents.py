@@ -55,3 +55,10 @@ class Document:
     def lines(self, name: str) -> list[str]:
         """Return the lines of a block, each of which is a command."""
         return self.blocks[name].splitlines()
+
+    def commands(self, name: str, *patterns: str) -> list[str]:
+        """Return the line of a block that each pattern matches. Each line is matched by one pattern."""
+        lines = self.lines(name)
+        found = [line for pattern in patterns for line in lines if re.search(pattern, line)]
+        assert sorted(found) == sorted(lines), f"{name}: each of {patterns} must match one of {lines}"
+        return found

@@ -227,22 +227,25 @@ async def serving(
 # ── a command that ends by itself ────────────────────────────────────────────────────────────────
 
 
-def run(*command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str | Path, cwd: Path | None = None, stdin: str = "", variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, in a process of its own."""
     return subprocess.run(
         [str(word) for word in command],
-        stdin=subprocess.DEVNULL,
+        cwd=cwd,
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,
         timeout=BOUND,
-        env=environment(**variables),
+        env=environment(**(variables or {})),
     )
 
 
 def restante(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `restante WORDS...` in a process of its own."""
-    return run(*RESTANTE, *words, **variables)
+    return run(*RESTANTE, *words, variables=variables)
 
 
 def called(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -272,9 +275,12 @@ def _process_as_it_was() -> Iterator[None]:
     mask = os.umask(0o077)
     os.umask(mask)
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         os.umask(mask)
         resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
         structlog.reset_defaults()

@@ -19,6 +19,7 @@ from restante.waku.errand import Budgets
 from restante.waku.probe import Outcome
 from restante.waku.sealing import SymmetricKey, seal, topic_of
 from support.documents import Document
+from support.processes import run
 from support.waku.fake_node import listening
 from support.waku.mailservers import Honest
 
@@ -33,22 +34,17 @@ def mailserver() -> Honest:
 
 
 async def shell(command: str, folder: Path) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *("sh", "-c", command),
-        cwd=folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-    )
-    out, err = await process.communicate()
-    assert (process.returncode, err) == (0, b""), f"{command}\n{err.decode()}"
-    return out.decode()
+    with_restante = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = await asyncio.to_thread(run, "sh", "-c", command, cwd=folder, variables=with_restante)
+    assert (done.returncode, done.stderr) == (0, ""), f"{command}\n{done.stderr}"
+    return done.stdout
 
 
 async def test_the_commands_of_the_guide(tmp_path: Path) -> None:
     async with listening(mailserver(), password="status-offline-inbox") as (node, enode):
         (tmp_path / "enode.txt").write_text(f"{enode}\n")
-        to_file, plain, with_state, live, probe = [await shell(each, tmp_path) for each in GUIDE.lines("requests")]
+        commands = GUIDE.commands("requests", " -o ", "plain", r"status\.json$", "--live", "probe")
+        to_file, plain, with_state, live, probe = [await shell(each, tmp_path) for each in commands]
     assert to_file == "fetched 1 envelopes\n"
     assert msgspec.json.decode((tmp_path / "history.jsonl").read_bytes())["text"] == "held until called for"
     assert len(plain.splitlines()) == len(with_state.splitlines()) == 1

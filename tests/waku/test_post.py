@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,17 +26,15 @@ from restante.waku.post import post as hand_over
 from restante.waku.sealing import SymmetricKey, open_sealed, topic_of
 from restante.waku.wire import Response
 from support.bounds import BOUND, bounded
-from support.processes import called
+from support.processes import RESTANTE, called, run
 from support.rows import every
 from support.waku.inside import inside
-
-RESTANTE = (sys.executable, "-m", "restante", "waku")
 
 
 @contextmanager
 def node(data: Path) -> Iterator[str]:
     """Run a node; gives its enode. It drains at the end."""
-    serve = (*RESTANTE, "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--admin", "off")
+    serve = (*RESTANTE, "waku", "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--admin", "off")
     with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -55,15 +52,7 @@ def post(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def post_in_a_process(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*RESTANTE, "post", *arguments],
-        input=text,
-        env={name: value for name, value in os.environ.items() if name != PASSWORD} | environment,
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        check=False,
-    )
+    return run(*RESTANTE, "waku", "post", *arguments, stdin=text, variables=environment)
 
 
 def archived(data: Path) -> list[Envelope]:

@@ -28,7 +28,7 @@ from restante.waku.post import post as hand_over
 from restante.waku.sealing import SymmetricKey, seal, topic_of
 from support.bounds import bounded
 from support.effort import some
-from support.processes import called
+from support.processes import RESTANTE, called, restante, spawn
 from support.rows import every
 from support.waku.fake_node import listening, listening_beside
 from support.waku.fixed import KEY
@@ -64,20 +64,14 @@ async def nobody_stays() -> AsyncIterator[None]:
 
 
 async def begun(*words: str | Path, **environment: str) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "restante", "waku", *map(str, words)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **environment},
-    )
+    process = await spawn(*RESTANTE, "waku", *map(str, words), variables=environment)
     _begun.append(process)
     return process
 
 
 async def run(*words: str | Path, **environment: str) -> Result:
-    process = await begun(*words, **environment)
-    out, err = await process.communicate()
-    return Result(process.returncode, out.decode(), err.decode())
+    done = await asyncio.to_thread(restante, "waku", *words, **environment)
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
 def waku(*words: str | Path, **environment: str) -> Result:
@@ -278,12 +272,17 @@ async def test_live_goes_on_until_it_is_told_to_stop_and_then_from_there(tmp_pat
         file = tmp_path / "rest.jsonl"
         async with bounded("the line of the second run"):
             following = await begun("request", node.url, *command, "-o", file)
-            while not any(each.read_bytes() for each in tmp_path.glob("rest.jsonl*")):
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(wait_for_bytes, tmp_path, "rest.jsonl*")
             following.send_signal(signal.SIGTERM)
             again = await following.communicate()
     assert (following.returncode, *again) == (0, b"fetched 1 envelopes\n", b"")
     assert [msgspec.json.decode(each)["hash"] for each in [*said, file.read_bytes()]] == posted
+
+
+def wait_for_bytes(folder: Path, name: str) -> None:
+    """Wait until a file has some; nobody tells when another process has written."""
+    while not any(each.stat().st_size for each in folder.glob(name)):
+        time.sleep(0.01)
 
 
 def test_live_tells_of_a_server_that_is_not_there() -> None:

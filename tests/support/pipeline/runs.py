@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
-import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -19,7 +17,6 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from restante import cli
 from restante.pipeline.building import Built, Days
 from restante.pipeline.building import build as build_tables
 from restante.pipeline.ingest import Run, Taken
@@ -31,19 +28,9 @@ from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
 from support.pipeline.lakes import contents, held
 from support.pipeline.servers import FIRST_DAY, NOW
+from support.processes import called
 
 Row = dict[str, Any]
-
-SMALL_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of Java, where jobs are many and small: what a second compiler would gain it would never give back."""
-
-ENVIRONMENT: Final = os.environ | {"JAVA_TOOL_OPTIONS": SMALL_JOBS}
-"""Of commands that are run in a process of their own."""
-
-
-def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Give the environment of a command in a process of its own. Spark takes settings from Java's properties, too."""
-    return ENVIRONMENT | {"JAVA_TOOL_OPTIONS": " ".join([SMALL_JOBS, *(f"-D{k}={v}" for k, v in settings.items())])}
 
 
 class Quiet(Steps):
@@ -62,34 +49,12 @@ def no_spark(*_given: object, **_others: object) -> NoReturn:
     pytest.fail("Spark was asked for")
 
 
-class Said(NamedTuple):
-    """How a command ended, and what it printed."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
-def command(*words: str | Path, ends: int = 0) -> Said:
+def command(*words: str | Path, ends: int = 0) -> subprocess.CompletedProcess[str]:
     """Run a command of the pipeline in this process; it must not start Spark."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    code: Any = 0
-    out, err = io.StringIO(), io.StringIO()
-    try:
-        with (
-            patch.object(sys, "argv", ["restante", "pipeline", *map(str, words)]),
-            patch("restante.pipeline.spark.session", no_spark),
-            redirect_stdout(out),
-            redirect_stderr(err),
-        ):
-            cli.main()
-    except SystemExit as end:
-        code = end.code or 0
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    assert code == ends, err.getvalue()
-    return Said(code, out.getvalue(), err.getvalue())
+    with patch("restante.pipeline.spark.session", no_spark):
+        done = called("pipeline", *words)
+    assert done.returncode == ends, done.stderr
+    return done
 
 
 class LakeWorld:

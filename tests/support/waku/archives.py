@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,7 @@ import pytest
 from restante.waku.archive import Archived, open_archive
 from restante.waku.envelope import Envelope, parse
 from restante.waku.rlp import RlpError
+from support.processes import TESTS
 from support.waku.envelopes import envelope, everything
 
 ROWS: Final = [
@@ -54,3 +57,13 @@ def flaw_of(raw: bytes) -> str:
 
 def raws_of(data: Path) -> list[bytes]:
     return [each.raw for each in rows_of(data)]
+
+
+FROZEN: Final = TESTS / "waku" / "archive" / "frozen"
+"""A database of each schema, as the program of that time left it."""
+
+
+def thaw(number: int, path: Path) -> None:
+    """Make the database of that schema."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.executescript((FROZEN / f"sqlite-{number:04}.sql").read_text())

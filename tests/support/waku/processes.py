@@ -26,11 +26,6 @@ def altered(how: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "support.waku.altered", how, "waku")
 
 
-def traced(notes: Path, program: tuple[str, ...] = WAKU) -> tuple[str, ...]:
-    """Name the program under the tracer."""
-    return (sys.executable, "-m", "support.tracer", str(notes), *program)
-
-
 class NodeProcess:
     """A node that listens, in a process."""
 

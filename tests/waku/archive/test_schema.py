@@ -16,16 +16,10 @@ from restante.waku.archive import Counts, open_archive, reading
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
 from support.sqlite_schema import schema, version
+from support.waku.archives import FROZEN, thaw
 from support.waku.envelopes import T0, envelope, everything, held
 
-FROZEN = Path(__file__).parent / "frozen"
 VERSIONS = range(1, len(SCHEMA.migrations()) + 1)
-
-
-def thaw(number: int, path: Path) -> None:
-    """Make a database as the program of that schema left it."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.executescript((FROZEN / f"sqlite-{number:04}.sql").read_text())
 
 
 def test_migrations_are_numbered_from_one_and_each_schema_is_frozen_here() -> None:

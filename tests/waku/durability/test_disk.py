@@ -17,8 +17,9 @@ import pytest
 from restante.waku.envelope import make
 from restante.waku.wire import Options
 from support.effort import rounds
+from support.processes import traced
 from support.tracer import WAL, Call, read_notes
-from support.waku.processes import WAKU, NodeProcess, altered, node_process, traced
+from support.waku.processes import WAKU, NodeProcess, altered, node_process
 from support.waku.raw_peer import RawPeer
 
 PACKETS: Final = rounds(10, 25)

@@ -1,0 +1,28 @@
+"""How Spark runs here: in this process, and in that of a command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+SMALL_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of Java, where jobs are many and small: what a second compiler would gain it would never give back."""
+
+ENVIRONMENT: Final = os.environ | {"JAVA_TOOL_OPTIONS": SMALL_JOBS}
+"""Of commands that are run in a process of their own."""
+
+
+SETTINGS: Final = {
+    "spark.sql.shuffle.partitions": "4",
+    "spark.driver.extraJavaOptions": SMALL_JOBS,
+}
+
+INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""In a quick run Spark interprets its queries, as it does where one is too large: to compile one costs more than its
+rows here."""
+
+
+def environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """Give the environment of a command in a process of its own. Spark takes settings from Java's properties, too."""
+    return ENVIRONMENT | {"JAVA_TOOL_OPTIONS": " ".join([SMALL_JOBS, *(f"-D{k}={v}" for k, v in settings.items())])}
