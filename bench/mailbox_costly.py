@@ -10,13 +10,10 @@ import contextlib
 import itertools
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import words
 from mailbox_caller import Caller
-from mailbox_flood import LAST_SECONDS, Listener
 from mailbox_stall import Pinger
 from wire import BadWireError, frame
 
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 SIZE = 2 * 1024 * 1024 - 1000
 """Below the limit of a message, so that it is read."""
 CONNECTIONS = 20
-ADD_EVERY = 0.005
 REST = 0.3
 ROUNDS = 3
 
@@ -106,29 +102,6 @@ async def senders(port: int) -> AsyncIterator[None]:
     finally:
         process.kill()
         await process.wait()
-
-
-async def delivery_beside(port: int, seconds: float) -> list[float]:
-    """Give the seconds from add to delivery of a pair, while twenty others send such texts."""
-    speaker, listener = Caller(port), Listener(port)
-    for each in (speaker, listener):
-        await each.greet()
-        await each.bind()
-        await each.call(words.Ack, "open", mailbox="the pair's")
-    async with senders(port):
-        sent: dict[str, float] = {}
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            phase = str(len(sent))
-            sent[phase] = time.perf_counter()
-            speaker.write(frame(words.command("add", id="0", phase=phase, body="00" * 300)))
-            await asyncio.sleep(ADD_EVERY)
-    async with asyncio.timeout(LAST_SECONDS):
-        while len(listener.came) < len(sent):  # noqa: ASYNC110 - looked at, not waited for by anybody else
-            await asyncio.sleep(0.01)
-    for each in (speaker, listener):
-        each.end()
-    return [listener.came[phase] - when for phase, when in sent.items()]
 
 
 async def longest_hold(port: int) -> tuple[str, float]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
 import words
 from mailbox_caller import Caller
 from wire import frame
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
 AT_A_TIME = 200
 BUFFERED = 1 << 20
@@ -50,29 +55,39 @@ class Listener(Caller):
             self.came[said["phase"]] = now
 
 
-async def delivery_under_flood(port: int, seconds: float) -> list[float]:
-    """Give the seconds from add to delivery of a pair, while another client floods."""
-    speaker, listener, flooder = Caller(port), Listener(port), Flooder(port)
+@contextlib.asynccontextmanager
+async def flooder(port: int) -> AsyncIterator[None]:
+    """Have a client flood the server."""
+    caller = Flooder(port)
+    flooding = asyncio.create_task(caller.flood())
+    await asyncio.sleep(1)
+    try:
+        yield
+    finally:
+        caller.end()
+        flooding.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await flooding
+
+
+async def delivery_times(port: int, seconds: float, beside: AbstractAsyncContextManager[None]) -> list[float]:
+    """Return the seconds from add to delivery of a pair, while something else happens."""
+    speaker, listener = Caller(port), Listener(port)
     for each in (speaker, listener):
         await each.greet()
         await each.bind()
         await each.call(words.Ack, "open", mailbox="the pair's")
-    flooding = asyncio.create_task(flooder.flood())
-    await asyncio.sleep(1)
-    sent: dict[str, float] = {}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        phase = str(len(sent))
-        sent[phase] = time.perf_counter()
-        speaker.write(frame(words.command("add", id="0", phase=phase, body="00" * 300)))
-        await asyncio.sleep(ADD_EVERY)
-    async with asyncio.timeout(LAST_SECONDS):
-        while len(listener.came) < len(sent):  # noqa: ASYNC110 - looked at, not waited for by anybody else
-            await asyncio.sleep(0.01)
-    flooder.end()
-    flooding.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await flooding
+    async with beside:
+        sent: dict[str, float] = {}
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            phase = str(len(sent))
+            sent[phase] = time.perf_counter()
+            speaker.write(frame(words.command("add", id="0", phase=phase, body="00" * 300)))
+            await asyncio.sleep(ADD_EVERY)
+        async with asyncio.timeout(LAST_SECONDS):
+            while len(listener.came) < len(sent):  # noqa: ASYNC110 - looked at, not waited for by anybody else
+                await asyncio.sleep(0.01)
     for each in (speaker, listener):
         each.end()
     return [listener.came[phase] - when for phase, when in sent.items()]

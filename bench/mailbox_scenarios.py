@@ -16,8 +16,8 @@ import msgspec
 import words
 from figures import OPERATIONS, Results
 from mailbox_caller import Caller
-from mailbox_costly import delivery_beside, longest_hold
-from mailbox_flood import delivery_under_flood
+from mailbox_costly import longest_hold, senders
+from mailbox_flood import delivery_times, flooder
 from mailbox_load import Load, Window, percentile
 from mailbox_prefill import fill_reference, filled_restante
 from mailbox_stall import prune_stall
@@ -283,7 +283,7 @@ async def flood(run: Run) -> None:
         for kind in run.order(nth):
             server = await run.bench.start(kind, run.bench.folder())
             try:
-                seconds = await delivery_under_flood(server.port, run.seconds)
+                seconds = await delivery_times(server.port, run.seconds, flooder(server.port))
             except TimeoutError:
                 run.results.failures.append(f"{kind}: under a flood, messages did not come within 30 s")
             else:
@@ -301,7 +301,7 @@ async def costly(run: Run) -> None:
             server = await run.bench.start(kind, run.bench.folder(), *flags)
             try:
                 form, hold = await longest_hold(server.port)
-                seconds = await delivery_beside(server.port, run.seconds)
+                seconds = await delivery_times(server.port, run.seconds, senders(server.port))
             except (TimeoutError, BadWireError) as error:
                 run.results.failures.append(f"{kind}: beside costly texts, messages did not come: {error!r}")
             else:

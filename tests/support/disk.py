@@ -1,10 +1,11 @@
-"""A disk without room, in this process."""
+"""A disk without room, and what a crash leaves on one."""
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -16,3 +17,18 @@ def no_file_beyond(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def crashing(data: Path) -> Iterator[None]:
+    """Leave of a database directory what a crash would, whatever is closed meanwhile. Nothing may be writing.
+
+    That is a copy of its files: nothing that counts is in the process alone.
+    """
+    files = {file.name: file.read_bytes() for file in data.iterdir()}
+    yield
+    for file in data.iterdir():
+        file.unlink()
+    for name, content in files.items():
+        if not name.endswith("-shm"):
+            (data / name).write_bytes(content)

@@ -13,6 +13,7 @@ from typing import Any, Self
 from restante.mailbox.store import Store, open_store
 from restante.mailbox.store.schema import FILE, connect
 from restante.mailbox.store.sqlite import SqliteStore
+from support.disk import crashing
 
 LIVE = ("mailboxes", "nameplates", "messages")
 USAGE = ("usage_nameplates", "usage_mailboxes", "usage_client_versions")
@@ -157,14 +158,8 @@ class SqliteInAFile(Sqlite):
         self._open()
 
     async def crash(self) -> None:
-        # The copy of a file that is not being written is what a crash leaves: nothing is in the process alone.
-        files = {file.name: file.read_bytes() for file in self.data.iterdir()}
-        await self.store.close()
-        for file in self.data.iterdir():
-            file.unlink()
-        for name, content in files.items():
-            if not name.endswith("-shm"):
-                (self.data / name).write_bytes(content)
+        with crashing(self.data):
+            await self.store.close()
         self._open()
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from restante.waku.archive import Archive, open_archive, pruning
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import SqliteArchive
 from restante.waku.envelope import Envelope
+from support.disk import crashing
 
 
 class Engine(ABC):
@@ -135,14 +136,8 @@ class Sqlite(Engine):
         self._open()
 
     async def crash(self) -> None:
-        # The copy of a file that is not being written is what a crash leaves: nothing is in the process alone.
-        files = {file.name: file.read_bytes() for file in self.data.iterdir()}
-        await self.archive.close()
-        for file in self.data.iterdir():
-            file.unlink()
-        for name, content in files.items():
-            if not name.endswith("-shm"):
-                (self.data / name).write_bytes(content)
+        with crashing(self.data):
+            await self.archive.close()
         self._open()
 
     async def close(self) -> None:
