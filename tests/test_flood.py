@@ -6,22 +6,26 @@ import asyncio
 import itertools
 import json
 import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from restante.mailbox.desk import Connection
 from restante.mailbox.limits import UNLIMITED, Limits, Pace
-from restante.mailbox.model import Policy
+from restante.mailbox.messages import SHORT
+from restante.mailbox.model import Now, Policy
 from restante.mailbox.office import REFUSED, Lifetime, Office
 from restante.mailbox.store.sqlite import SqliteStore
-from restante.mailbox.turns import BACKLOG, BATCH, SHARE, WEIGHT, Entry
+from restante.mailbox.turns import BACKLOG, BATCH, SHARE, WEIGHT, Entry, Turns
 from support.bounds import bounded
-from support.effort import some
+from support.effort import examples, some
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
 
 SLOW = replace(UNLIMITED, commands=100.0, commands_at_once=10)
@@ -103,9 +107,64 @@ async def test_large_messages_make_a_batch_long_before_many_do(tmp_path: Path) -
         floods, quiet = [Peer(office) for _ in range(20)], Peer(office)
         for flood in floods:
             for _ in range(8):
-                flood.say(type="ping", ping="0" * (WEIGHT // 4))
+                flood.say(type="ping", ping="0" * (WEIGHT // 20))
         quiet.ping()
-        assert len(office.turns.gather(0.0, UNLIMITED)) == 4
+        assert len(office.turns.gather(0.0, UNLIMITED)) == 20
+
+
+async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (office, _):
+        senders, quiet = [Peer(office) for _ in range(20)], Peer(office)
+        for sender in senders:
+            for _ in range(3):
+                sender.say(type="ping", ping="0" * 2 * SHORT)
+        for number in range(5):
+            quiet.ping()
+            before = len(Peer.order)
+            while len(quiet.pongs) <= number:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
+            answers = Counter(each is quiet for each in Peer.order[before:])
+            assert answers[False] <= 2 * 2, "an ack and a pong of what was under way, and of the next"
+        await office.idle.wait()
+        assert [len(sender.pongs) for sender in senders] == [3] * 20
+
+
+@given(
+    said=st.lists(st.tuples(st.integers(0, 2), st.booleans() | st.none()), max_size=60),
+    gathers=st.lists(st.integers(1, 10)),
+)
+@examples(200)
+def test_what_one_says_is_done_in_its_order_however_long_each_is(
+    said: list[tuple[int, bool | None]], gathers: list[int]
+) -> None:
+    """None: its connection is lost. Between the messages, batches are taken at any time."""
+    turns, connections = Turns(), [Connection(Inbox()) for _ in range(3)]
+    put: dict[Connection, list[Entry]] = {each: [] for each in connections}
+    done: dict[Connection, list[Entry]] = {each: [] for each in connections}
+
+    def take_a_batch() -> None:
+        batch = turns.gather(0.0, UNLIMITED)
+        assert len(batch) == 1 or all(len(str(text)) <= SHORT for _, text, _ in batch)
+        for number, entry in enumerate(batch):
+            if number == 5:
+                turns.put_back(batch[number:])
+                break
+            assert turns.begins(entry)
+            done[entry[0]].append(entry)
+
+    pauses = set(itertools.accumulate(gathers))
+    for number, (who, is_long) in enumerate(said):
+        text = None if is_long is None else str(number).ljust(SHORT + 1 if is_long else 1)
+        entry = (connections[who], text, Now(0.0, number))
+        put[connections[who]].append(entry)
+        turns.put(entry)
+        if number in pauses:
+            take_a_batch()
+    while not turns.empty:
+        take_a_batch()
+    assert done == put
+    assert len(turns) == 0
+    assert all((each.turn.queued, each.turn.held, each.turn.paused) == (0, 0, False) for each in connections)
 
 
 async def test_what_is_sent_for_a_command_counts_in_its_batch(

@@ -70,13 +70,15 @@ NOWHERE: Final = _Nowhere()
 class Turn:
     """What a connection said and is not done yet; how fast it may go on. turns.py alone alters it."""
 
-    __slots__ = ("held", "pace", "parked", "paused", "queued", "returned", "waiting")
+    __slots__ = ("held", "long", "pace", "parked", "paused", "queued", "returned", "waiting")
 
     def __init__(self) -> None:
         self.pace: Pace | None = None
         """How fast it may go on; None: as fast as it likes."""
         self.queued = 0
-        """How much of what it said is in the queue."""
+        """How much of what it said is in the queue, or is its long message."""
+        self.long = False
+        """A long message of it is next in its turn; nothing else of it is in the queue."""
         self.waiting: list[Any] = []
         """What it said beyond that."""
         self.returned = 0

@@ -2,18 +2,21 @@
 
 Commands are done in the order in which they came, as long as no more than a batch of them is there. Beyond that no
 connection has more than its share in the queue; the rest of what it said waits. Who has said more than its pace
-allows waits for its time. Of one connection nothing ever overtakes what it said before.
+allows waits for its time. A long message is a batch of its own; between two of them short ones have a batch. Of one
+connection nothing ever overtakes what it said before.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+from collections import deque
 from typing import Final
 
 from restante.errors import PeerError
 from restante.mailbox.desk import Connection
 from restante.mailbox.limits import Limits
+from restante.mailbox.messages import SHORT
 from restante.mailbox.model import Now
 
 BATCH: Final = 500
@@ -34,6 +37,10 @@ Entry = tuple[Connection, str | PeerError | None, Now]
 """Who said what, and when; None: the connection is lost."""
 
 
+def _is_long(entry: Entry) -> bool:
+    return isinstance(entry[1], str) and len(entry[1]) > SHORT
+
+
 class Turns:
     """The queue, and those who wait to get into it."""
 
@@ -41,6 +48,9 @@ class Turns:
         self.hurry = False
         """Nobody's pace counts any more: the server stops."""
         self._queue: list[Entry] = []
+        self._long: deque[Entry] = deque()
+        """Long messages, at most one of each connection."""
+        self._long_is_next = False
         self._waiting: dict[Connection, None] = {}
         """Who has said more than its share, in the order of their turns."""
         self._debtors: list[tuple[float, int, Connection]] = []
@@ -51,12 +61,12 @@ class Turns:
         """So that no two in the heap are alike."""
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._long)
 
     @property
     def empty(self) -> bool:
         """Tell whether all that was said is done."""
-        return not (self._queue or self._waiting or self._parked)
+        return not (self._queue or self._long or self._waiting or self._parked)
 
     def put(self, entry: Entry) -> None:
         """Take in what was said, as the last of what this connection said."""
@@ -64,13 +74,13 @@ class Turns:
         turn = connection.turn
         if isinstance(said, str):
             turn.held += len(said)
-        if turn.waiting or (turn.queued >= SHARE and len(self._queue) >= BATCH):
+        full = turn.queued >= SHARE and len(self._queue) >= BATCH
+        if turn.waiting or turn.long or full or (_is_long(entry) and turn.queued):
             turn.waiting.append(entry)
             if not turn.parked:
                 self._waiting[connection] = None
         else:
-            self._queue.append(entry)
-            turn.queued += 1
+            self._let_in(connection, [entry])
         much = turn.held >= HELD or turn.queued + len(turn.waiting) >= BACKLOG
         if much and not turn.paused:
             turn.paused = True
@@ -84,6 +94,10 @@ class Turns:
     def gather(self, now: float, limits: Limits) -> list[Entry]:
         """Let in who may, and take the next batch out of the queue."""
         self._admit(now, limits)
+        if self._long and (self._long_is_next or not self._queue):
+            self._long_is_next = False
+            return [self._long.popleft()]
+        self._long_is_next = True
         count, weight = 0, 0
         for _, said, _ in itertools.islice(self._queue, BATCH):
             count += 1
@@ -103,6 +117,7 @@ class Turns:
         connection, said, _ = entry
         turn = connection.turn
         turn.queued -= 1
+        turn.long = False
         if turn.returned or (turn.pace is not None and turn.pace.owing and not self.hurry):
             turn.waiting.insert(turn.returned, entry)
             turn.returned += 1
@@ -125,20 +140,33 @@ class Turns:
             self._unpark(heapq.heappop(self._debtors)[2])
         for connection in list(self._waiting):
             turn = connection.turn
-            if turn.returned and turn.queued:
-                continue  # what is in the queue yet was said later, and will be put behind
+            if (turn.returned and turn.queued) or turn.long:
+                continue  # what is in the queue yet was said later, and will be put behind; a long one is alone
             wait = 0.0 if turn.pace is None or self.hurry else turn.pace.wait(now, limits)
             if wait:
                 self._park(connection, now + wait)
                 continue
             turn.returned = 0
             room = BATCH if turn.pace is None or self.hurry else turn.pace.room(now, limits)
-            some = turn.waiting[: min(room, max(SHARE - turn.queued, BATCH - len(self._queue), 0))]
+            if _is_long(turn.waiting[0]):
+                some = [] if turn.queued else turn.waiting[:1]
+            else:
+                most = min(room, max(SHARE - turn.queued, BATCH - len(self._queue), 0))
+                some = [*itertools.takewhile(lambda entry: not _is_long(entry), turn.waiting[:most])]
             del turn.waiting[: len(some)]
-            self._queue += some
-            turn.queued += len(some)
+            self._let_in(connection, some)
             if not turn.waiting:
                 del self._waiting[connection]
+
+    def _let_in(self, connection: Connection, entries: list[Entry]) -> None:
+        """Put short messages, or one long one, at the end of their queue."""
+        turn = connection.turn
+        turn.queued += len(entries)
+        turn.long = bool(entries) and _is_long(entries[0])
+        if turn.long:
+            self._long += entries
+        else:
+            self._queue += entries
 
     def _park(self, connection: Connection, until: float) -> None:
         del self._waiting[connection]
