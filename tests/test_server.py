@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 import structlog
@@ -18,15 +19,18 @@ from msgspec.structs import replace
 from restante.errors import Misuse
 from restante.mailbox.addresses import who
 from restante.mailbox.desk import Connection
+from restante.mailbox.first_bytes import LONGEST
 from restante.mailbox.limits import MIB, UNLIMITED
 from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
 from restante.mailbox.server import DROP_AFTER, OVERSIZE, PING_EVERY, RESERVE, Manners, Server
 from restante.mailbox.store.sqlite import SqliteStore
-from support.bounds import bounded
+from restante.mailbox.turns import BACKLOG
+from support.bounds import BOUND, bounded
 from support.mailbox.givens import FakeClock, FakeDice
-from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
+from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
 from support.proc import descriptors
+from support.rows import every
 
 PING_COMMAND = b'{"type": "ping", "ping": "\xc3\xa9", "id": "1"}'
 
@@ -338,11 +342,78 @@ async def test_http(house: House) -> None:
     host = "Host: x\r\n\r\n"
     assert await _get(house.port, f"GET / HTTP/1.1\r\n{host}") == ("HTTP/1.1 200 OK", "Wormhole Relay\n")
     assert (await _get(house.port, f"GET /else HTTP/1.1\r\n{host}"))[0] == "HTTP/1.1 404 Not Found"
-    for bad in (f"GET /v1 HTTP/1.1\r\n{host}", f"POST / HTTP/1.1\r\n{host}", "nonsense\r\n\r\n"):
+    for bad in (
+        f"GET /v1 HTTP/1.1\r\n{host}",
+        f"POST / HTTP/1.1\r\n{host}",
+        f"HEADS / HTTP/1.1\r\n{host}",
+        "HE\r\n\r\n",
+    ):
         assert (await _get(house.port, bad))[0] == "HTTP/1.1 400 Bad Request", bad
     upgrade = await RawSocket.dial(house.port, "/")
     assert upgrade.status == "HTTP/1.1 200 OK"  # and no upgrade, as the reference
     await upgrade.hang_up()
+
+
+@every(
+    ("request_line", "answer"),
+    [
+        ("HEAD / HTTP/1.1", "200 OK"),
+        ("HEAD /?x=1 HTTP/1.1", "200 OK"),
+        ("HEAD /v1 HTTP/1.1", "400 Bad Request"),
+        ("HEAD /else HTTP/1.1", "404 Not Found"),
+        ("HEAD / HTTP/1.0", "400 Bad Request"),
+        ("HEAD /", "400 Bad Request"),
+    ],
+)
+async def test_a_head_request_is_answered_as_a_get_without_its_body(
+    house: House, request_line: str, answer: str
+) -> None:
+    request = f"{request_line}\r\nHost: x\r\n\r\n"
+    assert await _get(house.port, request) == (f"HTTP/1.1 {answer}", "")
+
+
+async def test_the_head_of_the_greeting_tells_its_size(house: House) -> None:
+    async with aiohttp.ClientSession() as http, http.head(f"http://127.0.0.1:{house.port}/") as head:
+        assert (head.status, head.headers["Content-Length"]) == (200, "15")
+
+
+async def test_a_head_request_without_an_end_is_refused(house: House) -> None:
+    socket = await RawSocket.connect(house.port)
+    socket.write(b"HEAD ".ljust(LONGEST + 1, b"/"))
+    assert (await socket.rest()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+@pytest.mark.parametrize("bite", [1, 3, 40])
+async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(house: House, bite: int) -> None:
+    socket = await RawSocket.connect(house.port)
+    sent = handshake() + frame(TEXT, PING_COMMAND)
+    for start in range(0, len(sent), bite):
+        socket.write(sent[start : start + bite])
+        await asyncio.sleep(0)  # the server reads it
+    assert b" 101 " in await asyncio.wait_for(socket.reader.readuntil(b"\r\n\r\n"), BOUND)
+    assert [(await socket.hear())["type"] for _ in range(3)] == ["welcome", "ack", "pong"]
+    await socket.hang_up()
+
+
+async def test_who_says_too_much_with_its_handshake_is_left_unread(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(house.server.office.turns, "gather", lambda *_: [])
+    socket = await RawSocket.connect(house.port)
+    socket.write(handshake() + frame(TEXT, PING_COMMAND) * 2 * BACKLOG)
+    async with bounded("the handshake"):
+        while not (here := house.server.sockets()):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+    transport = here[0]._open()
+    assert transport is not None
+    assert not transport.is_reading()
+    monkeypatch.undo()
+    await asyncio.wait_for(socket.reader.readuntil(b"\r\n\r\n"), BOUND)
+    assert (await socket.hear())["type"] == "welcome"
+    house.server.office._rouse()
+    for _ in range(2 * BACKLOG):
+        assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+    await socket.hang_up()
 
 
 async def test_a_silent_connection_is_pinged_and_dropped_after_ten_minutes(house: House) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from base64 import b32encode
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +21,6 @@ from picows import (
     WSUpgradeRequest,
     WSUpgradeResponse,
     WSUpgradeResponseWithListener,
-    ws_create_server,
 )
 
 from restante.config import unusable
@@ -28,6 +28,7 @@ from restante.errors import Misuse, PeerError
 from restante.mailbox import messages
 from restante.mailbox.addresses import Client
 from restante.mailbox.door import Door, Entrance, Terms
+from restante.mailbox.first_bytes import Answer, FirstBytes, websocket_protocol
 from restante.mailbox.limits import Limits, Pace
 from restante.mailbox.office import LOUDEST, Clock, Office
 from restante.mailbox.outflow import Outflow
@@ -132,6 +133,9 @@ class Silence:
     debug = info = warning = error = log = _drop
 
 
+SILENCE: Final = Silence()
+
+
 class Server:
     """Listens, keeps connections alive, and lets them go."""
 
@@ -185,17 +189,20 @@ class Server:
         return [door.getsockname()[:2] for door in self._doors]
 
     async def _accept(self, **where: Any) -> asyncio.Server:
-        return await ws_create_server(
-            self._answer,
-            logger_name=Silence(),  # type: ignore[arg-type]
-            max_frame_size=OVERSIZE * self.limits.message_bytes,
-            websocket_handshake_timeout=self.limits.handshake,
-            read_buffer_init_size=READ_BUFFER,
-            enable_auto_pong=False,  # a flood of pings must cost no more than its frames
-            use_aiofastnet=False,  # 5 KiB a connection less, the same speed (bench/README.md)
-            backlog=1024,
-            **where,
+        listener: asyncio.Server = await asyncio.get_running_loop().create_server(
+            self._connected, backlog=1024, **where
         )
+        return listener
+
+    def _connected(self) -> FirstBytes:
+        websocket = websocket_protocol(
+            self._answer,
+            SILENCE,
+            handshake_timeout=self.limits.handshake,
+            max_frame_size=OVERSIZE * self.limits.message_bytes,
+            read_buffer_size=READ_BUFFER,
+        )
+        return FirstBytes(websocket, self._answer_head)
 
     def _stop_accepting(self) -> None:
         """Leave who comes in the kernel's queue, for now: we have the doors open ourselves, so nobody is refused."""
@@ -243,6 +250,15 @@ class Server:
         if path == b"/v1" or path.startswith(b"/v1/"):
             return Socket(self)
         return None  # 404
+
+    def _answer_head(self, path: bytes) -> Answer:
+        """Answer HEAD as `_answer` does GET, where no upgrade is asked for."""
+        path = path.partition(b"?")[0]
+        if path == b"/":
+            return HTTPStatus.OK, len(GREETING)
+        if path == b"/v1" or path.startswith(b"/v1/"):
+            return HTTPStatus.BAD_REQUEST, None
+        return HTTPStatus.NOT_FOUND, None
 
     def turn_to(self, manners: Manners, terms: Terms, limits: Limits) -> None:
         """Go on like this; who is here already keeps what the welcome said, and how frames come."""
