@@ -29,14 +29,13 @@ from restante.mailbox import books, door, messages, rules, session
 from restante.mailbox.limits import Limits
 from restante.waku import limits as waku_limits
 from restante.waku.config import WakuServe
+from support.bounds import PATIENCE
 from support.documents import EXECUTED, ROOT, Document
 from support.mailbox.conversation import read_scripts
 from support.ports import held_port
+from support.processes import environment, run
 from support.waku import leveldbs
 from support.waku.archives import ROWS, archive_of, raws_of
-
-BOUND: Final = 300.0
-"""Seconds after which a command hangs; one that sets itself up may have to fetch packages."""
 
 BIN = Path(sys.executable).parent
 DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *(ROOT / "bench").glob("*.md")]
@@ -55,7 +54,7 @@ class Shell:
         self.port = port
         self.usual = usual
         self.environment = {
-            **os.environ,
+            **environment(),
             # uv, if the suite was started with the project's own
             "PATH": f"{BIN}:{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ['PATH']}",
             "RESTANTE_LISTEN": f"127.0.0.1:{self.port}",
@@ -78,7 +77,7 @@ class Shell:
             capture_output=True,
             text=True,
             check=False,
-            timeout=BOUND,
+            timeout=PATIENCE,
         )
         assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
         return result.stdout
@@ -100,7 +99,7 @@ class Shell:
                 process.send_signal(signal.SIGTERM)
 
     def wait_for_port(self) -> None:
-        deadline = time.monotonic() + BOUND
+        deadline = time.monotonic() + PATIENCE
         while not port_answers(self.port):
             assert time.monotonic() < deadline, "the server does not listen"
             time.sleep(0.05)  # the kernel tells nobody when another process begins to listen
@@ -112,18 +111,21 @@ def shell(folder: Path, usual: int = 4000) -> Iterator[Shell]:
         yield Shell(folder, port, usual)
 
 
+def files_of_the_project() -> list[str]:
+    """Return their paths: what git knows or would take in; of an archive that was unpacked, what is not hidden."""
+    if (ROOT / ".git").exists():
+        listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT)
+        assert listed.returncode == 0, listed.stderr
+        return listed.stdout.splitlines()
+    paths = [each.relative_to(ROOT) for each in ROOT.rglob("*")]
+    return [str(each) for each in paths if not any(part.startswith(".") for part in each.parts)]
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of the project, as a fresh clone has them."""
     folder = tmp_path_factory.mktemp("clone")
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in listed.stdout.splitlines():
+    for name in files_of_the_project():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
@@ -174,7 +176,7 @@ def test_the_waku_node_of_the_readme(clone: Path) -> None:
             digest = here.run(post.replace("enode://…", enode)).strip()
             [line] = here.run(request.replace("enode://…", enode)).splitlines()
             assert (json.loads(line)["hash"], json.loads(line)["text"]) == (digest, "held until called for")
-        assert node.wait(BOUND) == 0
+        assert node.wait(PATIENCE) == 0
         assert here.run(check).startswith("1 envelopes")
 
 
@@ -198,7 +200,7 @@ def test_the_five_commands_of_the_guide(clone: Path) -> None:
             assert following.stdout is not None
             posted.append(here.run(post).strip())
             fetched.append(json.loads(following.stdout.readline()))
-        assert following.wait(BOUND) == 0
+        assert following.wait(PATIENCE) == 0
     assert [each["hash"] for each in fetched] == posted
 
 
@@ -229,7 +231,7 @@ def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
             enode = next(line for line in node.stdout if line.startswith("enode://"))
             (serving.folder / "enode.txt").write_text(enode)
             assert len(serving.run(post).strip()) == 64
-        assert node.wait(BOUND) == 0
+        assert node.wait(PATIENCE) == 0
     archive_of(tmp_path / "waku")  # a Mailserver ran here
     (tmp_path / "status-go").mkdir()
     leveldbs.of(tmp_path / "status-go" / "waku", ROWS)

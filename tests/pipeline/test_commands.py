@@ -14,6 +14,7 @@ from restante.pipeline import cleaning, envelopes, timing
 from restante.pipeline.lake import Lake
 from restante.pipeline.notes import Ledger
 from restante.pipeline.tables import TABLES
+from support.bounds import PATIENCE
 from support.documents import Document
 from support.effort import is_thorough
 from support.pipeline.runs import LakeWorld, command
@@ -47,7 +48,7 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=600,
+            timeout=PATIENCE,
         )
 
     with ours(tmp_path / "restante-data", nameplate(1), mailbox(2), client(3), current(None)):

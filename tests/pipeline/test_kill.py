@@ -20,12 +20,10 @@ import pytest
 from restante.pipeline.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import view
+from support.bounds import PATIENCE
 from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import T0, current, mailbox, nameplate, ours
 from support.pipeline.sessions import ENVIRONMENT, INTERPRETED, SETTINGS, environment
-
-PATIENCE: Final = 300.0
-"""Seconds for what takes five on a quiet machine."""
 
 MORTAL: Final = """
 import json, os, signal, sys, threading, time
@@ -70,6 +68,8 @@ laketable.LakeTable.commit = once
 """
 
 WHILE_SPARK_WRITES: Final = """
+staging._written = lambda *given: threading.Event().wait()  # nothing goes on once it has written
+
 def watch():
     while not any(Path(lake).glob("nameplates/run-*")):
         time.sleep(0.001)
@@ -170,6 +170,15 @@ def test_who_stops_a_run_is_told_in_one_sentence_and_nothing_is_left_of_copies(
     assert set(mortal.copies.glob("restante-*")) <= left
 
 
+WAITS: Final = """
+import threading
+from restante.cli import main
+from restante.pipeline import staging
+staging._written = lambda *given: threading.Event().wait()  # nothing goes on once Spark has written
+main()
+"""
+
+
 @pytest.mark.thorough
 def test_so_it_is_in_a_process_that_began_spark_itself(tmp_path: Path) -> None:
     lake, temporary = tmp_path / "lake", tmp_path / "copies"
@@ -177,7 +186,7 @@ def test_so_it_is_in_a_process_that_began_spark_itself(tmp_path: Path) -> None:
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
         spec = f"relay={tmp_path / 'a'}"
         running = subprocess.Popen(
-            [sys.executable, "-m", "restante", "pipeline", "ingest", "--lake", str(lake), "--source", spec],
+            [sys.executable, "-c", WAITS, "pipeline", "ingest", "--lake", str(lake), "--source", spec],
             env=environment(INTERPRETED) | {"TMPDIR": str(temporary)},
             stderr=subprocess.PIPE,
             text=True,
@@ -204,28 +213,35 @@ def test_who_reads_while_a_build_is_killed_and_repeated_sees_the_old_day_or_the_
         world.ingest(spec)
         world.build(only="outcomes")
         with reading(world.path) as answers:
-            until(lambda: len(answers) > 2)
+            answers.until(2)
             server.write(nameplate(0, started=T0 + 5), mailbox(7))
             world.ingest(spec)
             mortal.dies(WHEN_FILES_ARE_IN_PLACE, "build", world.path)
             assert set(answers) == {(3, 1)}
             world.build(only="outcomes")
-            seen = len(answers)
-            until(
-                lambda: len(answers) > seen + ANSWERS_OF_A_VIEW
-            )  # the last is of a view that is newer than the build
+            answers.until(len(answers) + ANSWERS_OF_A_VIEW)  # the last is of a view that is newer than the build
         assert set(answers) == {(3, 1), (5, 2)}
 
 
 ANSWERS_OF_A_VIEW: Final = 3
 
 
+class Answers(list[tuple[int, int]]):
+    """What a reader was answered, and the error that ended it."""
+
+    error: BaseException | None = None
+
+    def until(self, number: int) -> None:
+        """Wait until there are more than so many."""
+        until(lambda: self.error or len(self) > number)
+        if self.error:
+            raise self.error
+
+
 @contextmanager
-def reading(lake: Path) -> Iterator[list[tuple[int, int]]]:
+def reading(lake: Path) -> Iterator[Answers]:
     """Ask DuckDB for a day over and over: how many ended, in how many rows; through views new and old."""
-    answers: list[tuple[int, int]] = []
-    errors: list[BaseException] = []
-    over = threading.Event()
+    answers, over = Answers(), threading.Event()
 
     def ask() -> None:
         try:
@@ -238,7 +254,7 @@ def reading(lake: Path) -> Iterator[list[tuple[int, int]]]:
                         answers.append(found)
                         over.wait(0.02)  # the other core is Spark's
         except BaseException as error:  # noqa: BLE001 - it is raised where the test is
-            errors.append(error)
+            answers.error = error
 
     reader = threading.Thread(target=ask)
     reader.start()
@@ -247,8 +263,8 @@ def reading(lake: Path) -> Iterator[list[tuple[int, int]]]:
     finally:
         over.set()
         reader.join()
-    if errors:
-        raise errors[0]
+    if answers.error:
+        raise answers.error
 
 
 def until(happened: object) -> None:

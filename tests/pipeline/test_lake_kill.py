@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from deltalake import DeltaTable
 from restante.pipeline import laketable, partfiles, staging
 from restante.pipeline.vacuum import vacuum
 from support.pipeline.lakes import LETTERS, Row, add, held, letter, note, opened, rows, seen, stored
+from support.processes import run
 
 COMMITS: Final = """
 import os, pickle, signal, sys
@@ -88,8 +88,8 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool) -> Non
         copy = shutil.copytree(tmp_path / "lake", tmp_path / str(number))
         cases.append((copy, where, moved(staged, copy)))
     given = pickle.dumps((cases, LETTERS, note("new"))).hex()
-    killed = subprocess.run([sys.executable, "-c", COMMITS, given], capture_output=True, check=True, timeout=60)
-    assert killed.stdout.split() == [b"-9"] * len(cases)
+    killed = run(sys.executable, "-c", COMMITS, given)
+    assert killed.stdout.split() == ["-9"] * len(cases), killed.stderr
 
     for copy, where, _ in cases:
         made = where in AFTER

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from restante.pipeline import jvm
 from restante.pipeline.schemas import CLEAN
 from restante.pipeline.tables import BUILDS
+from support.bounds import PATIENCE
 from support.pipeline.busy_week import DAY, busy_week
 from support.pipeline.lakes import held
 from support.pipeline.runs import LakeWorld, Row
@@ -33,9 +34,6 @@ Spark's own writer, which both go by, makes the same files."""
 
 NOW: Final = DAY + timedelta(days=7)
 """When the rows of that world are past: days that are not over for anybody yet are not built."""
-
-PATIENCE: Final = 600.0
-"""Seconds for what takes twenty on a quiet machine."""
 
 
 @pytest.fixture(scope="module")

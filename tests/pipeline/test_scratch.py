@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from restante.errors import StoreError
 from restante.pipeline.scratch import PREFIX, scratch
+from support.processes import run
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ kept = scratch()
 (kept.__enter__() / "copy").touch()
 os.kill(os.getpid(), 9)
 """
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
+    assert run(sys.executable, "-c", program).returncode == -9
     assert [path.name for path in temporary.glob("*/*")] == ["copy"]
     with scratch():
         assert list(temporary.glob("*/*")) == []

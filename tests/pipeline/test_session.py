@@ -37,10 +37,13 @@ from restante.pipeline.spark import (
     local,
     session,
 )
-from support.bounds import BOUND
+from support.bounds import BOUND, PATIENCE
 from support.pipeline.sessions import ENVIRONMENT
+from support.ports import nobodys_port
 
 SERIAL = "-XX:+UseSerialGC"
+
+NOBODY = f"127.0.0.1:{nobodys_port()}"
 
 
 def test_a_session_counts_days_in_utc_and_guesses_no_type_of_a_partition(spark: SparkSession) -> None:
@@ -52,10 +55,11 @@ def test_a_session_counts_days_in_utc_and_guesses_no_type_of_a_partition(spark: 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"remote": "http://127.0.0.1:1"}, "--remote must look like sc://HOST:PORT, not http://127.0.0.1:1"),
-        ({"remote": "sc://127.0.0.1:1"}, "no Spark Connect server answers at sc://127.0.0.1:1 (--remote)"),
-        ({"master": "spark://127.0.0.1:1"}, "no Spark master answers at spark://127.0.0.1:1 (--master)"),
+        ({"remote": f"http://{NOBODY}"}, f"--remote must look like sc://HOST:PORT, not http://{NOBODY}"),
+        ({"remote": f"sc://{NOBODY}"}, f"no Spark Connect server answers at sc://{NOBODY} (--remote)"),
+        ({"master": f"spark://{NOBODY}"}, f"no Spark master answers at spark://{NOBODY} (--master)"),
     ],
+    ids=["no Spark URL", "Connect", "master"],
 )
 def test_where_spark_cannot_be_had_it_is_said_at_once(given: dict[str, Any], words: str) -> None:
     with pytest.raises(RestanteError) as refusal, session(**given):
@@ -76,7 +80,7 @@ for given in ({"settings": {"spark.driver.memory": "12x"}}, {"master": "nonsense
 
 def test_what_java_said_is_told_in_one_line() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TOLD], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=600
+        [sys.executable, "-c", TOLD], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     memory, master = done.stdout.splitlines()
     assert "Invalid maximum heap size: -Xmx12x" in memory

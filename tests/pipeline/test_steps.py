@@ -1,17 +1,12 @@
 """How far a run is, in lines and on a terminal."""
 
 import itertools
-import os
-import pty
-import subprocess
 import sys
-import threading
-from subprocess import PIPE
 
 import pytest
 
 from restante.pipeline.steps import Steps
-from support.bounds import BOUND
+from support.processes import on_a_terminal
 
 CODE = """
 from restante.pipeline.steps import Steps
@@ -40,32 +35,7 @@ def test_a_step_that_fails_says_nothing_of_being_done(capsys: pytest.CaptureFixt
 
 
 def shown(code: str, *steps: tuple[str, ...]) -> str:
-    """Run code on a terminal of its own, and give what that was sent.
-
-    The code goes on with its next step when all words of the one before it have been shown.
-    """
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=PIPE, stderr=theirs, env=os.environ | {"COLUMNS": "100"}, bufsize=0
-    ) as process:
-        os.close(theirs)
-        hang = threading.Timer(BOUND, process.kill)
-        hang.start()
-        coming = list(steps)
-        said = b""
-        try:
-            while chunk := os.read(ours, 4096):
-                said += chunk
-                if coming and all(words.encode() in said for words in coming[0]):
-                    del coming[0]
-                    assert process.stdin is not None
-                    process.stdin.write(b"\n")
-        except OSError:  # the other end is closed
-            pass
-        assert process.wait() == 0, f"{coming} was not shown: {said!r}"
-        hang.cancel()
-    os.close(ours)
-    return said.decode()
+    return on_a_terminal(sys.executable, "-c", code, streams=["stderr"], steps=steps)
 
 
 def test_a_terminal_shows_the_step_that_goes_on_and_its_tasks() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from restante.pipeline import columns, views
 from restante.pipeline.lake import Lake
 from restante.pipeline.schemas import CLEAN, NAMEPLATES, Column, Table
 from support.pipeline.lakes import LETTERS, add, letter, opened, seen
+from support.processes import run
 
 PLATE = {
     "id": 1,
@@ -108,8 +108,7 @@ def test_files_are_those_of_the_newest_version(lake: Path) -> None:
 
 def test_to_name_the_pipeline_loads_nothing() -> None:
     code = "import sys, restante.pipeline; print(sorted({'deltalake', 'pyspark', 'pyarrow'} & set(sys.modules)))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True, timeout=60).stdout
-    assert said == "[]\n"
+    assert run(sys.executable, "-c", code).stdout == "[]\n"
 
 
 def test_no_java_is_started_to_look_at_a_lake(lake: Path) -> None:
@@ -117,10 +116,7 @@ def test_no_java_is_started_to_look_at_a_lake(lake: Path) -> None:
         "import sys, pyspark, restante.pipeline\n"
         "print(len(restante.pipeline.files(sys.argv[1], 'nameplates')), pyspark.SparkContext._gateway)"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", code, str(lake)], capture_output=True, check=True, text=True, timeout=60
-    ).stdout
-    assert said == "1 None\n"
+    assert run(sys.executable, "-c", code, lake).stdout == "1 None\n"
 
 
 def test_every_type_of_the_lake_has_a_name_in_every_reader() -> None:

@@ -7,6 +7,7 @@ import asyncio
 from restante.mailbox import model
 from restante.mailbox.office import Lifetime, Office
 from restante.records import CurrentUsage, MailboxUsage, NameplateUsage
+from support.bounds import BOUND
 from support.mailbox.engines import LIVE, USAGE, Engine
 from support.mailbox.givens import FakeClock, FakeDice
 from support.mailbox.ledger import Ledger
@@ -117,7 +118,7 @@ async def test_service_time_goes_up_over_restarts_whatever_the_clocks_do(engine:
         clock.now += 100.0
         clock.skew -= 150.0
         office.sweep()
-        await asyncio.wait_for(office.idle.wait(), 30)
+        await asyncio.wait_for(office.idle.wait(), BOUND)
         office.stop()
         await running
         served.append(engine.rows("SELECT seconds FROM service")[0][0])

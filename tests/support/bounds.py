@@ -1,4 +1,4 @@
-"""No wait in this folder is by the clock: each waits for something to happen, and fails after BOUND seconds."""
+"""No wait in this folder is by the clock: each waits for something to happen, and fails after a bound."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,7 +6,10 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 BOUND: Final = 60.0
-"""Far more than anything here takes, for a busy machine."""
+"""Seconds; far more than anything here takes, for a busy machine."""
+
+PATIENCE: Final = 600.0
+"""Seconds, where a Java starts or packages are fetched."""
 
 
 @asynccontextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Final
 
 
 @contextmanager
@@ -19,3 +21,12 @@ def held_port(host: str = "127.0.0.1") -> Iterator[int]:
         holder.bind((host, 0))
         port: int = holder.getsockname()[1]
         yield port
+
+
+@functools.cache
+def nobodys_port() -> int:
+    """Return a port of 127.0.0.1 on which nobody listens as long as this process runs."""
+    return _held.enter_context(held_port())
+
+
+_held: Final = ExitStack()

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import pty
 import re
 import resource
 import shutil
@@ -14,8 +15,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -268,6 +270,40 @@ def called(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return subprocess.CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
+
+
+def on_a_terminal(
+    *command: str | Path, streams: Container[str] = ("stdin", "stdout", "stderr"), steps: Sequence[Sequence[str]] = ()
+) -> str:
+    """Run a program to its end, with these streams on a terminal of its own; return what that was sent.
+
+    Each time all words of the next step have been shown, a line is written to a standard input that is no terminal.
+    """
+    ours, its = pty.openpty()
+    with subprocess.Popen(
+        [str(word) for word in command],
+        env=environment(TERM="xterm", COLUMNS="100"),
+        bufsize=0,
+        stdin=its if "stdin" in streams else subprocess.PIPE,
+        stdout=its if "stdout" in streams else subprocess.DEVNULL,
+        stderr=its if "stderr" in streams else subprocess.DEVNULL,
+    ) as process:
+        os.close(its)
+        hang = threading.Timer(BOUND, process.kill)
+        hang.start()
+        coming, shown = list(steps), b""
+        with contextlib.suppress(OSError):  # EIO is how Linux says that nobody has the other end
+            while some := os.read(ours, 4096):
+                shown += some
+                while coming and all(words.encode() in shown for words in coming[0]):
+                    del coming[0]
+                    assert process.stdin is not None
+                    process.stdin.write(b"\n")
+        code = process.wait()
+        hang.cancel()
+    os.close(ours)
+    assert code == 0, f"{code}; {coming} was not shown: {shown!r}"
+    return shown.decode().replace("\r\n", "\n")
 
 
 @contextmanager

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pty
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import pytest
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
 from restante.waku.envelope import make
-from support.processes import called, restante
+from support.processes import RESTANTE, called, on_a_terminal, restante, run
 from support.rows import every
 from support.waku import leveldbs
 from support.waku.archives import ROWS, archive_of, flaw_of, raws_of
@@ -165,19 +163,9 @@ def test_a_foreign_file_is_one_sentence_and_exit_code_1(tmp_path: Path, data: Pa
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(tmp_path: Path, data: Path) -> None:
     lines = waku("check", "--data", data).stderr.splitlines()
     assert lines[-1] == "check: 50 of 50"
-    ours, its = pty.openpty()
-    command = [sys.executable, "-m", "restante", "waku", "check", "--data", str(data)]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
-    shown = b""
-    with subprocess.Popen(command, stderr=its, stdout=subprocess.DEVNULL, env=environment) as process:
-        os.close(its)
-        with suppress(OSError):  # EIO is how Linux says that nobody has the other end
-            while some := os.read(ours, 4096):
-                shown += some
-        assert process.wait(60) == 0
-    os.close(ours)
-    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}".encode() in shown
-    assert b"of" not in shown
+    shown = on_a_terminal(*RESTANTE, "waku", "check", "--data", data, streams=["stderr"])
+    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in shown
+    assert "of" not in shown
 
 
 def test_an_export_that_is_told_to_stop_leaves_nothing_unfinished(tmp_path: Path, data: Path) -> None:
@@ -190,8 +178,8 @@ def test_an_export_that_is_told_to_stop_leaves_nothing_unfinished(tmp_path: Path
         "main()"
     )
     words = ["waku", "export", str(tmp_path / "files" / "all.rlp"), "--data", str(data)]
-    result = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False, timeout=60)
-    assert (result.returncode, result.stdout) == (130, b"")
+    result = run(sys.executable, "-c", code, *words)
+    assert (result.returncode, result.stdout) == (130, "")
     assert list((tmp_path / "files").iterdir()) == []
 
 
@@ -202,6 +190,6 @@ def test_without_the_extra_its_name_is_said(tmp_path: Path) -> None:
         f"sys.argv[1:] = ['waku', 'check', '--data', {str(tmp_path)!r}]\n"
         "from restante.cli import main; main()"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    result = run(sys.executable, "-c", code)
     assert result.returncode == 2
     assert said(result) == "restante: this needs the extra 'waku': pip install 'restante[waku]'"

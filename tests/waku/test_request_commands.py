@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pty
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +25,8 @@ from restante.waku.post import post as hand_over
 from restante.waku.sealing import SymmetricKey, seal, topic_of
 from support.bounds import bounded
 from support.effort import some
-from support.processes import RESTANTE, called, restante, spawn
+from support.ports import nobodys_port
+from support.processes import RESTANTE, called, on_a_terminal, restante, spawn
 from support.rows import every
 from support.waku.fake_node import listening, listening_beside
 from support.waku.fixed import KEY
@@ -40,7 +38,7 @@ TOPIC = topic_of("status")
 LETTERS = [letter(number, age=-number, topic=TOPIC) for number in range(30)]
 SINCE = ("--from", str(EPOCH), "--to", str(EPOCH + 500))
 PLAIN = ("--form", "plain", "--topic", TOPIC.hex())
-NOBODY = f"enode://{KEY.public.hex()}@127.0.0.1:1"
+NOBODY = f"enode://{KEY.public.hex()}@127.0.0.1:{nobodys_port()}"
 
 
 class Result(NamedTuple):
@@ -117,26 +115,7 @@ async def test_on_a_terminal_the_lines_have_it_for_themselves_and_a_file_has_a_b
 
 
 async def seen(*words: str | Path) -> str:
-    """Run a command on a terminal; gives what is written there."""
-    ours, its = pty.openpty()
-    command = (sys.executable, "-m", "restante", "waku", *map(str, words))
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
-    process = await asyncio.create_subprocess_exec(*command, stdin=its, stdout=its, stderr=its, env=environment)
-    os.close(its)
-    reading = asyncio.create_task(asyncio.to_thread(_all_of, ours))
-    async with bounded("a command on a terminal"):
-        assert await process.wait() == 0
-        return (await reading).decode().replace("\r\n", "\n")
-
-
-def _all_of(terminal: int) -> bytes:
-    """Read until nobody has its other end."""
-    with open(terminal, "rb", buffering=0) as file:
-        found = b""
-        with suppress(OSError):  # how Linux tells the end
-            while part := file.read(65536):
-                found += part
-    return found
+    return await asyncio.to_thread(on_a_terminal, *RESTANTE, "waku", *words)
 
 
 def test_history_in_files(tmp_path: Path) -> None:
@@ -289,7 +268,7 @@ def test_live_tells_of_a_server_that_is_not_there() -> None:
     result = waku("request", NOBODY, *PLAIN, "--live", "--for", "1")
     assert (result.code, result.out) == (1, "")
     reason, missing = result.err.splitlines()
-    assert reason == "cannot connect to 127.0.0.1:1: Connection refused"
+    assert reason == f"cannot connect to 127.0.0.1:{nobodys_port()}: Connection refused"
     assert missing.startswith("nobody answered for all of it")
 
 

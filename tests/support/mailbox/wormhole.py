@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from support.forks import Forked
+from support.ports import held_port
 from support.processes import Child, environment
 
 WORMHOLE_CODE: Final = re.compile(r"Wormhole code is: (\S+)\n")
@@ -28,10 +29,11 @@ def main() -> object:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Hold a port of all addresses as long as this process runs."""
+    return held_ports.enter_context(held_port(""))
+
+
+held_ports: Final = contextlib.ExitStack()
 
 
 @dataclass(frozen=True)

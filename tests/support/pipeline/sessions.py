@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Final
+
+from support import processes
 
 SMALL_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Of Java, where jobs are many and small: what a second compiler would gain it would never give back."""
 
-ENVIRONMENT: Final = os.environ | {"JAVA_TOOL_OPTIONS": SMALL_JOBS}
+ENVIRONMENT: Final = processes.environment(JAVA_TOOL_OPTIONS=SMALL_JOBS)
 """Of commands that are run in a process of their own."""
 
 

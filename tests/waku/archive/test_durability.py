@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import socket
@@ -24,6 +23,7 @@ from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import SqliteArchive
 from support.bounds import BOUND
 from support.effort import is_thorough
+from support.processes import environment
 from support.tracer import WAL, Call, read_notes
 from support.waku.engines import Sqlite
 from support.waku.envelopes import envelope, held
@@ -43,10 +43,8 @@ def saving(
     """Run the program; gives it and the socket on which it says what it has saved. Nothing stays behind."""
     ours, its = socket.socketpair()
     ours.settimeout(BOUND)
-    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(TESTS))))
     command = [sys.executable, "-m", "waku.archive.saving", how, str(data), str(first), str(last)]
-    environment = {**os.environ, "PYTHONPATH": path}
-    with ours, subprocess.Popen([*before, *command], stdout=its.fileno(), env=environment) as process:
+    with ours, subprocess.Popen([*before, *command], stdout=its.fileno(), env=environment()) as process:
         its.close()
         try:
             yield process, ours

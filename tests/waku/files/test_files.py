@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from restante.waku.archive import Archived
 from restante.waku.envelope import Envelope
 from restante.waku.files import Flaw, leveldb, parquet, rlpfile
 from support.disk import no_file_beyond
+from support.processes import run
 from support.waku import leveldbs
 from support.waku.archives import ROWS, flaw_of
 from support.waku.envelopes import envelope
@@ -285,9 +285,7 @@ def test_a_database_that_is_in_use_is_refused(tmp_path: Path) -> None:
 def test_without_the_library_its_extra_is_named(tmp_path: Path) -> None:
     code = "import sys; sys.modules['plyvel'] = None\nfrom restante.waku.files import leveldb\nlist(leveldb.read({}))"
     script = code.format(f"__import__('pathlib').Path({str(tmp_path)!r})")
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=os.environ
-    )
+    result = run(sys.executable, "-c", script)
     assert result.stderr.splitlines()[-1] == (
         "restante.errors.Misuse: a LevelDB archive needs the extra 'leveldb': pip install 'restante[leveldb]'"
     )

