@@ -32,8 +32,8 @@ class Books:
     def __init__(self) -> None:
         self.refused: Counter[tuple[str, str | None]] = Counter()
         """How often what was refused for want of permission or room, by address id; who logs it clears it."""
-        self._owners: dict[int, Account] = {}
-        """From which address a live nameplate was made."""
+        self._owners: dict[int, tuple[Account, ...]] = {}
+        """From which addresses a live nameplate was made."""
         self._kept: dict[int, dict[Account, int]] = {}
         """How much of a live mailbox was made from which address, in bytes."""
 
@@ -62,17 +62,18 @@ class Books:
             account.knows(command.app_id, name)
         return None
 
-    def made(self, account: Account, app_id: str, decision: Decision) -> None:
-        """Enter what a command of this address has made."""
+    def made(self, accounts: tuple[Account, ...], app_id: str, decision: Decision) -> None:
+        """Enter what a command from these addresses has made."""
         for change in decision.changes:
             if type(change) is model.NameplateMade:
-                self._owners[change.nameplate.key] = account
-                account.nameplates += 1
-                account.knows(app_id, change.nameplate.name)
+                self._owners[change.nameplate.key] = accounts
+                for account in accounts:
+                    account.nameplates += 1
+                    account.knows(app_id, change.nameplate.name)
             elif type(change) is model.MailboxMade:
-                self._keep(account, change.mailbox, MAILBOX)
+                self._keep(accounts, change.mailbox, MAILBOX)
             elif type(change) is model.MessageAdded:
-                self._keep(account, change.mailbox, MESSAGE + len(change.message.wire))
+                self._keep(accounts, change.mailbox, MESSAGE + len(change.message.wire))
 
     def ended(self, change: Change) -> None:
         """Strike out what lives no more."""
@@ -89,14 +90,14 @@ class Books:
         for key in self._kept.keys() - {mailbox.key for mailbox in state.mailboxes()}:
             self._let_go(key)
 
-    def _keep(self, account: Account, mailbox: Mailbox, size: int) -> None:
-        account.stored += size
+    def _keep(self, accounts: tuple[Account, ...], mailbox: Mailbox, size: int) -> None:
         kept = self._kept.setdefault(mailbox.key, {})
-        kept[account] = kept.get(account, 0) + size
+        for account in accounts:
+            account.stored += size
+            kept[account] = kept.get(account, 0) + size
 
     def _disown(self, key: int) -> None:
-        owner = self._owners.pop(key, None)
-        if owner is not None:
+        for owner in self._owners.pop(key, ()):
             owner.nameplates -= 1
 
     def _let_go(self, key: int) -> None:
