@@ -71,7 +71,7 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.sources.traces", "restante.pipeline.sources.events"},
     {"restante.pipeline.sources.usage", "restante.pipeline.sources.archive", "restante.pipeline.sources.files"},
     {"restante.pipeline.sources.logs"},
-    {"restante.mailbox.office", "restante.mailbox.outflow"},
+    {"restante.mailbox.first_bytes", "restante.mailbox.office", "restante.mailbox.outflow"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
     {"restante.mailbox.serve"},
