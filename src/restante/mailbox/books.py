@@ -11,8 +11,9 @@ from typing import Final
 
 from restante.mailbox import model, session
 from restante.mailbox.addresses import Account
-from restante.mailbox.limits import Limits
+from restante.mailbox.limits import MIB, SMALL_HOLDER, Limits
 from restante.mailbox.model import Change, Decision, Mailbox, Now
+from restante.mailbox.rules import FULL
 from restante.mailbox.session import Command
 from restante.mailbox.state import MAILBOX, MESSAGE, State
 
@@ -22,6 +23,10 @@ LEDGER: Final = 10_000
 TOO_MANY_NAMEPLATES: Final = "too many nameplates from your address"
 TOO_MUCH: Final = "too much is kept for your address"
 TOO_MANY_CLAIMS: Final = "too many different nameplates claimed from your address"
+
+HOLDS_MUCH: Final = (
+    f"what room is left is for addresses that hold less than {SMALL_HOLDER // MIB} MiB; try again later"
+)
 
 _TAKES_ROOM: Final = (session.Add, session.Open, session.Claim, session.Allocate)
 
@@ -48,6 +53,8 @@ class Books:
         """Tell whether this is more than an address may have: the words, and the hint. A claim is taken note of."""
         if limits.address_bytes and account.stored >= limits.address_bytes and isinstance(command, _TAKES_ROOM):
             return TOO_MUCH, f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
+        if account.stored >= SMALL_HOLDER and view.nearly_full(limits) and _makes(view, command):
+            return FULL, HOLDS_MUCH
         if type(command) is not session.Claim and type(command) is not session.Allocate:
             return None
         name = command.nameplate if isinstance(command, session.Claim) else ""
@@ -103,3 +110,13 @@ class Books:
     def _let_go(self, key: int) -> None:
         for account, size in self._kept.pop(key, {}).items():
             account.stored -= size
+
+
+def _makes(view: State, command: Command) -> bool:
+    """Tell whether a command makes something that takes room. Others may be joined."""
+    app = view.app(command.app_id)
+    if isinstance(command, session.Claim):
+        return command.nameplate not in app.nameplates
+    if isinstance(command, session.Open):
+        return command.mailbox_id not in app.mailboxes
+    return isinstance(command, _TAKES_ROOM)
