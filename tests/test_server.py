@@ -478,6 +478,32 @@ async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
     await second.hang_up()
 
 
+async def test_the_log_tells_once_how_many_visitors_said_nothing(house: House) -> None:
+    sender, visitor = await house.enter(), await house.enter()
+    for socket, side in ((sender, "a"), (visitor, "b")):
+        socket.say(type="bind", appid="x", side=side)
+        socket.say(type="open", mailbox="m")
+        if socket is sender:
+            socket.say(type="add", phase="p", body="00")
+        assert [(await socket.hear())["type"] for _ in range(3)] == [
+            "ack",
+            "ack",
+            "ack" if side == "a" else "message",
+        ]
+    for socket in (sender, visitor):
+        socket.say(type="close", mood="lonely")
+        while (await socket.hear())["type"] != "closed":
+            pass
+    with structlog.testing.capture_logs() as logged:
+        house.server.office.refusals()
+        house.server.office.refusals()
+    [line] = logged
+    assert line["event"] == "sides were sent a message and added none"
+    assert (line["mailboxes"], line["visitors"]) == (1, 1)
+    for socket in (sender, visitor):
+        await socket.leave()
+
+
 # ── descriptors ──────────────────────────────────────────────────────────────────────────────────
 
 

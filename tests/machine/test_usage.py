@@ -59,9 +59,10 @@ def test_a_mailbox_s_record(
 ) -> None:
     rows = [MailboxSide(f"side {number}", when, mood=mood) for number, (when, mood) in enumerate(sides)]
     mailbox = Mailbox(1, app, "m", for_nameplate=for_nameplate, touched=0.0, sides=rows, crowded=crowded)
+    mailbox.visitors, mailbox.shown, mailbox.spoke = 2, ["side 0", "side 1", "gone"], ["side 1"]
     record = usage.mailbox_usage(mailbox, rows, now, blur=blur, pruned=pruned)
     assert msgspec.structs.asdict(record) == records.mailbox(
-        app, sides, now, for_nameplate=for_nameplate, pruned=pruned, crowded=crowded, blur=blur
+        app, sides, now, for_nameplate=for_nameplate, pruned=pruned, crowded=crowded, visitors=3, blur=blur
     )
 
 
@@ -72,7 +73,7 @@ def test_the_record_is_of_the_moods_that_were_said_last(sides: list[tuple[float,
     rows = [MailboxSide(f"side {number}", when, mood=mood) for number, (when, mood) in enumerate(sides)]
     stale = [msgspec.structs.replace(row, mood="scary") for row in rows]
     mailbox = Mailbox(1, "x", "m", for_nameplate=True, touched=0.0, sides=stale)
-    wanted = records.mailbox("x", sides, now, for_nameplate=True, pruned=False, crowded=False, blur=0)
+    wanted = records.mailbox("x", sides, now, for_nameplate=True, pruned=False, crowded=False, visitors=0, blur=0)
     assert usage.mailbox_usage(mailbox, rows, now, blur=0).result == wanted["result"]
 
 

@@ -16,6 +16,7 @@ from restante.mailbox.model import Change, Decision, Mailbox, Now
 from restante.mailbox.rules import FULL
 from restante.mailbox.session import Command
 from restante.mailbox.state import MAILBOX, MESSAGE, State
+from restante.records import MailboxUsage
 
 LEDGER: Final = 10_000
 """Addresses whose refusals are counted one by one in a minute."""
@@ -37,6 +38,9 @@ class Books:
     def __init__(self) -> None:
         self.refused: Counter[tuple[str, str | None]] = Counter()
         """How often what was refused for want of permission or room, by address id; who logs it clears it."""
+        self.visited = 0
+        self.visitors = 0
+        """Mailboxes that had visitors, and how many (records.MailboxUsage); who logs it clears it."""
         self._owners: dict[int, tuple[Account, ...]] = {}
         """From which addresses a live nameplate was made."""
         self._kept: dict[int, dict[Account, int]] = {}
@@ -83,8 +87,11 @@ class Books:
                 self._keep(accounts, change.mailbox, MESSAGE + len(change.message.wire))
 
     def ended(self, change: Change) -> None:
-        """Strike out what lives no more."""
-        if type(change) is model.NameplateGone:
+        """Strike out what lives no more, and count its visitors."""
+        if type(change) is MailboxUsage and change.visitors:
+            self.visited += 1
+            self.visitors += change.visitors
+        elif type(change) is model.NameplateGone:
             self._disown(change.nameplate.key)
         elif type(change) is model.MailboxGone:
             self._let_go(change.mailbox.key)

@@ -293,7 +293,7 @@ class Desk:
             self.books.ended(change)
             if type(change) is model.MessageAdded:
                 for subscriber in self.subscribers.get(change.mailbox.key, ()):
-                    self._tell(subscriber, change.message.wire)
+                    self._show(subscriber, change.mailbox, change.message)
             elif type(change) is model.MailboxGone:
                 for subscriber in self.subscribers.pop(change.mailbox.key, ()):
                     self._become(subscriber, replace(subscriber.session, subscribed=None))
@@ -309,7 +309,7 @@ class Desk:
         if decision.mailbox is not None:
             self.subscribers.setdefault(decision.mailbox.key, []).append(connection)
             for message in decision.mailbox.messages:
-                self._tell(connection, message.wire)
+                self._show(connection, decision.mailbox, message)
         elif before.subscribed is not None and connection.session.subscribed is None:
             self._unsubscribe(connection, before.subscribed)
         if type(command) is session.Bind:
@@ -319,6 +319,12 @@ class Desk:
             self.state.app(command.app_id).answered[decision.name] = connection
         if connection.accounts:
             self.books.made(connection.accounts, command.app_id, decision)
+
+    def _show(self, subscriber: Connection, mailbox: Mailbox, message: model.Stored) -> None:
+        side = subscriber.session.side
+        if message.side != side and side not in mailbox.shown and subscriber.verdict is None:
+            mailbox.shown.append(side)
+        self._tell(subscriber, message.wire)
 
     def _unsubscribe(self, connection: Connection, key: int) -> None:
         rest = self.subscribers.get(key)

@@ -47,7 +47,10 @@ def mailbox_usage(
     if mailbox.crowded:
         result = "crowded"
     started, waiting, total = _times(sides, when)
-    return MailboxUsage(mailbox.app_id, mailbox.for_nameplate, blurred(started, blur), waiting, total, result)
+    silent = [row.side for row in sides if row.side in mailbox.shown and row.side not in mailbox.spoke]
+    visitors = mailbox.visitors + len(silent)
+    started = blurred(started, blur)
+    return MailboxUsage(mailbox.app_id, mailbox.for_nameplate, started, waiting, total, result, visitors)
 
 
 LONGEST: Final = 128
