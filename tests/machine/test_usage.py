@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -106,3 +107,18 @@ def test_blurred_times_are_floored_to_a_multiple(when: float, blur: int) -> None
     else:
         assert floored <= when < floored + blur
         assert floored % blur == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 500, "\u00e9" * 100, "\U0001f4ee" * 40, "x" + "\U0001f4ee" * 40, "x" * 128, ""]
+)
+def test_a_clients_text_is_cut_between_two_characters(text: str) -> None:
+    kept = usage.cut(text)
+    assert text.startswith(kept)
+    assert len(kept.encode()) <= 128
+    assert len(kept.encode()) > 124 or kept == text
+    record = usage.client_version(text, text, 1.0, [text, text], blur=0)
+    assert {record.app_id, record.side, record.implementation, record.version} == {kept}
+    mailbox = Mailbox(1, text, "m", for_nameplate=True, touched=0.0, sides=[])
+    assert usage.mailbox_usage(mailbox, [], 1.0, blur=0).app_id == kept
+    assert usage.nameplate_usage(Nameplate(1, text, "4", "m", []), 1.0, blur=0).app_id == kept

@@ -117,7 +117,10 @@ def networks(texts: Sequence[str]) -> list[Network]:
 class Account:
     """What one address has, and has used up."""
 
-    __slots__ = ("_claims", "_connects", "_recent", "_strain", "connections", "demanded", "nameplates", "stored")
+    __slots__ = (
+        *("_claims", "_connects", "_recent", "_records", "_strain"),
+        *("connections", "demanded", "nameplates", "stored"),
+    )
 
     def __init__(self) -> None:
         self.connections = 0
@@ -130,6 +133,7 @@ class Account:
         self._claims = Bucket()
         self._connects = Bucket()
         self._recent: dict[tuple[str, str], None] = {}
+        self._records = Bucket()
         self._strain = Bucket()
 
     def idle(self, now: float, limits: Limits) -> bool:
@@ -140,6 +144,7 @@ class Account:
             or self.stored
             or self._claims.spent(now, limits.address_claims / 60)
             or self._connects.spent(now, limits.address_connects / 60)
+            or self._records.spent(now, limits.address_records / DAY)
             or self._strain.spent(now, RELIEF)
         )
 
@@ -172,6 +177,14 @@ class Account:
         self._recent[app_id, name] = None
         if len(self._recent) > RECENT:
             del self._recent[next(iter(self._recent))]
+
+    def record(self, now: float, limits: Limits) -> bool:
+        """Charge a usage record; tells whether it may be written."""
+        rate = limits.address_records / DAY
+        if rate and self._records.spent(now, rate) + 1 > limits.address_records:
+            return False
+        self._records.take(now, rate, 1)
+        return True
 
     def strain(self, now: float, points: float) -> None:
         self._strain.take(now, RELIEF, points)
