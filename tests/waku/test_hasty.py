@@ -59,6 +59,18 @@ async def elsewhere(here: Inside, number: int = 9) -> RawPeer:
     return await RawPeer.greet(here.port, here.node.key.public, NOTHING, source=f"127.0.0.{number}")
 
 
+def gated(here: Inside) -> asyncio.Event:
+    """Have no page made until this is set."""
+    on, make_page = asyncio.Event(), here.archive.page
+
+    async def when_told(query: Query, bounds: Bounds) -> Page:
+        await on.wait()
+        return await make_page(query, bounds)
+
+    here.archive.page = when_told  # type: ignore[method-assign, assignment]
+    return on
+
+
 async def test_six_hundred_small_pages_one_after_the_other_all_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +145,25 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
         await ask(peer)
 
 
+async def test_who_is_slow_to_read_is_not_hasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it asked for meanwhile is answered when it has read what came before."""
+    async with inside(tmp_path) as here:
+        hours = Hours(here.node.answers, monkeypatch)
+        await here.archive.save(LETTERS, EPOCH)
+        on = gated(here)
+        peer = await here.greet()
+        [link] = here.node.links
+        peer.say_all([(wire.REQUEST, plain())] * 3)
+        await peer.fence()
+        link.pause_writing()
+        on.set()
+        await here.until("a page that waits", lambda: link in here.node.answers._unread)
+        hours.now += 2 * LONGEST
+        link.resume_writing()
+        for _ in range(3):
+            assert flat((await page(peer))[0]) == LETTERS
+
+
 async def test_who_goes_while_it_waits_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
         answers = here.node.answers
@@ -160,13 +191,7 @@ async def test_what_waits_of_all_has_a_bound_and_who_asks_for_little_has_room(
     monkeypatch.setattr("restante.waku.answers.WAITING", 3 * LARGE)
     async with inside(tmp_path) as here:
         await here.archive.save(LETTERS, EPOCH)
-        on, make_page = asyncio.Event(), here.archive.page
-
-        async def when_told(query: Query, bounds: Bounds) -> Page:
-            await on.wait()
-            return await make_page(query, bounds)
-
-        here.archive.page = when_told  # type: ignore[method-assign, assignment]
+        on = gated(here)
         answers = here.node.answers
         greedy = [await elsewhere(here, number) for number in (11, 12)]
         for peer in greedy:

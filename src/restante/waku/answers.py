@@ -46,8 +46,9 @@ LINE: Final = 16
 """Requests of one peer that wait. status-go sends three at once, and the next when one is complete."""
 
 LONGEST: Final = 20.0
-"""Seconds after which a request is refused whose turn has not come. status-go waits 30 for the whole answer
-(protocol/messenger_mailserver.go), and asks again: a page that comes later is made for nobody."""
+"""Seconds that the first request of a line waits for its turn; then it is refused. status-go waits 30 for the whole
+answer (protocol/messenger_mailserver.go), and asks again: a page that comes later is made for nobody. How long a peer
+takes to read what it asked for before does not count: who is slow is not hasty."""
 
 WAITING: Final = 48 * 1024 * 1024
 """Bytes of memory for requests that wait, of all peers: four hundred of a thousand topics, twenty thousand of ten."""
@@ -91,8 +92,6 @@ class _Asked(NamedTuple):
     request: Request
     since: float
     """By `perf_counter`: the loop's clock may have whole milliseconds, which is as long as a page takes."""
-    late: float
-    """By the loop's clock: when it is refused, if its turn has not come."""
 
     @property
     def size(self) -> int:
@@ -173,7 +172,7 @@ class Answers:
             self._refuse(link, error.id, error.words, VALIDATION)
             return
         self.counts["attempts"] += 1
-        new = _Asked(asked, perf_counter(), self._loop.time() + LONGEST)
+        new = _Asked(asked, perf_counter())
         words = self._objection(link, new)
         if words:
             self._refuse(link, asked.id, words, PEER_LIMIT)
@@ -196,11 +195,8 @@ class Answers:
             return "this server serves those that it was told to"
         line = self._lines.get(link, ())
         own = asked.size + sum([each.size for each in line])
-        if len(line) > LINE or (
-            own > SHARE and self.waiting + asked.size > WAITING
-        ):  # the first one is in the making
-            return "too many requests at once"
-        return ""
+        full = own > SHARE and self.waiting + asked.size > WAITING
+        return "too many requests at once" if full or len(line) > LINE else ""  # the first one is in the making
 
     def _accounts_of(self, link: Link) -> list[_Account]:
         found = []
@@ -242,7 +238,7 @@ class Answers:
             await link.writable()
             asked, done = line[0], True
             try:
-                async with self._turn(link, asked) as in_time:
+                async with self._turn(link, self._loop.time() + LONGEST) as in_time:
                     if in_time:
                         done = await self._answer(link, asked.request)
                     else:
@@ -257,8 +253,8 @@ class Answers:
         self.delays.add(delay)
 
     @asynccontextmanager
-    async def _turn(self, link: Link, asked: _Asked) -> AsyncIterator[bool]:
-        """Wait for a place; gives False where its turn would come too late.
+    async def _turn(self, link: Link, late: float) -> AsyncIterator[bool]:
+        """Wait for a place; gives False where it would come later than that.
 
         Whoever waited longest for a peer to read gives up its own for it. A peer that asked faster than it may waits
         in a place of its address: others are not held up by that, and no more pages than these add to what is spent.
@@ -267,7 +263,7 @@ class Answers:
         if own.locked():
             self._shorten(link.address)
         async with own:
-            if not await self._may_have(link, asked.late):
+            if not await self._may_have(link, late):
                 yield False
                 return
             if self._places.locked():
