@@ -67,6 +67,14 @@ OUR_CLOCK: Final = 0.2
 ENOUGH: Final = 100
 """Envelopes a minute, to speak of shares."""
 
+REJECTED: Final = {
+    wire.MESSAGES: "invalid_data",
+    wire.MESSAGE_RESPONSE: "invalid_data",
+    wire.BATCH_ACK: "invalid_data",
+    wire.STATUS_UPDATE: "invalid_settings_changed",
+}
+"""What status-go's metrics call a packet that cannot be read (waku/v1/peer.go); it does not count bad Batch Acks."""
+
 AGAIN: Final = (1.0, 60.0)
 """Seconds until a static peer that was lost is dialled again: the first time, and at most; doubled each time."""
 
@@ -129,6 +137,8 @@ class Node:
         self.relay = Relay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
         """What became of connections and of relaying."""
+        self.rejected: Counter[str] = Counter()
+        """Packets that could not be read, by what status-go calls it."""
         self._id = node_id(key.public)
         self._dice = SystemDice()
         self._of_packets = self._devp2p_limits()
@@ -311,7 +321,7 @@ class Node:
         elif isinstance(event, Requested):
             self.answers.ask(link, event.payload)
         elif isinstance(event, Fault):
-            self._fault(link)
+            self._fault(link, event.code)
 
     def _offered(self, link: Link, envelopes: list[Envelope], payload: bytes) -> None:
         intake = Intake(link.node_id, keccak(payload))
@@ -333,7 +343,7 @@ class Node:
             self._finish(link, intake)
         except PeerError as error:
             link.peer.blame(error.words)
-            self._fault(link)
+            self._fault(link, wire.MESSAGES)
         finally:
             link.digested()
 
@@ -360,9 +370,10 @@ class Node:
         if response is not None:
             self._confirm(link, response)
 
-    def _fault(self, link: Link) -> None:
+    def _fault(self, link: Link, code: int) -> None:
         link.charge(REFUSED)
         self.counts["packets that were no good"] += 1
+        self.rejected[REJECTED[code]] += 1
 
     def _confirm(self, link: Link, response: wire.Response) -> None:
         # In this order, as status-go does (waku/v1/peer.go, sendConfirmation): it tells its user what it hears first
