@@ -26,7 +26,7 @@ from restante.waku.hello import Reason
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
 from restante.waku.link import Link
-from restante.waku.mailserver import TRY_AGAIN, Terms
+from restante.waku.mailserver import LOCKED, TRY_AGAIN, Terms
 from restante.waku.node import Housekeeping, Node
 from restante.waku.packed import pack
 from restante.waku.wire import Options
@@ -695,6 +695,46 @@ async def test_a_full_disk_is_said_and_what_comes_again_is_archived_when_there_i
         await has(here, letter(1), large)
         await here.settled(poster, reader)
         assert reader.inbox == []
+
+
+REFUSING = {
+    "locked": ("BEGIN IMMEDIATE", "ROLLBACK"),
+    "read-only": ("PRAGMA query_only = 1", "PRAGMA query_only = 0"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSING)
+async def test_an_archive_that_cannot_be_written_is_not_called_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_SECONDS", 0.01)
+    async with inside(tmp_path) as here:
+        poster = await here.greet(NOTHING)
+        with (
+            closing(sqlite3.connect(tmp_path / FILE, isolation_level=None, check_same_thread=False)) as other,
+            structlog.testing.capture_logs() as logs,
+        ):
+            database = other if why == "locked" else here.archive.database
+            refuse, take = (partial(database.execute, statement) for statement in REFUSING[why])
+            await here.archive._writing.do(refuse)
+            for envelope in (letter(1), letter(2)):
+                [refusal] = (await poster.post(envelope)).refusals
+                assert (refusal.code, refusal.words) == (wire.OTHER_ERROR, LOCKED)
+            assert here.node.ready() == "the archive cannot be written"
+            assert not here.node.short_of_room.is_set()
+            await here.archive._writing.do(take)
+            here.clock.now += TRY_AGAIN
+            assert not (await poster.post(letter(1))).refusals
+            assert here.node.ready() == ""
+            here.archive.full = True
+            await poster.post(letter(3))
+            assert here.node.ready() == "the disk is full"
+        told = [each["event"] for each in logs if each["log_level"] != "warning"]
+        assert told == [
+            "envelopes are not archived until the archive can be written",
+            "envelopes are archived again",
+            "envelopes are not archived until there is room",
+        ]
 
 
 async def test_a_commit_that_failed_is_the_end_and_nobody_is_told(tmp_path: Path) -> None:
