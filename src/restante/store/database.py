@@ -110,7 +110,7 @@ class Schema(NamedTuple):
 
 def _words(error: sqlite3.DatabaseError, folder: Path) -> str:
     """Say why a database cannot be opened. Without room for its log and index, that is "disk I/O error" to SQLite."""
-    if _primary(error) in ROOMLESS and shutil.disk_usage(folder).free < LITTLE:
+    if primary(error) in ROOMLESS and shutil.disk_usage(folder).free < LITTLE:
         return f"the disk is full; make room in {folder}, and start again"
     return str(error)
 
@@ -122,10 +122,10 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
 
 def passing(error: sqlite3.Error) -> bool:
     """Tell whether what was refused may be tried again."""
-    return _primary(error) in PASSING
+    return primary(error) in PASSING
 
 
-def _primary(error: sqlite3.Error) -> int:
+def primary(error: sqlite3.Error) -> int:
     """Give the primary code of an error (sqlite.org/rescode.html)."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code & 0xFF
@@ -138,5 +138,5 @@ def roll_back(database: sqlite3.Connection, cause: sqlite3.Error) -> StoreError:
             database.execute("ROLLBACK")
     except sqlite3.Error as error:
         return StoreError(f"cannot roll back ({error}) after: {cause}")
-    kind = StoreFull if _primary(cause) == sqlite3.SQLITE_FULL else StoreBusy if passing(cause) else StoreError
+    kind = StoreFull if primary(cause) == sqlite3.SQLITE_FULL else StoreBusy if passing(cause) else StoreError
     return kind(f"the database refused: {cause}")
