@@ -7,10 +7,11 @@ import gc
 import socket
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -579,6 +580,124 @@ async def test_who_reads_again_is_not_looked_after_any_more(tmp_path: Path) -> N
         its_link.resume_writing()
         assert second.cancelled()
         await peer.fence()
+
+
+# ── timers of a connection ───────────────────────────────────────────────────────────────────────
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, here: Inside) -> Callable[[str], list[asyncio.TimerHandle]]:
+    """Note the timers that links set from now on; gives those of a method that are to go off yet."""
+    handles: list[tuple[str, asyncio.TimerHandle]] = []
+    call_later = here.node.loop.call_later
+
+    def noting(delay: float, callback: Callable[..., object], *how: Any) -> asyncio.TimerHandle:
+        handles.append((callback.__name__, call_later(delay, callback, *how)))
+        return handles[-1][1]
+
+    monkeypatch.setattr(here.node.loop, "call_later", noting)
+    return lambda name: [each for which, each in handles if which == name and not each.cancelled()]
+
+
+async def test_who_brings_a_large_packet_is_left_unread_for_as_long_as_all_of_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(address_envelopes=0.001, address_envelopes_at_once=3)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        peer = await here.greet(NOTHING)
+        [its_link] = here.node.links
+        timers = noted(monkeypatch, here)
+        await peer.post(*(letter(number) for number in range(5000)))
+        await here.until("all of it", lambda: not here.node._digesting)
+        [timer] = timers("read_again")
+        assert timer.when() - here.node.loop.time() > 4_000_000, (
+            "the packet itself counts for 1, its envelopes for more"
+        )
+        its_link.drop()
+        await here.until("the loss", lambda: not here.node.links)
+        assert timers("read_again") == []
+        its_link.digested()
+        assert timers("read_again") == []
+
+
+async def stuck_reader(here: Inside) -> tuple[RawPeer, Link]:
+    """Have a peer that does not read, and has left unread what it may."""
+    poster, reader = await here.greet(NOTHING), await here.greet()
+    [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
+    here.narrow(reader)
+    number = 0
+    while not its_link.stuck:
+        await poster.post(letter(number := number + 1, size=500_000))
+    return reader, its_link
+
+
+FEW_OWED = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
+
+
+async def test_who_reads_a_little_of_the_last_words_has_no_longer_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=FEW_OWED) as here:
+        timers = noted(monkeypatch, here)
+        _, its_link = await stuck_reader(here)
+        [_] = timers("_look")
+        its_link.disconnect(Reason.CLIENT_QUITTING)
+        its_link.flush()
+        assert timers("_look") == [], "one end is enough"
+        its_link.resume_writing()
+        its_link.pause_writing()
+        [farewell] = timers("drop")
+        assert farewell.when() - here.node.loop.time() <= link.LAST_WORDS
+        farewell._run()
+        farewell.cancel()
+        await here.until("the loss", lambda: its_link not in here.node.links)
+        assert timers("_look") == timers("drop") == []
+
+
+async def test_who_closes_its_half_and_does_not_read_has_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(owed_bytes=1 << 30, address_bytes=0, address_envelopes=0)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        poster, reader = await here.greet(NOTHING), await here.greet()
+        [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
+        here.narrow(reader)
+        number = 0
+        while not its_link.unsent():
+            await poster.post(letter(number := number + 1, size=500_000))
+        transport = its_link._transport
+        assert transport is not None
+        timers = noted(monkeypatch, here)
+        reader.writer.write_eof()
+        await here.until("the end of its half", transport.is_closing)
+        assert timers("drop") == []
+        its_link._wire._heard = float("-inf")
+        time_has_come(its_link)
+        await here.until("the last words", lambda: bool(timers("drop")))
+        [farewell] = timers("drop")
+        farewell._run()
+        farewell.cancel()
+        await here.until("the loss", lambda: its_link not in here.node.links)
+
+
+async def test_a_backlog_goes_one_part_in_a_turn_however_often_the_peer_stops_reading(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        await here.greet(NOTHING)
+        [its_link] = here.node.links
+        taken: list[int] = []
+
+        def parts() -> Iterator[list[Envelope]]:
+            while True:
+                taken.append(0)
+                yield []
+
+        its_link.send_backlog(parts())
+        for _ in range(3):
+            its_link.pause_writing()
+            its_link.resume_writing()
+        for number in range(1, 5):
+            await asyncio.sleep(0)
+            assert len(taken) <= number
+        its_link.drop()
 
 
 async def test_a_large_packet_is_taken_in_while_others_are_served(tmp_path: Path) -> None:
