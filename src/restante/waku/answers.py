@@ -24,6 +24,7 @@ from restante.bucket import Bucket
 from restante.errors import StoreError
 from restante.ops.logs import log, where
 from restante.waku import completion, request, rlp, wire
+from restante.waku.accounts import forget
 from restante.waku.archive import Archive
 from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
 from restante.waku.bloom import FULL
@@ -98,9 +99,11 @@ class _Places(asyncio.Semaphore):
 class _Account:
     """What one node, or one address, has asked for."""
 
-    __slots__ = ("pages", "places", "rows")
+    __slots__ = ("lines", "pages", "places", "rows")
 
     def __init__(self) -> None:
+        self.lines = 0
+        """Of an address: lines that have one of its places, or wait for one."""
         self.pages = Bucket()
         self.rows = Bucket()
         self.places = _Places(OWN)
@@ -186,9 +189,8 @@ class Answers:
         for name in (link.node_id, link.address):
             account = self._accounts.get(name)
             if account is None:
+                forget(self._accounts, ACCOUNTS, lambda each: bool(each.lines))
                 account = self._accounts[name] = _Account()
-                if len(self._accounts) > ACCOUNTS:
-                    self._accounts.popitem(last=False)
             self._accounts.move_to_end(name)
             found.append(account)
         return found
@@ -226,19 +228,23 @@ class Answers:
     @asynccontextmanager
     async def _turn(self, link: Link) -> AsyncIterator[None]:
         """Wait for a place. Whoever waited longest for a peer to read gives up its own for it."""
-        own = self._own(link)
-        if own.locked():
-            self._shorten(link.address)
-        async with own:
-            if self._places.locked():
-                self._shorten()
-            async with self._places:
-                yield
+        account = self._of_address(link)
+        account.lines += 1
+        try:
+            if account.places.locked():
+                self._shorten(link.address)
+            async with account.places:
+                if self._places.locked():
+                    self._shorten()
+                async with self._places:
+                    yield
+        finally:
+            account.lines -= 1
 
-    def _own(self, link: Link) -> _Places:
-        """Give the places of a peer's address."""
+    def _of_address(self, link: Link) -> _Account:
+        """Give the account of a peer's address."""
         _, account = self._accounts_of(link)
-        return account.places
+        return account
 
     def _shorten(self, address: str | None = None) -> None:
         """Have one page end, of this address if one is given."""
@@ -322,7 +328,7 @@ class Answers:
             return True
         self._unread[link] = None
         try:
-            if self._own(link).waiting:
+            if self._of_address(link).places.waiting:
                 self._shorten(link.address)
             if self._places.waiting:
                 self._shorten()
