@@ -451,6 +451,17 @@ async def test_drain_answers_what_was_read_and_says_goodbye(house: House) -> Non
     await socket.hang_up()
 
 
+async def test_who_may_tidy_up_yet_when_the_server_drains_is_told_goodbye_like_all_others(house: House) -> None:
+    house.server.parting = 3600.0
+    socket = await house.enter()
+    [theirs] = house.server.sockets()
+    theirs.hang_up(1008, "must bind first")
+    theirs.hang_up(1008, "once is enough")
+    await house.server.drain(house.running)
+    assert await socket.closed() == 1001
+    await socket.hang_up()
+
+
 async def test_a_port_in_use_is_said_in_one_sentence(house: House) -> None:
     with pytest.raises(Misuse, match=rf"cannot listen on 127.0.0.1:{house.port}: .*in use.* \(--listen\)"):
         await house.server.listen("127.0.0.1", house.port)

@@ -26,6 +26,7 @@ from restante.bucket import Bucket
 from restante.errors import StoreError
 from restante.ops.logs import log, where
 from restante.waku import completion, request, rlp, wire
+from restante.waku.accounts import forget
 from restante.waku.archive import Archive
 from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
 from restante.waku.bloom import FULL
@@ -116,9 +117,11 @@ class _Places(asyncio.Semaphore):
 class _Account:
     """What one node, or one address, has asked for."""
 
-    __slots__ = ("pages", "places", "rows")
+    __slots__ = ("lines", "pages", "places", "rows")
 
     def __init__(self) -> None:
+        self.lines = 0
+        """Of an address: lines that have one of its places, or wait for one."""
         self.pages = Bucket()
         self.rows = Bucket()
         self.places = _Places(OWN)
@@ -203,9 +206,8 @@ class Answers:
         for name in (link.node_id, link.address):
             account = self._accounts.get(name)
             if account is None:
+                forget(self._accounts, ACCOUNTS, lambda each: bool(each.lines))
                 account = self._accounts[name] = _Account()
-                if len(self._accounts) > ACCOUNTS:
-                    self._accounts.popitem(last=False)
             self._accounts.move_to_end(name)
             found.append(account)
         return found
@@ -259,17 +261,21 @@ class Answers:
         Whoever waited longest for a peer to read gives up its own for it. A peer that asked faster than it may waits
         in a place of its address: others are not held up by that, and no more pages than these add to what is spent.
         """
-        own = self._own(link)
-        if own.locked():
-            self._shorten(link.address)
-        async with own:
-            if not await self._may_have(link, late):
-                yield False
-                return
-            if self._places.locked():
-                self._shorten()
-            async with self._places:
-                yield True
+        account = self._of_address(link)
+        account.lines += 1
+        try:
+            if account.places.locked():
+                self._shorten(link.address)
+            async with account.places:
+                if not await self._may_have(link, late):
+                    yield False
+                    return
+                if self._places.locked():
+                    self._shorten()
+                async with self._places:
+                    yield True
+        finally:
+            account.lines -= 1
 
     async def _may_have(self, link: Link, late: float) -> bool:
         """Wait until a peer may have its next page, and count that; False where it would be too late."""
@@ -289,10 +295,10 @@ class Answers:
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def _own(self, link: Link) -> _Places:
-        """Give the places of a peer's address."""
+    def _of_address(self, link: Link) -> _Account:
+        """Give the account of a peer's address."""
         _, account = self._accounts_of(link)
-        return account.places
+        return account
 
     def _shorten(self, address: str | None = None) -> None:
         """Have one page end, of this address if one is given."""
@@ -376,7 +382,7 @@ class Answers:
             return True
         self._unread[link] = None
         try:
-            if self._own(link).waiting:
+            if self._of_address(link).places.waiting:
                 self._shorten(link.address)
             if self._places.waiting:
                 self._shorten()
