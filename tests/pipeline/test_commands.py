@@ -17,6 +17,7 @@ from restante.pipeline.tables import TABLES
 from support.bounds import PATIENCE
 from support.documents import Document
 from support.effort import is_thorough
+from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, command
 from support.pipeline.servers import client, current, mailbox, nameplate, ours, read
 from support.pipeline.sessions import INTERPRETED, environment
@@ -103,6 +104,35 @@ def test_of_a_damaged_source_there_is_a_sentence_and_the_others_go_on(tmp_path: 
     assert said.stderr.count("\n") == 1
 
 
+def test_a_source_that_is_missing_or_of_no_kind_fails_alone(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello")
+    Their(tmp_path).stop()
+    named = {"gone": "gone", "none": "no*", "text": "text", "post": "relay.sqlite", "log@relay": "a", "relay": "a"}
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
+        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
+    assert said.stdout.splitlines()[0] == "relay: nameplates: 1 rows to read"
+    assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
+    nothing = "is nothing that usage, timing logs or envelopes are read from: name a server's database"
+    wanted = (
+        f"source gone: cannot read {tmp_path}/gone: No such file or directory",
+        f"source none: {tmp_path}/no* {nothing}",
+        f"source text: {tmp_path}/text {nothing}",
+        f"source post: {tmp_path}/relay.sqlite is the reference server's channel database",
+        f"source log: @relay is for timing logs, and {tmp_path}/a/restante.sqlite is a mailbox server's database",
+    )
+    for line, words in zip(said.stderr.splitlines(), wanted, strict=True):
+        assert line.startswith(f"restante: {words}")
+
+
+def test_what_the_command_line_alone_shows_to_be_wrong_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        relay = f"--source=relay={tmp_path / 'a'}"
+        for wrong in (relay, "--source=west", "--source=WEST=x", "--source=west@=x"):
+            command("ingest", "--lake", tmp_path / "lake", relay, wrong, ends=2)
+    assert not (tmp_path / "lake").exists()
+
+
 def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
     for name in ("trace", "usage.sqlite"):
         (tmp_path / name).touch()
@@ -136,7 +166,7 @@ def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWo
     [
         (["ingest"], "nothing to read: name a source, --source NAME=PATH"),
         (["ingest", "--source", "relay"], "--source relay: name it and say where it is, --source NAME=PATH"),
-        (["ingest", "--source", "a=."], ". is nothing that usage, timing logs or envelopes are read from"),
+        (["ingest", "--source", "A=."], "--source A=.: A cannot be a name: at most 63 of a-z"),
         (["build"], "there is no lake in"),
         (["sql"], "there is no lake in"),
         (["vacuum"], "there is no lake in"),

@@ -67,7 +67,7 @@ class Taken(NamedTuple):
 def recognised(specs: Sequence[str]) -> tuple[list[Source], list[Taken]]:
     """Tell what the sources are, as the operator named them; of those that cannot be read, only why.
 
-    Raises Misuse where one is of no known kind, or there is none.
+    Raises Misuse where the words name none.
     """
     found, unread = [], []
     for spec in specs:

@@ -144,7 +144,7 @@ _SPEC: Final = re.compile(r"(?P<name>[^=@]*)(@(?P<server>[^=]*))?=(?P<path>.+)",
 _GLOB: Final = frozenset("*?[")
 
 Kind = Callable[[Spec, Look], Source | None]
-"""Gives the source, where the path is of this kind; raises Misuse where it is, and cannot be used."""
+"""Gives the source, where the path is of this kind; raises SourceError where it is, and cannot be used."""
 
 
 def kinds() -> tuple[Kind, ...]:
@@ -158,16 +158,17 @@ def recognise(spec: str) -> Source:
     """Tell what a source is, by what is in the file or directory, never by its name.
 
     An empty file is taken for a trace: one that was just rotated, or the file of a server that just began.
-    Raises Misuse where it is of no known kind, or there is none; SourceError where it is one that cannot be read.
+    Raises Misuse where the operator's words name none; SourceError where the path is of no known kind, or cannot be
+    read.
     """
     named = parse(spec)
-    look = _look(named.path)
+    look = _look(named)
     for kind in kinds():
         source = kind(named, look)
         if source is not None:
             return source
-    raise Misuse(
-        f"{named.path} is nothing that usage, timing logs or envelopes are read from (source {named.name}):"
+    raise SourceError(
+        f"source {named.name}: {named.path} is nothing that usage, timing logs or envelopes are read from:"
         " name a server's database or its data directory, a timing log, a trace, or a file of envelopes"
     )
 
@@ -202,13 +203,14 @@ def is_glob(path: Path) -> bool:
     return bool(_GLOB & set(str(path))) and not path.exists()
 
 
-def _look(path: Path) -> Look:
-    if is_glob(path):
-        return Look(frozenset(), b"")
+def _look(spec: Spec) -> Look:
+    path = spec.path
     try:
+        if is_glob(path):
+            return Look(frozenset(), b"")
         if path.is_dir():
             return Look(frozenset(entry.name for entry in path.iterdir()), b"")
         with path.open("rb") as file:
             return Look(None, file.read(HEAD))
     except OSError as error:
-        raise Misuse(f"cannot read {path}: {plain(error)} (--source)") from error
+        raise SourceError(f"source {spec.name}: cannot read {path}: {plain(error)}") from error

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from restante.errors import Misuse, plain
+from restante.errors import plain
 from restante.pipeline import cleaning
 from restante.pipeline.envelopes import Stored
 from restante.pipeline.notes import Mark
@@ -69,7 +69,7 @@ ORDER BY arrivals.arrival
 
 
 def recognised(spec: Spec, look: Look) -> ArchiveSource | None:
-    """Give the source, where it is an archive of ours. Raises Misuse, SourceError."""
+    """Give the source, where it is an archive of ours. Raises SourceError."""
     path = spec.path
     if look.files is not None:
         if FILE not in look.files:
@@ -82,7 +82,7 @@ def recognised(spec: Spec, look: Look) -> ArchiveSource | None:
     if application != APPLICATION_ID:
         return None
     if spec.server is not None:
-        raise Misuse(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive")
+        raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive")
     return ArchiveSource(spec.name, path)
 
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
 
-from restante.errors import Misuse
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import ARCHIVED
-from restante.pipeline.sources import Look, Part, Say, Span, Spec, Terms, archived, parquets, paths, rlps
+from restante.pipeline.sources import Look, Part, Say, SourceError, Span, Spec, Terms, archived, parquets, paths, rlps
 from restante.pipeline.sources.archived import Origin
 from restante.pipeline.sources.paths import File
 
@@ -31,14 +30,14 @@ LISTS: Final = 0xC0
 
 
 def recognised(spec: Spec, look: Look) -> FilesSource | None:
-    """Give the source, where it is a file of envelopes, or a folder or a glob that has one. Raises Misuse."""
+    """Give the source, where it is a file of envelopes, or a folder or a glob that has one. Raises SourceError."""
     if look.sqlite:
         return None
     found = paths.files(spec.path, SUFFIXES)
     if not any(_is_envelopes(paths.head(file)) for file in found):
         return None
     if spec.server is not None:
-        raise Misuse(f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes")
+        raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes")
     return FilesSource(spec.name, spec.path)
 
 

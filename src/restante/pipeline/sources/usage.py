@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from restante.errors import Misuse
 from restante.pipeline import cleaning
 from restante.pipeline.cleaning import RULES
 from restante.pipeline.notes import Mark
@@ -31,7 +30,7 @@ TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
 
 
 def recognised(spec: Spec, look: Look) -> UsageSource | None:
-    """Give the source, where it is a mailbox server's. Raises Misuse, SourceError."""
+    """Give the source, where it is a mailbox server's. Raises SourceError."""
     path = spec.path
     if look.files is not None:
         if FILE not in look.files:
@@ -47,14 +46,14 @@ def recognised(spec: Spec, look: Look) -> UsageSource | None:
     elif {"nameplates", "mailboxes", "version"} <= entries.keys():
         shape = THEIRS
         if "messages" in entries:
-            raise Misuse(
+            raise SourceError(
                 f"source {spec.name}: {path} is the reference server's channel database, everybody's post: nothing of"
                 " it is for the lake. Name the file of its --usage-db"
             )
     else:
         return None
     if spec.server is not None:
-        raise Misuse(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a {shape.kind}")
+        raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a {shape.kind}")
     return UsageSource(spec.name, path, shape)
 
 
