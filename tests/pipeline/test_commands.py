@@ -12,7 +12,7 @@ import pytest
 
 from restante.pipeline import cleaning, envelopes, timing
 from restante.pipeline.lake import Lake
-from restante.pipeline.notes import Ledger
+from restante.pipeline.notes import Ledger, Mark
 from restante.pipeline.tables import TABLES
 from support.bounds import PATIENCE
 from support.documents import Document
@@ -21,6 +21,7 @@ from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, command
 from support.pipeline.servers import client, current, mailbox, nameplate, ours, read
 from support.pipeline.sessions import INTERPRETED, environment
+from support.waku.archives import archive_of
 
 GUIDE = Document("docs/pipeline.md")
 
@@ -145,6 +146,37 @@ def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
         f"ingest: source {name}: {tmp_path / named[name]} is empty: nothing was written to it yet"
         for name in ("trace", "theirs")
     ]
+
+
+def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_go_on(
+    lake: LakeWorld, tmp_path: Path
+) -> None:
+    (tmp_path / "trace").write_text('{"connection": 1}\n')
+    given = [f"--source={name}={tmp_path / 'trace'}" for name in ("relay", "trace")]
+    for plan in ((), ("--plan",)):
+        said = command("ingest", "--lake", lake.path, given[0], *plan, ends=1)
+        assert said.stdout == ""
+        assert said.stderr == (
+            f"restante: source relay: {tmp_path / 'trace'} is something else (timing logs) than the lake"
+            " has nameplates of: put back what was there, or give this one a name of its own\n"
+        )
+    assert "trace: server_commands: 1 rows" in command("ingest", "--lake", lake.path, given[1], "--plan").stdout
+    assert len(lake.rows("nameplates")) == 1
+
+
+def test_an_archive_and_envelope_files_are_kinds_of_their_own(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    archive_of(tmp_path / "data")
+    (tmp_path / "x.rlp").write_bytes(b"\xc0")
+    mark = Mark(0, "", 0, "")
+    world.add("archived", [], source="archive", ledger=Ledger(), marks={"": mark})
+    world.add("archived", [], source="files", ledger=Ledger(), marks={"0" * 64: mark})
+    for name, path, kind in (
+        ("archive", "x.rlp", "envelope files"),
+        ("files", "data/archive.sqlite", "Waku archive"),
+    ):
+        said = command("ingest", "--lake", world.path, "--source", f"{name}={tmp_path / path}", "--plan", ends=1)
+        assert f"{tmp_path / path} is something else ({kind}) than the lake has archived of" in said.stderr
 
 
 def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWorld, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from restante.pipeline import sources as from_
 from restante.pipeline.lake import Lake
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Ledger, Mark, Note
-from restante.pipeline.schemas import QUARANTINE, Table
-from restante.pipeline.sources import DUPLICATE, Opened, Source, SourceError, Span, Terms
+from restante.pipeline.schemas import CLEAN, QUARANTINE, Table
+from restante.pipeline.sources import DUPLICATE, Opened, Source, SourceError, Span, Terms, another_kind
 from restante.pipeline.spark import SparkError
 from restante.pipeline.steps import Step, Steps
 
@@ -85,9 +85,11 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[T
     SparkError where a job fails.
     """
     terms = Terms(run.now(), run.lake.first_day, from_.origins(sources))
+    tables = [run.lake.table(table) for table in CLEAN.values()]
     found: list[Taken] = []
     for source in sources:
         try:
+            _must_be_of_its_kind(source, tables)
             with source.opened(run.scratch, run.steps.say, terms) as opened:
                 found.extend(_take(run, source, opened, table, plan=plan) for table in opened.tables)
         except SourceError as error:
@@ -95,9 +97,23 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[T
     return found
 
 
+def _must_be_of_its_kind(source: Source, tables: Sequence[LakeTable]) -> None:
+    """Refuse a source that has rows in tables which it does not feed: another one had its name."""
+    fed = {table.name for table in source.feeds}
+    # The transaction tells of a table without reading all of its notes.
+    others = [
+        each.table.name for each in tables if each.table.name not in fed and each.transaction(source.name) is not None
+    ]
+    if others:
+        raise another_kind(source, ", ".join(others))
+
+
 def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool) -> Taken:
     target = run.lake.table(table)
-    span = opened.span(table.name, marks(target, source.name))
+    known = marks(target, source.name)
+    if known and ("" in known) != source.whole:
+        raise another_kind(source, table.name)
+    span = opened.span(table.name, known)
     if span is None or plan:
         return Taken(source.name, table.name, span)
     if span.why:

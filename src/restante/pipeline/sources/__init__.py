@@ -103,11 +103,27 @@ class Source(Protocol):
         """Where it is."""
 
     @property
+    def feeds(self) -> Sequence[Table]:
+        """The tables of the lake that sources of this kind feed, in whichever version."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is one database, whose mark has the name "", and not files."""
+
+    @property
     def origins(self) -> Sequence[str]:
         """What rows are told to come from that were imported from it elsewhere; () where nothing imports it."""
 
     def opened(self, scratch: Path, say: Say, terms: Terms) -> AbstractContextManager[Opened]:
         """Open it, a copy in the scratch folder where it is live; that is gone afterwards. Raises SourceError."""
+
+
+def another_kind(source: Source, tables: str) -> SourceError:
+    """Say that the lake has rows of these tables under a source's name that are of another kind of source."""
+    return SourceError(
+        f"source {source.name}: {source.path} is something else ({source.kind}) than the lake has {tables} of:"
+        " put back what was there, or give this one a name of its own"
+    )
 
 
 class Spec(NamedTuple):

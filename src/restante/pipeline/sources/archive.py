@@ -90,6 +90,8 @@ class ArchiveSource:
     """An archive, by its name."""
 
     kind = "Waku archive"
+    feeds = (ARCHIVED,)
+    whole = True
     origins = ()
 
     def __init__(self, name: str, path: Path) -> None:

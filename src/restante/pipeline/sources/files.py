@@ -49,6 +49,8 @@ class FilesSource:
     """Files of envelopes, by the name they have together."""
 
     kind = "envelope files"
+    feeds = (ARCHIVED,)
+    whole = False
     origins = ()
 
     def __init__(self, name: str, path: Path) -> None:

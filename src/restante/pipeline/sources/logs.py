@@ -53,7 +53,9 @@ def _kind(file: File) -> str:
 class LogsSource:
     """Logs and traces, by the name that they have together."""
 
-    kind = "timing"
+    kind = "timing logs"
+    feeds = (SERVER_COMMANDS, CLIENT_EVENTS)
+    whole = False
     origins = ()
 
     def __init__(self, spec: Spec) -> None:

@@ -60,6 +60,9 @@ def recognised(spec: Spec, look: Look) -> UsageSource | None:
 class UsageSource:
     """A mailbox server's database, by its name."""
 
+    feeds = TABLES
+    whole = True
+
     def __init__(self, name: str, path: Path, shape: Shape) -> None:
         self.name, self.path, self._shape = name, path, shape
 
