@@ -164,6 +164,39 @@ def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_go_
     assert len(lake.rows("nameplates")) == 1
 
 
+def test_a_source_that_had_rows_and_is_empty_now_fails(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    kept = {
+        "relay": "nameplates",
+        "west": "nameplates",
+        "waku": "archived",
+        "files": "archived",
+        "log": "client_events",
+    }
+    for name, table in kept.items():
+        world.add(table, [], source=name, ledger=Ledger(), marks={"": Mark(0, "", 0, "")})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "lock").touch()
+    (tmp_path / "data" / "restante.sqlite").touch()
+    (tmp_path / "empty").touch()
+    for name, table in kept.items():
+        path = tmp_path / ("data" if name == "relay" else "empty")
+        said = command("ingest", "--lake", world.path, "--source", f"{name}={path}", ends=1)
+        assert said.stdout == ""
+        assert said.stderr == (
+            f"restante: source {name}: {path} is empty, and the lake has {table} of it: put back what was there, or"
+            " leave this source out\n"
+        )
+
+
+def test_a_trace_that_was_just_rotated_is_empty_and_no_failure(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    world.add("server_commands", [], source="trace", ledger=Ledger(), marks={"0" * 64: Mark(0, "", 0, "")})
+    (tmp_path / "trace").touch()
+    said = command("ingest", "--lake", world.path, "--source", f"trace={tmp_path / 'trace'}")
+    assert said.stdout.splitlines()[0] == "trace: server_commands: nothing new"
+
+
 def test_an_archive_and_envelope_files_are_kinds_of_their_own(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     archive_of(tmp_path / "data")

@@ -104,7 +104,11 @@ class Source(Protocol):
 
     @property
     def feeds(self) -> Sequence[Table]:
-        """The tables of the lake that sources of this kind feed, in whichever version."""
+        """The tables of the lake that sources of this kind feed in any version, or an empty one may have fed."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is in it: then nobody knows of which kind it is."""
 
     @property
     def whole(self) -> bool:
@@ -120,6 +124,11 @@ class Source(Protocol):
 
 def another_kind(source: Source, tables: str) -> SourceError:
     """Say that the lake has rows of these tables under a source's name that are of another kind of source."""
+    if source.empty:
+        return SourceError(
+            f"source {source.name}: {source.path} is empty, and the lake has {tables} of it: put back what was there,"
+            " or leave this source out"
+        )
     return SourceError(
         f"source {source.name}: {source.path} is something else ({source.kind}) than the lake has {tables} of:"
         " put back what was there, or give this one a name of its own"

@@ -91,6 +91,7 @@ class ArchiveSource:
 
     kind = "Waku archive"
     feeds = (ARCHIVED,)
+    empty = False
     whole = True
     origins = ()
 

@@ -50,6 +50,7 @@ class FilesSource:
 
     kind = "envelope files"
     feeds = (ARCHIVED,)
+    empty = False
     whole = False
     origins = ()
 

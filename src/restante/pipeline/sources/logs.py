@@ -41,7 +41,9 @@ def recognised(spec: Spec, look: Look) -> LogsSource | None:
     if look.sqlite:
         return None
     found = paths.files(spec.path)
-    return LogsSource(spec) if any(_kind(file) for file in found) else None
+    if any(file.size and _kind(file) for file in found):
+        return LogsSource(spec)
+    return LogsSource(spec, empty=True) if any(not file.size for file in found) else None
 
 
 def _kind(file: File) -> str:
@@ -54,12 +56,14 @@ class LogsSource:
     """Logs and traces, by the name that they have together."""
 
     kind = "timing logs"
-    feeds = (SERVER_COMMANDS, CLIENT_EVENTS)
     whole = False
     origins = ()
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, *, empty: bool = False) -> None:
         self.name, self.path, self._server = spec.name, spec.path, spec.server
+        self.empty = empty
+        # A trace is empty when it was just rotated. A log is written once, and so never empty after it had something.
+        self.feeds = (SERVER_COMMANDS,) if empty else (SERVER_COMMANDS, CLIENT_EVENTS)
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Logs]:  # noqa: ARG002 - nothing is copied

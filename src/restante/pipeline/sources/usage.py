@@ -61,6 +61,7 @@ class UsageSource:
     """A mailbox server's database, by its name."""
 
     feeds = TABLES
+    empty = False
     whole = True
 
     def __init__(self, name: str, path: Path, shape: Shape) -> None:
