@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -162,6 +163,35 @@ def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_go_
         )
     assert "trace: server_commands: 1 rows" in command("ingest", "--lake", lake.path, given[1], "--plan").stdout
     assert len(lake.rows("nameplates")) == 1
+
+
+def test_a_file_that_two_sources_would_read_is_taken_as_neither(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "trace").write_text('{"connection": 1}\n')
+    (tmp_path / "logs" / "new").touch()  # has no row to be counted twice
+    (tmp_path / "hard").hardlink_to(tmp_path / "logs" / "trace")
+    (tmp_path / "link").symlink_to("b")
+    archive_of(tmp_path / "waku")
+    named = {
+        "a": "a",
+        "b": "b/restante.sqlite",
+        "link": "link",
+        "all": "logs",
+        "new": "logs/n*",
+        "hard": "hard",
+        "w1": "waku",
+        "w2": "waku/archive.sqlite",
+    }
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
+        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
+    assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"a", "new"}
+    wrong = [line for line in said.stderr.splitlines() if line.startswith("restante: ")]
+    pairs = [("b", "link"), ("link", "b"), ("all", "hard"), ("hard", "all"), ("w1", "w2"), ("w2", "w1")]
+    for line, (name, other) in zip(wrong, pairs, strict=True):
+        assert line.startswith(f"restante: source {name}: ")
+        assert line.endswith(f" is read as source {other}, too, and would be counted twice: leave one of them out")
 
 
 def test_a_source_that_had_rows_and_is_empty_now_fails(tmp_path: Path) -> None:

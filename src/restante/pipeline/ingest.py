@@ -84,12 +84,15 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[T
     A source that cannot be read is told of and passed over. Raises StoreError where the lake cannot be written,
     SparkError where a job fails.
     """
-    terms = Terms(run.now(), run.lake.first_day, from_.origins(sources))
-    tables = [run.lake.table(table) for table in CLEAN.values()]
+    refused = _refused(sources, [run.lake.table(table) for table in CLEAN.values()])
+    origins = from_.origins([source for source in sources if source.name not in refused])
+    terms = Terms(run.now(), run.lake.first_day, origins)
     found: list[Taken] = []
     for source in sources:
+        if source.name in refused:
+            found.append(Taken(source.name, "", None, failure=refused[source.name]))
+            continue
         try:
-            _must_be_of_its_kind(source, tables)
             with source.opened(run.scratch, run.steps.say, terms) as opened:
                 found.extend(_take(run, source, opened, table, plan=plan) for table in opened.tables)
         except SourceError as error:
@@ -97,15 +100,26 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[T
     return found
 
 
-def _must_be_of_its_kind(source: Source, tables: Sequence[LakeTable]) -> None:
-    """Refuse a source that has rows in tables which it does not feed: another one had its name."""
-    fed = {table.name for table in source.feeds}
-    # The transaction tells of a table without reading all of its notes.
-    others = [
-        each.table.name for each in tables if each.table.name not in fed and each.transaction(source.name) is not None
-    ]
-    if others:
-        raise another_kind(source, ", ".join(others))
+def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
+    """Tell of sources, by their names, why nothing of them is read: two that read a file, one of another kind."""
+    found = {}
+    shared = from_.shared(sources)
+    for source in sources:
+        fed = {table.name for table in source.feeds}
+        # A table's transaction tells who fed it without a look at all of its notes.
+        others = [
+            each.table.name
+            for each in tables
+            if each.table.name not in fed and each.transaction(source.name) is not None
+        ]
+        if source.name in shared:
+            found[source.name] = (
+                f"source {source.name}: what is in {source.path} is read as source {shared[source.name]}, too, and"
+                " would be counted twice: leave one of them out"
+            )
+        elif others:
+            found[source.name] = str(another_kind(source, ", ".join(others)))
+    return found
 
 
 def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool) -> Taken:

@@ -20,6 +20,9 @@ from restante.pipeline.schemas import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Inode = tuple[int, int]
+"""A file, by its device and its number there: two names of one file have the same."""
+
 Say = Callable[[str], None]
 """Tells the operator one sentence."""
 
@@ -105,6 +108,10 @@ class Source(Protocol):
     @property
     def feeds(self) -> Sequence[Table]:
         """The tables of the lake that sources of this kind feed in any version, or an empty one may have fed."""
+
+    @property
+    def inodes(self) -> frozenset[Inode]:
+        """The files that rows are read from, whatever they are called."""
 
     @property
     def empty(self) -> bool:
@@ -220,6 +227,20 @@ def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
     for source in sources:
         for origin in source.origins:
             found.setdefault(origin, []).append(source.path)
+    return found
+
+
+def shared(sources: Sequence[Source]) -> dict[str, str]:
+    """Give the names of sources that read the same file, each with one of the others."""
+    readers: dict[Inode, list[str]] = {}
+    for source in sources:
+        for inode in source.inodes:
+            readers.setdefault(inode, []).append(source.name)
+    found: dict[str, str] = {}
+    for first, *others in readers.values():
+        for other in others:
+            found.setdefault(first, other)
+            found.setdefault(other, first)
     return found
 
 

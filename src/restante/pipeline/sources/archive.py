@@ -24,7 +24,7 @@ from restante.pipeline import cleaning
 from restante.pipeline.envelopes import Stored
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import ARCHIVED
-from restante.pipeline.sources import Look, Part, Say, SourceError, Span, Spec, Terms, archived, marks
+from restante.pipeline.sources import Inode, Look, Part, Say, SourceError, Span, Spec, Terms, archived, marks, paths
 from restante.pipeline.sources.archived import Found, Origin
 from restante.pipeline.sources.snapshot import LITTLE, reading
 from restante.waku.envelope import U32
@@ -83,7 +83,7 @@ def recognised(spec: Spec, look: Look) -> ArchiveSource | None:
         return None
     if spec.server is not None:
         raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive")
-    return ArchiveSource(spec.name, path)
+    return ArchiveSource(spec.name, path, paths.inodes(paths.files(path)))
 
 
 class ArchiveSource:
@@ -95,8 +95,8 @@ class ArchiveSource:
     whole = True
     origins = ()
 
-    def __init__(self, name: str, path: Path) -> None:
-        self.name, self.path = name, path
+    def __init__(self, name: str, path: Path, inodes: frozenset[Inode]) -> None:
+        self.name, self.path, self.inodes = name, path, inodes
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Archive]:

@@ -15,7 +15,20 @@ import pyarrow as pa
 
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import ARCHIVED
-from restante.pipeline.sources import Look, Part, Say, SourceError, Span, Spec, Terms, archived, parquets, paths, rlps
+from restante.pipeline.sources import (
+    Inode,
+    Look,
+    Part,
+    Say,
+    SourceError,
+    Span,
+    Spec,
+    Terms,
+    archived,
+    parquets,
+    paths,
+    rlps,
+)
 from restante.pipeline.sources.archived import Origin
 from restante.pipeline.sources.paths import File
 
@@ -38,7 +51,7 @@ def recognised(spec: Spec, look: Look) -> FilesSource | None:
         return None
     if spec.server is not None:
         raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes")
-    return FilesSource(spec.name, spec.path)
+    return FilesSource(spec.name, spec.path, paths.inodes(found))
 
 
 def _is_envelopes(head: bytes) -> bool:
@@ -54,8 +67,8 @@ class FilesSource:
     whole = False
     origins = ()
 
-    def __init__(self, name: str, path: Path) -> None:
-        self.name, self.path = name, path
+    def __init__(self, name: str, path: Path, inodes: frozenset[Inode]) -> None:
+        self.name, self.path, self.inodes = name, path, inodes
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Files]:  # noqa: ARG002 - nothing is copied

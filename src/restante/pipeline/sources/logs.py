@@ -18,7 +18,7 @@ from restante.pipeline import timing
 from restante.pipeline.cleaning import Fault, Limits, limits
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
-from restante.pipeline.sources import Look, Part, Say, Span, Spec, Terms, events, paths, traces
+from restante.pipeline.sources import Inode, Look, Part, Say, Span, Spec, Terms, events, paths, traces
 from restante.pipeline.sources.paths import File
 from restante.pipeline.sources.rows import batches
 
@@ -42,7 +42,7 @@ def recognised(spec: Spec, look: Look) -> LogsSource | None:
         return None
     found = paths.files(spec.path)
     if any(file.size and _kind(file) for file in found):
-        return LogsSource(spec)
+        return LogsSource(spec, paths.inodes(found))
     return LogsSource(spec, empty=True) if any(not file.size for file in found) else None
 
 
@@ -59,9 +59,9 @@ class LogsSource:
     whole = False
     origins = ()
 
-    def __init__(self, spec: Spec, *, empty: bool = False) -> None:
+    def __init__(self, spec: Spec, inodes: frozenset[Inode] = frozenset(), *, empty: bool = False) -> None:
         self.name, self.path, self._server = spec.name, spec.path, spec.server
-        self.empty = empty
+        self.inodes, self.empty = inodes, empty
         # A trace is empty when it was just rotated. A log is written once, and so never empty after it had something.
         self.feeds = (SERVER_COMMANDS,) if empty else (SERVER_COMMANDS, CLIENT_EVENTS)
 

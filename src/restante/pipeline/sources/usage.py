@@ -17,7 +17,7 @@ from restante.pipeline import cleaning
 from restante.pipeline.cleaning import RULES
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
-from restante.pipeline.sources import Look, Part, Say, SourceError, Span, Spec, Terms, schema
+from restante.pipeline.sources import Inode, Look, Part, Say, SourceError, Span, Spec, Terms, paths, schema
 from restante.pipeline.sources.job import Job
 from restante.pipeline.sources.marks import Ids, behind, broken
 from restante.pipeline.sources.schema import APPLICATION_ID, FILE, OURS, THEIRS, Shape, shown
@@ -54,7 +54,7 @@ def recognised(spec: Spec, look: Look) -> UsageSource | None:
         return None
     if spec.server is not None:
         raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a {shape.kind}")
-    return UsageSource(spec.name, path, shape)
+    return UsageSource(spec.name, path, shape, paths.inodes(paths.files(path)))
 
 
 class UsageSource:
@@ -64,8 +64,8 @@ class UsageSource:
     empty = False
     whole = True
 
-    def __init__(self, name: str, path: Path, shape: Shape) -> None:
-        self.name, self.path, self._shape = name, path, shape
+    def __init__(self, name: str, path: Path, shape: Shape, inodes: frozenset[Inode]) -> None:
+        self.name, self.path, self._shape, self.inodes = name, path, shape, inodes
 
     @property
     def kind(self) -> str:
