@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
 from restante.pipeline import cleaning, envelopes, timing
 from restante.pipeline.lake import Lake
+from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Ledger, Mark
 from restante.pipeline.tables import TABLES
 from support.bounds import PATIENCE
@@ -319,6 +323,27 @@ def test_vacuum_removes_what_is_of_no_version_and_plans_to_before(lake: LakeWorl
     assert command("vacuum", "--lake", lake.path).stdout == "1 file removed, 5 bytes\n"
     assert not left.exists()
     assert len(lake.rows("nameplates")) == 1
+
+
+def test_a_run_that_the_disk_ends_says_which_tables_it_has_committed(
+    lake: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ours(tmp_path / "b", mailbox(1), current(None)):
+        lake.add("mailboxes", read(f"west={tmp_path / 'b'}", tmp_path / "scratch")["mailboxes"].clean, source="west")
+    append = LakeTable._append
+
+    def full(table: LakeTable, *given: Any) -> None:
+        if table.table.name == "mailboxes":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(table, *given)
+
+    monkeypatch.setattr(LakeTable, "_append", full)
+    given = ("--source", f"relay={tmp_path / 'a'}", "--keep", "nameplates=30", "--keep", "mailboxes=30")
+    said = command("ingest", "--lake", lake.path, *given, ends=1)
+    assert said.stderr.splitlines()[-1] == (
+        f"restante: cannot commit to {lake.path}/mailboxes: No space left on device; this commit was not made;"
+        " committed before it: nameplates"
+    )
 
 
 def test_keep_drops_what_is_older(lake: LakeWorld, tmp_path: Path) -> None:

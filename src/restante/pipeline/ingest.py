@@ -211,7 +211,7 @@ def _check(ledger: Ledger, source: Source, span: Span) -> None:
     if ledger.read != ledger.clean + ledger.duplicate + ledger.quarantined:
         raise StoreError(
             f"of {ledger.read:,} rows of {span.table} {ledger.clean:,} were written, and"
-            f" {ledger.duplicate + ledger.quarantined:,} were not to be: nothing was committed. Run this again"
+            f" {ledger.duplicate + ledger.quarantined:,} were not to be: none was committed. Run this again"
         )
 
 
