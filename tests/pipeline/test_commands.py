@@ -24,7 +24,7 @@ from support.documents import Document
 from support.effort import is_thorough
 from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, command
-from support.pipeline.servers import client, current, mailbox, nameplate, ours, read
+from support.pipeline.servers import alter, client, current, mailbox, nameplate, ours, read
 from support.pipeline.sessions import INTERPRETED, environment
 from support.waku.archives import archive_of
 
@@ -196,6 +196,18 @@ def test_a_file_that_two_sources_would_read_is_taken_as_neither(tmp_path: Path) 
     for line, (name, other) in zip(wrong, pairs, strict=True):
         assert line.startswith(f"restante: source {name}: ")
         assert line.endswith(f" is read as source {other}, too, and would be counted twice: leave one of them out")
+
+
+def test_the_guide_says_that_a_row_between_the_marks_may_change_unnoticed(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    with ours(tmp_path / "a", nameplate(1), nameplate(2), nameplate(3), current(None)) as server:
+        found = read(f"relay={tmp_path / 'a'}", tmp_path / "scratch")["nameplates"]
+        world.add("nameplates", found.clean, source="relay", ledger=Ledger(), marks=dict(found.span.marks))
+        for row, words in ((2, "nothing new"), (3, "3 rows to read; all of it anew")):
+            alter(server.file, f"UPDATE usage_nameplates SET result = 'scary' WHERE id = {row}")
+            said = command("ingest", "--lake", world.path, "--source", f"relay={tmp_path / 'a'}", "--plan")
+            assert said.stdout.startswith(f"relay: nameplates: {words}")
+    assert "a row between them that was changed in place is not noticed" in " ".join(GUIDE.text.split())
 
 
 def test_a_source_that_had_rows_and_is_empty_now_fails(tmp_path: Path) -> None:
