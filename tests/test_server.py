@@ -481,6 +481,20 @@ async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
 # ── descriptors ──────────────────────────────────────────────────────────────────────────────────
 
 
+async def test_descriptors_that_are_taken_already_are_needed_beside_those_for_connections(house: House) -> None:
+    own = descriptors(os.getpid())
+    late = Server(house.server.office, FakeClock(), Manners(), descriptors=own + RESERVE)
+    with pytest.raises(
+        Misuse, match=rf"the limit of descriptors is {own + RESERVE}, and (\d+) are needed"
+    ) as refused:
+        await late.listen("127.0.0.1", 0)
+    late._stop_accepting()
+    for door in late._doors:
+        door.close()
+    needed = int(str(refused.value).split(", and ")[1].split()[0])
+    assert Server(house.server.office, FakeClock(), Manners(), descriptors=needed).most - own >= RESERVE
+
+
 async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(tmp_path: Path) -> None:
     """The listening socket that was closed frees one, and a single one would let a whole queue in."""
     async with open_house(tmp_path) as house:

@@ -21,7 +21,16 @@ from restante.mailbox.addresses import networks
 from restante.mailbox.door import Door, Terms
 from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
-from restante.mailbox.server import Manners, Server, SystemClock, SystemDice, system_secret
+from restante.mailbox.server import (
+    OWN,
+    Manners,
+    Server,
+    SystemClock,
+    SystemDice,
+    needed_descriptors,
+    system_secret,
+    too_few,
+)
 from restante.mailbox.store import Store, open_store
 from restante.ops.logs import log, watch
 from restante.ops.process import listen_for_signals, raise_descriptors
@@ -46,7 +55,9 @@ def serve(settings: Serve, settle: Settle) -> None:
 async def _serve(settings: Serve, settle: Settle) -> None:
     watch(asyncio.get_running_loop())
     told = listen_for_signals()
-    descriptors = raise_descriptors()
+    descriptors, needed = raise_descriptors(), needed_descriptors(OWN)
+    if descriptors < needed:
+        raise too_few(descriptors, needed)
     host, port = address(settings.listen, "--listen")
     store = open_store(Path(settings.data))
     clock = SystemClock()

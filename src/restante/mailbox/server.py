@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import socket
@@ -11,6 +12,7 @@ import time
 from base64 import b32encode
 from collections.abc import Mapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -59,6 +61,9 @@ RESERVE: Final = 64
 """Descriptors that are kept free, and a tenth of all: for the database, the admin port, and for connections that are
 taken before anybody can count them: the loop empties the kernel's queue before it looks at any of it."""
 
+OWN: Final = 32
+"""Descriptors that a server holds without connections, at most: its streams, loop, database and ports."""
+
 FEW: Final = 8
 """With fewer free descriptors nobody is accepted. It is not 1: closed listeners leave theirs, one per address."""
 
@@ -67,6 +72,15 @@ READ_BUFFER: Final = 2048
 
 GREETING: Final = b"Wormhole Relay\n"
 """What `GET /` answers: the reference's words, which monitors look for (web.py:10, 0.8.0)."""
+
+
+def needed_descriptors(own: int) -> int:
+    """Give the limit of descriptors with which as many connections as the reserve has can be served."""
+    return math.ceil((own + 2 * RESERVE) * 10 / 9)
+
+
+def too_few(descriptors: int, needed: int) -> Misuse:
+    return Misuse(f"the limit of descriptors is {descriptors}, and {needed} are needed: raise it (ulimit -Hn)")
 
 
 class SystemClock:
@@ -143,6 +157,7 @@ class Server:
         self, office: Office, clock: Clock, manners: Manners, door: Door | None = None, *, descriptors: int = 1 << 20
     ) -> None:
         self.office = office
+        self.descriptors = descriptors
         self.most = descriptors - descriptors // 10 - RESERVE
         """The descriptor after which connections wait: each gets the lowest that is free."""
         self._many = RESERVE
@@ -183,8 +198,8 @@ class Server:
             door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
             self._doors.append(door)
         free = self._free_descriptors(2 * RESERVE)
-        if free < 2 * FEW:
-            raise Misuse("there are too few descriptors to serve anybody: raise their limit (ulimit -Hn)")
+        if free < RESERVE:
+            raise too_few(self.descriptors, needed_descriptors(len([*Path("/dev/fd").iterdir()])))
         self._many = free // 2
         return [door.getsockname()[:2] for door in self._doors]
 
