@@ -83,6 +83,11 @@ def too_few(descriptors: int, needed: int) -> Misuse:
     return Misuse(f"the limit of descriptors is {descriptors}, and {needed} are needed: raise it (ulimit -Hn)")
 
 
+def _held() -> int:
+    """Count the descriptors that are open."""
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
 class SystemClock:
     """The real one."""
 
@@ -199,7 +204,7 @@ class Server:
             self._doors.append(door)
         free = self._free_descriptors(2 * RESERVE)
         if free < RESERVE:
-            raise too_few(self.descriptors, needed_descriptors(len([*Path("/dev/fd").iterdir()])))
+            raise too_few(self.descriptors, needed_descriptors(_held()))
         self._many = free // 2
         return [door.getsockname()[:2] for door in self._doors]
 
