@@ -121,9 +121,14 @@ def networks(texts: Sequence[str]) -> list[Network]:
 class Account:
     """What one address has, and has used up."""
 
-    __slots__ = ("_claims", "_connects", "_recent", "_strain", "connections", "demanded", "nameplates", "stored")
+    __slots__ = (
+        *("_claims", "_connects", "_recent", "_strain"),
+        *("asking", "connections", "demanded", "nameplates", "stored"),
+    )
 
     def __init__(self) -> None:
+        self.asking = 0
+        """Connections that have not asked for a WebSocket yet."""
         self.connections = 0
         self.nameplates = 0
         """Live ones that were made from here."""
@@ -139,7 +144,7 @@ class Account:
     @property
     def live(self) -> bool:
         """Something that was made from here lives."""
-        return bool(self.connections or self.nameplates or self.stored)
+        return bool(self.asking or self.connections or self.nameplates or self.stored)
 
     def idle(self, now: float, limits: Limits) -> bool:
         """Tell whether there is nothing to remember."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import os
 import secrets
@@ -10,7 +11,7 @@ import socket
 import sys
 import time
 from base64 import b32encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +70,9 @@ FEW: Final = 8
 
 READ_BUFFER: Final = 2048
 """Bytes a connection reads into at first; grows with its frames. Most of a connection's memory (bench/README.md)."""
+
+ASKS_FOR_NOTHING: Final = "too many connections that ask for nothing"
+"""What the log says of who has as many connections without a request as it may have with one."""
 
 GREETING: Final = b"Wormhole Relay\n"
 """What `GET /` answers: the reference's words, which monitors look for (web.py:10, 0.8.0)."""
@@ -223,7 +227,15 @@ class Server:
             max_frame_size=OVERSIZE * self.limits.message_bytes,
             read_buffer_size=READ_BUFFER,
         )
-        return FirstBytes(websocket, self._answer_head)
+        return FirstBytes(websocket, self._answer_head, self._knock)
+
+    def _knock(self, peer: Sequence[Any]) -> Callable[[], None] | None:
+        """Take note of a connection before its request; gives what to call when that has come. None: close it."""
+        knock = self.door.knock(peer, self.clock.wall())
+        if knock.refused:
+            self.office.desk.books.refuse(ASKS_FOR_NOTHING, knock.refused)
+            return None
+        return functools.partial(self.door.answer, knock)
 
     def _stop_accepting(self) -> None:
         """Leave who comes in the kernel's queue, for now: we have the doors open ourselves, so nobody is refused."""
