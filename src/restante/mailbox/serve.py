@@ -185,8 +185,7 @@ class Disk:
 
 
 async def _tick(server: Server, office: Office, disk: Disk, prune_every: float) -> None:
-    loop = asyncio.get_running_loop()
-    next_sweep = loop.time() + prune_every
+    next_sweep = office.now().service + prune_every
     while True:
         await asyncio.sleep(1)
         server.tick()
@@ -195,7 +194,7 @@ async def _tick(server: Server, office: Office, disk: Disk, prune_every: float) 
         disk.look()
         if server.second % 60 == 0:
             office.refusals()
-        if loop.time() >= next_sweep:
+        if office.now().service >= next_sweep:
             next_sweep += prune_every
             office.sweep()
         elif server.second % SAVE_EVERY == 0:

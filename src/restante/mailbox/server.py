@@ -58,6 +58,10 @@ DRAIN: Final = 5.0
 PARTING_SECONDS: Final = 1.0
 """Two round trips to anywhere, and a client's thought."""
 
+STANDSTILL: Final = 2.0
+"""Seconds between two looks at the clock that count, at most. `tick` looks once a second: when more have gone by, the
+process was stopped, or its machine paused, and CLOCK_MONOTONIC went on (man 2 clock_gettime)."""
+
 RESERVE: Final = 64
 """Descriptors that are kept free, and a tenth of all: for the database, the admin port, and for connections that are
 taken before anybody can count them: the loop empties the kernel's queue before it looks at any of it."""
@@ -93,10 +97,20 @@ def _held() -> int:
 
 
 class SystemClock:
-    """The real one."""
+    """The real one; its monotonic time goes on only while the process runs."""
 
     wall = staticmethod(time.time)
-    monotonic = staticmethod(time.monotonic)
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._seen = self._now = monotonic()
+
+    def monotonic(self) -> float:
+        """Give seconds of which no two that follow one another are further apart than `STANDSTILL`."""
+        seen = self._monotonic()
+        self._now += min(seen - self._seen, STANDSTILL)
+        self._seen = seen
+        return self._now
 
 
 def system_secret() -> bytes:
