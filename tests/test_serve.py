@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,13 @@ def test_a_trace_that_cannot_be_written_is_misuse(tmp_path: Path) -> None:
     result = called("serve", *here, "--trace", gone)
     assert result.returncode == 2
     assert result.stderr == f"restante: cannot write {gone}: No such file or directory (--trace)\n"
+
+
+def test_a_server_that_does_not_come_to_serve_leaves_signals_as_they_were(tmp_path: Path) -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    called("serve", "--data", tmp_path / "data", "--admin", "off", "--listen", "127.0.0.1:0", "--trace", tmp_path)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+    assert "signals" not in {thread.name for thread in threading.enumerate()}
 
 
 # ── disk and descriptors ─────────────────────────────────────────────────────────────────────────

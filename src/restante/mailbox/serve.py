@@ -33,7 +33,7 @@ from restante.mailbox.server import (
 )
 from restante.mailbox.store import Store, open_store
 from restante.ops.logs import log, watch
-from restante.ops.process import listen_for_signals, raise_descriptors
+from restante.ops.process import listening_for_signals, raise_descriptors
 from restante.ops.trace import TraceFile
 
 SAVE_EVERY: Final = 60
@@ -54,7 +54,12 @@ def serve(settings: Serve, settle: Settle) -> None:
 
 async def _serve(settings: Serve, settle: Settle) -> None:
     watch(asyncio.get_running_loop())
-    told = listen_for_signals()
+    with listening_for_signals() as told:
+        await _serve_until(told, settings, settle)
+    log.info("stopped")
+
+
+async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> None:
     descriptors, needed = raise_descriptors(), needed_descriptors(OWN)
     if descriptors < needed:
         raise too_few(descriptors, needed)
@@ -85,13 +90,12 @@ async def _serve(settings: Serve, settle: Settle) -> None:
         if settings.admin != "off":
             from restante.ops import admin  # aiohttp takes a third of the start
 
-            runner = await admin.start(*address(settings.admin, "--admin"))
-            stack.push_async_callback(runner.cleanup)
+            where = address(settings.admin, "--admin")
+            await stack.enter_async_context(admin.apart(*where, lambda: store.flushing))
         addresses = await server.listen(host, port)
         for each in addresses:
             log.info("listening", url=f"ws://{_shown(each)}/v1", version=__version__, data=settings.data)
         await _until(told, server, office, store, settings)
-    log.info("stopped")
 
 
 def _manners(settings: Serve) -> Manners:
