@@ -14,6 +14,8 @@ from restante.mailbox.door import FULL, TOO_MANY, Door, Entrance, Terms
 from restante.mailbox.limits import UNLIMITED
 from restante.mailbox.model import Now
 
+ABROAD = "8.8.8.8"
+
 
 def door(**terms: Any) -> Door:
     numbers = itertools.count()
@@ -137,3 +139,39 @@ def test_a_trusted_proxy_s_clients_are_counted_one_by_one() -> None:
     assert at.enter(("127.0.0.1", 1), headers, Now(0.0, 0.0), 0).verdict is None
     assert at.enter(("127.0.0.1", 1), headers, Now(0.0, 0.0), 0).verdict is not None
     assert at.enter(("127.0.0.1", 1), {"X-Forwarded-For": "8.8.8.9"}, Now(0.0, 0.0), 0).verdict is None
+
+
+# ── before there is a request ────────────────────────────────────────────────────────────────────
+
+
+def test_so_many_of_an_address_may_have_asked_for_nothing_yet() -> None:
+    at = door()
+    at.limits = replace(UNLIMITED, address_connections=2)
+    first, second = (at.knock((ABROAD, port), 1e9) for port in (1, 2))
+    assert not first.refused
+    assert not second.refused
+    third = at.knock((ABROAD, 3), 1e9)
+    assert (third.refused, third.accounts) == (enter(at).address_id, ()), "who is refused does not count"
+    assert not at.knock(("9.9.9.9", 1), 1e9).refused
+    at.answer(first)
+    assert not at.knock((ABROAD, 4), 1e9).refused
+
+
+def test_who_asks_for_nothing_takes_no_place_of_those_who_are_in() -> None:
+    at = door()
+    at.limits = replace(UNLIMITED, address_connections=1)
+    assert enter(at, ABROAD).verdict is None
+    knock = at.knock((ABROAD, 1), 1e9)
+    assert not knock.refused
+    [account] = knock.accounts
+    assert account.connections == 1
+    assert account.live
+    at.answer(knock)
+    assert account.connections == 1
+
+
+def test_nobody_is_counted_before_there_is_a_request_who_cannot_be_told_apart() -> None:
+    at = door(trusted=networks(["8.8.8.0/24"]))
+    at.limits = replace(UNLIMITED, address_connections=1)
+    for peer in ("127.0.0.1", "10.0.0.1", "8.8.8.8"):  # the last may be anybody's proxy
+        assert not any(at.knock((peer, port), 1e9).refused for port in range(10))

@@ -7,12 +7,14 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from restante.mailbox.desk import Connection
 from restante.mailbox.model import Policy
 from restante.mailbox.office import REFUSED, SETTLING, Lifetime, Office
+from restante.mailbox.server import SystemClock
 from restante.mailbox.store.sqlite import SqliteStore
 from restante.mailbox.turns import BATCH
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
@@ -22,7 +24,7 @@ from support.mailbox.tables import sql_rows, sql_usage
 class Desk:
     """An office that is open, and what one can do there."""
 
-    def __init__(self, office: Office, store: SqliteStore, clock: FakeClock) -> None:
+    def __init__(self, office: Office, store: SqliteStore, clock: Any) -> None:
         self.office = office
         self.store = store
         self.clock = clock
@@ -54,7 +56,7 @@ class Desk:
 
 @asynccontextmanager
 async def opened(
-    data: Path, clock: FakeClock, lifetime: Lifetime | None = None, *, crash: bool = False
+    data: Path, clock: Any, lifetime: Lifetime | None = None, *, crash: bool = False
 ) -> AsyncIterator[Desk]:
     store = SqliteStore.open(data)
     office = await Office.open(store, clock, FakeDice(), Policy(), lifetime or Lifetime())
@@ -220,3 +222,39 @@ async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Pa
         await desk.sweep()
         usage = sql_usage(tmp_path)
         assert [len(usage["mailbox"]), len(usage["client"])] == [1, 1]
+
+
+async def test_time_in_which_the_process_stands_still_makes_nothing_older(tmp_path: Path) -> None:
+    """SIGSTOP, a virtual machine that is paused: CLOCK_MONOTONIC goes on, and nobody could come back."""
+    machine = FakeClock()
+
+    async def runs(desk: Desk, seconds: int) -> None:
+        for _ in range(seconds):
+            machine.now += 1
+            desk.office.now()  # as each tick does
+        await desk.sweep()
+
+    async with opened(tmp_path, SystemClock(machine.monotonic)) as desk:
+        await runs(desk, 121)
+        [(connection, _), _] = [await desk.enter(side, OPEN) for side in "ab"]
+        await desk.lose(connection)
+        [(other, _)] = [await desk.enter("c", OPEN.replace('"m"', '"idle"'))]
+        await desk.lose(other)
+        machine.now += 3600
+        await runs(desk, 600)
+        assert {mailbox.mailbox_id for mailbox in desk.office.desk.state.mailboxes()} == {"m", "idle"}
+        await runs(desk, 61)
+        assert {mailbox.mailbox_id for mailbox in desk.office.desk.state.mailboxes()} == {"m"}
+
+
+async def test_a_process_that_stands_still_after_its_start_waits_for_its_clients_all_the_same(tmp_path: Path) -> None:
+    machine = FakeClock()
+    async with opened(tmp_path, SystemClock(machine.monotonic)) as desk:
+        machine.now += 3600
+        connection, _ = await desk.enter("a")
+        assert desk.office.desk.state.settling
+        for _ in range(int(SETTLING)):
+            machine.now += 1
+            desk.office.now()
+        await desk.say(connection, '{"type": "ping", "ping": 1}')
+        assert not desk.office.desk.state.settling

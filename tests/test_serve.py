@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import aiohttp
 import pytest
 
 from restante.mailbox.permission import Demand, mint
+from restante.mailbox.server import OWN, needed_descriptors
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
@@ -189,6 +192,13 @@ def test_a_trace_that_cannot_be_written_is_misuse(tmp_path: Path) -> None:
     assert result.stderr == f"restante: cannot write {gone}: No such file or directory (--trace)\n"
 
 
+def test_a_server_that_does_not_come_to_serve_leaves_signals_as_they_were(tmp_path: Path) -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    called("serve", "--data", tmp_path / "data", "--admin", "off", "--listen", "127.0.0.1:0", "--trace", tmp_path)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+    assert "signals" not in {thread.name for thread in threading.enumerate()}
+
+
 # ── disk and descriptors ─────────────────────────────────────────────────────────────────────────
 
 
@@ -258,10 +268,29 @@ async def test_connections_that_say_nothing_take_descriptors_too(tmp_path: Path)
         await server.stop()
 
 
-def test_a_server_that_may_have_too_few_descriptors_does_not_start(tmp_path: Path) -> None:
-    ended = run("prlimit", "--nofile=64:64", *RESTANTE, "serve", "--data", tmp_path, "--listen", "127.0.0.1:0")
-    assert ended.returncode == 2
-    assert ended.stderr.endswith("too few descriptors to serve anybody: raise their limit (ulimit -Hn)\n")
+def test_a_server_that_may_have_too_few_descriptors_does_not_start_and_says_how_many_it_needs(tmp_path: Path) -> None:
+    sentence = re.compile(
+        r"restante: the limit of descriptors is (\d+), and (\d+) are needed: raise it \(ulimit -Hn\)\n"
+    )
+
+    def refused(limit: int) -> int:
+        here = ("--data", tmp_path, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+        ended = run("prlimit", f"--nofile={limit}:{limit}", *RESTANTE, "serve", *here)
+        said = sentence.fullmatch(ended.stderr)
+        assert said is not None, ended.stderr
+        assert (ended.returncode, int(said[1])) == (2, limit)
+        return int(said[2])
+
+    needed = refused(20)
+    assert {refused(limit) for limit in (64, 128, needed - 1)} == {needed}
+
+
+async def test_as_many_descriptors_as_are_needed_suffice(tmp_path: Path) -> None:
+    options = ("--admin", "127.0.0.1:0", "--trace", str(tmp_path / "trace"))
+    program = ("prlimit", f"--nofile={needed_descriptors(OWN)}", *RESTANTE)
+    async with serving(tmp_path / "data", program, options) as server:
+        assert (await welcome(server))["your-address"]
+        await server.stop()
 
 
 async def test_when_descriptors_run_out_the_rest_waits_until_there_are_some(tmp_path: Path) -> None:

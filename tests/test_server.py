@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ import structlog
 from msgspec.structs import replace
 
 from restante.errors import Misuse
-from restante.mailbox.addresses import who
+from restante.mailbox.addresses import Client, who
 from restante.mailbox.desk import Connection
 from restante.mailbox.first_bytes import LONGEST
 from restante.mailbox.limits import MIB, UNLIMITED
 from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
-from restante.mailbox.server import DROP_AFTER, OVERSIZE, PING_EVERY, RESERVE, Manners, Server
+from restante.mailbox.server import ASKS_FOR_NOTHING, DROP_AFTER, OVERSIZE, PING_EVERY, RESERVE, Manners, Server
 from restante.mailbox.store.sqlite import SqliteStore
 from restante.mailbox.turns import BACKLOG
 from support.bounds import BOUND, bounded
@@ -515,7 +516,61 @@ async def test_the_log_tells_once_how_many_visitors_said_nothing(house: House) -
         await socket.leave()
 
 
+async def test_connections_that_ask_for_nothing_are_few_for_an_address(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abroad = Client(IPv4Address("8.8.8.8"), 1, counted=True)
+    monkeypatch.setattr("restante.mailbox.door.who", lambda *_: abroad)
+    server = house.server
+    server.door.limits = replace(server.limits, address_connections=3)
+    silent = [await RawSocket.connect(house.port) for _ in range(3)]
+    for each, said in zip(silent, (b"", b"G", b"HEAD / HT"), strict=True):
+        each.write(said)
+    await until_asking(server, 3)
+    refused = server.office.desk.books.refused
+    assert not refused
+    late = await RawSocket.connect(house.port)
+    assert await late.rest() == b""
+    assert set(refused) == {(ASKS_FOR_NOTHING, server.door.addresses.day_id(abroad.address, 1e9))}
+
+    silent[0].write(handshake())  # asks, and is in
+    await silent[0].reader.readuntil(b"\r\n\r\n")
+    assert (await silent[0].hear())["type"] == "welcome"
+    silent[1].write(b"ET / HTTP/1.1\r\n\r\n")
+    assert (await silent[1].rest()).startswith(b"HTTP/1.1 200 OK")
+    silent[2].write(b"TP/1.1\r\n\r\n")
+    assert (await silent[2].rest()).startswith(b"HTTP/1.1 200 OK")
+    await until_asking(server, 0)
+    more = [await RawSocket.connect(house.port) for _ in range(3)]
+    await until_asking(server, 3)
+    for each in more:
+        await each.hang_up()
+    await until_asking(server, 0)
+    await silent[0].hang_up()
+
+
+async def until_asking(server: Server, number: int) -> None:
+    """Wait until so many connections are there that have not asked for anything."""
+    async with bounded(f"{number} connections that ask for nothing"):
+        while sum(account.asking for account in server.door.addresses.accounts.values()) != number:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
 # ── descriptors ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_descriptors_that_are_taken_already_are_needed_beside_those_for_connections(house: House) -> None:
+    own = descriptors(os.getpid())
+    late = Server(house.server.office, FakeClock(), Manners(), descriptors=own + RESERVE)
+    with pytest.raises(
+        Misuse, match=rf"the limit of descriptors is {own + RESERVE}, and (\d+) are needed"
+    ) as refused:
+        await late.listen("127.0.0.1", 0)
+    late._stop_accepting()
+    for door in late._doors:
+        door.close()
+    needed = int(str(refused.value).split(", and ")[1].split()[0])
+    assert Server(house.server.office, FakeClock(), Manners(), descriptors=needed).most - own >= RESERVE
 
 
 async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(tmp_path: Path) -> None:

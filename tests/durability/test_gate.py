@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 
 from restante.errors import StoreError
 from restante.mailbox.office import REFUSED, Lifetime, Office
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
-from support.bounds import bounded
+from restante.ops import admin
+from support.bounds import BOUND, bounded
 from support.mailbox.altered import SpeaksFirst
 from support.mailbox.clients import Clients
 from support.mailbox.inside import Inside, inside, kinds, news
 from support.mailbox.picture import picture
+from support.ports import held_port
 from support.processes import database
 
 APP = "app"
@@ -91,6 +94,38 @@ async def test_all_comes_in_order_when_the_commit_ends(tmp_path: Path) -> None:
         assert listed[3]["nameplates"] == [{"id": listed[1]["nameplate"]}]
         assert kinds(bound) == ["ack"]
         assert [frame["body"] for frame in subscriber.heard] == ["held", "behind it"]
+
+
+async def test_a_commit_that_does_not_end_is_told_at_the_admin_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_port() as port:
+        async with (
+            inside(tmp_path) as here,
+            Clients() as clients,
+            admin.apart("127.0.0.1", port, lambda: here.store.flushing),
+            ClientSession() as http,
+        ):
+
+            async def health() -> tuple[int, str]:
+                async with bounded("an answer"), http.get(f"http://127.0.0.1:{port}/healthz") as answer:
+                    return answer.status, await answer.text()
+
+            sender = await clients.opened(here.url, APP, "a", "m")
+            await here.office.idle.wait()
+            monkeypatch.setattr(admin, "TURNS", BOUND)
+            monkeypatch.setattr(admin, "HANGS", 0.0)
+            assert await health() == (200, "ok\n")
+            here.gate.shut()
+            added = await sender.say("add", phase="1", body="held")
+            await here.gate.reached()
+            assert await health() == (503, "the disk hangs: what is being written has not ended for 0 s\n")
+            monkeypatch.setattr(admin, "HANGS", 2 * BOUND)
+            assert await health() == (200, "ok\n"), "a commit may take its time"
+            monkeypatch.setattr(admin, "HANGS", 0.0)
+            here.gate.open()
+            await sender.answers(added)
+            assert await health() == (200, "ok\n")
 
 
 # ── failed ───────────────────────────────────────────────────────────────────────────────────────

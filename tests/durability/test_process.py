@@ -7,12 +7,17 @@ import signal
 import socket
 import sqlite3
 from collections import Counter
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
+
+from aiohttp import ClientSession
 
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import PING, PONG, RawSocket, frame
+from support.ports import held_port
+from support.proc import waiting
 from support.processes import altered, database, evidence, serving, started, wal
 
 GOING_AWAY: Final = 1001
@@ -132,6 +137,32 @@ async def test_a_second_sigterm_ends_it_even_if_the_disk_hangs(tmp_path: Path) -
         await client.ends()
         told = [frame["type"] for frame in client.frames]
         assert told in (["welcome"], ["welcome", "ack"]), "more than the answer to a bind, which waits for no disk"
+
+
+async def test_a_disk_that_hangs_under_the_loop_is_told_and_a_second_sigterm_ends_it(tmp_path: Path) -> None:
+    """Where the disk was fast until now, a small batch is committed on the loop."""
+    with held_port() as admin:
+        options = ("--admin", f"127.0.0.1:{admin}")
+        async with (
+            serving(tmp_path / "data", altered("hangs-on-the-loop"), options) as server,
+            Clients() as clients,
+            ClientSession() as http,
+        ):
+            client = await clients.bind(server.url, "app", "a")
+            await client.ask("allocate")
+            await client.say("claim", nameplate="5")
+            async with bounded("503"):
+                while True:
+                    async with http.get(f"http://127.0.0.1:{admin}/healthz") as answer:
+                        if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                            break
+            server.send(signal.SIGTERM)
+            async with bounded("a signal that is taken"):
+                while signal.SIGTERM in waiting(server.pid):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
+            server.send(signal.SIGTERM)
+            assert await server.ended() == 1
+            await client.ends()
 
 
 async def test_a_last_checkpoint_that_fails_loses_nothing_and_is_one_sentence(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""What a process holds, from /proc."""
+"""What a process holds, and what waits for it, from /proc."""
 
 import os
+import signal
 from pathlib import Path
 
 
@@ -12,3 +13,9 @@ def resident(pid: int) -> int:
 
 def descriptors(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def waiting(pid: int) -> set[signal.Signals]:
+    """Give the signals that the process has not taken yet (man 5 proc, status: ShdPnd)."""
+    [bits] = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd:"))
+    return {each for each in signal.Signals if int(bits.split()[1], 16) >> (each - 1) & 1}

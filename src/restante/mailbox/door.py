@@ -47,6 +47,15 @@ class Entrance(msgspec.Struct, frozen=True):
     """Why it may not stay."""
 
 
+class Knock(msgspec.Struct, frozen=True):
+    """A connection whose request has not come yet."""
+
+    accounts: tuple[Account, ...]
+    """Of the address that it counts for, unless it cannot be told yet."""
+    refused: str = ""
+    """The name of that address, if too many of its connections have asked for nothing: it is closed at once."""
+
+
 class Door:
     """Knows addresses, and how hard it is to come in."""
 
@@ -63,6 +72,24 @@ class Door:
         """Which those were, by address id, and the bits that are demanded of them now; whoever logs it clears it."""
         self._secret = secret
         self._came = 0
+
+    def knock(self, peer: Sequence[Any], wall: float) -> Knock:
+        """Take note of a connection before its request; it ends with `answer`.
+
+        More than may be open at a time need not be opened at a time. Behind a trusted proxy may be anybody.
+        """
+        client = who(peer, {}, self.terms.trusted)
+        accounts, most = self._accounts(client), self.limits.address_connections
+        if most and any(account.asking >= most for account in accounts):
+            return Knock((), self.addresses.day_id(client.address, wall))
+        for account in accounts:
+            account.asking += 1
+        return Knock(accounts)
+
+    def answer(self, knock: Knock) -> None:
+        """Take note that the request has come, or that the connection is gone."""
+        for account in knock.accounts:
+            account.asking -= 1
 
     def enter(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> Entrance:
         """Decide about a connection; `connections` are there already. One that may stay ends with `leave`."""

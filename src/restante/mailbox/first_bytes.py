@@ -1,11 +1,14 @@
-"""The first bytes of a connection. HEAD requests, which monitors send, are answered here: picows reads GET alone."""
+"""The first bytes of a connection, until there is a request.
+
+HEAD requests, which monitors send, are answered here: picows reads GET alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
@@ -37,35 +40,59 @@ def websocket_protocol(
 
 
 class FirstBytes(asyncio.Protocol):
-    """Reads until it is clear whether the request is a HEAD; everything else is for `websocket`.
+    """Reads a request until its end; whatever is no HEAD is for `websocket`.
 
     `websocket` has been told of the connection from its beginning, so its time limit of a handshake holds here, too.
+    `knock` tells whether a connection from this peer may stay, and what to call when its request has come or when it
+    is gone.
     """
 
-    def __init__(self, websocket: WSProtocol, answer: Callable[[bytes], Answer]) -> None:
+    def __init__(
+        self,
+        websocket: WSProtocol,
+        answer: Callable[[bytes], Answer],
+        knock: Callable[[Sequence[Any]], Callable[[], None] | None],
+    ) -> None:
         self._websocket = websocket
         self._answer = answer
-        self._read = b""
+        self._knock = knock
+        self._asked: Callable[[], None] | None = None
+        self._read = bytearray()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        peer = transport.get_extra_info("peername")  # None: it is gone already
+        self._asked = peer and self._knock(peer)
+        if self._asked is None:
+            cast(asyncio.Transport, transport).abort()
+            return
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         self._websocket.connection_made(transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._websocket.connection_lost(error)
+        if self._transport is not None:
+            self._has_asked()
+            self._websocket.connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        seen = max(0, len(self._read) - len(END))
         self._read += data
-        if not self._read.startswith(HEAD):
-            if not HEAD.startswith(self._read):
-                self._hand_over(transport)
-        elif END in self._read or len(self._read) > LONGEST:
+        if self._read.find(END, seen) < 0 and len(self._read) <= LONGEST:
+            return
+        if self._read.startswith(HEAD):
             transport.write(self._head())
             transport.close()
+        else:
+            self._has_asked()
+            self._hand_over(transport)
+
+    def _has_asked(self) -> None:
+        if self._asked is not None:
+            self._asked()
+            self._asked = None
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
         transport.pause_reading()  # uvloop reads as the new protocol wants it from when it begins to read
@@ -80,7 +107,7 @@ class FirstBytes(asyncio.Protocol):
             left = left[size:]
 
     def _head(self) -> bytes:
-        words = self._read.partition(b"\r\n")[0].split(b" ")
+        words = bytes(self._read).partition(b"\r\n")[0].split(b" ")
         whole = len(words) == 3 and words[2] == b"HTTP/1.1" and END in self._read
         status, size = self._answer(words[1]) if whole else (HTTPStatus.BAD_REQUEST, None)
         lines = [

@@ -61,7 +61,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes of messages in a mailbox: what one `open` may have to replay, and so what a slow reader may owe."""
 
     address_connections: Count = 100
-    """Connections at once from one address: an IPv4 address, which may be a whole office's, or an IPv6 /64."""
+    """Connections at once from one address: an IPv4 address, which may be a whole office's, or an IPv6 /64. As many
+    may have asked for no WebSocket yet: no more of them could be let in."""
 
     address_connects: Rate = 60.0
     """New connections a minute from one address. Clients come once for a transfer, and back at most once a second."""

@@ -21,10 +21,19 @@ from restante.mailbox.addresses import networks
 from restante.mailbox.door import Door, Terms
 from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
-from restante.mailbox.server import Manners, Server, SystemClock, SystemDice, system_secret
+from restante.mailbox.server import (
+    OWN,
+    Manners,
+    Server,
+    SystemClock,
+    SystemDice,
+    needed_descriptors,
+    system_secret,
+    too_few,
+)
 from restante.mailbox.store import Store, open_store
 from restante.ops.logs import log, watch
-from restante.ops.process import listen_for_signals, raise_descriptors
+from restante.ops.process import listening_for_signals, raise_descriptors
 from restante.ops.trace import TraceFile
 
 SAVE_EVERY: Final = 60
@@ -45,8 +54,15 @@ def serve(settings: Serve, settle: Settle) -> None:
 
 async def _serve(settings: Serve, settle: Settle) -> None:
     watch(asyncio.get_running_loop())
-    told = listen_for_signals()
-    descriptors = raise_descriptors()
+    with listening_for_signals() as told:
+        await _serve_until(told, settings, settle)
+    log.info("stopped")
+
+
+async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> None:
+    descriptors, needed = raise_descriptors(), needed_descriptors(OWN)
+    if descriptors < needed:
+        raise too_few(descriptors, needed)
     host, port = address(settings.listen, "--listen")
     store = open_store(Path(settings.data))
     clock = SystemClock()
@@ -74,13 +90,12 @@ async def _serve(settings: Serve, settle: Settle) -> None:
         if settings.admin != "off":
             from restante.ops import admin  # aiohttp takes a third of the start
 
-            runner = await admin.start(*address(settings.admin, "--admin"))
-            stack.push_async_callback(runner.cleanup)
+            where = address(settings.admin, "--admin")
+            await stack.enter_async_context(admin.apart(*where, lambda: store.flushing))
         addresses = await server.listen(host, port)
         for each in addresses:
             log.info("listening", url=f"ws://{_shown(each)}/v1", version=__version__, data=settings.data)
         await _until(told, server, office, store, settings)
-    log.info("stopped")
 
 
 def _manners(settings: Serve) -> Manners:
@@ -174,8 +189,7 @@ class Disk:
 
 
 async def _tick(server: Server, office: Office, disk: Disk, prune_every: float) -> None:
-    loop = asyncio.get_running_loop()
-    next_sweep = loop.time() + prune_every
+    next_sweep = office.now().service + prune_every
     while True:
         await asyncio.sleep(1)
         server.tick()
@@ -184,7 +198,7 @@ async def _tick(server: Server, office: Office, disk: Disk, prune_every: float) 
         disk.look()
         if server.second % 60 == 0:
             office.refusals()
-        if loop.time() >= next_sweep:
+        if office.now().service >= next_sweep:
             next_sweep += prune_every
             office.sweep()
         elif server.second % SAVE_EVERY == 0:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import math
 import os
 import secrets
 import socket
 import sys
 import time
 from base64 import b32encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -55,9 +58,16 @@ DRAIN: Final = 5.0
 PARTING_SECONDS: Final = 1.0
 """Two round trips to anywhere, and a client's thought."""
 
+STANDSTILL: Final = 2.0
+"""Seconds between two looks at the clock that count, at most. `tick` looks once a second: when more have gone by, the
+process was stopped, or its machine paused, and CLOCK_MONOTONIC went on (man 2 clock_gettime)."""
+
 RESERVE: Final = 64
 """Descriptors that are kept free, and a tenth of all: for the database, the admin port, and for connections that are
 taken before anybody can count them: the loop empties the kernel's queue before it looks at any of it."""
+
+OWN: Final = 32
+"""Descriptors that a server holds without connections, at most: its streams, loop, database and ports."""
 
 FEW: Final = 8
 """With fewer free descriptors nobody is accepted. It is not 1: closed listeners leave theirs, one per address."""
@@ -65,15 +75,42 @@ FEW: Final = 8
 READ_BUFFER: Final = 2048
 """Bytes a connection reads into at first; grows with its frames. Most of a connection's memory (bench/README.md)."""
 
+ASKS_FOR_NOTHING: Final = "too many connections that ask for nothing"
+"""What the log says of who has as many connections without a request as it may have with one."""
+
 GREETING: Final = b"Wormhole Relay\n"
 """What `GET /` answers: the reference's words, which monitors look for (web.py:10, 0.8.0)."""
 
 
+def needed_descriptors(own: int) -> int:
+    """Give the limit of descriptors with which as many connections as the reserve has can be served."""
+    return math.ceil((own + 2 * RESERVE) * 10 / 9)
+
+
+def too_few(descriptors: int, needed: int) -> Misuse:
+    return Misuse(f"the limit of descriptors is {descriptors}, and {needed} are needed: raise it (ulimit -Hn)")
+
+
+def _held() -> int:
+    """Count the descriptors that are open."""
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
 class SystemClock:
-    """The real one."""
+    """The real one; its monotonic time goes on only while the process runs."""
 
     wall = staticmethod(time.time)
-    monotonic = staticmethod(time.monotonic)
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._seen = self._now = monotonic()
+
+    def monotonic(self) -> float:
+        """Give seconds of which no two that follow one another are further apart than `STANDSTILL`."""
+        seen = self._monotonic()
+        self._now += min(seen - self._seen, STANDSTILL)
+        self._seen = seen
+        return self._now
 
 
 def system_secret() -> bytes:
@@ -143,6 +180,7 @@ class Server:
         self, office: Office, clock: Clock, manners: Manners, door: Door | None = None, *, descriptors: int = 1 << 20
     ) -> None:
         self.office = office
+        self.descriptors = descriptors
         self.most = descriptors - descriptors // 10 - RESERVE
         """The descriptor after which connections wait: each gets the lowest that is free."""
         self._many = RESERVE
@@ -184,8 +222,8 @@ class Server:
             door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
             self._doors.append(door)
         free = self._free_descriptors(2 * RESERVE)
-        if free < 2 * FEW:
-            raise Misuse("there are too few descriptors to serve anybody: raise their limit (ulimit -Hn)")
+        if free < RESERVE:
+            raise too_few(self.descriptors, needed_descriptors(_held()))
         self._many = free // 2
         return [door.getsockname()[:2] for door in self._doors]
 
@@ -203,7 +241,15 @@ class Server:
             max_frame_size=OVERSIZE * self.limits.message_bytes,
             read_buffer_size=READ_BUFFER,
         )
-        return FirstBytes(websocket, self._answer_head)
+        return FirstBytes(websocket, self._answer_head, self._knock)
+
+    def _knock(self, peer: Sequence[Any]) -> Callable[[], None] | None:
+        """Take note of a connection before its request; gives what to call when that has come. None: close it."""
+        knock = self.door.knock(peer, self.clock.wall())
+        if knock.refused:
+            self.office.desk.books.refuse(ASKS_FOR_NOTHING, knock.refused)
+            return None
+        return functools.partial(self.door.answer, knock)
 
     def _stop_accepting(self) -> None:
         """Leave who comes in the kernel's queue, for now: we have the doors open ourselves, so nobody is refused."""

@@ -7,30 +7,53 @@ import contextlib
 import os
 import resource
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Final
 
 from restante.ops.logs import log
 
+ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+
 MANY: Final = 1 << 20
 """Descriptors, where there is no limit to them."""
 
 
-def listen_for_signals() -> asyncio.Event:
-    """Give the event that SIGTERM and SIGINT set; the second one ends the process."""
+@contextlib.contextmanager
+def listening_for_signals() -> Iterator[asyncio.Event]:
+    """Give the event that SIGTERM and SIGINT set; the second one ends the process.
+
+    A thread waits for them (man 3 sigwait): the loop may be waiting for a disk that never answers. Threads that are
+    started in the block leave these signals to it.
+    """
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
+    over = threading.Event()
 
     def stop(name: str) -> None:
-        if told.is_set():
-            os._exit(1)  # at once: a thread may be waiting for a disk that never answers
         told.set()
         log.info("draining", signal=name)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number.name)
+    def wait() -> None:
+        name = signal.Signals(signal.sigwait(ENDING)).name
+        if not over.is_set():
+            loop.call_soon_threadsafe(stop, name)
+            signal.sigwait(ENDING)
+        if not over.is_set():
+            os._exit(1)
+
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to reload; it would end us
-    return told
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    thread = threading.Thread(target=wait, name="signals", daemon=True)
+    thread.start()
+    try:
+        yield told
+    finally:
+        over.set()
+        assert thread.ident is not None
+        signal.pthread_kill(thread.ident, signal.SIGTERM)
+        thread.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

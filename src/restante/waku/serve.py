@@ -18,7 +18,7 @@ from restante import __version__
 from restante.config import address
 from restante.errors import Misuse, StoreBusy
 from restante.ops.logs import log, watch
-from restante.ops.process import listen_for_signals, raise_descriptors
+from restante.ops.process import listening_for_signals, raise_descriptors
 from restante.waku import enode, keyfile
 from restante.waku.acceptance import Policy
 from restante.waku.address import OFFLINE_INBOX, read_password
@@ -53,7 +53,12 @@ def serve(settings: WakuServe) -> None:
 
 async def _serve(settings: WakuServe) -> None:
     watch(asyncio.get_running_loop())
-    told = listen_for_signals()
+    with listening_for_signals() as told:
+        await _serve_until(told, settings)
+    log.info("stopped")
+
+
+async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
     raise_descriptors()
     data = Path(settings.data)
     archive = open_archive(data)
@@ -79,7 +84,6 @@ async def _serve(settings: WakuServe) -> None:
             await _until(told, node, peers)
     finally:
         await archive.close()
-    log.info("stopped")
 
 
 def _announce(key: Key, where: tuple[str, int]) -> None:

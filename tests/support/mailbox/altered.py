@@ -62,6 +62,15 @@ class HangsAtCommit(sqlite3.Connection):
         return super().execute(sql, parameters)
 
 
+class HangsOnTheLoop(sqlite3.Connection):
+    """Its disk answers the thread, and then no more."""
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        if sql == "COMMIT" and threading.current_thread() is threading.main_thread():
+            threading.Event().wait()
+        return super().execute(sql, parameters)
+
+
 class NeverFlushes(sqlite3.Connection):
     """Asks for no flushes where we ask for them (sqlite.org/pragma.html#pragma_synchronous)."""
 
@@ -91,6 +100,7 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "speaks-meanwhile": (speaking(SpeaksMeanwhile), quick(0.0)),
     "commits-late": (patch.object(sqlite, "SqliteStore", CommitsLate),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
+    "hangs-on-the-loop": (connecting(HangsOnTheLoop), quick(math.inf)),
     "never-flushes": (connecting(NeverFlushes),),
 }
 

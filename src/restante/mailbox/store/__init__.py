@@ -21,6 +21,9 @@ class Store(Protocol):
     service: float
     """Seconds the service had run when the store was last written."""
 
+    flushing: float | None
+    """Since when (time.monotonic) the disk is being waited for; None: it is not."""
+
     async def view(self) -> State:
         """Give the state; called again after StoreBusy, it is read anew."""
 

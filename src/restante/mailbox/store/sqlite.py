@@ -56,6 +56,7 @@ class SqliteStore:
         self._committer = Worker("commit")
         self._flush = QUICK
         """Seconds that the last commit took; the first is made in the thread, who knows the disk."""
+        self.flushing: float | None = None
         self._unchecked = 0
         """Rows written since the last checkpoint."""
         self.service: float = self._one("SELECT seconds FROM service")
@@ -143,22 +144,27 @@ class SqliteStore:
             await self._in_thread(self._timed_commit)
 
     def _timed_commit(self) -> None:
-        begun = time.perf_counter()
+        begun = self.flushing = time.monotonic()
         try:
             self.database.execute("COMMIT")
         except sqlite3.Error as error:
             # Part of it may be on disk: whoever retries may answer what never happened (fsyncgate).
             raise StoreError(f"commit failed: {error}") from error
-        self._flush = time.perf_counter() - begun
+        finally:
+            self.flushing = None
+        self._flush = time.monotonic() - begun
 
     def _checkpoint(self, mode: str = "PASSIVE") -> None:
         """Move the log into the database, as far as readers elsewhere allow; what is left waits for the next time."""
+        self.flushing = time.monotonic()
         try:
             self.database.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         except sqlite3.Error as error:
             log.warning(
                 "the database's log could not be moved into it; nothing is lost, but it grows", error=str(error)
             )
+        finally:
+            self.flushing = None
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         await self._committer.do(work)
