@@ -54,11 +54,11 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     with ours(tmp_path / "restante-data", nameplate(1), mailbox(2), client(3), current(None)):
         taken = sh(ingest)
     assert taken.stdout.splitlines() == [
-        "relay: nameplates: 1 rows read: 1 clean",
-        "relay: mailboxes: 1 rows read: 1 clean",
-        "relay: client_versions: 1 rows read: 1 clean",
+        "relay: nameplates: 1 row read: 1 clean",
+        "relay: mailboxes: 1 row read: 1 clean",
+        "relay: client_versions: 1 row read: 1 clean",
     ]
-    assert "ingest: relay: nameplates: 1 rows, " in taken.stderr
+    assert "ingest: relay: nameplates: 1 row, " in taken.stderr
     assert "WARN" not in taken.stderr
     planned = command("build", "--lake", tmp_path / "restante-lake", "--plan").stdout.splitlines()
     assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in planned
@@ -87,7 +87,7 @@ def test_the_guide_tells_every_reason_of_the_quarantine(reason: str) -> None:
 def test_a_plan_tells_what_would_be_read_before_there_is_a_lake(tmp_path: Path) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)):
         said = command("ingest", "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}", "--plan")
-    assert "relay: nameplates: 1 rows to read" in said.stdout.splitlines()
+    assert "relay: nameplates: 1 row to read" in said.stdout.splitlines()
     assert not (tmp_path / "lake").exists()
 
 
@@ -97,7 +97,7 @@ def test_of_a_damaged_source_there_is_a_sentence_and_the_others_go_on(tmp_path: 
     with ours(tmp_path / "a", nameplate(1), current(None)):
         given = ("--source", f"torn={tmp_path / 'torn'}", "--source", f"relay={tmp_path / 'a'}")
         said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
-    assert said.stdout.splitlines()[0] == "relay: nameplates: 1 rows to read"
+    assert said.stdout.splitlines()[0] == "relay: nameplates: 1 row to read"
     assert "torn" not in said.stdout
     assert said.stderr.startswith(f"restante: source torn: {tmp_path / 'torn'} is damaged")
     assert said.stderr.count("\n") == 1
@@ -110,7 +110,7 @@ def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
         named = {"trace": "trace", "theirs": "usage.sqlite", "relay": "a"}
         given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
         said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan")
-    assert "relay: nameplates: 1 rows to read" in said.stdout.splitlines()
+    assert "relay: nameplates: 1 row to read" in said.stdout.splitlines()
     assert said.stderr.splitlines() == [
         f"ingest: source {name}: {tmp_path / named[name]} is empty: nothing was written to it yet"
         for name in ("trace", "theirs")
@@ -199,7 +199,7 @@ def test_vacuum_removes_what_is_of_no_version_and_plans_to_before(lake: LakeWorl
 def test_keep_drops_what_is_older(lake: LakeWorld, tmp_path: Path) -> None:
     given = ("--source", f"relay={tmp_path / 'a'}", "--keep", "nameplates=30")
     said = command("ingest", "--lake", lake.path, *given)
-    assert "nameplates: 1 rows of before" in said.stderr
+    assert "nameplates: 1 row of before" in said.stderr
     assert lake.rows("nameplates") == []
     with Lake.open(lake.path, write=False) as opened:
         assert opened.tables() == ["nameplates"]
