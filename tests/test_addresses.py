@@ -73,6 +73,25 @@ def test_a_trusted_proxy_says_who_its_client_is(headers: dict[str, str], wanted:
     assert seen(LOCAL, headers, PROXY) == wanted
 
 
+@pytest.mark.parametrize(
+    ("forwarded", "real", "other"),
+    [
+        ("8.8.8.8", "9.9.9.9", "9.9.9.9"),
+        ("8.8.8.8", "8.8.8.8", None),
+        ("1.2.3.4, 8.8.8.8", "8.8.8.8", None),
+        ("8.8.8.8", "nobody", None),
+        ("unknown", "9.9.9.9", "9.9.9.9"),
+        ("", "9.9.9.9", None),
+        ("8.8.8.8", "", None),
+    ],
+)
+def test_where_a_proxy_s_headers_differ_the_other_one_is_known_too(
+    forwarded: str, real: str, other: str | None
+) -> None:
+    found = who(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real}, PROXY).other
+    assert other == (None if found is None else str(found))
+
+
 @pytest.mark.parametrize("peer", [LOCAL, ABROAD])
 def test_nobody_else_s_headers_count(peer: tuple[str, int]) -> None:
     headers = {"X-Forwarded-For": "9.9.9.9", "X-Real-IP": "9.9.9.9", "X-Real-Port": "1"}

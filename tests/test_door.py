@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from restante.mailbox.addresses import PATIENCE, STRAIN_STEP, networks
@@ -18,8 +20,10 @@ def door(**terms: Any) -> Door:
     return Door(Terms(**terms), lambda: next(numbers).to_bytes(32, "little"))
 
 
-def enter(at: Door, address: str = "8.8.8.8", *, now: float = 0.0, there: int = 0, **headers: str) -> Entrance:
-    return at.enter((address, 1), headers, Now(1e9 + now, now), there)
+def enter(
+    at: Door, address: str = "8.8.8.8", *, now: float = 0.0, there: int = 0, headers: Mapping[str, str] | None = None
+) -> Entrance:
+    return at.enter((address, 1), headers or {}, Now(1e9 + now, now), there)
 
 
 def test_without_permission_nothing_is_offered_and_nothing_demanded() -> None:
@@ -45,8 +49,8 @@ def test_so_many_connections_may_come_from_an_address_and_when_one_leaves_anothe
     assert (third.verdict.code, third.verdict.words) == (1008, TOO_MANY)
     assert enter(at, "9.9.9.9").verdict is None
     assert enter(at, "127.0.0.1").verdict is None
-    assert third.account is None, "who is refused does not count"
-    at.leave(first.account)
+    assert third.accounts == (), "who is refused does not count"
+    at.leave(first.accounts)
     assert enter(at).verdict is None
 
 
@@ -58,6 +62,18 @@ def test_who_comes_too_often_is_told_when_to_try_again() -> None:
     assert refused is not None
     assert (refused.words, refused.hint) == (TOO_MANY, "they come too fast; try again in 1 s")
     assert enter(at, now=1.0).verdict is None
+
+
+@pytest.mark.parametrize("invented", ["X-Forwarded-For", "X-Real-IP"])
+def test_where_a_proxy_s_headers_differ_no_invention_gets_around_a_limit(invented: str) -> None:
+    at = door(trusted=networks(["127.0.0.0/8"]))
+    at.limits = replace(UNLIMITED, address_connections=2)
+    real = {"X-Forwarded-For": "X-Real-IP", "X-Real-IP": "X-Forwarded-For"}[invented]
+    came = [enter(at, "127.0.0.1", headers={real: "8.8.8.8", invented: f"203.0.113.{number}"}) for number in range(5)]
+    assert [each.verdict is None for each in came] == [True, True, False, False, False]
+    at.leave(came[0].accounts)
+    assert enter(at, "127.0.0.1", headers={real: "8.8.8.8", invented: "203.0.113.9"}).verdict is None
+    assert len(enter(at, "127.0.0.1", headers={real: "9.9.9.9", invented: "9.9.9.9"}).accounts) == 1
 
 
 def test_so_many_connections_may_come_from_anywhere() -> None:
@@ -73,14 +89,14 @@ def test_an_adaptive_server_demands_first_of_who_makes_trouble_and_says_so_each_
     at = door(mode="adaptive", bits=20)
     came = enter(at)
     assert came.offer == {"none": {}}
-    assert came.account is not None
-    came.account.strain(0.0, PATIENCE)
+    [account] = came.accounts
+    account.strain(0.0, PATIENCE)
     demand = enter(at).demand
     assert demand is not None
     assert demand.bits == 20
     assert enter(at, "9.9.9.9").demand is None
     assert at.news == {came.address_id: 20}
-    came.account.strain(0.0, STRAIN_STEP)
+    account.strain(0.0, STRAIN_STEP)
     more = enter(at).demand
     assert more is not None
     assert more.bits == 21

@@ -302,6 +302,35 @@ async def test_when_descriptors_run_out_the_rest_waits_until_there_are_some(tmp_
 # ── addresses ────────────────────────────────────────────────────────────────────────────────────
 
 
+async def test_claims_are_charged_to_all_addresses_that_a_proxy_s_headers_name(tmp_path: Path) -> None:
+    options = (
+        "--trust-proxy",
+        "127.0.0.0/8",
+        "--limit",
+        "address_claims_at_once=3",
+        "--limit",
+        "address_claims=0.01",
+    )
+    async with serving(tmp_path / "data", options=options) as server:
+        answers = []
+        for number in range(5):
+            socket = await RawSocket.dial(
+                server.port, X_Real_IP="198.51.100.7", X_Forwarded_For=f"203.0.113.{number}"
+            )
+            assert (await socket.hear())["type"] == "welcome"
+            socket.say(type="bind", appid="x", side="a")
+            socket.say(type="claim", nameplate=str(number))
+            answers.append([(await socket.hear())["type"] for _ in range(3)][-1])
+            await socket.hang_up()
+        assert answers == ["claimed", "claimed", "claimed", "error", "error"]
+        await server.logged(
+            "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both are charged. Have the"
+            " proxy set both headers, or remove the one that it does not set"
+        )
+        assert sum("name different clients" in line for line in server.log) == 1
+        await server.stop()
+
+
 async def test_a_trusted_proxy_s_clients_are_told_their_own_addresses_and_counted_by_them(tmp_path: Path) -> None:
     options = ("--trust-proxy", "127.0.0.0/8", "--limit", "address_connections=1")
     async with serving(tmp_path / "data", options=options) as server, aiohttp.ClientSession() as http:

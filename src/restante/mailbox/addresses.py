@@ -58,14 +58,17 @@ class Client(msgspec.Struct, frozen=True, gc=False):
     a trusted proxy that says who."""
     unheeded: bool = False
     """It may be a proxy that names its clients, and is not trusted."""
+    other: Address | None = None
+    """What X-Real-IP says, where X-Forwarded-For says something else. The client may have invented one of them."""
 
 
 def who(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Network]) -> Client:
     """Find out who is at the other end of a connection from this peer, whose request had these headers.
 
     What a header says counts only if a trusted proxy said it. Of X-Forwarded-For that is its last entry that is not
-    a trusted proxy's own; without one, X-Real-IP. A header that is there more than once is given with commas. Clients
-    that a proxy names in a way that cannot be read count together, as the proxy.
+    a trusted proxy's own; without one, X-Real-IP. Where both are there and differ, what X-Real-IP says is `other`. A
+    header that is there more than once is given with commas. Clients that a proxy names in a way that cannot be read
+    count together, as the proxy.
     """
     address = read(str(peer[0]))
     assert address is not None, "the kernel knows its addresses"
@@ -73,12 +76,14 @@ def who(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Netwo
     forwarded, real = headers.get("X-Forwarded-For"), headers.get("X-Real-IP")
     if not _among(address, trusted):
         return Client(address, int(peer[1]), counted=not hidden, unheeded=hidden and bool(forwarded or real))
-    named = _last_stranger(forwarded, trusted) if forwarded else read((real or "").rpartition(",")[2].strip())
+    real_ip = read((real or "").rpartition(",")[2].strip())
+    named = _last_stranger(forwarded, trusted) if forwarded else real_ip
+    other = None if real_ip == named else real_ip
     if named is None:
-        return Client(address, int(peer[1]), counted=bool(forwarded or real))
+        return Client(address, int(peer[1]), counted=bool(forwarded or real), other=other)
     port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
     readable = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
-    return Client(named, int(port) if readable else 0, counted=True)
+    return Client(named, int(port) if readable else 0, counted=True, other=other)
 
 
 def _last_stranger(forwarded: str, trusted: Sequence[Network]) -> Address | None:

@@ -11,8 +11,9 @@ from typing import Final
 
 from restante.mailbox import model, session
 from restante.mailbox.addresses import Account
-from restante.mailbox.limits import Limits
+from restante.mailbox.limits import MIB, SMALL_HOLDER, Limits
 from restante.mailbox.model import Change, Decision, Mailbox, Now
+from restante.mailbox.rules import FULL
 from restante.mailbox.session import Command
 from restante.mailbox.state import MAILBOX, MESSAGE, State
 
@@ -23,6 +24,10 @@ TOO_MANY_NAMEPLATES: Final = "too many nameplates from your address"
 TOO_MUCH: Final = "too much is kept for your address"
 TOO_MANY_CLAIMS: Final = "too many different nameplates claimed from your address"
 
+HOLDS_MUCH: Final = (
+    f"what room is left is for addresses that hold less than {SMALL_HOLDER // MIB} MiB; try again later"
+)
+
 _TAKES_ROOM: Final = (session.Add, session.Open, session.Claim, session.Allocate)
 
 
@@ -32,8 +37,8 @@ class Books:
     def __init__(self) -> None:
         self.refused: Counter[tuple[str, str | None]] = Counter()
         """How often what was refused for want of permission or room, by address id; who logs it clears it."""
-        self._owners: dict[int, Account] = {}
-        """From which address a live nameplate was made."""
+        self._owners: dict[int, tuple[Account, ...]] = {}
+        """From which addresses a live nameplate was made."""
         self._kept: dict[int, dict[Account, int]] = {}
         """How much of a live mailbox was made from which address, in bytes."""
 
@@ -48,6 +53,8 @@ class Books:
         """Tell whether this is more than an address may have: the words, and the hint. A claim is taken note of."""
         if limits.address_bytes and account.stored >= limits.address_bytes and isinstance(command, _TAKES_ROOM):
             return TOO_MUCH, f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
+        if account.stored >= SMALL_HOLDER and view.nearly_full(limits) and _makes(view, command):
+            return FULL, HOLDS_MUCH
         if type(command) is not session.Claim and type(command) is not session.Allocate:
             return None
         name = command.nameplate if isinstance(command, session.Claim) else ""
@@ -62,17 +69,18 @@ class Books:
             account.knows(command.app_id, name)
         return None
 
-    def made(self, account: Account, app_id: str, decision: Decision) -> None:
-        """Enter what a command of this address has made."""
+    def made(self, accounts: tuple[Account, ...], app_id: str, decision: Decision) -> None:
+        """Enter what a command from these addresses has made."""
         for change in decision.changes:
             if type(change) is model.NameplateMade:
-                self._owners[change.nameplate.key] = account
-                account.nameplates += 1
-                account.knows(app_id, change.nameplate.name)
+                self._owners[change.nameplate.key] = accounts
+                for account in accounts:
+                    account.nameplates += 1
+                    account.knows(app_id, change.nameplate.name)
             elif type(change) is model.MailboxMade:
-                self._keep(account, change.mailbox, MAILBOX)
+                self._keep(accounts, change.mailbox, MAILBOX)
             elif type(change) is model.MessageAdded:
-                self._keep(account, change.mailbox, MESSAGE + len(change.message.wire))
+                self._keep(accounts, change.mailbox, MESSAGE + len(change.message.wire))
 
     def ended(self, change: Change) -> None:
         """Strike out what lives no more."""
@@ -89,16 +97,26 @@ class Books:
         for key in self._kept.keys() - {mailbox.key for mailbox in state.mailboxes()}:
             self._let_go(key)
 
-    def _keep(self, account: Account, mailbox: Mailbox, size: int) -> None:
-        account.stored += size
+    def _keep(self, accounts: tuple[Account, ...], mailbox: Mailbox, size: int) -> None:
         kept = self._kept.setdefault(mailbox.key, {})
-        kept[account] = kept.get(account, 0) + size
+        for account in accounts:
+            account.stored += size
+            kept[account] = kept.get(account, 0) + size
 
     def _disown(self, key: int) -> None:
-        owner = self._owners.pop(key, None)
-        if owner is not None:
+        for owner in self._owners.pop(key, ()):
             owner.nameplates -= 1
 
     def _let_go(self, key: int) -> None:
         for account, size in self._kept.pop(key, {}).items():
             account.stored -= size
+
+
+def _makes(view: State, command: Command) -> bool:
+    """Tell whether a command makes something that takes room. Others may be joined."""
+    app = view.app(command.app_id)
+    if isinstance(command, session.Claim):
+        return command.nameplate not in app.nameplates
+    if isinstance(command, session.Open):
+        return command.mailbox_id not in app.mailboxes
+    return isinstance(command, _TAKES_ROOM)

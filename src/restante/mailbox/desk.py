@@ -94,15 +94,15 @@ class Turn:
 class Connection:
     """The desk's end of a connection."""
 
-    __slots__ = ("account", "line", "lost", "number", "outbox", "session", "turn", "verdict")
+    __slots__ = ("accounts", "line", "lost", "number", "outbox", "session", "turn", "verdict")
 
     def __init__(self, line: Line) -> None:
         self.line: Line = line
         self.number = 0
         """Counts connections, from 1."""
         self.session: Session = FRESH
-        self.account: Account | None = None
-        """What its address has used up; None: limits per address do not apply to it."""
+        self.accounts: tuple[Account, ...] = ()
+        """What its addresses have used up; none: limits per address do not apply to it."""
         self.turn = Turn()
         self.outbox: list[bytes] = []
         """Encoded replies, lacking their stamp."""
@@ -160,7 +160,7 @@ class Desk:
             if isinstance(command, str):
                 self._say(connection, messages.Error(command, Raw(text)))
                 return
-            overdrawn = self._overdrawn(connection.account, command, now)
+            overdrawn = self._overdrawn(connection.accounts, command, now)
             if overdrawn is not None:
                 self._reject(connection, *overdrawn, text)
                 return
@@ -187,8 +187,8 @@ class Desk:
         assert connection.session.demand is not None
         self._reject(connection, DENIED, session.flaw(connection.session.demand, message) or "", text)
         connection.verdict = PeerError(1008, DENIED)
-        if connection.account is not None:
-            connection.account.strain(now.service, 2.0)
+        for account in connection.accounts:
+            account.strain(now.service, 2.0)
 
     def _reject(self, connection: Connection, words: str, hint: str, text: str) -> None:
         """Answer what cannot be done; what is refused for want of permission or room has a hint, and is counted."""
@@ -196,10 +196,10 @@ class Desk:
         if hint:
             self.books.refuse(words, connection.session.address_id)
 
-    def _overdrawn(self, account: Account | None, command: Command, now: Now) -> tuple[str, str] | None:
-        if account is None:
-            return None
-        return self.books.overdrawn(self.state, account, command, now, self.policy.limits)
+    def _overdrawn(self, accounts: tuple[Account, ...], command: Command, now: Now) -> tuple[str, str] | None:
+        limits = self.policy.limits
+        found = [self.books.overdrawn(self.state, account, command, now, limits) for account in accounts]
+        return next(filter(None, found), None)
 
     def listing(self, app_id: str) -> Raw:
         return Raw(self.state.app(app_id).listing() if self.policy.list_nameplates else b"[]")
@@ -317,8 +317,8 @@ class Desk:
             return
         if type(command) is session.Allocate:
             self.state.app(command.app_id).answered[decision.name] = connection
-        if connection.account is not None:
-            self.books.made(connection.account, command.app_id, decision)
+        if connection.accounts:
+            self.books.made(connection.accounts, command.app_id, decision)
 
     def _unsubscribe(self, connection: Connection, key: int) -> None:
         rest = self.subscribers.get(key)

@@ -37,7 +37,8 @@ class Entrance(msgspec.Struct, frozen=True):
     """The terms on which a connection was let in."""
 
     client: Client
-    account: Account | None
+    accounts: tuple[Account, ...]
+    """Of the addresses that it counts for: none, one, or two where a proxy's headers differ."""
     address_id: str
     demand: Demand | None
     offer: dict[str, Any] | None
@@ -68,48 +69,54 @@ class Door:
         limits = self.limits
         self._came += 1
         client = who(peer, headers, self.terms.trusted)
-        account, wait = None, 0.0
-        if client.counted:
-            account = self.addresses.account(client.address)
-            wait = account.connect(now.service, limits)
+        accounts, wait = self._accounts(client), 0.0
+        for account in accounts:
+            wait = max(wait, account.connect(now.service, limits))
             account.strain(now.service, CONNECTION_STRAIN)
-        verdict = None
+        most, verdict = limits.address_connections, None
         if limits.connections and connections >= limits.connections:
             verdict = PeerError(1013, FULL, hint="try again later")
-        elif account is not None and limits.address_connections and account.connections > limits.address_connections:
-            verdict = PeerError(1008, TOO_MANY, hint=f"{limits.address_connections} may be open at a time")
+        elif most and any(account.connections > most for account in accounts):
+            verdict = PeerError(1008, TOO_MANY, hint=f"{most} may be open at a time")
         elif wait:
             verdict = PeerError(1008, TOO_MANY, hint=f"they come too fast; try again in {math.ceil(wait)} s")
         address_id = self.addresses.day_id(client.address, now.wall)
-        demand = self._demand(account, address_id, now)
-        if verdict is not None and account is not None:  # who is refused keeps nobody else out
-            account.connections -= 1
+        demand = self._demand(accounts, address_id, now)
+        if verdict is not None:  # who is refused keeps nobody else out
+            self.leave(accounts)
         return Entrance(
             client,
-            account if verdict is None else None,
+            accounts if verdict is None else (),
             address_id,
             demand,
             None if self.terms.mode == "none" else offer(demand),
             verdict,
         )
 
-    def leave(self, account: Account | None) -> None:
-        if account is not None:
+    def leave(self, accounts: tuple[Account, ...]) -> None:
+        for account in accounts:
             account.connections -= 1
 
-    def _demand(self, account: Account | None, address_id: str, now: Now) -> Demand | None:
+    def _accounts(self, client: Client) -> tuple[Account, ...]:
+        if not client.counted:
+            return ()
+        addresses = (client.address,) if client.other is None else (client.address, client.other)
+        return tuple(dict.fromkeys(map(self.addresses.account, addresses)))  # they may be of one household
+
+    def _demand(self, accounts: tuple[Account, ...], address_id: str, now: Now) -> Demand | None:
         terms = self.terms
         if terms.mode == "none":
             return None
         bits = terms.bits
         if terms.mode == "adaptive":
-            of_all = self.tide.bits(terms.bits) or 0
-            of_it = 0 if account is None else account.bits(now.service, terms.bits) or 0
-            if account is not None and of_it != account.demanded:
-                account.demanded = of_it
-                self.changes += 1
-                self.news[address_id] = of_it
-            bits = max(of_all, of_it)
+            bits = self.tide.bits(terms.bits) or 0
+            for account in accounts:
+                of_it = account.bits(now.service, terms.bits) or 0
+                if of_it != account.demanded:
+                    account.demanded = of_it
+                    self.changes += 1
+                    self.news[address_id] = of_it
+                bits = max(bits, of_it)
         if not bits:
             return None
         self.demanded += 1

@@ -18,6 +18,17 @@ Count = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=0, le=1e12)]
 
 
+RESERVE: Final = 0.1
+"""Part of `stored_bytes` that is kept for small mailboxes of addresses that hold little. Without it sixteen addresses
+that have as much as they may have leave no room for anybody else."""
+
+SMALL_MAILBOX: Final = 64 * KIB
+"""Bytes that a mailbox in that part may have. One of a file transfer has some 6 KiB."""
+
+SMALL_HOLDER: Final = MIB
+"""Bytes that an address holds at most that makes something in that part: 150 transfers at once."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is allowed. 0: no limit; of `message_bytes`, `handshake` and `bind` there always is one."""
 
@@ -74,7 +85,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes of live mailboxes and messages made from one address: a sixteenth of what all may have."""
 
     stored_bytes: Count = 1024 * MIB
-    """Bytes of live messages, mailboxes and nameplates, all of which are kept in memory."""
+    """Bytes of live messages, mailboxes and nameplates, all of which are kept in memory. The last tenth is for small
+    mailboxes of addresses that hold little (RESERVE)."""
 
     owed_bytes: Count = 256 * MIB
     """Bytes that all clients together may leave unread. Beyond that, who owes more than a megabyte is closed."""

@@ -14,6 +14,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from restante.mailbox import messages, model, session, usage
+from restante.mailbox.limits import KIB, SMALL_MAILBOX
 from restante.mailbox.model import (
     Change,
     Decision,
@@ -63,16 +64,22 @@ def _nothing(*_: object) -> Decision:
 # ── room ─────────────────────────────────────────────────────────────────────────────────────────
 
 FULL: Final = "the server is full"
+FULL_FOR_LARGE: Final = f"what room is left is for mailboxes of up to {SMALL_MAILBOX // KIB} KiB; try again later"
 MAILBOX_FULL: Final = "the mailbox is full"
 
 
-def _no_room(view: State, policy: Policy) -> Decision | None:
-    """Refuse what would need room, where there is none. Whatever ends something goes on."""
+def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
+    """Refuse what would need room, where there is none. Whatever ends something goes on.
+
+    The mailbox would have `size` bytes of messages.
+    """
     if not view.room:
         return Decision(error=FULL, hint="its disk has no room for more; try again later")
     most = policy.limits.stored_bytes
     if most and view.stored >= most:
         return Decision(error=FULL, hint="it holds as much as it may; try again later")
+    if size >= SMALL_MAILBOX and view.nearly_full(policy.limits):
+        return Decision(error=FULL, hint=FULL_FOR_LARGE)
     return None
 
 
@@ -203,7 +210,7 @@ def _open(view: State, c: session.Open, now: Now, _dice: Dice, policy: Policy) -
 
 def _add(view: State, c: session.Add, now: Now, _dice: Dice, policy: Policy) -> Decision:
     mailbox, limits = view.app(c.app_id).mailboxes[c.mailbox_id], policy.limits
-    if (full := _no_room(view, policy)) is not None:
+    if (full := _no_room(view, policy, mailbox.size + len(c.body))) is not None:
         return full
     if limits.mailbox_messages and len(mailbox.messages) >= limits.mailbox_messages:
         return Decision(error=MAILBOX_FULL, hint=f"it has {limits.mailbox_messages} messages, and may have no more")

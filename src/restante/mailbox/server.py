@@ -166,7 +166,8 @@ class Server:
         """Those that may not have bound yet, and the second in which they came."""
         self.slowed: list[Socket] = []
         """Those that are left unread until the next second."""
-        self._unheeded = False
+        self._warned: set[str] = set()
+        """What is said once, about a proxy."""
         self._listeners: list[asyncio.Server] = []
         self._doors: list[socket.socket] = []
         """The listening sockets, once more: while one is open, the kernel goes on taking calls."""
@@ -281,19 +282,28 @@ class Server:
             self._stop_accepting()
         self.buckets[newcomer.bucket % PING_EVERY].add(newcomer)
         self.newcomers[newcomer] = self.second
-        if entrance.client.unheeded and not self._unheeded:
-            self._unheeded = True
-            log.warning(
+        if entrance.client.unheeded:
+            self._warn_once(
                 "a proxy names its clients, and is not believed: they cannot be told apart. Name its network with"
                 " --trust-proxy, like --trust-proxy 127.0.0.0/8"
             )
+        if entrance.client.other is not None:
+            self._warn_once(
+                "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both are charged. Have the"
+                " proxy set both headers, or remove the one that it does not set"
+            )
         return entrance
+
+    def _warn_once(self, words: str) -> None:
+        if words not in self._warned:
+            self._warned.add(words)
+            log.warning(words)
 
     def let_out(self, leaver: Socket) -> None:
         self.here.discard(leaver)
         self.buckets[leaver.bucket % PING_EVERY].discard(leaver)
         self.newcomers.pop(leaver, None)
-        self.door.leave(leaver.connection.account)
+        self.door.leave(leaver.connection.accounts)
 
     def greeting(self, entrance: Entrance) -> bytes:
         return self.manners.welcome(entrance.client, entrance.offer)

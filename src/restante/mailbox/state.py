@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from restante.mailbox import model
+from restante.mailbox.limits import RESERVE, Limits
 from restante.mailbox.model import Change, Mailbox, Nameplate
 
 MAILBOX: Final = 2048
@@ -96,6 +97,10 @@ class State:
 
     def app(self, app_id: str) -> App:
         return self.apps.get(app_id, NOBODY)
+
+    def nearly_full(self, limits: Limits) -> bool:
+        """Tell whether what room is left is for small mailboxes of addresses that hold little."""
+        return bool(limits.stored_bytes) and self.stored >= limits.stored_bytes * (1 - RESERVE)
 
     def mailboxes(self) -> Iterator[Mailbox]:
         for app in self.apps.values():

@@ -140,7 +140,7 @@ class Socket(WSListener):
         said = transport.request.headers
         headers = {name: ",".join(said.getall(name)) for name in _FROM_A_PROXY if name in said}
         entrance = server.let_in(self, known("peername"), headers, known("socket").fileno())
-        connection.account = entrance.account
+        connection.accounts = entrance.accounts
         connection.session = Session(entrance.demand, entrance.address_id)
         if server.limits.commands or server.limits.bytes:
             connection.turn.pace = Pace()

@@ -135,7 +135,7 @@ class LocalWorld(World):
         inbox = Inbox()
         connection = inbox.connection
         entrance = self.door.enter(inbox.address, self.options.headers(), self.now(), len(self.desk.connections))
-        connection.account, connection.session = entrance.account, Session(entrance.demand)
+        connection.accounts, connection.session = entrance.accounts, Session(entrance.demand)
         self.desk.meet(connection)
         inbox.send([self.manners.welcome(entrance.client, entrance.offer)], stamp(self.clock.wall()))
         return inbox

@@ -1,0 +1,107 @@
+"""The last tenth of the store is for small mailboxes of addresses that hold little."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from restante.mailbox.addresses import Account
+from restante.mailbox.desk import Connection, Desk
+from restante.mailbox.limits import KIB, MIB, RESERVE, SMALL_MAILBOX, Limits
+from restante.mailbox.model import Now, Policy
+from restante.mailbox.state import State
+from support.mailbox.givens import FakeDice, Inbox
+
+STORED = 80 * MIB
+"""So that 64 addresses that fill all but the reserve hold more than a small holder does."""
+LIMITS = Limits(stored_bytes=STORED, address_bytes=4 * MIB, commands=0.0, bytes=0.0)
+
+
+class Peer:
+    """A client at an address of its own."""
+
+    def __init__(self, desk: Desk, side: str, account: Account | None = None) -> None:
+        self.desk = desk
+        self.inbox = Inbox()
+        self.connection = Connection(self.inbox)
+        self.connection.accounts = (account or Account(),)
+        desk.meet(self.connection)
+        self.say(type="bind", appid="x", side=side)
+
+    def say(self, **message: Any) -> list[dict[str, Any]]:
+        """Say something; return what it is answered after the ack."""
+        self.desk.take(self.connection, json.dumps(message), Now(1e9, 0.0))
+        told = [json.loads(body + b"}") for body in self.connection.outbox]
+        self.desk.turn()
+        self.connection.outbox = []
+        return told[1:]
+
+    def fill(self, mailbox: str, size: int) -> int:
+        """Add messages of this size until one is refused; return how many were taken."""
+        self.say(type="open", mailbox=mailbox)
+        for number in range(1_000_000):
+            [answer] = self.say(type="add", phase=str(number), body="0" * size) or [{"type": "error"}]
+            if answer["type"] == "error":
+                self.say(type="close")
+                return number
+        raise AssertionError("everything was taken")
+
+
+def filled() -> tuple[Desk, list[Peer]]:
+    """Have 64 addresses take as much as they are given: large mailboxes first, then small ones."""
+    desk = Desk(State(), FakeDice(), Policy(limits=LIMITS))
+    peers = [Peer(desk, f"filler {number}") for number in range(64)]
+    most = int(STORED * (1 - RESERVE) / len(peers))
+    for number, peer in enumerate(peers):
+        peer.say(type="open", mailbox=f"large {number}")
+        for phase in range(6):
+            peer.say(type="add", phase=str(phase), body="0" * (most // 6))
+    for number, peer in enumerate(peers):
+        for more in range(5):
+            Peer(desk, f"filler {number}", peer.connection.accounts[0]).fill(f"small {number} {more}", 30 * KIB)
+    return desk, peers
+
+
+def test_beside_64_full_addresses_a_fresh_pair_completes() -> None:
+    desk, _ = filled()
+    assert desk.state.nearly_full(LIMITS)
+    for name in ("1", "2"):
+        a, b = Peer(desk, "a"), Peer(desk, "b")
+        for each in (a, b):
+            [claimed] = each.say(type="claim", nameplate=name)
+            each.say(type="open", mailbox=claimed["mailbox"])
+        for number in range(10):
+            for each in (a, b):
+                assert each.say(type="add", phase=str(number), body="00" * 300)[-1]["type"] == "message"
+        for each in (a, b):
+            assert each.say(type="release")[-1]["type"] == "released"
+            assert each.say(type="close", mood="happy")[-1]["type"] == "closed"
+    assert desk.state.stored < STORED
+
+
+def test_who_holds_much_makes_nothing_more_and_may_join_and_end_what_there_is() -> None:
+    desk, peers = filled()
+    rich, fresh = peers[0].connection.accounts[0], Peer(desk, "a")
+    [claimed] = fresh.say(type="claim", nameplate="7")
+    for command in ({"type": "allocate"}, {"type": "claim", "nameplate": "8"}, {"type": "open", "mailbox": "new"}):
+        [refused] = Peer(desk, "b", rich).say(**command)
+        assert refused["error"] == "the server is full"
+        assert refused["hint"] == "what room is left is for addresses that hold less than 1 MiB; try again later"
+    joining = Peer(desk, "b", rich)
+    assert joining.say(type="claim", nameplate="7")[-1] == {**claimed, "id": None}
+    assert joining.say(type="open", mailbox=claimed["mailbox"]) == []
+    [refused] = joining.say(type="add", phase="p", body="")
+    assert refused["error"] == "the server is full"
+    assert joining.say(type="close")[-1]["type"] == "closed"
+
+
+def test_a_mailbox_stays_small_there() -> None:
+    desk, _ = filled()
+    size = 10 * KIB
+    taken = Peer(desk, "a").fill("mine", size)
+    assert (taken + 1) * size > SMALL_MAILBOX - 2 * size
+    assert taken * size < SMALL_MAILBOX
+    too_large = Peer(desk, "b")
+    too_large.say(type="open", mailbox="yours")
+    [refused] = too_large.say(type="add", phase="p", body="0" * SMALL_MAILBOX)
+    assert refused["hint"] == "what room is left is for mailboxes of up to 64 KiB; try again later"
