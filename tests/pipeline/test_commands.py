@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from restante.pipeline import cleaning, envelopes, timing
@@ -15,13 +16,15 @@ from restante.pipeline.lake import Lake
 from restante.pipeline.notes import Ledger
 from restante.pipeline.tables import TABLES
 from support.bounds import PATIENCE
-from support.documents import Document
+from support.documents import ROOT, Document
 from support.effort import is_thorough
 from support.pipeline.runs import LakeWorld, command
 from support.pipeline.servers import client, current, mailbox, nameplate, ours, read
 from support.pipeline.sessions import INTERPRETED, environment
+from support.processes import run
 
 GUIDE = Document("docs/pipeline.md")
+READING = ("query", "delta", "polars", "files")
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def lake(tmp_path: Path) -> LakeWorld:
 
 def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     ingest, build, sql = GUIDE.commands("first lake", "ingest", "build", "sql")
-    [query], [vacuum] = map(GUIDE.lines, ("query", "vacuum"))
+    [vacuum] = GUIDE.lines("vacuum")
 
     def sh(line: str) -> subprocess.CompletedProcess[str]:
         words = line.replace("./run", f"{sys.executable} -m restante")
@@ -65,11 +68,22 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     built = sh(build).stdout.splitlines()
     assert "outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows" in built
     sh(sql)
-    with duckdb.connect() as database:
-        database.execute((tmp_path / "lake.sql").read_text())
-        found = database.execute(query).fetchall()
-    assert sorted(row[1:] for row in found) == [("claimed", 0, 1), ("nameplate", 1, 1)]
+    shown = {name: run(sys.executable, "-c", GUIDE.blocks[name], cwd=tmp_path) for name in READING}
+    assert {name: each.stderr for name, each in shown.items()} == dict.fromkeys(READING, "")
+    rows = re.findall(r"(\w+) +│ +(\d+) │ +(\d+) │", shown["query"].stdout)
+    assert sorted(rows) == [("claimed", "0", "1"), ("nameplate", "1", "1")]
+    for each in shown.values():
+        assert all(word in each.stdout for word in ("claimed", "nameplate"))
     assert sh(vacuum).stdout == "0 files removed, 0 bytes\n"
+
+
+def test_what_the_guide_reads_a_lake_with_is_installed_with_the_pipeline() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installed = {re.split(r"[^\w-]", each)[0] for each in project["optional-dependencies"]["pipeline"]}
+    for name in READING:
+        used = set(re.findall(r"^import (\w+)", GUIDE.blocks[name], re.MULTILINE))
+        if not used <= installed:
+            assert f"pip install {' '.join(sorted(used))}" in GUIDE.text, name
 
 
 @pytest.mark.parametrize("name", TABLES)

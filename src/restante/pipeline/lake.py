@@ -14,6 +14,7 @@ import fcntl
 import os
 import re
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -52,7 +53,7 @@ class Lake:
     def __init__(self, path: Path, first_day: date, *, write: bool) -> None:
         self.path: Final = path
         self.first_day: Final = first_day
-        self._write: Final = write
+        self._run: Final = uuid.uuid4().hex if write else None
 
     @staticmethod
     @contextmanager
@@ -80,7 +81,7 @@ class Lake:
 
     def table(self, table: Table) -> LakeTable:
         """Give a table as it is now, be there a commit or none. Raises as LakeTable does."""
-        return LakeTable(self.path / table.name, table, write=self._write)
+        return LakeTable(self.path / table.name, table, run=self._run)
 
     def tables(self) -> list[str]:
         """Name the tables that are there."""
