@@ -24,7 +24,6 @@ from support.pipeline.sessions import INTERPRETED, environment
 from support.processes import run
 
 GUIDE = Document("docs/pipeline.md")
-READING = ("query", "delta", "polars", "files")
 
 
 @pytest.fixture
@@ -36,6 +35,11 @@ def lake(tmp_path: Path) -> LakeWorld:
     ledger = Ledger(read=1, clean=1, counted=1)
     world.add("nameplates", found.clean, source="relay", ledger=ledger, marks=dict(found.span.marks))
     return world
+
+
+def reading() -> dict[str, str]:
+    """Give the guide's programs that read a lake."""
+    return {name: GUIDE.blocks[name] for name in ("query", "delta", "polars", "files")}
 
 
 def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
@@ -68,8 +72,8 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     built = sh(build).stdout.splitlines()
     assert "outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows" in built
     sh(sql)
-    shown = {name: run(sys.executable, "-c", GUIDE.blocks[name], cwd=tmp_path) for name in READING}
-    assert {name: each.stderr for name, each in shown.items()} == dict.fromkeys(READING, "")
+    shown = {name: run(sys.executable, "-c", block, cwd=tmp_path) for name, block in reading().items()}
+    assert {name: each.stderr for name, each in shown.items()} == dict.fromkeys(shown, "")
     rows = re.findall(r"(\w+) +│ +(\d+) │ +(\d+) │", shown["query"].stdout)
     assert sorted(rows) == [("claimed", "0", "1"), ("nameplate", "1", "1")]
     for each in shown.values():
@@ -80,8 +84,8 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
 def test_what_the_guide_reads_a_lake_with_is_installed_with_the_pipeline() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     installed = {re.split(r"[^\w-]", each)[0] for each in project["optional-dependencies"]["pipeline"]}
-    for name in READING:
-        used = set(re.findall(r"^import (\w+)", GUIDE.blocks[name], re.MULTILINE))
+    for name, block in reading().items():
+        used = set(re.findall(r"^import (\w+)", block, re.MULTILINE))
         if not used <= installed:
             assert f"pip install {' '.join(sorted(used))}" in GUIDE.text, name
 
