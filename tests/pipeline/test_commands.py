@@ -261,6 +261,13 @@ def test_a_trace_that_was_just_rotated_is_empty_and_no_failure(tmp_path: Path) -
     assert said.stdout.splitlines()[0] == "trace: server_commands: nothing new"
 
 
+def test_a_name_that_has_rows_of_both_kinds_already_goes_on_with_either(lake: LakeWorld, tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text('{"connection": 1}\n')
+    lake.add("server_commands", [], source="relay", ledger=Ledger(), marks={"0" * 64: Mark(0, "", 0, "")})
+    for path in ("a", "trace"):
+        command("ingest", "--lake", lake.path, "--source", f"relay={tmp_path / path}", "--plan")
+
+
 def test_an_archive_and_envelope_files_are_kinds_of_their_own(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     archive_of(tmp_path / "data")

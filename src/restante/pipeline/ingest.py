@@ -106,27 +106,22 @@ def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str
     found = {}
     shared = from_.shared(sources)
     for source in sources:
-        fed = {table.name for table in source.feeds}
         # A table's transaction tells who fed it without a look at all of its notes.
-        others = [
-            each.table.name
-            for each in tables
-            if each.table.name not in fed and each.transaction(source.name) is not None
-        ]
+        fed = [each.table.name for each in tables if each.transaction(source.name) is not None]
         if source.name in shared:
             found[source.name] = (
                 f"source {source.name}: what is in {source.path} is read as source {shared[source.name]}, too, and"
                 " would be counted twice: leave one of them out"
             )
-        elif others:
-            found[source.name] = str(another_kind(source, ", ".join(others)))
+        elif fed and not {table.name for table in source.feeds}.intersection(fed):
+            found[source.name] = str(another_kind(source, ", ".join(fed)))
     return found
 
 
 def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool) -> Taken:
     target = run.lake.table(table)
     known = marks(target, source.name)
-    if known and ("" in known) != source.whole:
+    if known and all((part == "") != source.whole for part in known):
         raise another_kind(source, table.name)
     span = opened.span(table.name, known)
     if span is None or plan:
