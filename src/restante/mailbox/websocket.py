@@ -339,7 +339,7 @@ class Socket(WSListener):
 
     def hang_up(self, code: int, reason: str) -> None:
         if self._ending is not None and (code in PARTING or self._ending[0] not in PARTING):
-            return  # a drain does not wait for who may tidy up
+            return  # an end that may not wait, a drain's, takes the place of one that may
         if code in PARTING:
             self._ending = code, reason
             self._later(self._server.parting, self._close, code, reason)

@@ -141,7 +141,7 @@ class Link(asyncio.Protocol):
         self._greeting: asyncio.TimerHandle | None = None
         """Until its Status is there."""
         self._hasty: asyncio.TimerHandle | None = None
-        """Until it has done penance for its haste."""
+        """Until it may be read again, after more than it may send."""
         self._patience: asyncio.TimerHandle | None = None
         """Until we look whether it has read anything."""
         self._farewell: asyncio.TimerHandle | None = None
@@ -306,12 +306,12 @@ class Link(asyncio.Protocol):
 
     def _pace(self, now: float, size: int) -> None:
         if self._transport is None:
-            return  # a large packet of its was taken in to the end
+            return  # gone, while a large packet of its was taken in
         wait = self.account.wait(now, self._keeper.limits)
         if wait > 0:
             self._leave_unread(HASTY)
             if self._hasty is not None:
-                self._hasty.cancel()  # of a large packet not all had been counted yet
+                self._hasty.cancel()  # it was for a part of what is counted now: a large packet is, slice by slice
             self._hasty = self._keeper.loop.call_later(wait, self.read_again, HASTY)
         elif size >= MUCH:
             # More may be there already, and the transport would go on reading before others have their turn.

@@ -86,12 +86,14 @@ class Refusal(NamedTuple):
     """Why the archive takes nothing for now: for `/readyz`, for the log, and for peers."""
 
     state: str
-    until: str
+    event: str
     words: str
 
 
-NO_ROOM: Final = Refusal("the disk is full", "there is room", FULL)
-NO_ENTRY: Final = Refusal("the archive cannot be written", "the archive can be written", LOCKED)
+NO_ROOM: Final = Refusal("the disk is full", "envelopes are not archived until there is room", FULL)
+NO_ENTRY: Final = Refusal(
+    "the archive cannot be written", "envelopes are not archived until the archive can be written", LOCKED
+)
 """Another program writes to it, or it may not be written."""
 
 
@@ -445,7 +447,7 @@ class Node:
         except StoreBusy as error:
             before, self._refusal = self._refusal, NO_ROOM if isinstance(error, StoreFull) else NO_ENTRY
             if self._refusal is not before:
-                log.error(f"envelopes are not archived until {self._refusal.until}", reason=str(error))
+                log.error(self._refusal.event, reason=str(error))
             if self._refusal is NO_ROOM:
                 self.short_of_room.set()
             answers = self.mailserver.refuse(batch, self.now(), self._refusal.words)
