@@ -452,6 +452,17 @@ async def test_drain_answers_what_was_read_and_says_goodbye(house: House) -> Non
     await socket.hang_up()
 
 
+async def test_who_may_tidy_up_yet_when_the_server_drains_is_told_goodbye_like_all_others(house: House) -> None:
+    house.server.parting = 3600.0
+    socket = await house.enter()
+    [theirs] = house.server.sockets()
+    theirs.hang_up(1008, "must bind first")
+    theirs.hang_up(1008, "once is enough")
+    await house.server.drain(house.running)
+    assert await socket.closed() == 1001
+    await socket.hang_up()
+
+
 async def test_a_port_in_use_is_said_in_one_sentence(house: House) -> None:
     with pytest.raises(Misuse, match=rf"cannot listen on 127.0.0.1:{house.port}: .*in use.* \(--listen\)"):
         await house.server.listen("127.0.0.1", house.port)
@@ -517,6 +528,32 @@ async def until_asking(server: Server, number: int) -> None:
     async with bounded(f"{number} connections that ask for nothing"):
         while sum(account.asking for account in server.door.addresses.accounts.values()) != number:  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+
+async def test_the_log_tells_once_how_many_visitors_said_nothing(house: House) -> None:
+    sender, visitor = await house.enter(), await house.enter()
+    for socket, side in ((sender, "a"), (visitor, "b")):
+        socket.say(type="bind", appid="x", side=side)
+        socket.say(type="open", mailbox="m")
+        if socket is sender:
+            socket.say(type="add", phase="p", body="00")
+        assert [(await socket.hear())["type"] for _ in range(3)] == [
+            "ack",
+            "ack",
+            "ack" if side == "a" else "message",
+        ]
+    for socket in (sender, visitor):
+        socket.say(type="close", mood="lonely")
+        while (await socket.hear())["type"] != "closed":
+            pass
+    with structlog.testing.capture_logs() as logged:
+        house.server.office.refusals()
+        house.server.office.refusals()
+    [line] = logged
+    assert line["event"] == "sides were sent a message and added none"
+    assert (line["mailboxes"], line["visitors"]) == (1, 1)
+    for socket in (sender, visitor):
+        await socket.leave()
 
 
 # ── descriptors ──────────────────────────────────────────────────────────────────────────────────

@@ -19,10 +19,10 @@ from restante.mailbox.office import Lifetime, Office
 from restante.mailbox.outflow import SLICE
 from restante.mailbox.server import Manners, Server, system_secret
 from restante.mailbox.store.sqlite import SqliteStore
-from restante.mailbox.websocket import FRAMES, Socket
+from restante.mailbox.websocket import CLOSING, FRAMES, Socket
 from support.bounds import bounded
 from support.mailbox.givens import FakeClock, FakeDice
-from support.mailbox.raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame
+from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=8 * MIB)
 
@@ -198,6 +198,24 @@ async def test_who_owes_more_to_read_than_one_replay_is_closed_and_nobody_else(t
         assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(80)]
         for socket in (other, idle, back):
             await socket.hang_up()
+
+
+async def test_who_says_goodbye_and_does_not_read_has_to_go(tmp_path: Path) -> None:
+    async with opened(tmp_path) as house:
+        await fill(house, "m", 80, 100_000)
+        idle = await house.member("b")
+        unread = house.latest
+        await until(lambda: unread._owing)
+        assert unread._transport is not None
+        idle.write(frame(CLOSE, struct.pack(">H", 1000)))
+        await until(unread._transport.underlying_transport.is_closing)
+        timer = unread._timer
+        assert timer is not None
+        assert timer.when() - asyncio.get_running_loop().time() <= CLOSING
+        timer._run()
+        await until(lambda: unread not in house.server.sockets())
+        assert timer.cancelled()
+        await idle.hang_up()
 
 
 async def test_all_together_may_owe_only_so_much(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ RestanteError
 ├── Misuse         ours: an option, a file or a command line that cannot mean anything
 └── StoreError     the disk's: the store cannot be opened, or a commit failed
     └── StoreBusy  nothing was written and nothing is lost: the senders may try again
+        └── StoreFull  and the reason is that the disk has no room
 """
 
 from __future__ import annotations
@@ -41,7 +42,14 @@ class StoreError(RestanteError):
 
 
 class StoreBusy(StoreError):  # noqa: N818 - the same
-    """The store refused before the commit, for certain: rolled back, and may be tried again."""
+    """The store refused before the commit, for certain: rolled back, and may be tried again.
+
+    It is locked by another program, it may not be written, or, where it is a StoreFull, there is no room.
+    """
+
+
+class StoreFull(StoreBusy):
+    """The store refused before the commit, for want of room."""
 
 
 def plain(error: OSError) -> str:

@@ -37,6 +37,9 @@ class MailboxUsage(msgspec.Struct, frozen=True, gc=False):
     waiting_time: float | None
     total_time: float
     result: Result
+    visitors: int | None = None
+    """Sides that were shown another side's message and never added one; a side that left and came back counts each
+    time. None: not counted, as in records of other servers and from before schema 3."""
 
 
 class ClientVersion(msgspec.Struct, frozen=True, gc=False):

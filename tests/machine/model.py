@@ -97,6 +97,13 @@ class Mailbox:
     members: list[Member]
     messages: list[Frame] = field(default_factory=list)
     crowded: bool = False
+    shown: set[str] = field(default_factory=set)
+    """Sides that were sent another side's message, since they came."""
+    visitors: int = 0
+    """Of those, the ones that said nothing and gave up their place."""
+
+    def spoke(self) -> set[str]:
+        return {message["side"] for message in self.messages}
 
 
 @dataclass(eq=False)
@@ -132,6 +139,7 @@ class Server:
     def start(self, now: Now) -> None:
         """Come up, with what is stored and with nobody here."""
         self.peers = []
+        self._forget_who_was_shown_what()
         for nameplate in self.nameplates.values():
             for member in nameplate.members:
                 member.told = None
@@ -142,6 +150,11 @@ class Server:
     def settling(self, now: Now) -> bool:
         """Tell whether it is too early to give anybody's place away, or to prune (docs/design.md)."""
         return self._settles_at is not None and now.service < self._settles_at
+
+    def _forget_who_was_shown_what(self) -> None:
+        """It is not stored. Any member may have been, for which there is a message."""
+        for mailbox in self.mailboxes.values():
+            mailbox.shown = {member.side for member in mailbox.members if mailbox.spoke() - {member.side}}
 
     def save(self) -> None:
         """Write down when mailboxes were touched."""
@@ -233,6 +246,7 @@ class Server:
             if message is not None:
                 self._tell(peer, {"type": "error", "error": REFUSED, "orig": message})
         self.drawn.clear()
+        self._forget_who_was_shown_what()
         self.remember(touched)
 
     def _read(self, peer: Peer, text: str) -> Frame | None:
@@ -395,7 +409,7 @@ class Server:
         mailbox.touched = now.service
         peer.listening = mailbox
         for stored in mailbox.messages:
-            self._tell(peer, stored)
+            self._show(peer, mailbox, stored)
 
     def _add(self, peer: Peer, message: Frame, now: Now) -> None:
         mailbox = peer.listening
@@ -409,7 +423,12 @@ class Server:
         mailbox.messages.append(stored)
         mailbox.touched = now.service
         for listener in self._listeners(mailbox):
-            self._tell(listener, stored)
+            self._show(listener, mailbox, stored)
+
+    def _show(self, listener: Peer, mailbox: Mailbox, stored: Frame) -> None:
+        self._tell(listener, stored)
+        if not listener.deaf and listener.side != stored["side"]:
+            mailbox.shown.add(listener.side)
 
     def _close(self, peer: Peer, message: Frame, now: Now) -> Frame:
         if peer.closed:
@@ -448,6 +467,9 @@ class Server:
                 silent = self._silent(members, mailbox)
                 assert silent is not None
                 members.remove(silent)
+                if members is mailbox.members and silent.side in mailbox.shown:
+                    mailbox.shown.remove(silent.side)
+                    mailbox.visitors += 1
             mine = Member(peer.side, now.wall)
             members.append(mine)
         return mine
@@ -456,9 +478,8 @@ class Server:
         """Name who gave up the place: no connection is left, no message was added. Who came last goes
         first: the receiver stopped by Ctrl-C, rather than the sender that waits for its successor.
         """
-        spoke = {message["side"] for message in mailbox.messages}
         for member in reversed(members):
-            if member.side not in spoke and self._gone(mailbox.app, member.side):
+            if member.side not in mailbox.spoke() and self._gone(mailbox.app, member.side):
                 return member
         return None
 
@@ -485,6 +506,7 @@ class Server:
         for peer in self._listeners(mailbox):
             peer.listening = None
         del self.mailboxes[mailbox.app, mailbox.name]
+        silent = mailbox.shown.intersection(member.side for member in mailbox.members) - mailbox.spoke()
         self.usage.mailboxes.append(
             records.mailbox(
                 mailbox.app,
@@ -493,6 +515,7 @@ class Server:
                 for_nameplate=mailbox.for_nameplate,
                 pruned=pruned,
                 crowded=mailbox.crowded,
+                visitors=mailbox.visitors + len(silent),
                 blur=self.blur,
             )
         )
@@ -534,6 +557,7 @@ class Server:
                 key: {
                     "for_nameplate": mailbox.for_nameplate,
                     "crowded": mailbox.crowded,
+                    "visitors": mailbox.visitors,
                     "sides": [
                         {"side": member.side, "added": member.added, "opened": member.holds, "mood": member.mood}
                         for member in mailbox.members

@@ -31,9 +31,13 @@ def mailbox(
     for_nameplate: bool,
     pruned: bool,
     crowded: bool,
+    visitors: int,
     blur: int,
 ) -> Record:
-    """One row per mailbox that has ended; `sides` are the times at which its sides came and their moods."""
+    """One row per mailbox that has ended; `sides` are the times at which its sides came and their moods.
+
+    `visitors` is ours: the reference does not count them.
+    """
     moods = [mood for _, mood in sides]
     result = "lonely"
     if len(sides) == 2:
@@ -46,7 +50,7 @@ def mailbox(
     if crowded:
         result = "crowded"
     times = _times([added for added, _ in sides], now, blur)
-    return {"app_id": app, "for_nameplate": for_nameplate, **times, "result": result}
+    return {"app_id": app, "for_nameplate": for_nameplate, **times, "result": result, "visitors": visitors}
 
 
 def client_version(app: str, side: str, now: float, said: Any, blur: int) -> Record:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -59,9 +60,10 @@ def test_a_mailbox_s_record(
 ) -> None:
     rows = [MailboxSide(f"side {number}", when, mood=mood) for number, (when, mood) in enumerate(sides)]
     mailbox = Mailbox(1, app, "m", for_nameplate=for_nameplate, touched=0.0, sides=rows, crowded=crowded)
+    mailbox.visitors, mailbox.shown, mailbox.spoke = 2, ["side 0", "side 1", "gone"], ["side 1"]
     record = usage.mailbox_usage(mailbox, rows, now, blur=blur, pruned=pruned)
     assert msgspec.structs.asdict(record) == records.mailbox(
-        app, sides, now, for_nameplate=for_nameplate, pruned=pruned, crowded=crowded, blur=blur
+        app, sides, now, for_nameplate=for_nameplate, pruned=pruned, crowded=crowded, visitors=3, blur=blur
     )
 
 
@@ -72,7 +74,7 @@ def test_the_record_is_of_the_moods_that_were_said_last(sides: list[tuple[float,
     rows = [MailboxSide(f"side {number}", when, mood=mood) for number, (when, mood) in enumerate(sides)]
     stale = [msgspec.structs.replace(row, mood="scary") for row in rows]
     mailbox = Mailbox(1, "x", "m", for_nameplate=True, touched=0.0, sides=stale)
-    wanted = records.mailbox("x", sides, now, for_nameplate=True, pruned=False, crowded=False, blur=0)
+    wanted = records.mailbox("x", sides, now, for_nameplate=True, pruned=False, crowded=False, visitors=0, blur=0)
     assert usage.mailbox_usage(mailbox, rows, now, blur=0).result == wanted["result"]
 
 
@@ -105,3 +107,18 @@ def test_blurred_times_are_floored_to_a_multiple(when: float, blur: int) -> None
     else:
         assert floored <= when < floored + blur
         assert floored % blur == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 500, "\u00e9" * 100, "\U0001f4ee" * 40, "x" + "\U0001f4ee" * 40, "x" * 128, ""]
+)
+def test_a_clients_text_is_cut_between_two_characters(text: str) -> None:
+    kept = usage.cut(text)
+    assert text.startswith(kept)
+    assert len(kept.encode()) <= 128
+    assert len(kept.encode()) > 124 or kept == text
+    record = usage.client_version(text, text, 1.0, [text, text], blur=0)
+    assert {record.app_id, record.side, record.implementation, record.version} == {kept}
+    mailbox = Mailbox(1, text, "m", for_nameplate=True, touched=0.0, sides=[])
+    assert usage.mailbox_usage(mailbox, [], 1.0, blur=0).app_id == kept
+    assert usage.nameplate_usage(Nameplate(1, text, "4", "m", []), 1.0, blur=0).app_id == kept

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import Misuse
 from restante.pipeline.sources import SourceError, archive, recognise
 from restante.waku.archive import ids
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
@@ -385,5 +384,5 @@ def test_no_room_for_what_is_new_is_said_before_it_is_copied(tmp_path: Path, mon
 
 
 def test_an_archive_has_no_trace(tmp_path: Path) -> None:
-    with keeping(tmp_path / "data"), pytest.raises(Misuse, match="@main is for timing logs"):
+    with keeping(tmp_path / "data"), pytest.raises(SourceError, match="@main is for timing logs"):
         recognise(f"waku@main={tmp_path / 'data'}")

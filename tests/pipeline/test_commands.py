@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
 from restante.pipeline import cleaning, envelopes, timing
 from restante.pipeline.lake import Lake
-from restante.pipeline.notes import Ledger
+from restante.pipeline.laketable import LakeTable
+from restante.pipeline.notes import Ledger, Mark
 from restante.pipeline.tables import TABLES
 from support.bounds import PATIENCE
 from support.documents import Document
 from support.effort import is_thorough
+from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, command
-from support.pipeline.servers import client, current, mailbox, nameplate, ours, read
+from support.pipeline.servers import alter, client, current, mailbox, nameplate, ours, read
 from support.pipeline.sessions import INTERPRETED, environment
+from support.waku.archives import archive_of
 
 GUIDE = Document("docs/pipeline.md")
 
@@ -103,6 +110,35 @@ def test_of_a_damaged_source_there_is_a_sentence_and_the_others_go_on(tmp_path: 
     assert said.stderr.count("\n") == 1
 
 
+def test_a_source_that_is_missing_or_of_no_kind_fails_alone(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello")
+    Their(tmp_path).stop()
+    named = {"gone": "gone", "none": "no*", "text": "text", "post": "relay.sqlite", "log@relay": "a", "relay": "a"}
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
+        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
+    assert said.stdout.splitlines()[0] == "relay: nameplates: 1 rows to read"
+    assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
+    nothing = "is nothing that usage, timing logs or envelopes are read from: name a server's database"
+    wanted = (
+        f"source gone: cannot read {tmp_path}/gone: No such file or directory",
+        f"source none: {tmp_path}/no* {nothing}",
+        f"source text: {tmp_path}/text {nothing}",
+        f"source post: {tmp_path}/relay.sqlite is the reference server's channel database",
+        f"source log: @relay is for timing logs, and {tmp_path}/a/restante.sqlite is a mailbox server's database",
+    )
+    for line, words in zip(said.stderr.splitlines(), wanted, strict=True):
+        assert line.startswith(f"restante: {words}")
+
+
+def test_what_the_command_line_alone_shows_to_be_wrong_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        relay = f"--source=relay={tmp_path / 'a'}"
+        for wrong in (relay, "--source=west", "--source=WEST=x", "--source=west@=x"):
+            command("ingest", "--lake", tmp_path / "lake", relay, wrong, ends=2)
+    assert not (tmp_path / "lake").exists()
+
+
 def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
     for name in ("trace", "usage.sqlite"):
         (tmp_path / name).touch()
@@ -115,6 +151,111 @@ def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
         f"ingest: source {name}: {tmp_path / named[name]} is empty: nothing was written to it yet"
         for name in ("trace", "theirs")
     ]
+
+
+def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_go_on(
+    lake: LakeWorld, tmp_path: Path
+) -> None:
+    (tmp_path / "trace").write_text('{"connection": 1}\n')
+    given = [f"--source={name}={tmp_path / 'trace'}" for name in ("relay", "trace")]
+    for plan in ((), ("--plan",)):
+        said = command("ingest", "--lake", lake.path, given[0], *plan, ends=1)
+        assert said.stdout == ""
+        assert said.stderr == (
+            f"restante: source relay: {tmp_path / 'trace'} is something else (timing logs) than the lake"
+            " has nameplates of: put back what was there, or give this one a name of its own\n"
+        )
+    assert "trace: server_commands: 1 rows" in command("ingest", "--lake", lake.path, given[1], "--plan").stdout
+    assert len(lake.rows("nameplates")) == 1
+
+
+def test_a_file_that_two_sources_would_read_is_taken_as_neither(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "trace").write_text('{"connection": 1}\n')
+    (tmp_path / "logs" / "new").touch()  # has no row to be counted twice
+    (tmp_path / "hard").hardlink_to(tmp_path / "logs" / "trace")
+    (tmp_path / "link").symlink_to("b")
+    archive_of(tmp_path / "waku")
+    named = {
+        "a": "a",
+        "b": "b/restante.sqlite",
+        "link": "link",
+        "all": "logs",
+        "new": "logs/n*",
+        "hard": "hard",
+        "w1": "waku",
+        "w2": "waku/archive.sqlite",
+    }
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
+        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
+    assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"a", "new"}
+    wrong = [line for line in said.stderr.splitlines() if line.startswith("restante: ")]
+    pairs = [("b", "link"), ("link", "b"), ("all", "hard"), ("hard", "all"), ("w1", "w2"), ("w2", "w1")]
+    for line, (name, other) in zip(wrong, pairs, strict=True):
+        assert line.startswith(f"restante: source {name}: ")
+        assert line.endswith(f" is read as source {other}, too, and would be counted twice: leave one of them out")
+
+
+def test_the_guide_says_that_a_row_between_the_marks_may_change_unnoticed(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    with ours(tmp_path / "a", nameplate(1), nameplate(2), nameplate(3), current(None)) as server:
+        found = read(f"relay={tmp_path / 'a'}", tmp_path / "scratch")["nameplates"]
+        world.add("nameplates", found.clean, source="relay", ledger=Ledger(), marks=dict(found.span.marks))
+        for row, words in ((2, "nothing new"), (3, "3 rows to read; all of it anew")):
+            alter(server.file, f"UPDATE usage_nameplates SET result = 'scary' WHERE id = {row}")
+            said = command("ingest", "--lake", world.path, "--source", f"relay={tmp_path / 'a'}", "--plan")
+            assert said.stdout.startswith(f"relay: nameplates: {words}")
+    assert "a row between them that was changed in place is not noticed" in " ".join(GUIDE.text.split())
+
+
+def test_a_source_that_had_rows_and_is_empty_now_fails(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    kept = {
+        "relay": "nameplates",
+        "west": "nameplates",
+        "waku": "archived",
+        "files": "archived",
+        "log": "client_events",
+    }
+    for name, table in kept.items():
+        world.add(table, [], source=name, ledger=Ledger(), marks={"": Mark(0, "", 0, "")})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "lock").touch()
+    (tmp_path / "data" / "restante.sqlite").touch()
+    (tmp_path / "empty").touch()
+    for name, table in kept.items():
+        path = tmp_path / ("data" if name == "relay" else "empty")
+        said = command("ingest", "--lake", world.path, "--source", f"{name}={path}", ends=1)
+        assert said.stdout == ""
+        assert said.stderr == (
+            f"restante: source {name}: {path} is empty, and the lake has {table} of it: put back what was there, or"
+            " leave this source out\n"
+        )
+
+
+def test_a_trace_that_was_just_rotated_is_empty_and_no_failure(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    world.add("server_commands", [], source="trace", ledger=Ledger(), marks={"0" * 64: Mark(0, "", 0, "")})
+    (tmp_path / "trace").touch()
+    said = command("ingest", "--lake", world.path, "--source", f"trace={tmp_path / 'trace'}")
+    assert said.stdout.splitlines()[0] == "trace: server_commands: nothing new"
+
+
+def test_an_archive_and_envelope_files_are_kinds_of_their_own(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    archive_of(tmp_path / "data")
+    (tmp_path / "x.rlp").write_bytes(b"\xc0")
+    mark = Mark(0, "", 0, "")
+    world.add("archived", [], source="archive", ledger=Ledger(), marks={"": mark})
+    world.add("archived", [], source="files", ledger=Ledger(), marks={"0" * 64: mark})
+    for name, path, kind in (
+        ("archive", "x.rlp", "envelope files"),
+        ("files", "data/archive.sqlite", "Waku archive"),
+    ):
+        said = command("ingest", "--lake", world.path, "--source", f"{name}={tmp_path / path}", "--plan", ends=1)
+        assert f"{tmp_path / path} is something else ({kind}) than the lake has archived of" in said.stderr
 
 
 def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWorld, tmp_path: Path) -> None:
@@ -136,7 +277,7 @@ def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWo
     [
         (["ingest"], "nothing to read: name a source, --source NAME=PATH"),
         (["ingest", "--source", "relay"], "--source relay: name it and say where it is, --source NAME=PATH"),
-        (["ingest", "--source", "a=."], ". is nothing that usage, timing logs or envelopes are read from"),
+        (["ingest", "--source", "A=."], "--source A=.: A cannot be a name: at most 63 of a-z"),
         (["build"], "there is no lake in"),
         (["sql"], "there is no lake in"),
         (["vacuum"], "there is no lake in"),
@@ -194,6 +335,27 @@ def test_vacuum_removes_what_is_of_no_version_and_plans_to_before(lake: LakeWorl
     assert command("vacuum", "--lake", lake.path).stdout == "1 file removed, 5 bytes\n"
     assert not left.exists()
     assert len(lake.rows("nameplates")) == 1
+
+
+def test_a_run_that_the_disk_ends_says_which_tables_it_has_committed(
+    lake: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ours(tmp_path / "b", mailbox(1), current(None)):
+        lake.add("mailboxes", read(f"west={tmp_path / 'b'}", tmp_path / "scratch")["mailboxes"].clean, source="west")
+    append = LakeTable._append
+
+    def full(table: LakeTable, *given: Any) -> None:
+        if table.table.name == "mailboxes":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(table, *given)
+
+    monkeypatch.setattr(LakeTable, "_append", full)
+    given = ("--source", f"relay={tmp_path / 'a'}", "--keep", "nameplates=30", "--keep", "mailboxes=30")
+    said = command("ingest", "--lake", lake.path, *given, ends=1)
+    assert said.stderr.splitlines()[-1] == (
+        f"restante: cannot commit to {lake.path}/mailboxes: No space left on device; this commit was not made;"
+        " committed before it: nameplates"
+    )
 
 
 def test_keep_drops_what_is_older(lake: LakeWorld, tmp_path: Path) -> None:

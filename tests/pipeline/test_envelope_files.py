@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import Misuse
 from restante.pipeline import ingest
 from restante.pipeline.notes import Ledger
 from restante.pipeline.sources import Source, SourceError, Terms, paths, recognise, rlps
@@ -410,7 +409,7 @@ def test_a_file_that_has_other_bytes_of_the_same_number_is_refused_too(tmp_path:
 def test_what_has_no_envelopes_is_none(tmp_path: Path) -> None:
     (tmp_path / "x.rlp").write_text("hello")
     for path in (tmp_path, tmp_path / "x.rlp", tmp_path / "*.rlp", tmp_path / "gone*"):
-        with pytest.raises(Misuse, match="is nothing that"):
+        with pytest.raises(SourceError, match="is nothing that"):
             recognise(f"waku={path}")
 
 
@@ -418,5 +417,5 @@ def test_a_folder_of_an_archive_is_the_archive_whatever_else_is_in_it(tmp_path: 
     archive_of(tmp_path / "data")
     (tmp_path / "data" / "x.rlp").write_bytes(BYTES)
     assert recognise(f"waku={tmp_path / 'data'}").kind == "Waku archive"
-    with pytest.raises(Misuse, match="@main is for timing logs"):
+    with pytest.raises(SourceError, match="@main is for timing logs"):
         recognise(f"waku@main={tmp_path / 'data' / 'x.rlp'}")

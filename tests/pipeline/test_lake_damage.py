@@ -156,11 +156,26 @@ def test_a_commit_without_room_is_told_and_leaves_what_was_there(lake: Path) -> 
         staged = table.stage(held([letter(3)]))
         with no_file_beyond(100), pytest.raises(StoreError, match=ONE_SENTENCE) as told:
             table.commit([staged], note=note())
-        assert str(told.value) == f"cannot commit to {lake}/letters: File too large; nothing was committed"
+        assert str(told.value) == f"cannot commit to {lake}/letters: File too large; this commit was not made"
         assert table.version == 1
         assert stored(lake) == [letter(1), letter(2)]
         assert add(table, [letter(4)]) == 2
     assert stored(lake) == [letter(1), letter(2), letter(4)]
+
+
+def test_an_error_names_what_was_committed_before_it(tmp_path: Path) -> None:
+    def made(*sources: str) -> None:
+        with Lake.open(tmp_path / "lake", write=True, make=True) as there:
+            for source in sources:
+                add(there.table(LETTERS), [letter(1)], source=source)
+            add(there.table(LETTERS._replace(name="other")), [letter(1)])
+            with no_file_beyond(100):
+                there.table(LETTERS).commit(note=note())
+
+    with pytest.raises(StoreError, match=ONE_SENTENCE) as told:
+        made("west", "main", "west")
+    cause = f"cannot commit to {tmp_path}/lake/letters: File too large; this commit was not made"
+    assert str(told.value) == f"{cause}; committed before it: letters (west, main), other"
 
 
 def test_a_lake_is_not_half_made_without_room(tmp_path: Path) -> None:
@@ -178,7 +193,7 @@ def test_what_is_not_known_to_be_on_disk_is_told(lake: Path, monkeypatch: pytest
         staged = table.stage(held([letter(3)]))
         with monkeypatch.context() as patch:
             patch.setattr(staging, "flush", refuse)
-            with pytest.raises(StoreError, match="Input/output error; nothing was committed"):
+            with pytest.raises(StoreError, match="Input/output error; these rows were not committed"):
                 table.commit([staged], note=note())
         assert seen(lake).version == 1
         with monkeypatch.context() as patch:
@@ -203,7 +218,7 @@ def test_what_spark_cannot_do_is_told_and_leaves_nothing(spark: SparkSession, la
     with opened(lake, LETTERS._replace(name="other")) as table:
         (lake / "other").write_text("")
         with pytest.raises(
-            StoreError, match=rf"cannot write to {lake}/other: Not a directory; nothing was committed"
+            StoreError, match=rf"cannot write to {lake}/other: Not a directory; these rows were not committed"
         ):
             table.stage(given)
 

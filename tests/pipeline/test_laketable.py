@@ -203,7 +203,9 @@ def test_rows_that_do_not_fit_are_not_staged(spark: SparkSession, tmp_path: Path
 
 def test_rows_without_a_value_that_the_table_needs_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
     def refused(column: str) -> AbstractContextManager[object]:
-        return pytest.raises(StoreError, match=f"a row for the table letters has no {column}: nothing was committed")
+        return pytest.raises(
+            StoreError, match=f"a row for the table letters has no {column}: these rows were not committed"
+        )
 
     with opened(tmp_path) as table:
         for column in ("seen", "day", "source"):

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import Misuse
 from restante.pipeline.sources import SourceError, recognise, tasks, traces
 from restante.pipeline.sources.logs import LARGEST
 from support.effort import examples, rounds
@@ -325,7 +324,7 @@ def test_a_file_s_name_is_a_stranger_s_text_and_escaped(tmp_path: Path) -> None:
 def test_what_has_no_log_is_none(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("hello")
     for path in (tmp_path / "x", tmp_path / "*.json"):
-        with pytest.raises(Misuse, match="is nothing that"):
+        with pytest.raises(SourceError, match="is nothing that"):
             recognise(f"main={path}")
 
 

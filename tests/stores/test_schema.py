@@ -118,8 +118,8 @@ async def test_every_old_database_opens_with_all_rows(old: int, tmp_path: Path) 
     assert usage == {
         "usage_nameplates": [(1, "", "y", 1700000068.75, None, 0.0, "lonely")],
         "usage_mailboxes": [
-            (1, "", "y", 0, 1700000008.75, None, 60.0, "lonely"),
-            (6, "usage.sqlite", "x", 1, 1600000000.0, 12.5, 100.25, "happy"),
+            (1, "", "y", 0, 1700000008.75, None, 60.0, "lonely", 1 if old >= 3 else None),
+            (6, "usage.sqlite", "x", 1, 1600000000.0, 12.5, 100.25, "happy", None),
         ],
         "usage_client_versions": [
             (1, "", "x", "a", 1700000000.5, "python", "0.24.0", None),

@@ -27,6 +27,9 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
         ("serve", "post", "vacuum", "check", "backup", "export", "import"), "test_docs.py"
     ),
     "docs/pipeline.md": dict.fromkeys(("first lake", "query", "vacuum"), "pipeline/test_commands.py"),
+    "docs/waku-from-status-go.md": dict.fromkeys(
+        ("key", "first pass", "last pass", "postgresql"), "waku/test_from_status_go.py"
+    ),
     "docs/waku-history.md": dict.fromkeys(("requests", "program"), "waku/test_history_guide.py"),
 }
 """Document → block → the test file that executes it."""

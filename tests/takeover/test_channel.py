@@ -69,6 +69,7 @@ def test_a_transfer_under_way_is_taken_over_whole(their: Their, data: Path) -> N
             "nameplate": "4",
             "spoke": ["a"],
             "size": len(app["mailboxes"][mailbox]["messages"][0].wire),
+            "visitors": 0,
         }
     }
     assert msgspec.to_builtins(app["nameplates"]["4"]) == {

@@ -34,6 +34,17 @@ SHARED: Final = "waku_envelopes"
 """What names that begin with `_` there are put behind."""
 
 
+FAILURES: Final = {
+    "future": "in_future",
+    "old": "very_old",
+    "expired": "expired",
+    "ttl": "long_ttl",
+    "size": "oversized",
+    "pow": "low_pow",
+}
+"""What dashboards for status-go call a flaw (waku/waku.go, addAndBridge); the ttl is bounded here only."""
+
+
 class Admin:
     """Whoever looks at the admin port."""
 
@@ -77,7 +88,7 @@ def documented() -> set[str]:
 async def test_every_name_that_the_manual_has_is_there(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here) as look:
         given = {name.split()[0] for name in await look.counts()}
-        assert len(documented()) == 19
+        assert len(documented()) == 20
         assert documented() <= given
 
 
@@ -107,8 +118,9 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         reader.say(wire.REQUEST, rlp.encode([1] * 6))
         await here.settled(poster, reader)
         counts = await look.counts()
-        rejected = {flaw: counts[f"waku_envelopes_rejected_total {flaw}"] for flaw in metrics.FLAWS}
-        assert rejected == {flaw: len(some) for flaw, some in bad.items()}
+        refused = {flaw: counts[f"waku_envelopes_cache_failures_total {FAILURES[flaw]}"] for flaw in bad}
+        assert refused == {flaw: len(some) for flaw, some in bad.items()}
+        assert {each for name, each in counts.items() if "rejected" in name} == {0.0}
         expected = {
             "waku_envelopes_received_total": 5 + 2 + 7,
             "waku_envelopes_validated_total": 5,
@@ -141,6 +153,35 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
             "mailserver_envelopes_total": 2 * 3,
         }
         assert {name: counts[name] for name in expected} == expected
+
+
+async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_path: Path) -> None:
+    """With the reasons of status-go (waku/v1/peer.go)."""
+    large = wire.write_envelopes([*(letter(number).raw for number in range(5000)), b"\xc0"])
+    packets = (
+        ("invalid_data", wire.MESSAGES, b"\x80"),
+        ("invalid_data", wire.MESSAGES, large),
+        ("invalid_data", wire.MESSAGE_RESPONSE, b"\x80"),
+        ("invalid_data", wire.BATCH_ACK, b"\x80"),
+        ("invalid_settings_changed", wire.STATUS_UPDATE, b"\x80"),
+        (None, wire.REQUEST, b"\x80"),
+        (None, wire.MESSAGES, wire.write_envelopes([letter(1, age=1000).raw])),
+        (None, 99, b"\x80"),
+    )
+    async with inside(tmp_path) as here, looked_at(here) as look:
+        peer = await here.greet()
+        wanted = {"invalid_data": 0, "invalid_settings_changed": 0}
+        for reason, code, body in packets:
+            peer.say(code, body)
+            await peer.fence()
+            await here.until("the packet", lambda: not here.node._digesting)
+            if reason is not None:
+                wanted[reason] += 1
+            counts = await look.counts()
+            assert {each: counts[f"waku_envelopes_rejected_total {each}"] for each in wanted} == wanted, (
+                code,
+                body[:9],
+            )
 
 
 async def test_how_long_answers_took_and_why_requests_were_refused(

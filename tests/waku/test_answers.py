@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from restante.errors import StoreError
-from restante.waku import bloom, completion, rlp, wire
+from restante.waku import answers, bloom, completion, rlp, wire
 from restante.waku.answers import LINE, OWN, Terms
 from restante.waku.archive.query import Bounds, Page, Query
 from restante.waku.completion import Completed, Failed
@@ -22,7 +22,7 @@ from restante.waku.sealing import SymmetricKey, seal
 from support.effort import rounds
 from support.waku.asking import ID, flat, page, plain, walk
 from support.waku.dice import Seeded
-from support.waku.inside import Inside, inside
+from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import RawPeer
 
@@ -435,6 +435,43 @@ async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
         on.set()
         for peer in (*many, other):
             assert flat((await page(peer))[0]) == LETTERS
+
+
+async def test_an_address_that_is_here_has_its_places_once_however_many_come_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "ACCOUNTS", 2)
+    async with inside(tmp_path) as here:
+        await archive(here, *LETTERS)
+        on, make_page, lines = asyncio.Event(), here.archive.page, here.node.answers._making
+
+        async def when_told(query: Query, bounds: Bounds) -> Page:
+            asked.append(query.limit)
+            await on.wait()
+            return await make_page(query, bounds)
+
+        asked: list[int] = []
+        here.archive.page = when_told  # type: ignore[method-assign, assignment]
+        many = [await here.greet() for _ in range(OWN)]
+        others = [
+            await RawPeer.greet(here.port, here.node.key.public, source=f"127.0.0.{number}") for number in (2, 3, 4)
+        ]
+        for peer in (*many, *others):
+            peer.say(wire.REQUEST, plain(limit=10))
+        await here.until("their pages", lambda: len(asked) == OWN + len(others))
+        late = await here.greet()
+        late.say(wire.REQUEST, plain(limit=99))
+        await late.fence()
+        await here.until("its line", lambda: len(lines) == OWN + len(others) + 1)
+        for _ in range(TURNS):
+            await late.fence()
+        assert 99 not in asked, "its address has no place for it"
+        on.set()
+        for peer in (*many, *others, late):
+            assert flat((await page(peer))[0]) == LETTERS
+        await here.until("the end of all lines", lambda: not lines)
+        await (await here.greet()).fence()
+        assert {each.lines for each in here.node.answers._accounts.values()} == {0}
 
 
 @pytest.mark.parametrize(

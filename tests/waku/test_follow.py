@@ -20,7 +20,7 @@ from restante.waku.dice import SystemDice
 from restante.waku.enode import Enode
 from restante.waku.envelope import Envelope, make
 from restante.waku.errand import Budgets, Patience, Report
-from restante.waku.follow import Rhythm, follow
+from restante.waku.follow import REASONS, Rhythm, _Following, follow
 from restante.waku.gaps import Query as Wanted
 from restante.waku.gaps import State
 from restante.waku.interest import Interest
@@ -236,6 +236,23 @@ async def test_what_a_subscriber_raises_of_live_envelopes_ends_it(tmp_path: Path
         following.subscriber = full
         with pytest.raises(StoreError, match="no room"):
             await following.over()
+
+
+async def test_of_a_server_that_says_something_else_each_time_a_few_reasons_are_remembered() -> None:
+    told: list[tuple[int, str]] = []
+
+    def tell(server: int, words: str) -> None:
+        told.append((server, words))
+
+    query = Wanted(0, 1, frozenset([TOPIC]))
+    following = _Following([], query, PLAIN, lambda _: None, lambda _: None, tell)
+    said = [(number % 2, f"failure {number}") for number in range(1000)]
+    for each in said:
+        following._say(*each)
+        following._say(*each)
+    assert told == said, "each once"
+    for server in (0, 1):
+        assert len(following._told[server]) <= REASONS
 
 
 async def test_a_server_that_is_not_there_is_told_of_once_and_tried_again(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.waku.acceptance import Policy
 from restante.waku.envelope import Envelope
-from restante.waku.mailserver import FULL, TRY_AGAIN, Batch, Mailserver, Terms
+from restante.waku.mailserver import FULL, LOCKED, TRY_AGAIN, Batch, Mailserver, Terms
 from restante.waku.pool import Pool
 from restante.waku.wire import OTHER_ERROR, Refusal, Response
 from support.effort import examples
@@ -178,7 +178,7 @@ def not_archived(*envelopes: Envelope) -> tuple[Refusal, ...]:
 def filled(server: Mailserver, *envelopes: Envelope) -> Iterable[tuple[object, Response]]:
     """Offer envelopes for which there is no room."""
     assert server.offer(b"a", PACKETS[0], list(envelopes), EPOCH) is None
-    return server.refuse(taken(server), EPOCH)
+    return server.refuse(taken(server), EPOCH, FULL)
 
 
 def test_what_has_no_room_was_relayed_and_is_answered_with_an_error() -> None:
@@ -204,7 +204,7 @@ def test_copies_of_what_has_no_room_are_answered_with_it() -> None:
     server.offer(b"b", PACKETS[1], [A], EPOCH)
     server.offer(b"c", PACKETS[2], [A, B], EPOCH)
     refused = Response(PACKETS[1], not_archived(A))
-    assert list(server.refuse(batch, EPOCH)) == [(b"a", refused._replace(packet=PACKETS[0])), (b"b", refused)]
+    assert list(server.refuse(batch, EPOCH, FULL)) == [(b"a", refused._replace(packet=PACKETS[0])), (b"b", refused)]
     # What waits for a later batch is told of A together with B.
     assert list(server.settle(taken(server))) == [(b"c", refused._replace(packet=PACKETS[2]))]
 
@@ -218,6 +218,16 @@ def test_nothing_is_tried_again_at_once_and_what_comes_meanwhile_is_answered_the
     assert server.offer(b"b", PACKETS[2], [C], EPOCH) == Response(PACKETS[2], not_archived(C))
     assert relayed(server) == [C]
     assert server.take() is None
+
+
+def test_why_it_is_not_archived_is_what_was_the_case_last() -> None:
+    server = mailserver()
+    server.offer(b"a", PACKETS[0], [A], EPOCH)
+    locked = (Refusal(A.hash, OTHER_ERROR, LOCKED),)
+    assert list(server.refuse(taken(server), EPOCH, LOCKED)) == [(b"a", Response(PACKETS[0], locked))]
+    assert server.offer(b"a", PACKETS[1], [A], EPOCH) == Response(PACKETS[1], locked)
+    assert server.offer(b"a", PACKETS[1], [A], EPOCH + TRY_AGAIN) is None
+    assert list(server.refuse(taken(server), EPOCH, FULL)) == [(b"a", Response(PACKETS[1], not_archived(A)))]
 
 
 def test_a_later_copy_is_archived_when_there_is_room_and_not_relayed_again() -> None:
@@ -294,7 +304,7 @@ class Interleaved(RuleBasedStateMachine):
             return
         batch, self.saving = self.saving, None
         if full:
-            answers = self.server.refuse(batch, self.now)
+            answers = self.server.refuse(batch, self.now, FULL)
         else:
             self.saved.update(each.hash for each in batch.envelopes)
             answers = self.server.settle(batch)

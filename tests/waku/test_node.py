@@ -7,10 +7,11 @@ import gc
 import socket
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -26,7 +27,7 @@ from restante.waku.hello import Reason
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
 from restante.waku.link import Link
-from restante.waku.mailserver import TRY_AGAIN, Terms
+from restante.waku.mailserver import LOCKED, TRY_AGAIN, Terms
 from restante.waku.node import Housekeeping, Node
 from restante.waku.packed import pack
 from restante.waku.wire import Options
@@ -581,6 +582,124 @@ async def test_who_reads_again_is_not_looked_after_any_more(tmp_path: Path) -> N
         await peer.fence()
 
 
+# ── timers of a connection ───────────────────────────────────────────────────────────────────────
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, here: Inside) -> Callable[[str], list[asyncio.TimerHandle]]:
+    """Note the timers that links set from now on; gives those of a method that are to go off yet."""
+    handles: list[tuple[str, asyncio.TimerHandle]] = []
+    call_later = here.node.loop.call_later
+
+    def noting(delay: float, callback: Callable[..., object], *how: Any) -> asyncio.TimerHandle:
+        handles.append((callback.__name__, call_later(delay, callback, *how)))
+        return handles[-1][1]
+
+    monkeypatch.setattr(here.node.loop, "call_later", noting)
+    return lambda name: [each for which, each in handles if which == name and not each.cancelled()]
+
+
+async def test_who_brings_a_large_packet_is_left_unread_for_as_long_as_all_of_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(address_envelopes=0.001, address_envelopes_at_once=3)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        peer = await here.greet(NOTHING)
+        [its_link] = here.node.links
+        timers = noted(monkeypatch, here)
+        await peer.post(*(letter(number) for number in range(5000)))
+        await here.until("all of it", lambda: not here.node._digesting)
+        [timer] = timers("read_again")
+        assert timer.when() - here.node.loop.time() > 4_000_000, (
+            "the packet itself counts for 1, its envelopes for more"
+        )
+        its_link.drop()
+        await here.until("the loss", lambda: not here.node.links)
+        assert timers("read_again") == []
+        its_link.digested()
+        assert timers("read_again") == []
+
+
+async def stuck_reader(here: Inside) -> tuple[RawPeer, Link]:
+    """Have a peer that does not read, and has left unread what it may."""
+    poster, reader = await here.greet(NOTHING), await here.greet()
+    [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
+    here.narrow(reader)
+    number = 0
+    while not its_link.stuck:
+        await poster.post(letter(number := number + 1, size=500_000))
+    return reader, its_link
+
+
+FEW_OWED = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
+
+
+async def test_who_reads_a_little_of_the_last_words_has_no_longer_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=FEW_OWED) as here:
+        timers = noted(monkeypatch, here)
+        _, its_link = await stuck_reader(here)
+        [_] = timers("_look")
+        its_link.disconnect(Reason.CLIENT_QUITTING)
+        its_link.flush()
+        assert timers("_look") == [], "one end is enough"
+        its_link.resume_writing()
+        its_link.pause_writing()
+        [farewell] = timers("drop")
+        assert farewell.when() - here.node.loop.time() <= link.LAST_WORDS
+        farewell._run()
+        farewell.cancel()
+        await here.until("the loss", lambda: its_link not in here.node.links)
+        assert timers("_look") == timers("drop") == []
+
+
+async def test_who_closes_its_half_and_does_not_read_has_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(owed_bytes=1 << 30, address_bytes=0, address_envelopes=0)
+    async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
+        poster, reader = await here.greet(NOTHING), await here.greet()
+        [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
+        here.narrow(reader)
+        number = 0
+        while not its_link.unsent():
+            await poster.post(letter(number := number + 1, size=500_000))
+        transport = its_link._transport
+        assert transport is not None
+        timers = noted(monkeypatch, here)
+        reader.writer.write_eof()
+        await here.until("the end of its half", transport.is_closing)
+        assert timers("drop") == []
+        its_link._wire._heard = float("-inf")
+        time_has_come(its_link)
+        await here.until("the last words", lambda: bool(timers("drop")))
+        [farewell] = timers("drop")
+        farewell._run()
+        farewell.cancel()
+        await here.until("the loss", lambda: its_link not in here.node.links)
+
+
+async def test_a_backlog_goes_one_part_in_a_turn_however_often_the_peer_stops_reading(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        await here.greet(NOTHING)
+        [its_link] = here.node.links
+        taken: list[int] = []
+
+        def parts() -> Iterator[list[Envelope]]:
+            while True:
+                taken.append(0)
+                yield []
+
+        its_link.send_backlog(parts())
+        for _ in range(3):
+            its_link.pause_writing()
+            its_link.resume_writing()
+        for number in range(1, 5):
+            await asyncio.sleep(0)
+            assert len(taken) <= number
+        its_link.drop()
+
+
 async def test_a_large_packet_is_taken_in_while_others_are_served(tmp_path: Path) -> None:
     limits = Limits(address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
@@ -695,6 +814,46 @@ async def test_a_full_disk_is_said_and_what_comes_again_is_archived_when_there_i
         await has(here, letter(1), large)
         await here.settled(poster, reader)
         assert reader.inbox == []
+
+
+REFUSING = {
+    "locked": ("BEGIN IMMEDIATE", "ROLLBACK"),
+    "read-only": ("PRAGMA query_only = 1", "PRAGMA query_only = 0"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSING)
+async def test_an_archive_that_cannot_be_written_is_not_called_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_SECONDS", 0.01)
+    async with inside(tmp_path) as here:
+        poster = await here.greet(NOTHING)
+        with (
+            closing(sqlite3.connect(tmp_path / FILE, isolation_level=None, check_same_thread=False)) as other,
+            structlog.testing.capture_logs() as logs,
+        ):
+            database = other if why == "locked" else here.archive.database
+            refuse, take = (partial(database.execute, statement) for statement in REFUSING[why])
+            await here.archive._writing.do(refuse)
+            for envelope in (letter(1), letter(2)):
+                [refusal] = (await poster.post(envelope)).refusals
+                assert (refusal.code, refusal.words) == (wire.OTHER_ERROR, LOCKED)
+            assert here.node.ready() == "the archive cannot be written"
+            assert not here.node.short_of_room.is_set()
+            await here.archive._writing.do(take)
+            here.clock.now += TRY_AGAIN
+            assert not (await poster.post(letter(1))).refusals
+            assert here.node.ready() == ""
+            here.archive.full = True
+            await poster.post(letter(3))
+            assert here.node.ready() == "the disk is full"
+        told = [each["event"] for each in logs if each["log_level"] != "warning"]
+        assert told == [
+            "envelopes are not archived until the archive can be written",
+            "envelopes are archived again",
+            "envelopes are not archived until there is room",
+        ]
 
 
 async def test_a_commit_that_failed_is_the_end_and_nobody_is_told(tmp_path: Path) -> None:

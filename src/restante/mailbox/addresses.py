@@ -122,7 +122,7 @@ class Account:
     """What one address has, and has used up."""
 
     __slots__ = (
-        *("_claims", "_connects", "_recent", "_strain"),
+        *("_claims", "_connects", "_recent", "_records", "_strain"),
         *("asking", "connections", "demanded", "nameplates", "stored"),
     )
 
@@ -139,6 +139,7 @@ class Account:
         self._claims = Bucket()
         self._connects = Bucket()
         self._recent: dict[tuple[str, str], None] = {}
+        self._records = Bucket()
         self._strain = Bucket()
 
     @property
@@ -152,6 +153,7 @@ class Account:
             self.live
             or self._claims.spent(now, limits.address_claims / 60)
             or self._connects.spent(now, limits.address_connects / 60)
+            or self._records.spent(now, limits.address_records / DAY)
             or self._strain.spent(now, RELIEF)
         )
 
@@ -184,6 +186,14 @@ class Account:
         self._recent[app_id, name] = None
         if len(self._recent) > RECENT:
             del self._recent[next(iter(self._recent))]
+
+    def record(self, now: float, limits: Limits) -> bool:
+        """Charge a usage record; tells whether it may be written."""
+        rate = limits.address_records / DAY
+        if rate and self._records.spent(now, rate) + 1 > limits.address_records:
+            return False
+        self._records.take(now, rate, 1)
+        return True
 
     def strain(self, now: float, points: float) -> None:
         self._strain.take(now, RELIEF, points)

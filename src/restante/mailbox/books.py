@@ -16,17 +16,21 @@ from restante.mailbox.model import Change, Decision, Mailbox, Now
 from restante.mailbox.rules import FULL
 from restante.mailbox.session import Command
 from restante.mailbox.state import MAILBOX, MESSAGE, State
+from restante.records import ClientVersion, MailboxUsage, NameplateUsage
 
 LEDGER: Final = 10_000
 """Addresses whose refusals are counted one by one in a minute."""
 
 TOO_MANY_NAMEPLATES: Final = "too many nameplates from your address"
 TOO_MUCH: Final = "too much is kept for your address"
+TOO_MANY_RECORDS: Final = "too many usage records from an address: this one is left out"
 TOO_MANY_CLAIMS: Final = "too many different nameplates claimed from your address"
 
 HOLDS_MUCH: Final = (
     f"what room is left is for addresses that hold less than {SMALL_HOLDER // MIB} MiB; try again later"
 )
+
+RECORDS: Final = frozenset({ClientVersion, MailboxUsage, NameplateUsage})
 
 _TAKES_ROOM: Final = (session.Add, session.Open, session.Claim, session.Allocate)
 
@@ -37,6 +41,9 @@ class Books:
     def __init__(self) -> None:
         self.refused: Counter[tuple[str, str | None]] = Counter()
         """How often what was refused for want of permission or room, by address id; who logs it clears it."""
+        self.visited = 0
+        self.visitors = 0
+        """Mailboxes that had visitors, and how many (records.MailboxUsage); who logs it clears it."""
         self._owners: dict[int, tuple[Account, ...]] = {}
         """From which addresses a live nameplate was made."""
         self._kept: dict[int, dict[Account, int]] = {}
@@ -82,9 +89,29 @@ class Books:
             elif type(change) is model.MessageAdded:
                 self._keep(accounts, change.mailbox, MESSAGE + len(change.message.wire))
 
+    def may_record(
+        self, record: Change, gone: Change | None, accounts: tuple[Account, ...], now: float, limits: Limits
+    ) -> bool:
+        """Charge a usage record; tells whether it may be written. One that may not is counted.
+
+        That of a bind is charged to these accounts. That of a nameplate or mailbox is followed by `gone`, which tells
+        which one it was, and charged to whoever made it.
+        """
+        if isinstance(record, NameplateUsage) and isinstance(gone, model.NameplateGone):
+            accounts = self._owners.get(gone.nameplate.key, ())
+        elif isinstance(record, MailboxUsage) and isinstance(gone, model.MailboxGone):
+            accounts = tuple(self._kept.get(gone.mailbox.key, ()))[:1]
+        if all(account.record(now, limits) for account in accounts):
+            return True
+        self.refuse(TOO_MANY_RECORDS, record.address_id if isinstance(record, ClientVersion) else None)
+        return False
+
     def ended(self, change: Change) -> None:
-        """Strike out what lives no more."""
-        if type(change) is model.NameplateGone:
+        """Strike out what lives no more, and count its visitors."""
+        if type(change) is MailboxUsage and change.visitors:
+            self.visited += 1
+            self.visitors += change.visitors
+        elif type(change) is model.NameplateGone:
             self._disown(change.nameplate.key)
         elif type(change) is model.MailboxGone:
             self._let_go(change.mailbox.key)

@@ -8,6 +8,7 @@ each is decided on the state that the one before it left.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any, Final, Protocol
 
 from msgspec import UNSET, Raw
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from restante.errors import PeerError
 from restante.mailbox import messages, model, session
 from restante.mailbox.addresses import Account
-from restante.mailbox.books import Books
+from restante.mailbox.books import RECORDS, Books
 from restante.mailbox.limits import Pace
 from restante.mailbox.messages import Malformed, Received
 from restante.mailbox.model import Change, Decision, Dice, Mailbox, Now, Policy
@@ -173,7 +174,7 @@ class Desk:
             self._say(connection, messages.Error(OUR_FAULT, messages.NULL))
             connection.verdict = PeerError(1011, OUR_FAULT)
             return
-        self._settle(decision.changes)
+        self._settle(decision.changes, now, connection.accounts)
         self._move(connection, command, decision)
         if decision.error is not None:
             self._reject(connection, decision.error, decision.hint, text)
@@ -242,11 +243,11 @@ class Desk:
 
     def note(self, change: Change) -> None:
         """Take a change that is nobody's command."""
-        self._settle([change])
+        self._fold(change)
 
     def prune(self, mailbox: Mailbox, now: Now) -> None:
         """End a mailbox that has been idle for too long."""
-        self._settle(decide(self.state, Prune(mailbox), now, self.dice, self.policy).changes)
+        self._settle(decide(self.state, Prune(mailbox), now, self.dice, self.policy).changes, now)
 
     def refuse_frame(self, connection: Connection, error: PeerError) -> None:
         """Answer what is no message at all, and have the connection closed."""
@@ -284,19 +285,28 @@ class Desk:
         connection.outbox.append(body)
         self.cost += len(body)
 
-    def _settle(self, changes: list[Change]) -> None:
-        """Fold changes in, and let those who are subscribed know."""
-        for change in changes:
-            self.state.fold(change)
-            if type(change) is not model.MailboxTouched:
-                self.changes.append(change)
-            self.books.ended(change)
-            if type(change) is model.MessageAdded:
-                for subscriber in self.subscribers.get(change.mailbox.key, ()):
-                    self._tell(subscriber, change.message.wire)
-            elif type(change) is model.MailboxGone:
-                for subscriber in self.subscribers.pop(change.mailbox.key, ()):
-                    self._become(subscriber, replace(subscriber.session, subscribed=None))
+    def _settle(self, changes: list[Change], now: Now, accounts: tuple[Account, ...] = ()) -> None:
+        """Fold changes in, but for usage records beyond what an address may cause."""
+        limits = self.policy.limits
+        for change, following in zip_longest(changes, changes[1:]):
+            if type(change) in RECORDS and not self.books.may_record(
+                change, following, accounts, now.service, limits
+            ):
+                continue
+            self._fold(change)
+
+    def _fold(self, change: Change) -> None:
+        """Fold a change in, and let those who are subscribed know."""
+        self.state.fold(change)
+        if type(change) is not model.MailboxTouched:
+            self.changes.append(change)
+        self.books.ended(change)
+        if type(change) is model.MessageAdded:
+            for subscriber in self.subscribers.get(change.mailbox.key, ()):
+                self._show(subscriber, change.mailbox, change.message)
+        elif type(change) is model.MailboxGone:
+            for subscriber in self.subscribers.pop(change.mailbox.key, ()):
+                self._become(subscriber, replace(subscriber.session, subscribed=None))
 
     def _move(self, connection: Connection, command: Command, decision: Decision) -> None:
         """Move the connection's session on, and keep who is here and who has what open in step with it."""
@@ -309,7 +319,7 @@ class Desk:
         if decision.mailbox is not None:
             self.subscribers.setdefault(decision.mailbox.key, []).append(connection)
             for message in decision.mailbox.messages:
-                self._tell(connection, message.wire)
+                self._show(connection, decision.mailbox, message)
         elif before.subscribed is not None and connection.session.subscribed is None:
             self._unsubscribe(connection, before.subscribed)
         if type(command) is session.Bind:
@@ -319,6 +329,12 @@ class Desk:
             self.state.app(command.app_id).answered[decision.name] = connection
         if connection.accounts:
             self.books.made(connection.accounts, command.app_id, decision)
+
+    def _show(self, subscriber: Connection, mailbox: Mailbox, message: model.Stored) -> None:
+        side = subscriber.session.side
+        if message.side != side and side not in mailbox.shown and subscriber.verdict is None:
+            mailbox.shown.append(side)
+        self._tell(subscriber, message.wire)
 
     def _unsubscribe(self, connection: Connection, key: int) -> None:
         rest = self.subscribers.get(key)

@@ -85,6 +85,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     address_bytes: Count = 64 * MIB
     """Bytes of live mailboxes and messages made from one address: a sixteenth of what all may have."""
 
+    address_records: Count = 5000
+    """Usage records a day that one address may cause, of some 300 bytes each. A transfer has six; an office with
+    eight hundred a day has all of its own."""
+
     stored_bytes: Count = 1024 * MIB
     """Bytes of live messages, mailboxes and nameplates, all of which are kept in memory. The last tenth is for small
     mailboxes of addresses that hold little (RESERVE)."""
@@ -114,6 +118,7 @@ UNLIMITED: Final = Limits(
     address_claims_at_once=0,
     connections=0,
     address_bytes=0,
+    address_records=0,
     stored_bytes=0,
     owed_bytes=0,
     free_disk=0,

@@ -95,6 +95,11 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
     """Sides that have added a message, members or not."""
     size: int = 0
     """Bytes of the messages, as they go over the wire."""
+    shown: list[str] = []
+    """Sides that were sent another side's message. It is not stored: after a start each member counts for which there
+    is one."""
+    visitors: int = 0
+    """Sides that were shown a message, added none and gave up their place."""
 
     def keep(self, message: Stored) -> None:
         """Take in a message, as the last one."""
@@ -140,6 +145,13 @@ class MailboxSideSet(msgspec.Struct, gc=False):
 
 
 class MailboxSideGone(msgspec.Struct, gc=False):
+    mailbox: Mailbox
+    side: str
+
+
+class MailboxVisited(msgspec.Struct, gc=False):
+    """A side was shown another side's message, added none, and gave up its place."""
+
     mailbox: Mailbox
     side: str
 
@@ -203,6 +215,7 @@ Change = (
     | MailboxCrowded
     | MailboxSideSet
     | MailboxSideGone
+    | MailboxVisited
     | MailboxTouched
     | MailboxSaved
     | MessageAdded

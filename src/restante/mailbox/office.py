@@ -130,13 +130,16 @@ class Office:
             self._rouse()
 
     def refusals(self) -> None:
-        """Log what was refused since the last time, and to whom most often; to be called once a minute."""
+        """Log refusals since the last time, the most frequent ones first, and visitors; called once a minute."""
         books = self.desk.books
         refused, books.refused = books.refused, Counter()
         for (words, address_id), times in refused.most_common(LOUDEST):
             log.warning("refused", words=words, times=times, address=address_id)
         if len(refused) > LOUDEST:
             log.warning("refused, to others", times=sum(refused.values()), addresses=len(refused))
+        if books.visitors:
+            log.info("sides were sent a message and added none", mailboxes=books.visited, visitors=books.visitors)
+            books.visited = books.visitors = 0
 
     def write_down(self) -> None:
         """Commit what waits for a commit, if none came by; to be called once a second."""

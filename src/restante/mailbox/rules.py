@@ -159,7 +159,7 @@ def _claim(view: State, c: session.Claim, now: Now, dice: Dice, policy: Policy) 
         changes.append(model.NameplateSideSet(nameplate, NameplateSide(c.side, now.wall)))
     elif mine.allocated:
         changes.append(model.NameplateSideSet(nameplate, replace(mine, allocated=False)))
-    changes += [model.MailboxSideGone(mailbox, side) for side in off_mailbox]
+    changes += _leave(mailbox, off_mailbox)
     if _row_of(mailbox.sides, c.side) is None:  # a claim opens the mailbox, too
         changes.append(model.MailboxSideSet(mailbox, MailboxSide(c.side, now.wall)))
     changes.append(model.MailboxTouched(mailbox, now.service))
@@ -198,7 +198,7 @@ def _open(view: State, c: session.Open, now: Now, _dice: Dice, policy: Policy) -
     leavers = _leavers(view, mailbox.sides, mailbox, c.side)
     if leavers is None:
         return Decision([] if mailbox.crowded else [model.MailboxCrowded(mailbox)], error="crowded")
-    changes: list[Change] = [model.MailboxSideGone(mailbox, side) for side in leavers]
+    changes = _leave(mailbox, leavers)
     mine = _row_of(mailbox.sides, c.side)
     if mine is None:
         changes.append(model.MailboxSideSet(mailbox, joining))
@@ -278,6 +278,16 @@ def _leavers(
         if row.side not in mailbox.spoke and view.gone(mailbox.app_id, row.side):
             return [row.side]
     return None
+
+
+def _leave(mailbox: Mailbox, leavers: list[str]) -> list[Change]:
+    """Have sides give up their places; whoever was shown a message was a visitor."""
+    changes: list[Change] = []
+    for side in leavers:
+        changes.append(model.MailboxSideGone(mailbox, side))
+        if side in mailbox.shown:
+            changes.append(model.MailboxVisited(mailbox, side))
+    return changes
 
 
 _RULES: Final[dict[type, Callable[[State, Any, Now, Dice, Policy], Decision]]] = {

@@ -190,6 +190,11 @@ class State:
     def _mailbox_side_gone(self, change: model.MailboxSideGone) -> None:
         change.mailbox.sides = [row for row in change.mailbox.sides if row.side != change.side]
 
+    def _mailbox_visited(self, change: model.MailboxVisited) -> None:
+        mailbox = change.mailbox
+        mailbox.visitors += 1
+        mailbox.shown = [side for side in mailbox.shown if side != change.side]
+
     def _mailbox_touched(self, change: model.MailboxTouched) -> None:
         change.mailbox.touched = change.touched
         self.unsaved[change.mailbox.key] = change.mailbox
@@ -298,6 +303,7 @@ _FOLDS: dict[type, Callable[[State, Any], None]] = {
     model.MailboxCrowded: State._mailbox_crowded,
     model.MailboxSideSet: State._mailbox_side_set,
     model.MailboxSideGone: State._mailbox_side_gone,
+    model.MailboxVisited: State._mailbox_visited,
     model.MailboxTouched: State._mailbox_touched,
     model.MailboxSaved: State._mailbox_saved,
     model.MessageAdded: State._message_added,

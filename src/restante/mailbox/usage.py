@@ -27,7 +27,7 @@ def nameplate_usage(nameplate: Nameplate, when: float, *, blur: int, pruned: boo
     if nameplate.crowded:
         result = "crowded"
     started, waiting, total = _times(nameplate.sides, when)
-    return NameplateUsage(nameplate.app_id, blurred(started, blur), waiting, total, result)
+    return NameplateUsage(cut(nameplate.app_id), blurred(started, blur), waiting, total, result)
 
 
 def mailbox_usage(
@@ -47,11 +47,22 @@ def mailbox_usage(
     if mailbox.crowded:
         result = "crowded"
     started, waiting, total = _times(sides, when)
-    return MailboxUsage(mailbox.app_id, mailbox.for_nameplate, blurred(started, blur), waiting, total, result)
+    silent = [row.side for row in sides if row.side in mailbox.shown and row.side not in mailbox.spoke]
+    visitors = mailbox.visitors + len(silent)
+    started = blurred(started, blur)
+    return MailboxUsage(cut(mailbox.app_id), mailbox.for_nameplate, started, waiting, total, result, visitors)
 
 
 LONGEST: Final = 128
-"""Characters of an implementation's name and version that are kept: the rest is not what reports are made for."""
+"""Bytes of a client's text that are kept. App ids, sides, implementations and versions have up to 60. Longer ones
+would fill the disk."""
+
+
+def cut(text: str) -> str:
+    """Cut a client's text to LONGEST bytes of UTF-8, between two characters."""
+    if 4 * len(text) <= LONGEST:
+        return text
+    return text.encode()[:LONGEST].decode(errors="ignore")
 
 
 def client_version(
@@ -60,11 +71,11 @@ def client_version(
     """Record who bound: `said` is the bind's client_version, a list [implementation, version] or anything."""
     implementation, version = said[:2] if isinstance(said, list) and len(said) >= 2 else (None, None)
     return ClientVersion(
-        app_id,
-        side,
+        cut(app_id),
+        cut(side),
         blurred(when, blur),
-        implementation[:LONGEST] if isinstance(implementation, str) else None,
-        version[:LONGEST] if isinstance(version, str) else None,
+        cut(implementation) if isinstance(implementation, str) else None,
+        cut(version) if isinstance(version, str) else None,
         address_id,
     )
 

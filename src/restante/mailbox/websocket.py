@@ -172,6 +172,8 @@ class Socket(WSListener):
                 code = WSCloseCode.PROTOCOL_ERROR
             transport.send_close(code)  # nothing, if we sent ours
             transport.disconnect()
+            if transport.underlying_transport.get_write_buffer_size():  # it may never read that
+                self._later(CLOSING, self.drop)
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = self._fragments = None
@@ -336,8 +338,8 @@ class Socket(WSListener):
                 self._close(*self._ending)
 
     def hang_up(self, code: int, reason: str) -> None:
-        if self._ending is not None:
-            return
+        if self._ending is not None and (code in PARTING or self._ending[0] not in PARTING):
+            return  # a drain does not wait for who may tidy up
         if code in PARTING:
             self._ending = code, reason
             self._later(self._server.parting, self._close, code, reason)

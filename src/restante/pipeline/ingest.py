@@ -18,8 +18,8 @@ from restante.pipeline import sources as from_
 from restante.pipeline.lake import Lake
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Ledger, Mark, Note
-from restante.pipeline.schemas import QUARANTINE, Table
-from restante.pipeline.sources import DUPLICATE, Opened, Source, SourceError, Span, Terms
+from restante.pipeline.schemas import CLEAN, QUARANTINE, Table
+from restante.pipeline.sources import DUPLICATE, Opened, Source, SourceError, Span, Terms, another_kind
 from restante.pipeline.spark import SparkError
 from restante.pipeline.steps import Step, Steps
 
@@ -67,7 +67,7 @@ class Taken(NamedTuple):
 def recognised(specs: Sequence[str]) -> tuple[list[Source], list[Taken]]:
     """Tell what the sources are, as the operator named them; of those that cannot be read, only why.
 
-    Raises Misuse where one is of no known kind, or there is none.
+    Raises Misuse where the words name none.
     """
     found, unread = [], []
     for spec in specs:
@@ -84,9 +84,14 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[T
     A source that cannot be read is told of and passed over. Raises StoreError where the lake cannot be written,
     SparkError where a job fails.
     """
-    terms = Terms(run.now(), run.lake.first_day, from_.origins(sources))
+    refused = _refused(sources, [run.lake.table(table) for table in CLEAN.values()])
+    origins = from_.origins([source for source in sources if source.name not in refused])
+    terms = Terms(run.now(), run.lake.first_day, origins)
     found: list[Taken] = []
     for source in sources:
+        if source.name in refused:
+            found.append(Taken(source.name, "", None, failure=refused[source.name]))
+            continue
         try:
             with source.opened(run.scratch, run.steps.say, terms) as opened:
                 found.extend(_take(run, source, opened, table, plan=plan) for table in opened.tables)
@@ -95,9 +100,34 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[T
     return found
 
 
+def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
+    """Tell of sources, by their names, why nothing of them is read: two that read a file, one of another kind."""
+    found = {}
+    shared = from_.shared(sources)
+    for source in sources:
+        fed = {table.name for table in source.feeds}
+        # A table's transaction tells who fed it without a look at all of its notes.
+        others = [
+            each.table.name
+            for each in tables
+            if each.table.name not in fed and each.transaction(source.name) is not None
+        ]
+        if source.name in shared:
+            found[source.name] = (
+                f"source {source.name}: what is in {source.path} is read as source {shared[source.name]}, too, and"
+                " would be counted twice: leave one of them out"
+            )
+        elif others:
+            found[source.name] = str(another_kind(source, ", ".join(others)))
+    return found
+
+
 def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool) -> Taken:
     target = run.lake.table(table)
-    span = opened.span(table.name, marks(target, source.name))
+    known = marks(target, source.name)
+    if known and ("" in known) != source.whole:
+        raise another_kind(source, table.name)
+    span = opened.span(table.name, known)
     if span is None or plan:
         return Taken(source.name, table.name, span)
     if span.why:
@@ -181,7 +211,7 @@ def _check(ledger: Ledger, source: Source, span: Span) -> None:
     if ledger.read != ledger.clean + ledger.duplicate + ledger.quarantined:
         raise StoreError(
             f"of {ledger.read:,} rows of {span.table} {ledger.clean:,} were written, and"
-            f" {ledger.duplicate + ledger.quarantined:,} were not to be: nothing was committed. Run this again"
+            f" {ledger.duplicate + ledger.quarantined:,} were not to be: none was committed. Run this again"
         )
 
 

@@ -14,7 +14,7 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from restante.errors import Misuse, StoreError, plain
+from restante.errors import Misuse, RestanteError, StoreError, plain
 from restante.pipeline import deltalog
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.partfiles import flush
@@ -53,6 +53,8 @@ class Lake:
         self.path: Final = path
         self.first_day: Final = first_day
         self._write: Final = write
+        self._committed: Final[list[tuple[str, str | None]]] = []
+        """Table and source of each commit since it was opened."""
 
     @staticmethod
     @contextmanager
@@ -61,7 +63,7 @@ class Lake:
 
         Who only reads and would `make` one has an empty one that is not there. `first_day` is a new lake's. Raises
         Misuse where there is none, something else is there, or another run is writing to it; StoreError where it is
-        damaged or cannot be written.
+        damaged or cannot be written. An error that ends its use says which tables were committed before.
         """
         place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: another machine has its own behind them
         if bad := _UNUSABLE.search(str(place)):
@@ -76,15 +78,29 @@ class Lake:
                 stack.enter_context(_locked(place))
                 if not (place / FILE).exists():
                     _make(place, first_day)
-            yield Lake(place, _settings(place).first_day if there or write else first_day, write=write)
+            lake = Lake(place, _settings(place).first_day if there or write else first_day, write=write)
+            try:
+                yield lake
+            except RestanteError as error:
+                if lake._committed:
+                    error.args = (f"{error}; committed before it: {_tables(lake._committed)}",)
+                raise
 
     def table(self, table: Table) -> LakeTable:
         """Give a table as it is now, be there a commit or none. Raises as LakeTable does."""
-        return LakeTable(self.path / table.name, table, write=self._write)
+        return LakeTable(self.path / table.name, table, write=self._write, committed=self._committed)
 
     def tables(self) -> list[str]:
         """Name the tables that are there."""
         return sorted(log.parent.name for log in self.path.glob(f"*/{deltalog.LOG}"))
+
+
+def _tables(commits: Iterable[tuple[str, str | None]]) -> str:
+    """Name the tables of commits, and the sources whose rows they took."""
+    found: dict[str, dict[str, None]] = {}
+    for table, source in commits:
+        found.setdefault(table, {}).update({source: None} if source else {})
+    return ", ".join(f"{table} ({', '.join(sources)})" if sources else table for table, sources in found.items())
 
 
 def _check(place: Path, *, make: bool) -> None:

@@ -56,11 +56,15 @@ READER: Final = 1
 class LakeTable:
     """A table as it was when it was asked for, or since its own last commit."""
 
-    def __init__(self, folder: Path, table: Table, *, write: bool) -> None:
-        """Read its log. Raises StoreError where that is damaged, Misuse where it is another table's."""
+    def __init__(self, folder: Path, table: Table, *, write: bool, committed: list[tuple[str, str | None]]) -> None:
+        """Read its log. Commits made here are added to `committed`: table and source.
+
+        Raises StoreError where the log is damaged, Misuse where it is another table's.
+        """
         self.folder: Final = folder
         self.table: Final = table
         self.writing: Final = write
+        self._committed: Final = committed
         self._delta = _open(folder, table)
 
     @property
@@ -145,9 +149,10 @@ class LakeTable:
                 continue
             except (DeltaError, OSError) as error:
                 raise StoreError(
-                    f"cannot commit to {self.folder}: {_reason(error)}; nothing was committed"
+                    f"cannot commit to {self.folder}: {_reason(error)}; this commit was not made"
                 ) from error
             self._keep_on_disk(version)
+            self._committed.append((self.table.name, note.source))
             return version
         raise StoreError(f"another program keeps changing {self.folder}: stop it, and run this again")
 

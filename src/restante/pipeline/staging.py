@@ -99,7 +99,7 @@ def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
     try:
         run.mkdir(parents=True)
     except OSError as error:
-        raise StoreError(f"cannot write to {run.parent}: {plain(error)}; nothing was committed") from error
+        raise StoreError(f"cannot write to {run.parent}: {plain(error)}; these rows were not committed") from error
     if table.partitions:
         rows = rows.sortWithinPartitions(*table.partitions)
     made = rows.mapInArrow(writer(run, table.partitions), MADE).collect()
@@ -109,9 +109,11 @@ def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
 def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreError:
     said = str(error)
     if "No space left on device" in said:  # ENOSPC, in Java's words
-        return StoreError(f"no room on the disk for {folder}, or for what Spark puts aside: nothing was committed")
+        return StoreError(
+            f"no room on the disk for {folder}, or for what Spark puts aside: these rows were not committed"
+        )
     if "Mkdirs failed" in said or "Permission denied" in said:  # Hadoop's RawLocalFileSystem
-        return StoreError(f"Spark cannot write to {folder}: see to whom it belongs; nothing was committed")
+        return StoreError(f"Spark cannot write to {folder}: see to whom it belongs; these rows were not committed")
     return SparkError(f"the rows for the table {table.name} could not be made: {_reason(said)}")
 
 
@@ -134,14 +136,16 @@ def _written(paths: Iterable[Path], run: Path, table: Table) -> list[File]:
         try:
             footer = pq.read_metadata(path)
         except (pa.ArrowException, OSError) as error:
-            raise StoreError(f"what Spark wrote to {path} cannot be read: {error}; nothing was committed") from error
+            raise StoreError(
+                f"what Spark wrote to {path} cannot be read: {error}; these rows were not committed"
+            ) from error
         if not footer.num_rows:
             continue  # Spark writes one where there is no row and no partition either
         partition = partfiles.partition(path.relative_to(run))
         nulls = _nulls(footer) | {name for name, value in partition.items() if value is None}
         if nulls & never:
             missing = ", ".join(sorted(nulls & never))
-            raise StoreError(f"a row for the table {table.name} has no {missing}: nothing was committed")
+            raise StoreError(f"a row for the table {table.name} has no {missing}: these rows were not committed")
         found.append(File(path, partition, footer.num_rows, path.stat().st_size))
     return found
 
@@ -170,6 +174,6 @@ def place(staged: Staged, table: Path) -> list[File]:
         for folder in folders:
             flush(folder)
     except OSError as error:
-        raise StoreError(f"cannot write to {table}: {plain(error)}; nothing was committed") from error
+        raise StoreError(f"cannot write to {table}: {plain(error)}; these rows were not committed") from error
     shutil.rmtree(staged.folder, ignore_errors=True)
     return placed

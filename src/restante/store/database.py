@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from restante.errors import Misuse, StoreBusy, StoreError
+from restante.errors import Misuse, StoreBusy, StoreError, StoreFull
 from restante.store.directory import running
 
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
@@ -110,8 +110,7 @@ class Schema(NamedTuple):
 
 def _words(error: sqlite3.DatabaseError, folder: Path) -> str:
     """Say why a database cannot be opened. Without room for its log and index, that is "disk I/O error" to SQLite."""
-    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    if code & 0xFF in ROOMLESS and shutil.disk_usage(folder).free < LITTLE:
+    if primary(error) in ROOMLESS and shutil.disk_usage(folder).free < LITTLE:
         return f"the disk is full; make room in {folder}, and start again"
     return str(error)
 
@@ -123,8 +122,13 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
 
 def passing(error: sqlite3.Error) -> bool:
     """Tell whether what was refused may be tried again."""
+    return primary(error) in PASSING
+
+
+def primary(error: sqlite3.Error) -> int:
+    """Give the primary code of an error (sqlite.org/rescode.html)."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    return code & 0xFF in PASSING  # the primary one
+    return code & 0xFF
 
 
 def roll_back(database: sqlite3.Connection, cause: sqlite3.Error) -> StoreError:
@@ -134,4 +138,5 @@ def roll_back(database: sqlite3.Connection, cause: sqlite3.Error) -> StoreError:
             database.execute("ROLLBACK")
     except sqlite3.Error as error:
         return StoreError(f"cannot roll back ({error}) after: {cause}")
-    return (StoreBusy if passing(cause) else StoreError)(f"the database refused: {cause}")
+    kind = StoreFull if primary(cause) == sqlite3.SQLITE_FULL else StoreBusy if passing(cause) else StoreError
+    return kind(f"the database refused: {cause}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from restante.bucket import Bucket
 from restante.waku.limits import Limits
@@ -11,7 +12,14 @@ from restante.waku.limits import Limits
 REMEMBERED: Final = 10_000
 """Addresses that are remembered when nobody is here from there; the one longest unused is forgotten first."""
 
+LOOKS: Final = 8
+"""Accounts that are looked at for each new one. To come costs little though thousands are in use, and each new one
+makes room for itself and for seven that could not be forgotten before."""
+
 MINUTE: Final = 60.0
+
+Name = TypeVar("Name")
+Used = TypeVar("Used")
 
 
 class Account:
@@ -62,15 +70,19 @@ class Accounts:
         """Give the account of an address."""
         account = self._accounts.get(address)
         if account is None:
+            forget(self._accounts, REMEMBERED, lambda each: bool(each.links))  # where nobody is here from there
             account = self._accounts[address] = Account()
-            self._forget()
         self._accounts.move_to_end(address)
         return account
 
-    def _forget(self) -> None:
-        """Forget those longest unused, as long as nobody is here from there."""
-        while len(self._accounts) > REMEMBERED:
-            address = next(iter(self._accounts))
-            if self._accounts[address].links:
-                return
-            del self._accounts[address]
+
+def forget(accounts: OrderedDict[Name, Used], most: int, in_use: Callable[[Used], bool]) -> None:
+    """Make room for a new account among so many; none is forgotten in use, or what it has would be given twice."""
+    for _ in range(LOOKS):
+        if len(accounts) < most:
+            return
+        name = next(iter(accounts))
+        if in_use(accounts[name]):
+            accounts.move_to_end(name)
+        else:
+            del accounts[name]

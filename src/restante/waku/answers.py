@@ -1,11 +1,13 @@
 """Requests answered: read, weighed, put in line; a page at a time from the archive, and out as the peer reads.
 
     packet ──read──▶ request ──▶ the peer's line ──its turn──▶ a page ──▶ P2P Messages … Request Complete
-                        └── no request, not allowed, too often: an error, at once
+                        │                            └── its turn would come too late: an error
+                        └── no request, not allowed, too many: an error, at once
 
 Lines of peers take turns, each has one page in the making, and all together only so many: so what is kept in memory
 for them is bounded, and who asks for much makes nobody wait who asks for little. Nor does who asks and does not read:
-when others wait, its page ends where it is, with a cursor.
+when others wait, its page ends where it is, with a cursor. Who asks faster than it may is answered later: to
+status-go two errors are the end, and it asks another Mailserver (protocol/messenger_mailserver_cycle.go).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from restante.bucket import Bucket
 from restante.errors import StoreError
 from restante.ops.logs import log, where
 from restante.waku import completion, request, rlp, wire
+from restante.waku.accounts import forget
 from restante.waku.archive import Archive
 from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
 from restante.waku.bloom import FULL
@@ -42,6 +45,17 @@ OWN: Final = 4
 
 LINE: Final = 16
 """Requests of one peer that wait. status-go sends three at once, and the next when one is complete."""
+
+LONGEST: Final = 20.0
+"""Seconds that the first request of a line waits for its turn; then it is refused. status-go waits 30 for the whole
+answer (protocol/messenger_mailserver.go), and asks again: a page that comes later is made for nobody. How long a peer
+takes to read what it asked for before does not count: who is slow is not hasty."""
+
+WAITING: Final = 48 * 1024 * 1024
+"""Bytes of memory for requests that wait, of all peers: four hundred of a thousand topics, twenty thousand of ten."""
+
+SHARE: Final = 8 * 1024
+"""Bytes of it that each peer may have when others have taken all: three requests of status-go, of ten topics each."""
 
 ACCOUNTS: Final = 10_000
 """Peers and addresses whose use is remembered when they are gone; the one longest unused is forgotten first."""
@@ -80,6 +94,11 @@ class _Asked(NamedTuple):
     since: float
     """By `perf_counter`: the loop's clock may have whole milliseconds, which is as long as a page takes."""
 
+    @property
+    def size(self) -> int:
+        """Tell how much memory it takes, rather too much."""
+        return 1024 + 128 * len(self.request.topics)
+
 
 class _Places(asyncio.Semaphore):
     """Room for so many pages, for those first who came first."""
@@ -98,18 +117,20 @@ class _Places(asyncio.Semaphore):
 class _Account:
     """What one node, or one address, has asked for."""
 
-    __slots__ = ("pages", "places", "rows")
+    __slots__ = ("lines", "pages", "places", "rows")
 
     def __init__(self) -> None:
+        self.lines = 0
+        """Of an address: lines that have one of its places, or wait for one."""
         self.pages = Bucket()
         self.rows = Bucket()
         self.places = _Places(OWN)
 
-    def overdrawn(self, now: float, limits: Limits) -> bool:
-        return bool(
-            (limits.pages and self.pages.wait(now, limits.pages, limits.pages_at_once))
-            or (limits.rows and self.rows.wait(now, limits.rows, limits.rows_at_once))
-        )
+    def wait(self, now: float, limits: Limits) -> float:
+        """Give the seconds until it may have its next page."""
+        pages = self.pages.wait(now, limits.pages, limits.pages_at_once) if limits.pages else 0.0
+        rows = self.rows.wait(now, limits.rows, limits.rows_at_once) if limits.rows else 0.0
+        return max(pages, rows)
 
 
 class Answers:
@@ -128,6 +149,8 @@ class Answers:
         """Bytes of envelopes in a packet."""
         self.queries: Counter[str] = Counter()
         """By what they asked for: topics, bloom or none."""
+        self.waiting = 0
+        """Bytes of requests that were read and not answered."""
         self._archive = archive
         self._terms = terms
         self._limits = limits
@@ -152,12 +175,14 @@ class Answers:
             self._refuse(link, error.id, error.words, VALIDATION)
             return
         self.counts["attempts"] += 1
-        words = self._objection(link)
+        new = _Asked(asked, perf_counter())
+        words = self._objection(link, new)
         if words:
             self._refuse(link, asked.id, words, PEER_LIMIT)
             return
+        self.waiting += new.size
         line = self._lines.setdefault(link, deque())
-        line.append(_Asked(asked, perf_counter()))
+        line.append(new)
         if link not in self._making:
             self._begin(link, line)
 
@@ -166,29 +191,23 @@ class Answers:
         task = self._making[link] = asyncio.create_task(self._serve(link, line))
         task.add_done_callback(partial(self._made, link))
 
-    def _objection(self, link: Link) -> str:
-        """Tell why a peer is not served now; empty where it is. Counts the request."""
+    def _objection(self, link: Link, asked: _Asked) -> str:
+        """Tell why a request is not taken; empty where it is."""
         terms = self._terms
         if terms.allow is not None and link.node_id not in terms.allow:
             return "this server serves those that it was told to"
-        if len(self._lines.get(link, ())) >= LINE:
-            return "too many requests at once"
-        now = self._loop.time()
-        accounts = self._accounts_of(link)
-        if any(each.overdrawn(now, self._limits) for each in accounts):
-            return "rate limit exceeded"
-        for each in accounts:
-            each.pages.take(now, self._limits.pages, 1)
-        return ""
+        line = self._lines.get(link, ())
+        own = asked.size + sum([each.size for each in line])
+        full = own > SHARE and self.waiting + asked.size > WAITING
+        return "too many requests at once" if full or len(line) > LINE else ""  # the first one is in the making
 
     def _accounts_of(self, link: Link) -> list[_Account]:
         found = []
         for name in (link.node_id, link.address):
             account = self._accounts.get(name)
             if account is None:
+                forget(self._accounts, ACCOUNTS, lambda each: bool(each.lines))
                 account = self._accounts[name] = _Account()
-                if len(self._accounts) > ACCOUNTS:
-                    self._accounts.popitem(last=False)
             self._accounts.move_to_end(name)
             found.append(account)
         return found
@@ -201,10 +220,17 @@ class Answers:
 
     def forget(self, link: Link) -> None:
         """Drop what a peer asked for that is gone."""
-        self._lines.pop(link, None)
+        line = self._lines.pop(link, None)
+        while line:
+            self._drop(line)
         making = self._making.get(link)
         if making is not None:
             making.cancel()
+
+    def _drop(self, line: deque[_Asked]) -> None:
+        """Take the first request from a line, if there is one: it was answered, or nobody waits for it."""
+        if line:
+            self.waiting -= line.popleft().size
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,33 +238,67 @@ class Answers:
         """Answer what is in a peer's line; nothing is made for a peer that has not read what it has."""
         while line:
             await link.writable()
-            asked = line.popleft()
-            async with self._turn(link):
-                answered = await self._answer(link, asked.request)
-            if answered:
+            asked, done = line[0], True
+            try:
+                async with self._turn(link, self._loop.time() + LONGEST) as in_time:
+                    if in_time:
+                        done = await self._answer(link, asked.request)
+                    else:
+                        self._refuse(link, asked.request.id, "rate limit exceeded", PEER_LIMIT)
+            finally:
+                if done:
+                    self._drop(line)
+            if done and in_time:
                 self._note(perf_counter() - asked.since)
-            else:
-                line.appendleft(asked)
 
     def _note(self, delay: float) -> None:
         self.delays.add(delay)
 
     @asynccontextmanager
-    async def _turn(self, link: Link) -> AsyncIterator[None]:
-        """Wait for a place. Whoever waited longest for a peer to read gives up its own for it."""
-        own = self._own(link)
-        if own.locked():
-            self._shorten(link.address)
-        async with own:
-            if self._places.locked():
-                self._shorten()
-            async with self._places:
-                yield
+    async def _turn(self, link: Link, late: float) -> AsyncIterator[bool]:
+        """Wait for a place; gives False where it would come later than that.
 
-    def _own(self, link: Link) -> _Places:
-        """Give the places of a peer's address."""
+        Whoever waited longest for a peer to read gives up its own for it. A peer that asked faster than it may waits
+        in a place of its address: others are not held up by that, and no more pages than these add to what is spent.
+        """
+        account = self._of_address(link)
+        account.lines += 1
+        try:
+            if account.places.locked():
+                self._shorten(link.address)
+            async with account.places:
+                if not await self._may_have(link, late):
+                    yield False
+                    return
+                if self._places.locked():
+                    self._shorten()
+                async with self._places:
+                    yield True
+        finally:
+            account.lines -= 1
+
+    async def _may_have(self, link: Link, late: float) -> bool:
+        """Wait until a peer may have its next page, and count that; False where it would be too late."""
+        while True:
+            now = self._loop.time()
+            accounts = self._accounts_of(link)
+            wait = max(each.wait(now, self._limits) for each in accounts)
+            if now + wait > late:
+                return False
+            if not wait:
+                break
+            await self._pause(wait)
+        for each in accounts:
+            each.pages.take(now, self._limits.pages, 1)
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def _of_address(self, link: Link) -> _Account:
+        """Give the account of a peer's address."""
         _, account = self._accounts_of(link)
-        return account.places
+        return account
 
     def _shorten(self, address: str | None = None) -> None:
         """Have one page end, of this address if one is given."""
@@ -322,7 +382,7 @@ class Answers:
             return True
         self._unread[link] = None
         try:
-            if self._own(link).waiting:
+            if self._of_address(link).places.waiting:
                 self._shorten(link.address)
             if self._places.waiting:
                 self._shorten()

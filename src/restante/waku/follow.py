@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -35,6 +35,10 @@ from restante.waku.interest import Interest
 SAVE: Final = 5.0
 """Seconds until live envelopes are noted in the state, at most: each note is the whole file, and a flush."""
 
+REASONS: Final = 16
+"""Of a server, that are remembered so as to be told once. A server writes its errors as it likes, and one that is
+never lost may write another each minute, for months."""
+
 
 class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
     """When to do what again, in seconds."""
@@ -50,7 +54,7 @@ class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Tell = Callable[[int, str], None]
-"""Is told why a server is not listened to, or does not answer; each reason once."""
+"""Is told why a server is not listened to, or does not answer; each reason once, as long as it is remembered."""
 
 
 async def follow(
@@ -114,8 +118,8 @@ class _Following:
         self._live = State()
         """Live envelopes that were handed over, of times that are to be asked for again."""
         self._saving: asyncio.TimerHandle | None = None
-        self._told: dict[int, set[str]] = {}
-        """Of each server, since it was connected to last."""
+        self._told: dict[int, deque[str]] = {}
+        """Of each server, since it was connected to last; the last `REASONS` of them."""
         self._report = Report([], Counter(), {})
         self._handed_over = 0
 
@@ -227,9 +231,9 @@ class _Following:
         return Query(self._query.lower, max(self._query.lower, int(time.time())), self._query.topics)
 
     def _say(self, server: int, words: str) -> None:
-        told = self._told.setdefault(server, set())
+        told = self._told.setdefault(server, deque(maxlen=REASONS))
         if words not in told:
-            told.add(words)
+            told.append(words)
             self._tell(server, words)
 
     # ── what is kept ─────────────────────────────────────────────────────────────────────────────

@@ -62,14 +62,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes that a peer may leave unread; what would be relayed to it beyond that is not."""
 
     pages: Rate = 20.0
-    """Requests for history a second of one node, and of one address. status-go runs three loops of them at once, and
-    each waits for its page before it asks for the next."""
+    """Requests for history a second that are answered to one node, and to one address; more wait for their turn.
+    status-go runs three loops of them at once, and each waits for its page before it asks for the next: so a loop
+    that runs into this goes on at this pace. Refused it would end: status-go asks twice."""
 
     pages_at_once: Count = 500
     """Requests that may come faster than that, after a silence: a month of a busy network."""
 
     rows: Rate = 100_000.0
-    """Archived envelopes looked at a second for one node, and for one address: a tenth of what one core can."""
+    """Archived envelopes looked at a second for one node, and for one address: a tenth of what one core can. A page
+    of 200,000 is followed by two seconds without one; for four at once, as many as an address may have, by eight,
+    which is less than a requester waits."""
 
     rows_at_once: Count = 5_000_000
     """Envelopes that may be looked at faster than that, after a silence: a walk of a whole archive, some times."""

@@ -97,10 +97,13 @@ class Link(asyncio.Protocol):
         "_backlog",
         "_counted",
         "_ended",
+        "_farewell",
         "_frames",
         "_greeting",
+        "_hasty",
         "_keeper",
         "_patience",
+        "_pumping",
         "_room",
         "_timer",
         "_transport",
@@ -131,10 +134,18 @@ class Link(asyncio.Protocol):
         self._keeper = keeper
         self._wire = wire
         self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
+        # A timer for each thing that is waited for, so that none takes the place of another.
+        self._timer: asyncio.TimerHandle | None = None
+        """When the wire wants to look at the clock."""
         self._greeting: asyncio.TimerHandle | None = None
+        """Until its Status is there."""
+        self._hasty: asyncio.TimerHandle | None = None
+        """Until it has done penance for its haste."""
+        self._patience: asyncio.TimerHandle | None = None
+        """Until we look whether it has read anything."""
+        self._farewell: asyncio.TimerHandle | None = None
+        """Until the last words must have reached it."""
         self._frames = 0
         self._unread = 0
         """Why we do not read: HASTY and its neighbours, added up."""
@@ -143,6 +154,8 @@ class Link(asyncio.Protocol):
         self.gone: asyncio.Future[None] | None = keeper.loop.create_future() if dialled else None
         """Done when it is no more; of those that we dialled."""
         self._backlog: Iterator[list[Envelope]] | None = None
+        self._pumping = False
+        """Whether `_pump` is to be called in the next turn of the loop."""
 
     # ── the socket's side ────────────────────────────────────────────────────────────────────────
 
@@ -188,7 +201,8 @@ class Link(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading, too: what it would be answered has no room."""
         self._leave_unread(STUCK)
-        self._watch()
+        if self._ended is None:
+            self._watch()
 
     def _watch(self) -> None:
         """Look after a while whether it has read anything; what it reads of much may be slow."""
@@ -201,18 +215,21 @@ class Link(asyncio.Protocol):
         else:
             self._watch()
 
-    def resume_writing(self) -> None:
+    def _watch_no_more(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
+
+    def resume_writing(self) -> None:
+        self._watch_no_more()
         self._there_is_room()
         self.read_again(STUCK)
         if self.missed is not None:
             self._keeper.caught_up(self)
         if self._backlog is not None:
-            self._keeper.loop.call_soon(self._pump)
+            self._pump_soon()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        for timer in (self._timer, self._patience, self._greeting):
+        for timer in (self._timer, self._greeting, self._hasty, self._patience, self._farewell):
             if timer is not None:
                 timer.cancel()
         self._account(0)
@@ -288,10 +305,14 @@ class Link(asyncio.Protocol):
         self.account.charge(self._keeper.loop.time(), self._keeper.limits, 0, envelopes)
 
     def _pace(self, now: float, size: int) -> None:
+        if self._transport is None:
+            return  # a large packet of its was taken in to the end
         wait = self.account.wait(now, self._keeper.limits)
         if wait > 0:
             self._leave_unread(HASTY)
-            self._keeper.loop.call_later(wait, self.read_again, HASTY)
+            if self._hasty is not None:
+                self._hasty.cancel()  # of a large packet not all had been counted yet
+            self._hasty = self._keeper.loop.call_later(wait, self.read_again, HASTY)
         elif size >= MUCH:
             # More may be there already, and the transport would go on reading before others have their turn.
             self._leave_unread(TURN)
@@ -375,10 +396,16 @@ class Link(asyncio.Protocol):
     def send_backlog(self, parts: Iterator[list[Envelope]]) -> None:
         """Send these as it reads, one part in a turn of the loop, instead of what is left of the last backlog."""
         if self._backlog is None:
-            self._keeper.loop.call_soon(self._pump)
+            self._pump_soon()
         self._backlog = parts
 
+    def _pump_soon(self) -> None:
+        if not self._pumping:
+            self._pumping = True
+            self._keeper.loop.call_soon(self._pump)
+
     def _pump(self) -> None:
+        self._pumping = False
         if self._backlog is None or self.stuck or not self.here:
             return
         part = next(self._backlog, None)
@@ -388,7 +415,7 @@ class Link(asyncio.Protocol):
         for some in parted(each.raw for each in part):
             self.send(MESSAGES, write_envelopes(some))
         self.flush()
-        self._keeper.loop.call_soon(self._pump)
+        self._pump_soon()
 
     def disconnect(self, reason: Reason, words: str = "") -> None:
         """Say goodbye, and close."""
@@ -399,15 +426,18 @@ class Link(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what was said; close where that was the last."""
-        if self._transport is None or self._transport.is_closing():
+        transport = self._transport
+        if transport is None:
             return
-        data = self._wire.data_to_send()
-        if data:
-            self._transport.write(data)
-        if self._ended is not None:
-            self._transport.close()
-            if self._transport.get_write_buffer_size():
-                self._patience = self._keeper.loop.call_later(LAST_WORDS, self.drop)
+        if not transport.is_closing():
+            data = self._wire.data_to_send()
+            if data:
+                transport.write(data)
+        if self._ended is not None and self._farewell is None:
+            transport.close()
+            if transport.get_write_buffer_size():  # also where the peer closed its half long ago, and does not read
+                self._watch_no_more()
+                self._farewell = self._keeper.loop.call_later(LAST_WORDS, self.drop)
 
     def unsent(self) -> int:
         """Give the bytes that did not reach the kernel yet."""

@@ -6,8 +6,8 @@
     accepted? ──▶ relayed at once, and gathered ──take──▶ saved, durable ──settle──▶ confirmed
 
 An envelope is known to the archive after its commit only; a copy that comes before is confirmed with the first. Only
-a store that refused for certain (a full disk) is no end: its envelopes are relayed, answered with an error, and not
-known to the archive, so that a later copy is archived.
+a store that refused for certain (a full disk, a lock) is no end: its envelopes are relayed, answered with an error,
+and not known to the archive, so that a later copy is archived.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ NEVER: Final = 0
 """The batch of an envelope that is not to be archived."""
 
 FULL: Final = "not archived: no space left; send it again later"
+LOCKED: Final = "not archived: the archive cannot be written now; send it again later"
+"""Why an envelope is not archived, for its sender."""
 
 SIZES: Final = tuple(1 << bits for bits in range(8, 21))
 """Bytes of an envelope, to count them by."""
 
 TRY_AGAIN: Final = 10
-"""Seconds until a store that was full is tried again."""
+"""Seconds until a store that refused is tried again."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +71,7 @@ class Intake:
         """The last batch that one of them is in."""
         self.refusals: list[Refusal] = []
         self.given_up: set[bytes] = set()
-        """Those for which there was no room."""
+        """Those that the store refused."""
 
 
 class Mailserver:
@@ -94,7 +96,9 @@ class Mailserver:
         """Of envelopes that were new."""
         self._settled = 0
         self._waiting: dict[int, list[Intake]] = {}
-        self._full_until = 0
+        self._refused_until = 0
+        self._refused = FULL
+        """Why the store refused last, for senders."""
 
     def offer(self, origin: bytes, packet: bytes, envelopes: Iterable[Envelope], now: int) -> Response | None:
         """Take in a packet, named by its hash; gives what to answer, or None: `settle` will."""
@@ -153,7 +157,7 @@ class Mailserver:
         return terms.retention is None or envelope.sent >= now - terms.retention
 
     def _gather(self, envelope: Envelope, intake: Intake, now: int) -> int:
-        if now < self._full_until:
+        if now < self._refused_until:
             self._give_up(envelope.hash, intake)
             return UNARCHIVED
         self.gathered.append(envelope)
@@ -164,7 +168,7 @@ class Mailserver:
         if digest not in intake.given_up:  # it may be in the packet several times
             intake.given_up.add(digest)
             self.counts["not archived"] += 1
-            intake.refusals.append(Refusal(digest, OTHER_ERROR, FULL))
+            intake.refusals.append(Refusal(digest, OTHER_ERROR, self._refused))
 
     # ── the archive's side ───────────────────────────────────────────────────────────────────────
 
@@ -186,9 +190,9 @@ class Mailserver:
         for waiting in self._waiting.pop(batch.number, ()):
             yield waiting.origin, Response(waiting.packet, tuple(waiting.refusals))
 
-    def refuse(self, batch: Batch, now: int) -> Iterator[tuple[bytes, Response]]:
-        """Tell that a batch was not saved, for certain, since there is no room; likewise."""
-        self._full_until = now + TRY_AGAIN
+    def refuse(self, batch: Batch, now: int, words: str) -> Iterator[tuple[bytes, Response]]:
+        """Tell that a batch was not saved, for certain, and why: `FULL` or `LOCKED`; likewise."""
+        self._refused_until, self._refused = now + TRY_AGAIN, words
         self._settled = batch.number
         lost = {each.hash for each in batch.envelopes}
         for digest in lost & self.pool.known.keys():

@@ -14,13 +14,21 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from restante.waku.answers import REFUSALS
 from restante.waku.archive import Counts
-from restante.waku.node import Node
+from restante.waku.node import REJECTED, Node
 from restante.waku.tally import Tally
 
 DATABASE: Final = "sqlite"
 
-FLAWS: Final = ("future", "old", "expired", "ttl", "size", "pow")
-"""Why envelopes are rejected (acceptance.py)."""
+FLAWS: Final = {
+    "future": "in_future",
+    "old": "very_old",
+    "expired": "expired",
+    "ttl": "long_ttl",
+    "size": "oversized",
+    "pow": "low_pow",
+}
+"""Why envelopes are not taken (acceptance.py), and what status-go calls that (waku/waku.go, addAndBridge). It has no
+bound on the ttl, so that name is ours."""
 
 
 async def of(node: Node) -> bytes:
@@ -52,9 +60,15 @@ class _Now:
         received = counts["new"] + counts["known"] + sum(counts[flaw] for flaw in FLAWS)
         yield _counter("waku_envelopes_received", "Envelopes that peers have offered", received)
         yield _counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
-        rejected = CounterMetricFamily("waku_envelopes_rejected", "Envelopes that were not taken", labels=["reason"])
-        for flaw in FLAWS:
-            rejected.add_metric([flaw], counts[flaw])
+        refused = CounterMetricFamily(
+            "waku_envelopes_cache_failures", "Envelopes that were not taken", labels=["type"]
+        )
+        for flaw, name in FLAWS.items():
+            refused.add_metric([name], counts[flaw])
+        yield refused
+        rejected = CounterMetricFamily("waku_envelopes_rejected", "Packets that could not be read", labels=["reason"])
+        for reason in sorted({*REJECTED.values()}):
+            rejected.add_metric([reason], node.rejected[reason])
         yield rejected
         cached = CounterMetricFamily("waku_envelopes_cached", "Envelopes that were known, or not", labels=["cache"])
         cached.add_metric(["hit"], counts["known"])

@@ -8,12 +8,12 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from restante.config import unusable
-from restante.errors import PeerError, StoreBusy, plain
+from restante.errors import PeerError, StoreBusy, StoreFull, plain
 from restante.ops.logs import log
 from restante.waku import bloom, devp2p, wire
 from restante.waku.accounts import Account, Accounts
@@ -30,7 +30,7 @@ from restante.waku.keccak import keccak
 from restante.waku.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.link import BEHIND, CHANGE, DIGESTING, DRAINING, REFUSED, Link
-from restante.waku.mailserver import Batch, Intake, Mailserver
+from restante.waku.mailserver import FULL, LOCKED, Batch, Intake, Mailserver
 from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Poured, Requested
 from restante.waku.relay import Relay
 from restante.waku.rlpx import Rlpx, largest
@@ -67,11 +67,32 @@ OUR_CLOCK: Final = 0.2
 ENOUGH: Final = 100
 """Envelopes a minute, to speak of shares."""
 
+REJECTED: Final = {
+    wire.MESSAGES: "invalid_data",
+    wire.MESSAGE_RESPONSE: "invalid_data",
+    wire.BATCH_ACK: "invalid_data",
+    wire.STATUS_UPDATE: "invalid_settings_changed",
+}
+"""What status-go's metrics call a packet that cannot be read (waku/v1/peer.go); it does not count bad Batch Acks."""
+
 AGAIN: Final = (1.0, 60.0)
 """Seconds until a static peer that was lost is dialled again: the first time, and at most; doubled each time."""
 
 DIAL: Final = 10.0
 """Seconds to connect to a static peer; its handshake and its greeting have their own."""
+
+
+class Refusal(NamedTuple):
+    """Why the archive takes nothing for now: for `/readyz`, for the log, and for peers."""
+
+    state: str
+    until: str
+    words: str
+
+
+NO_ROOM: Final = Refusal("the disk is full", "there is room", FULL)
+NO_ENTRY: Final = Refusal("the archive cannot be written", "the archive can be written", LOCKED)
+"""Another program writes to it, or it may not be written."""
 
 
 class Clock(Protocol):
@@ -129,6 +150,8 @@ class Node:
         self.relay = Relay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
         """What became of connections and of relaying."""
+        self.rejected: Counter[str] = Counter()
+        """Packets that could not be read, by what status-go calls it."""
         self._id = node_id(key.public)
         self._dice = SystemDice()
         self._of_packets = self._devp2p_limits()
@@ -157,11 +180,12 @@ class Node:
         self._stopping = False
         self._next_save = 0.0
         self._server: asyncio.Server | None = None
-        self._told_full = False
+        self._refusal: Refusal | None = None
+        """Why the archive refused the last batch."""
 
     def ready(self) -> str:
         """Tell why nobody should be sent here; empty where there is no reason."""
-        return "draining" if self._stopping else "the disk is full" if self._told_full else ""
+        return "draining" if self._stopping else self._refusal.state if self._refusal else ""
 
     def now(self) -> int:
         return int(self.clock.wall())
@@ -311,7 +335,7 @@ class Node:
         elif isinstance(event, Requested):
             self.answers.ask(link, event.payload)
         elif isinstance(event, Fault):
-            self._fault(link)
+            self._fault(link, event.code)
 
     def _offered(self, link: Link, envelopes: list[Envelope], payload: bytes) -> None:
         intake = Intake(link.node_id, keccak(payload))
@@ -333,7 +357,7 @@ class Node:
             self._finish(link, intake)
         except PeerError as error:
             link.peer.blame(error.words)
-            self._fault(link)
+            self._fault(link, wire.MESSAGES)
         finally:
             link.digested()
 
@@ -360,9 +384,10 @@ class Node:
         if response is not None:
             self._confirm(link, response)
 
-    def _fault(self, link: Link) -> None:
+    def _fault(self, link: Link, code: int) -> None:
         link.charge(REFUSED)
         self.counts["packets that were no good"] += 1
+        self.rejected[REJECTED[code]] += 1
 
     def _confirm(self, link: Link, response: wire.Response) -> None:
         # In this order, as status-go does (waku/v1/peer.go, sendConfirmation): it tells its user what it hears first
@@ -418,15 +443,16 @@ class Node:
         try:
             await self.archive.save(batch.envelopes, self.now())
         except StoreBusy as error:
-            if not self._told_full:
-                log.error("envelopes are not archived until there is room", reason=str(error))
-            self._told_full = True
-            self.short_of_room.set()
-            answers = self.mailserver.refuse(batch, self.now())
+            before, self._refusal = self._refusal, NO_ROOM if isinstance(error, StoreFull) else NO_ENTRY
+            if self._refusal is not before:
+                log.error(f"envelopes are not archived until {self._refusal.until}", reason=str(error))
+            if self._refusal is NO_ROOM:
+                self.short_of_room.set()
+            answers = self.mailserver.refuse(batch, self.now(), self._refusal.words)
         else:
-            if self._told_full:
+            if self._refusal is not None:
                 log.info("envelopes are archived again")
-            self._told_full = False
+            self._refusal = None
             answers = self.mailserver.settle(batch)
         self._tell(answers)
         held, self._held = self._held, set()

@@ -87,6 +87,8 @@ class Fault(msgspec.Struct, frozen=True):
     """The peer broke the protocol, in a way that ends nothing."""
 
     words: str
+    code: int
+    """Of the packet that could not be read."""
 
 
 Event = Greeted | Changed | Offered | Poured | Confirmed | Answered | Requested | Brought | Ended | Fault
@@ -118,15 +120,15 @@ class Peer:
         try:
             return read(self, payload)
         except PeerError as error:
-            return self.blame(error.words)
+            self.blame(error.words)
+            return Fault(error.words, code)
 
-    def blame(self, words: str, times: int = 1) -> Fault:
+    def blame(self, words: str, times: int = 1) -> None:
         """Count what the peer did wrong."""
         if self.faults is None:
             self.faults = Counter()
         if words in self.faults or len(self.faults) < 32:
             self.faults[words] += times
-        return Fault(words)
 
     @property
     def score(self) -> int:

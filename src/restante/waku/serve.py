@@ -68,6 +68,7 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
         node = Node(
             key, _mailserver(settings), archive, _housekeeping(settings), settings.limits, _answers(settings, key)
         )
+        await _foretell(node)  # it reads much of the archive: one that is damaged is not served
         async with contextlib.AsyncExitStack() as stack:
             if settings.admin != "off":
                 from restante.ops import admin  # aiohttp takes a third of the start
@@ -180,7 +181,6 @@ def _tell(node: Node, minute: Counter[str]) -> None:
 
 async def _prune(node: Node) -> None:
     """Remove what is kept too long or too much, at once where there is no room, but nothing for a while."""
-    await _foretell(node)
     await asyncio.sleep(GRACE)
     while True:
         node.short_of_room.clear()

@@ -12,14 +12,14 @@ from support.mailbox.ledger import Ledger
 
 
 def picture(state: State, *, touches: bool = True) -> dict[str, Any]:
-    """All that is live. `touches` may be left out: memory is ahead of the store in them, by design."""
+    """All that is live and stored. `touches` may be left out: memory is ahead of the store in them, by design."""
     return {
         app_id: {
             "mailboxes": {
                 mailbox_id: {
                     name: value
                     for name, value in msgspec.structs.asdict(mailbox).items()
-                    if touches or name != "touched"
+                    if name != "shown" and (touches or name != "touched")
                 }
                 for mailbox_id, mailbox in app.mailboxes.items()
             },

@@ -65,10 +65,11 @@ def live_rows(database: sqlite3.Connection) -> dict[str, Rows]:
     ):
         row = {"mailbox_id": mailbox_id, "crowded": bool(crowded), "sides": read_json(sides)}
         assert live["nameplates"].setdefault((app_id, name), row) is row, "two rows for one nameplate"
-    for key, app_id, mailbox_id, for_nameplate, crowded, sides in database.execute(
-        "SELECT key, app_id, mailbox_id, for_nameplate, crowded, sides FROM mailboxes"
+    for key, app_id, mailbox_id, for_nameplate, crowded, visitors, sides in database.execute(
+        "SELECT key, app_id, mailbox_id, for_nameplate, crowded, visitors, sides FROM mailboxes"
     ):
         row = {"for_nameplate": bool(for_nameplate), "crowded": bool(crowded), "sides": read_json(sides)}
+        row["visitors"] = visitors
         row["messages"] = messages.pop(key, [])
         assert live["mailboxes"].setdefault((app_id, mailbox_id), row) is row, "two rows for one mailbox"
     assert messages == {}, "messages of no mailbox"
@@ -83,7 +84,7 @@ def usage_rows(database: sqlite3.Connection) -> Usage:
 
     usage = Usage(
         table("usage_nameplates", "app_id, started, waiting_time, total_time, result"),
-        table("usage_mailboxes", "app_id, for_nameplate, started, waiting_time, total_time, result"),
+        table("usage_mailboxes", "app_id, for_nameplate, started, waiting_time, total_time, result, visitors"),
         table("usage_client_versions", "app_id, side, connect_time, implementation, version"),
     )
     for row in usage.mailboxes:
@@ -128,6 +129,7 @@ def live_state(state: State) -> dict[str, Rows]:
             (mailbox.app_id, mailbox.mailbox_id): {
                 "for_nameplate": mailbox.for_nameplate,
                 "crowded": mailbox.crowded,
+                "visitors": mailbox.visitors,
                 "sides": [msgspec.structs.asdict(row) for row in mailbox.sides],
                 "messages": [read_json(message.wire + b"}") for message in mailbox.messages],
             }
@@ -183,6 +185,7 @@ def shown_record(record: Record) -> Record:
         "waiting": "none" if waiting is None else f"{waiting:g}",
         "total": f"{record.get('total_time', 0):g}",
         "for_nameplate": "yes" if record.get("for_nameplate") else "no",
+        "visitors": str(record.get("visitors")),
         "side": record.get("side"),
         "implementation": str(record.get("implementation")),
         "version": str(record.get("version")),

@@ -115,7 +115,9 @@ class LakeWorld:
         """Commit rows without Spark, as if an ingest had taken them."""
         with self.run() as run:
             target = run.lake.table(TABLES[table])
-            target.commit([target.stage(held(rows, target.table))], note=replace(self.note(table), **noted))
+            note = replace(self.note(table), **noted)
+            transactions = {note.source: sum(mark.last for mark in note.marks.values())} if note.source else None
+            target.commit([target.stage(held(rows, target.table))], note=note, transactions=transactions)
 
     def bytes(self) -> bytes:
         """Give all that is in the lake's files, Parquet unpacked."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from restante.errors import StoreBusy
+from restante.errors import StoreFull
 from restante.waku.acceptance import Policy
 from restante.waku.answers import Terms as AnswerTerms
 from restante.waku.archive.sqlite import SqliteArchive
@@ -45,7 +45,7 @@ class Archive(SqliteArchive):
 
     async def save(self, batch: Sequence[Envelope], arrived: int) -> None:
         if self.full:
-            raise StoreBusy("the database refused: database or disk is full")
+            raise StoreFull("the database refused: database or disk is full")
         await super().save(batch, arrived)
 
     async def hashes(self) -> list[bytes]:

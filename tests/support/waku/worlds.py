@@ -17,7 +17,7 @@ from restante.waku.envelope import Envelope
 from restante.waku.interest import Interest, Interests
 from restante.waku.keccak import keccak
 from restante.waku.limits import Limits
-from restante.waku.mailserver import Mailserver, Terms
+from restante.waku.mailserver import FULL, Mailserver, Terms
 from restante.waku.peer import Changed, Greeted, Offered, Peer
 from restante.waku.pool import Pool
 from restante.waku.wire import Options, Response
@@ -133,7 +133,7 @@ class JoinedCores:
         if batch is None:
             return
         if self.full:
-            answers = self.mailserver.refuse(batch, self.now)
+            answers = self.mailserver.refuse(batch, self.now, FULL)
         else:
             self.saved.update(dict.fromkeys(each.hash for each in batch.envelopes))
             answers = self.mailserver.settle(batch)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from restante.errors import StoreBusy, StoreError
+from restante.errors import StoreBusy, StoreError, StoreFull
 from support.waku.engines import Engine
 from support.waku.envelopes import T0, envelope, everything, held
 
@@ -29,8 +29,9 @@ REFUSALS: dict[str, Refusal] = {
 async def test_a_batch_that_is_refused_changes_nothing_and_may_be_tried_again(engine: Engine, why: str) -> None:
     await engine.archive.save(OLD, 1)
     before = await everything(engine.archive), await engine.archive.counts(), await engine.archive.topics()
-    with REFUSALS[why](engine), pytest.raises(StoreBusy, match=r"\A\S[^\n]+\Z"):
+    with REFUSALS[why](engine), pytest.raises(StoreBusy, match=r"\A\S[^\n]+\Z") as refusal:
         await engine.archive.save([OLD[0], *NEW], 2)
+    assert isinstance(refusal.value, StoreFull) == why.startswith("no room")
     assert before == (await everything(engine.archive), await engine.archive.counts(), await engine.archive.topics())
     await engine.archive.save(NEW, 3)
     await engine.crash()

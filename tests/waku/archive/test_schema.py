@@ -124,19 +124,22 @@ async def saving(data: Path, numbers: range) -> None:
 
 
 async def test_damage_is_told_in_one_sentence(tmp_path: Path) -> None:
-    archive = open_archive(tmp_path)
+    archive = SqliteArchive.open(tmp_path)
     await archive.save([envelope(number, number, size=500) for number in range(100)], 1)
     await archive.close()
+    archive = SqliteArchive.open(tmp_path)
     with (tmp_path / FILE).open("r+b") as file:
         file.seek(4096)
         file.write(b"\xa5" * 4096 * 12)
-    archive = open_archive(tmp_path)
+    archive.database.execute("PRAGMA shrink_memory")
     with pytest.raises(StoreError, match=r"\A[^\n]*malformed[^\n]*\Z"):
         await held(archive)
     with pytest.raises(StoreError, match=r"\A[^\n]*malformed[^\n]*\Z") as refusal:
         await archive.save([envelope(1000, 1000)], 1)
     assert not isinstance(refusal.value, StoreBusy)
     await archive.close()
+    with pytest.raises(StoreError, match=r"\Athe archive is damaged \([^\n]*malformed\): restore a backup[^\n]*\Z"):
+        open_archive(tmp_path)
 
 
 def test_a_start_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

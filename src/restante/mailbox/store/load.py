@@ -37,13 +37,20 @@ def _load(database: sqlite3.Connection) -> State:
     """One string for each app, not one for each row."""
     boxes: list[model.Mailbox] = []
     for rows in _chunks(
-        database, "SELECT key, app_id, mailbox_id, for_nameplate, crowded, touched, sides FROM mailboxes"
+        database, "SELECT key, app_id, mailbox_id, for_nameplate, crowded, touched, visitors, sides FROM mailboxes"
     ):
         boxes += [
             model.Mailbox(
-                key, names.setdefault(app_id, app_id), mailbox_id, bool(made), touched, sides, crowded=bool(crowded)
+                key,
+                names.setdefault(app_id, app_id),
+                mailbox_id,
+                bool(made),
+                touched,
+                sides,
+                crowded=bool(crowded),
+                visitors=visitors,
             )
-            for (key, app_id, mailbox_id, made, crowded, touched, _), sides in zip(
+            for (key, app_id, mailbox_id, made, crowded, touched, visitors, _), sides in zip(
                 rows, _mailbox_sides(_together(rows)), strict=True
             )
         ]
@@ -81,3 +88,6 @@ def _load_messages(database: sqlite3.Connection, state: State, boxes: dict[int, 
         frame = messages.Delivery(side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
         state.keep(boxes[key], model.Stored(sequence, side, messages.encode(frame)))
         state.next_sequence = max(state.next_sequence, sequence + 1)
+    for box in boxes.values():
+        if box.spoke:
+            box.shown = [row.side for row in box.sides if box.spoke != [row.side]]

@@ -54,7 +54,7 @@ class Rows:
         """Give each statement that has work to do, with its parameters."""
         if self._mailboxes:
             yield (
-                "INSERT OR REPLACE INTO mailboxes VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO mailboxes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (
                         m.key,
@@ -64,6 +64,7 @@ class Rows:
                         m.crowded,
                         m.touched,
                         _json(m.sides).decode(),
+                        m.visitors,
                     )
                     for m in self._mailboxes.values()
                 ],
@@ -93,7 +94,13 @@ class Rows:
 
     def _mailbox_altered(
         self,
-        change: model.MailboxCrowded | model.MailboxSideSet | model.MailboxSideGone | model.MailboxSaved,
+        change: (
+            model.MailboxCrowded
+            | model.MailboxSideSet
+            | model.MailboxSideGone
+            | model.MailboxVisited
+            | model.MailboxSaved
+        ),
     ) -> None:
         self._mailboxes[change.mailbox.key] = change.mailbox
 
@@ -162,6 +169,7 @@ _NOTES: Final[dict[type, Callable[[Rows, Any], None]]] = {
     model.MailboxCrowded: Rows._mailbox_altered,
     model.MailboxSideSet: Rows._mailbox_altered,
     model.MailboxSideGone: Rows._mailbox_altered,
+    model.MailboxVisited: Rows._mailbox_altered,
     model.MailboxSaved: Rows._mailbox_altered,
     model.MailboxTouched: Rows._nothing,
     model.MailboxGone: Rows._mailbox_gone,

@@ -20,6 +20,9 @@ from restante.pipeline.schemas import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Inode = tuple[int, int]
+"""A file, by its device and its number there: two names of one file have the same."""
+
 Say = Callable[[str], None]
 """Tells the operator one sentence."""
 
@@ -103,11 +106,40 @@ class Source(Protocol):
         """Where it is."""
 
     @property
+    def feeds(self) -> Sequence[Table]:
+        """The tables of the lake that sources of this kind feed in any version, or an empty one may have fed."""
+
+    @property
+    def inodes(self) -> frozenset[Inode]:
+        """The files that rows are read from, whatever they are called."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is in it: then nobody knows of which kind it is."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is one database, whose mark has the name "", and not files."""
+
+    @property
     def origins(self) -> Sequence[str]:
         """What rows are told to come from that were imported from it elsewhere; () where nothing imports it."""
 
     def opened(self, scratch: Path, say: Say, terms: Terms) -> AbstractContextManager[Opened]:
         """Open it, a copy in the scratch folder where it is live; that is gone afterwards. Raises SourceError."""
+
+
+def another_kind(source: Source, tables: str) -> SourceError:
+    """Say that the lake has rows of these tables under a source's name that are of another kind of source."""
+    if source.empty:
+        return SourceError(
+            f"source {source.name}: {source.path} is empty, and the lake has {tables} of it: put back what was there,"
+            " or leave this source out"
+        )
+    return SourceError(
+        f"source {source.name}: {source.path} is something else ({source.kind}) than the lake has {tables} of:"
+        " put back what was there, or give this one a name of its own"
+    )
 
 
 class Spec(NamedTuple):
@@ -144,7 +176,7 @@ _SPEC: Final = re.compile(r"(?P<name>[^=@]*)(@(?P<server>[^=]*))?=(?P<path>.+)",
 _GLOB: Final = frozenset("*?[")
 
 Kind = Callable[[Spec, Look], Source | None]
-"""Gives the source, where the path is of this kind; raises Misuse where it is, and cannot be used."""
+"""Gives the source, where the path is of this kind; raises SourceError where it is, and cannot be used."""
 
 
 def kinds() -> tuple[Kind, ...]:
@@ -158,16 +190,17 @@ def recognise(spec: str) -> Source:
     """Tell what a source is, by what is in the file or directory, never by its name.
 
     An empty file is taken for a trace: one that was just rotated, or the file of a server that just began.
-    Raises Misuse where it is of no known kind, or there is none; SourceError where it is one that cannot be read.
+    Raises Misuse where the operator's words name none; SourceError where the path is of no known kind, or cannot be
+    read.
     """
     named = parse(spec)
-    look = _look(named.path)
+    look = _look(named)
     for kind in kinds():
         source = kind(named, look)
         if source is not None:
             return source
-    raise Misuse(
-        f"{named.path} is nothing that usage, timing logs or envelopes are read from (source {named.name}):"
+    raise SourceError(
+        f"source {named.name}: {named.path} is nothing that usage, timing logs or envelopes are read from:"
         " name a server's database or its data directory, a timing log, a trace, or a file of envelopes"
     )
 
@@ -197,18 +230,33 @@ def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
     return found
 
 
+def shared(sources: Sequence[Source]) -> dict[str, str]:
+    """Give the names of sources that read the same file, each with one of the others."""
+    readers: dict[Inode, list[str]] = {}
+    for source in sources:
+        for inode in source.inodes:
+            readers.setdefault(inode, []).append(source.name)
+    found: dict[str, str] = {}
+    for first, *others in readers.values():
+        for other in others:
+            found.setdefault(first, other)
+            found.setdefault(other, first)
+    return found
+
+
 def is_glob(path: Path) -> bool:
     """Tell whether a path means the files that it matches."""
     return bool(_GLOB & set(str(path))) and not path.exists()
 
 
-def _look(path: Path) -> Look:
-    if is_glob(path):
-        return Look(frozenset(), b"")
+def _look(spec: Spec) -> Look:
+    path = spec.path
     try:
+        if is_glob(path):
+            return Look(frozenset(), b"")
         if path.is_dir():
             return Look(frozenset(entry.name for entry in path.iterdir()), b"")
         with path.open("rb") as file:
             return Look(None, file.read(HEAD))
     except OSError as error:
-        raise Misuse(f"cannot read {path}: {plain(error)} (--source)") from error
+        raise SourceError(f"source {spec.name}: cannot read {path}: {plain(error)}") from error

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from restante.errors import Misuse, plain
+from restante.errors import plain
 from restante.pipeline import cleaning
 from restante.pipeline.envelopes import Stored
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import ARCHIVED
-from restante.pipeline.sources import Look, Part, Say, SourceError, Span, Spec, Terms, archived, marks
+from restante.pipeline.sources import Inode, Look, Part, Say, SourceError, Span, Spec, Terms, archived, marks, paths
 from restante.pipeline.sources.archived import Found, Origin
 from restante.pipeline.sources.snapshot import LITTLE, reading
 from restante.waku.envelope import U32
@@ -69,7 +69,7 @@ ORDER BY arrivals.arrival
 
 
 def recognised(spec: Spec, look: Look) -> ArchiveSource | None:
-    """Give the source, where it is an archive of ours. Raises Misuse, SourceError."""
+    """Give the source, where it is an archive of ours. Raises SourceError."""
     path = spec.path
     if look.files is not None:
         if FILE not in look.files:
@@ -82,18 +82,21 @@ def recognised(spec: Spec, look: Look) -> ArchiveSource | None:
     if application != APPLICATION_ID:
         return None
     if spec.server is not None:
-        raise Misuse(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive")
-    return ArchiveSource(spec.name, path)
+        raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive")
+    return ArchiveSource(spec.name, path, paths.inodes(paths.files(path)))
 
 
 class ArchiveSource:
     """An archive, by its name."""
 
     kind = "Waku archive"
+    feeds = (ARCHIVED,)
+    empty = False
+    whole = True
     origins = ()
 
-    def __init__(self, name: str, path: Path) -> None:
-        self.name, self.path = name, path
+    def __init__(self, name: str, path: Path, inodes: frozenset[Inode]) -> None:
+        self.name, self.path, self.inodes = name, path, inodes
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Archive]:

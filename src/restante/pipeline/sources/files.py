@@ -13,10 +13,22 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
 
-from restante.errors import Misuse
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import ARCHIVED
-from restante.pipeline.sources import Look, Part, Say, Span, Spec, Terms, archived, parquets, paths, rlps
+from restante.pipeline.sources import (
+    Inode,
+    Look,
+    Part,
+    Say,
+    SourceError,
+    Span,
+    Spec,
+    Terms,
+    archived,
+    parquets,
+    paths,
+    rlps,
+)
 from restante.pipeline.sources.archived import Origin
 from restante.pipeline.sources.paths import File
 
@@ -31,15 +43,15 @@ LISTS: Final = 0xC0
 
 
 def recognised(spec: Spec, look: Look) -> FilesSource | None:
-    """Give the source, where it is a file of envelopes, or a folder or a glob that has one. Raises Misuse."""
+    """Give the source, where it is a file of envelopes, or a folder or a glob that has one. Raises SourceError."""
     if look.sqlite:
         return None
     found = paths.files(spec.path, SUFFIXES)
     if not any(_is_envelopes(paths.head(file)) for file in found):
         return None
     if spec.server is not None:
-        raise Misuse(f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes")
-    return FilesSource(spec.name, spec.path)
+        raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes")
+    return FilesSource(spec.name, spec.path, paths.inodes(found))
 
 
 def _is_envelopes(head: bytes) -> bool:
@@ -50,10 +62,13 @@ class FilesSource:
     """Files of envelopes, by the name they have together."""
 
     kind = "envelope files"
+    feeds = (ARCHIVED,)
+    empty = False
+    whole = False
     origins = ()
 
-    def __init__(self, name: str, path: Path) -> None:
-        self.name, self.path = name, path
+    def __init__(self, name: str, path: Path, inodes: frozenset[Inode]) -> None:
+        self.name, self.path, self.inodes = name, path, inodes
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Files]:  # noqa: ARG002 - nothing is copied

@@ -18,7 +18,7 @@ from restante.pipeline import timing
 from restante.pipeline.cleaning import Fault, Limits, limits
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
-from restante.pipeline.sources import Look, Part, Say, Span, Spec, Terms, events, paths, traces
+from restante.pipeline.sources import Inode, Look, Part, Say, Span, Spec, Terms, events, paths, traces
 from restante.pipeline.sources.paths import File
 from restante.pipeline.sources.rows import batches
 
@@ -41,7 +41,9 @@ def recognised(spec: Spec, look: Look) -> LogsSource | None:
     if look.sqlite:
         return None
     found = paths.files(spec.path)
-    return LogsSource(spec) if any(_kind(file) for file in found) else None
+    if any(file.size and _kind(file) for file in found):
+        return LogsSource(spec, paths.inodes(found))
+    return LogsSource(spec, empty=True) if any(not file.size for file in found) else None
 
 
 def _kind(file: File) -> str:
@@ -53,11 +55,15 @@ def _kind(file: File) -> str:
 class LogsSource:
     """Logs and traces, by the name that they have together."""
 
-    kind = "timing"
+    kind = "timing logs"
+    whole = False
     origins = ()
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, inodes: frozenset[Inode] = frozenset(), *, empty: bool = False) -> None:
         self.name, self.path, self._server = spec.name, spec.path, spec.server
+        self.inodes, self.empty = inodes, empty
+        # A trace is empty when it was just rotated. A log is written once, and so never empty after it had something.
+        self.feeds = (SERVER_COMMANDS,) if empty else (SERVER_COMMANDS, CLIENT_EVENTS)
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Logs]:  # noqa: ARG002 - nothing is copied

@@ -16,7 +16,7 @@ from msgspec import structs
 from restante.errors import plain
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import TEXT
-from restante.pipeline.sources import HEAD, SourceError, is_glob
+from restante.pipeline.sources import HEAD, Inode, SourceError, is_glob
 
 SETTLED: Final = 10.0
 """Seconds after which a file's time of change tells of every later one: file systems count in up to two of them."""
@@ -34,6 +34,11 @@ class File(NamedTuple):
     device: int
     touched: int
     """When anything of the inode changed, in nanoseconds: its content, times, names or rights."""
+
+    @property
+    def inode(self) -> Inode:
+        """Which file it is, whatever its name."""
+        return self.device, self.number
 
     @property
     def shown(self) -> str:
@@ -105,6 +110,11 @@ def growing(file: File) -> Iterator[BufferedReader]:
             yield data
     except OSError as error:
         raise SourceError(f"cannot read {shown(file.path)}: {plain(error)}") from error
+
+
+def inodes(files: Iterable[File]) -> frozenset[Inode]:
+    """Tell which files have something in them."""
+    return frozenset(file.inode for file in files if file.size)
 
 
 def head(file: File) -> bytes:

@@ -50,12 +50,12 @@ class Shape(NamedTuple):
 
 OURS: Final = Shape(
     kind="mailbox server's database",
-    newest=2,
+    newest=3,
     version="PRAGMA user_version",
     prefix="usage_",
     since={},
     own=True,
-    others=frozenset({"id", "side", "address_id"}),
+    others=frozenset({"id", "side", "address_id", "visitors"}),
 )
 THEIRS: Final = Shape(
     kind="reference server's usage database",

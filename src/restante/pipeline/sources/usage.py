@@ -13,12 +13,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from restante.errors import Misuse
 from restante.pipeline import cleaning
 from restante.pipeline.cleaning import RULES
 from restante.pipeline.notes import Mark
 from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
-from restante.pipeline.sources import Look, Part, Say, SourceError, Span, Spec, Terms, schema
+from restante.pipeline.sources import Inode, Look, Part, Say, SourceError, Span, Spec, Terms, paths, schema
 from restante.pipeline.sources.job import Job
 from restante.pipeline.sources.marks import Ids, behind, broken
 from restante.pipeline.sources.schema import APPLICATION_ID, FILE, OURS, THEIRS, Shape, shown
@@ -31,7 +30,7 @@ TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
 
 
 def recognised(spec: Spec, look: Look) -> UsageSource | None:
-    """Give the source, where it is a mailbox server's. Raises Misuse, SourceError."""
+    """Give the source, where it is a mailbox server's. Raises SourceError."""
     path = spec.path
     if look.files is not None:
         if FILE not in look.files:
@@ -47,22 +46,26 @@ def recognised(spec: Spec, look: Look) -> UsageSource | None:
     elif {"nameplates", "mailboxes", "version"} <= entries.keys():
         shape = THEIRS
         if "messages" in entries:
-            raise Misuse(
+            raise SourceError(
                 f"source {spec.name}: {path} is the reference server's channel database, everybody's post: nothing of"
                 " it is for the lake. Name the file of its --usage-db"
             )
     else:
         return None
     if spec.server is not None:
-        raise Misuse(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a {shape.kind}")
-    return UsageSource(spec.name, path, shape)
+        raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a {shape.kind}")
+    return UsageSource(spec.name, path, shape, paths.inodes(paths.files(path)))
 
 
 class UsageSource:
     """A mailbox server's database, by its name."""
 
-    def __init__(self, name: str, path: Path, shape: Shape) -> None:
-        self.name, self.path, self._shape = name, path, shape
+    feeds = TABLES
+    empty = False
+    whole = True
+
+    def __init__(self, name: str, path: Path, shape: Shape, inodes: frozenset[Inode]) -> None:
+        self.name, self.path, self._shape, self.inodes = name, path, shape, inodes
 
     @property
     def kind(self) -> str:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from restante.errors import StoreError
 from restante.store.worker import Worker
+from restante.waku.archive.schema import unreadable
 
 Result = TypeVar("Result")
 
@@ -80,7 +81,7 @@ class Turn:
             try:
                 return work(reader)
             except sqlite3.Error as error:
-                raise StoreError(f"cannot read the archive: {error}") from error
+                raise unreadable(error) from error
             finally:
                 with self._lock:
                     self._reader = None

@@ -29,6 +29,18 @@ FROM totals
 # The index of topics is all that is read: it has the ids, and is a small part of the file.
 _OLDER: Final = "SELECT count(*) FROM envelopes INDEXED BY envelopes_topic WHERE id <= ?"
 
+_ENDS: Final = (
+    *(
+        f"SELECT * FROM {table} ORDER BY rowid {order} LIMIT 1"  # noqa: S608 - of this table of ours
+        for table in ("envelopes", "topics", "arrivals")
+        for order in ("ASC", "DESC")
+    ),
+    *(
+        f"SELECT topic, id FROM envelopes INDEXED BY envelopes_topic ORDER BY topic {order} LIMIT 1"  # noqa: S608 - the same
+        for order in ("ASC", "DESC")
+    ),
+)
+
 _AFTER: Final = """
 SELECT arrival, arrived, envelopes.raw FROM arrivals CROSS JOIN envelopes USING (id, arrival)
 WHERE arrival > ? ORDER BY arrival LIMIT ?
@@ -38,6 +50,13 @@ WHERE arrival > ? ORDER BY arrival LIMIT ?
 def counts(database: sqlite3.Connection) -> Counts:
     """Count."""
     return Counts(*database.execute(_COUNTS).fetchone())
+
+
+def ends(database: sqlite3.Connection) -> None:
+    """Read the first and the last row of each table: damage there is found at once, however much there is."""
+    counts(database)
+    for statement in _ENDS:
+        database.execute(statement).fetchall()
 
 
 def older(database: sqlite3.Connection, before: int) -> int:

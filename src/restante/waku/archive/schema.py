@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Final
 
-from restante.store.database import Schema
+from restante.errors import StoreError
+from restante.store.database import Schema, primary
 
 FILE: Final = "archive.sqlite"
 
@@ -12,3 +14,10 @@ APPLICATION_ID: Final = 0x52737441
 """Marks the file as ours ("RstA"; sqlite.org/pragma.html#pragma_application_id)."""
 
 SCHEMA: Final = Schema("restante.waku.archive", FILE, APPLICATION_ID, "Waku mailserver")
+
+
+def unreadable(error: sqlite3.Error) -> StoreError:
+    """Say that the archive cannot be read, and what to do where it is damaged."""
+    if primary(error) == sqlite3.SQLITE_CORRUPT:
+        return StoreError(f"the archive is damaged ({error}): restore a backup; restante waku check tells more")
+    return StoreError(f"cannot read the archive: {error}")

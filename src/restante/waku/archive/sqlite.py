@@ -22,7 +22,7 @@ from restante.store.worker import Worker
 from restante.waku.archive import Archived, Counts, TopicCount, history, pruning, reading, rows
 from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
 from restante.waku.archive.readers import Readers
-from restante.waku.archive.schema import FILE, SCHEMA
+from restante.waku.archive.schema import FILE, SCHEMA, unreadable
 from restante.waku.envelope import Envelope
 
 Result = TypeVar("Result")
@@ -67,6 +67,7 @@ class SqliteArchive:
             try:
                 database.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
                 database.execute(f"PRAGMA cache_size = {-CACHE // 1024}")
+                _look(database)
                 return cls(database, Readers.open(path), held)
             except BaseException:
                 database.close()
@@ -170,3 +171,11 @@ class SqliteArchive:
         self._checkpoint("TRUNCATE")
         self.database.close()
         os.close(self._held)
+
+
+def _look(database: sqlite3.Connection) -> None:
+    """Look whether an archive can be read at all. Raises StoreError."""
+    try:
+        reading.ends(database)
+    except sqlite3.Error as error:
+        raise unreadable(error) from error

@@ -1,0 +1,174 @@
+"""The guide for those who come from status-go: its commands are executed on what status-go leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from restante.waku import bloom
+from restante.waku.config import WakuServe
+from restante.waku.envelope import Envelope
+from restante.waku.keys import node_id
+from restante.waku.limits import Limits
+from support.documents import Document
+from support.processes import child, run
+from support.waku import leveldbs
+from support.waku.archives import ROWS, raws_of
+from support.waku.envelopes import envelope
+from support.waku.processes import node_process
+
+GUIDE = Document("docs/waku-from-status-go.md")
+
+EARLY, LATE = ROWS[:30], ROWS[30:]
+
+NODE_KEY: Final = "b71c71a67e1177ad4e901695e1b4b9ee17ae16c6668d313eac2f96dbcda3f291"
+NODE_ID: Final = "a448f24c6d18e575453db13171562b71999873db5b286df957af199ec94617f7"
+"""Of EIP-778, "Test Vectors": computed by others."""
+
+
+def shell(block: str, folder: Path, **variables: str) -> str:
+    """Execute a block; gives what it prints."""
+    with_restante = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
+    done = run("sh", "-e", "-c", block, cwd=folder, variables=with_restante)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def report(printed: str) -> list[int]:
+    """Give what an import reports: read, new, there already, refused."""
+    return [int(line.split()[-1].replace(",", "")) for line in printed.splitlines()[-4:]]
+
+
+async def test_the_node_keeps_its_name_and_its_key_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"NetworkId": 1, "NodeKey": NODE_KEY}))
+    await asyncio.to_thread(shell, GUIDE.blocks["key"], tmp_path)
+    assert (tmp_path / "waku" / "node.key").stat().st_mode & 0o777 == 0o600
+    async with node_process(tmp_path / "waku") as node:
+        assert node_id(node.enode.public).hex() == NODE_ID
+
+
+@pytest.mark.leveldb
+def test_a_last_pass_takes_what_came_since_the_first_and_nothing_else(tmp_path: Path) -> None:
+    import plyvel
+
+    archive = tmp_path / "status-go" / "waku"
+    archive.parent.mkdir()
+    leveldbs.of(archive, EARLY)
+    with closing(plyvel.DB(str(archive))) as status_go:  # it runs
+        assert report(shell(GUIDE.blocks["first pass"], tmp_path)) == [len(EARLY), len(EARLY), 0, 0]
+        for each in LATE:
+            status_go.put(leveldbs.key(each), each.raw)
+    before = {file.name: file.read_bytes() for file in archive.iterdir()}
+    last_pass = GUIDE.blocks["last pass"]
+    assert report(shell(last_pass, tmp_path)) == [len(ROWS), len(LATE), len(EARLY), 0]
+    assert sorted(raws_of(tmp_path / "waku")) == sorted(each.raw for each in ROWS)
+    assert {file.name: file.read_bytes() for file in archive.iterdir()} == before
+    assert report(shell(last_pass, tmp_path)) == [len(ROWS), 0, len(ROWS), 0]
+
+
+# ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────
+
+POSTGRES: Final = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
+"""Where Debian has the server's programs: `apt install postgresql`."""
+
+TABLE: Final = """
+CREATE TABLE envelopes (id BYTEA NOT NULL UNIQUE, data BYTEA NOT NULL, topic BYTEA NOT NULL, bloom BIT(512) NOT NULL);
+CREATE INDEX id_bloom_idx ON envelopes (id DESC, bloom);
+CREATE INDEX id_topic_idx ON envelopes (id DESC, topic);
+CREATE INDEX topic_idx ON envelopes (topic);
+"""
+"""As status-go makes it (mailserver/migrations, @1b53d04cc)."""
+
+
+def rows(envelopes: list[Envelope]) -> str:
+    """Write statements that store these as status-go does (mailserver/mailserver_db_postgres.go, SaveEnvelope)."""
+    written = []
+    for each in envelopes:
+        bits = "".join(f"{byte:08b}" for byte in bloom.write(bloom.kept(each.topic)))
+        key, topic = leveldbs.key(each).hex(), each.topic.hex()
+        written.append(f"INSERT INTO envelopes VALUES ('\\x{key}', '\\x{each.raw.hex()}', '\\x{topic}', B'{bits}');")
+    return "\n".join(written)
+
+
+@asynccontextmanager
+async def postgresql() -> AsyncIterator[str]:
+    """Run a PostgreSQL that only a socket leads to; gives its URI."""
+    assert POSTGRES is not None
+    with tempfile.TemporaryDirectory(prefix="pg.") as name:  # the path of a socket is short
+        folder = Path(name)
+        become: tuple[str, ...] = ()
+        if os.geteuid() == 0:  # which PostgreSQL refuses to be
+            shutil.chown(folder, "nobody", "nogroup")
+            become = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+        initdb = (*become, str(POSTGRES / "initdb"), "-D", f"{name}/db", "-U", "status", "--auth=trust", "-N")
+        made = await asyncio.to_thread(run, *initdb, cwd=folder)
+        assert made.returncode == 0, made.stderr
+        options = ("-D", f"{name}/db", "-k", name, "-c", "listen_addresses=", "-F")
+        async with child(*become, str(POSTGRES / "postgres"), *options) as server:
+            await server.says("ready to accept connections")
+            yield f"postgresql://status@/postgres?host={name}"
+            server.send(signal.SIGINT)
+            await server.ended()
+
+
+@pytest.mark.skipif(POSTGRES is None or shutil.which("psql") is None, reason="there is no PostgreSQL")
+async def test_an_archive_in_postgresql_in_two_passes(tmp_path: Path) -> None:
+    block = GUIDE.blocks["postgresql"]
+    large = envelope(3, 999, size=(1 << 20) - 100)
+
+    async def store(uri: str, statements: str) -> None:
+        stored = await asyncio.to_thread(run, "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", uri, stdin=statements)
+        assert stored.returncode == 0, stored.stderr
+
+    async with postgresql() as uri:
+        await store(uri, TABLE + rows([*EARLY, large]))
+        first = await asyncio.to_thread(shell, block, tmp_path, URI=uri)
+        await store(uri, rows(LATE))
+        last = await asyncio.to_thread(shell, block, tmp_path, URI=uri)
+    assert report(first) == [31, 31, 0, 0]
+    assert report(last) == [51, 20, 31, 0]
+    assert re.search(r"count.*\n-+\n +51\n", last)
+    found = await asyncio.to_thread(raws_of, tmp_path / "waku")
+    assert sorted(found) == sorted(each.raw for each in [*ROWS, large])
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────────
+
+WAKU_CONFIG: Final = {
+    *("Enabled", "LightClient", "FullNode", "EnableMailServer", "DataDir", "MinimumPoW", "MailServerPassword"),
+    *(
+        "MailServerRateLimit",
+        "MailServerDataRetention",
+        "TTL",
+        "MaxMessageSize",
+        "DatabaseConfig",
+        "EnableRateLimiter",
+    ),
+    *("PacketRateLimitIP", "PacketRateLimitPeerID", "BytesRateLimitIP", "BytesRateLimitPeerID", "RateLimitTolerance"),
+    *("BloomFilterMode", "SoftBlacklistedPeerIDs", "EnableConfirmations"),
+}
+"""Its fields (params/config.go, @1ba4b86c7)."""
+
+
+def test_every_field_of_waku_config_has_a_row_and_every_flag_and_limit_exists() -> None:
+    table = [line for line in GUIDE.text.splitlines() if line.startswith("| `")]
+    theirs = " ".join(line.split("|")[1] for line in table if "WakuConfig." in line)
+    assert set(re.findall(r"\w+", theirs)) == {"WakuConfig"} | WAKU_CONFIG
+    ours = " ".join(line.split("|")[2] for line in table)
+    flags = {each.replace("-", "_") for each in re.findall(r"--([a-z-]+)", ours)}
+    assert flags - {"limit"} < set(WakuServe.__struct_fields__)
+    limits = set(re.findall(r"--limit (\w+)=", ours))
+    assert len(limits) > 4
+    assert limits < set(Limits.__struct_fields__)
