@@ -177,7 +177,7 @@ def test_the_waku_node_of_the_readme(clone: Path) -> None:
             [line] = here.run(request.replace("enode://…", enode)).splitlines()
             assert (json.loads(line)["hash"], json.loads(line)["text"]) == (digest, "held until called for")
         assert node.wait(PATIENCE) == 0
-        assert here.run(check).startswith("1 envelopes")
+        assert here.run(check).startswith("1 envelope, ")
 
 
 def test_the_pipeline_of_the_readme_is_that_of_its_guide() -> None:

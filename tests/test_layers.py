@@ -20,7 +20,7 @@ LAYERS: list[set[str]] = [
     {"restante.waku.acceptance", "restante.waku.mining"},
     {"restante.waku.limits", "restante.waku.times"},
     {"restante.mailbox.addresses"},
-    {"restante.config", "restante.ops", "restante.ops.logs"},
+    {"restante.config", "restante.plural", "restante.ops", "restante.ops.logs"},
     {"restante.ops.process", "restante.ops.progress", "restante.ops.ports"},
     {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},

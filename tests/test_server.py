@@ -490,6 +490,32 @@ async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
     await second.hang_up()
 
 
+async def test_the_log_tells_once_how_many_visitors_said_nothing(house: House) -> None:
+    sender, visitor = await house.enter(), await house.enter()
+    for socket, side in ((sender, "a"), (visitor, "b")):
+        socket.say(type="bind", appid="x", side=side)
+        socket.say(type="open", mailbox="m")
+        if socket is sender:
+            socket.say(type="add", phase="p", body="00")
+        assert [(await socket.hear())["type"] for _ in range(3)] == [
+            "ack",
+            "ack",
+            "ack" if side == "a" else "message",
+        ]
+    for socket in (sender, visitor):
+        socket.say(type="close", mood="lonely")
+        while (await socket.hear())["type"] != "closed":
+            pass
+    with structlog.testing.capture_logs() as logged:
+        house.server.office.refusals()
+        house.server.office.refusals()
+    [line] = logged
+    assert line["event"] == "sides were sent a message and added none"
+    assert (line["mailboxes"], line["visitors"]) == (1, 1)
+    for socket in (sender, visitor):
+        await socket.leave()
+
+
 async def test_connections_that_ask_for_nothing_are_few_for_an_address(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -528,32 +554,6 @@ async def until_asking(server: Server, number: int) -> None:
     async with bounded(f"{number} connections that ask for nothing"):
         while sum(account.asking for account in server.door.addresses.accounts.values()) != number:  # noqa: ASYNC110
             await asyncio.sleep(0)
-
-
-async def test_the_log_tells_once_how_many_visitors_said_nothing(house: House) -> None:
-    sender, visitor = await house.enter(), await house.enter()
-    for socket, side in ((sender, "a"), (visitor, "b")):
-        socket.say(type="bind", appid="x", side=side)
-        socket.say(type="open", mailbox="m")
-        if socket is sender:
-            socket.say(type="add", phase="p", body="00")
-        assert [(await socket.hear())["type"] for _ in range(3)] == [
-            "ack",
-            "ack",
-            "ack" if side == "a" else "message",
-        ]
-    for socket in (sender, visitor):
-        socket.say(type="close", mood="lonely")
-        while (await socket.hear())["type"] != "closed":
-            pass
-    with structlog.testing.capture_logs() as logged:
-        house.server.office.refusals()
-        house.server.office.refusals()
-    [line] = logged
-    assert line["event"] == "sides were sent a message and added none"
-    assert (line["mailboxes"], line["visitors"]) == (1, 1)
-    for socket in (sender, visitor):
-        await socket.leave()
 
 
 # ── descriptors ──────────────────────────────────────────────────────────────────────────────────

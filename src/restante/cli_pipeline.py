@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from restante.errors import Misuse
+from restante.plural import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,9 +116,12 @@ def build(
         if not plan:
             _drop(run, kept)
     for each in found:
-        days = f"{len(each.days):,} day{'s' * (len(each.days) != 1)}"
+        days = counted(len(each.days), "day")
         span = f" ({each.days[0]} to {each.days[-1]})" if each.days else ""
-        print(f"{each.table}: " + (f"{days} to build{span}" if plan else f"{days} built{span}, {each.rows:,} rows"))
+        print(
+            f"{each.table}: "
+            + (f"{days} to build{span}" if plan else f"{days} built{span}, {counted(each.rows, 'row')}")
+        )
 
 
 @app.command()
@@ -153,7 +157,7 @@ def vacuum(
         for table in TABLES.values():
             found = act(opened.table(table), grace=grace * 3600, now=time.time())
             files, size = files + len(found), size + sum(each.size for each in found)
-    print(f"{files:,} file{'s' * (files != 1)} {'to remove' if plan else 'removed'}, {size:,} bytes")
+    print(f"{counted(files, 'file')} {'to remove' if plan else 'removed'}, {counted(size, 'byte')}")
 
 
 @contextmanager
@@ -235,7 +239,7 @@ def _drop(run: Run, kept: Mapping[str, int]) -> None:
         first = (datetime.fromtimestamp(run.now(), UTC).date() - timedelta(days)).isoformat()
         dropped = run.lake.table(TABLES[name]).keep(first, Note(run=run.name, table=name, finished=run.now()))
         if dropped:
-            run.steps.say(f"{name}: {dropped:,} rows of before {first} dropped")
+            run.steps.say(f"{name}: {counted(dropped, 'row')} of before {first} dropped")
 
 
 def _days(first: str | None, last: str | None) -> Days | None:
@@ -266,7 +270,7 @@ def _shown(found: Sequence[Taken], *, plan: bool) -> Iterator[str]:
             yield f"{taken.source}: {taken.table}: nothing new"
         elif plan or taken.ledger is None:
             anew = f"; all of it anew, since {taken.span.why}" if taken.span.why else ""
-            yield f"{taken.source}: {taken.table}: {taken.span.counted:,} rows to read{anew}"
+            yield f"{taken.source}: {taken.table}: {counted(taken.span.counted, 'row')} to read{anew}"
         else:
             ledger = taken.ledger
             parts = [
@@ -275,8 +279,8 @@ def _shown(found: Sequence[Taken], *, plan: bool) -> Iterator[str]:
                     (ledger.clean, "clean"),
                     (ledger.duplicate, "duplicate"),
                     (ledger.quarantined, "in quarantine"),
-                    (ledger.missed, "gone before they were read"),
+                    (ledger.missed, "gone unread"),
                 )
                 if count or words == "clean"
             ]
-            yield f"{taken.source}: {taken.table}: {ledger.read:,} rows read: {', '.join(parts)}"
+            yield f"{taken.source}: {taken.table}: {counted(ledger.read, 'row')} read: {', '.join(parts)}"

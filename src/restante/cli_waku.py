@@ -15,6 +15,7 @@ import typer
 from msgspec import Meta
 
 from restante.errors import Misuse
+from restante.plural import counted
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -231,7 +232,7 @@ def request_command(
     for number, words in () if live else report.failures.items():  # who listens was told when it failed
         tell(number, words)
     if output is not None:
-        print(f"fetched {report.counts['handed over']:,} envelopes")
+        print(f"fetched {counted(report.counts['handed over'], 'envelope')}")
     _miss(report.missing)
 
 
@@ -313,7 +314,7 @@ def export_command(
 
     with cleaning_up():
         count = export(data, file)
-    print(f"exported {count:,} envelopes")
+    print(f"exported {counted(count, 'envelope')}")
 
 
 @app.command("import")
@@ -351,7 +352,8 @@ def check(data: Data = DATA) -> None:
         print(sentence, file=sys.stderr)
     if wrong:
         raise typer.Exit(1)
-    print(f"{counts.envelopes:,} envelopes, {counts.bytes:,} bytes, {counts.topics:,} topics: all is well")
+    found = ((counts.envelopes, "envelope"), (counts.bytes, "byte"), (counts.topics, "topic"))
+    print(f"{', '.join(counted(*each) for each in found)}: all is well")
 
 
 MOST_SAID = 100

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from restante.pipeline import cleaning, envelopes, timing
@@ -20,12 +21,13 @@ from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Ledger, Mark
 from restante.pipeline.tables import TABLES
 from support.bounds import PATIENCE
-from support.documents import Document
+from support.documents import ROOT, Document
 from support.effort import is_thorough
 from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, command
 from support.pipeline.servers import alter, client, current, mailbox, nameplate, ours, read
 from support.pipeline.sessions import INTERPRETED, environment
+from support.processes import run
 from support.waku.archives import archive_of
 
 GUIDE = Document("docs/pipeline.md")
@@ -42,9 +44,14 @@ def lake(tmp_path: Path) -> LakeWorld:
     return world
 
 
+def reading() -> dict[str, str]:
+    """Give the guide's programs that read a lake."""
+    return {name: GUIDE.blocks[name] for name in ("query", "delta", "polars", "files")}
+
+
 def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     ingest, build, sql = GUIDE.commands("first lake", "ingest", "build", "sql")
-    [query], [vacuum] = map(GUIDE.lines, ("query", "vacuum"))
+    [vacuum] = GUIDE.lines("vacuum")
 
     def sh(line: str) -> subprocess.CompletedProcess[str]:
         words = line.replace("./run", f"{sys.executable} -m restante")
@@ -61,22 +68,33 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     with ours(tmp_path / "restante-data", nameplate(1), mailbox(2), client(3), current(None)):
         taken = sh(ingest)
     assert taken.stdout.splitlines() == [
-        "relay: nameplates: 1 rows read: 1 clean",
-        "relay: mailboxes: 1 rows read: 1 clean",
-        "relay: client_versions: 1 rows read: 1 clean",
+        "relay: nameplates: 1 row read: 1 clean",
+        "relay: mailboxes: 1 row read: 1 clean",
+        "relay: client_versions: 1 row read: 1 clean",
     ]
-    assert "ingest: relay: nameplates: 1 rows, " in taken.stderr
+    assert "ingest: relay: nameplates: 1 row, " in taken.stderr
     assert "WARN" not in taken.stderr
     planned = command("build", "--lake", tmp_path / "restante-lake", "--plan").stdout.splitlines()
     assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in planned
     built = sh(build).stdout.splitlines()
     assert "outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows" in built
     sh(sql)
-    with duckdb.connect() as database:
-        database.execute((tmp_path / "lake.sql").read_text())
-        found = database.execute(query).fetchall()
-    assert sorted(row[1:] for row in found) == [("claimed", 0, 1), ("nameplate", 1, 1)]
+    shown = {name: run(sys.executable, "-c", block, cwd=tmp_path) for name, block in reading().items()}
+    assert {name: each.stderr for name, each in shown.items()} == dict.fromkeys(shown, "")
+    rows = re.findall(r"(\w+) +│ +(\d+) │ +(\d+) │", shown["query"].stdout)
+    assert sorted(rows) == [("claimed", "0", "1"), ("nameplate", "1", "1")]
+    for each in shown.values():
+        assert all(word in each.stdout for word in ("claimed", "nameplate"))
     assert sh(vacuum).stdout == "0 files removed, 0 bytes\n"
+
+
+def test_what_the_guide_reads_a_lake_with_is_installed_with_the_pipeline() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installed = {re.split(r"[^\w-]", each)[0] for each in project["optional-dependencies"]["pipeline"]}
+    for name, block in reading().items():
+        used = set(re.findall(r"^import (\w+)", block, re.MULTILINE))
+        if not used <= installed:
+            assert f"pip install {' '.join(sorted(used))}" in GUIDE.text, name
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -94,7 +112,7 @@ def test_the_guide_tells_every_reason_of_the_quarantine(reason: str) -> None:
 def test_a_plan_tells_what_would_be_read_before_there_is_a_lake(tmp_path: Path) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)):
         said = command("ingest", "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}", "--plan")
-    assert "relay: nameplates: 1 rows to read" in said.stdout.splitlines()
+    assert "relay: nameplates: 1 row to read" in said.stdout.splitlines()
     assert not (tmp_path / "lake").exists()
 
 
@@ -104,7 +122,7 @@ def test_of_a_damaged_source_there_is_a_sentence_and_the_others_go_on(tmp_path: 
     with ours(tmp_path / "a", nameplate(1), current(None)):
         given = ("--source", f"torn={tmp_path / 'torn'}", "--source", f"relay={tmp_path / 'a'}")
         said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
-    assert said.stdout.splitlines()[0] == "relay: nameplates: 1 rows to read"
+    assert said.stdout.splitlines()[0] == "relay: nameplates: 1 row to read"
     assert "torn" not in said.stdout
     assert said.stderr.startswith(f"restante: source torn: {tmp_path / 'torn'} is damaged")
     assert said.stderr.count("\n") == 1
@@ -146,7 +164,7 @@ def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
         named = {"trace": "trace", "theirs": "usage.sqlite", "relay": "a"}
         given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
         said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan")
-    assert "relay: nameplates: 1 rows to read" in said.stdout.splitlines()
+    assert "relay: nameplates: 1 row to read" in said.stdout.splitlines()
     assert said.stderr.splitlines() == [
         f"ingest: source {name}: {tmp_path / named[name]} is empty: nothing was written to it yet"
         for name in ("trace", "theirs")
@@ -361,7 +379,7 @@ def test_a_run_that_the_disk_ends_says_which_tables_it_has_committed(
 def test_keep_drops_what_is_older(lake: LakeWorld, tmp_path: Path) -> None:
     given = ("--source", f"relay={tmp_path / 'a'}", "--keep", "nameplates=30")
     said = command("ingest", "--lake", lake.path, *given)
-    assert "nameplates: 1 rows of before" in said.stderr
+    assert "nameplates: 1 row of before" in said.stderr
     assert lake.rows("nameplates") == []
     with Lake.open(lake.path, write=False) as opened:
         assert opened.tables() == ["nameplates"]

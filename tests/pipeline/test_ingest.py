@@ -157,7 +157,7 @@ def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_
             taken = world.ingest(*specs)
         first, second = [each.failure for each in taken if each.failure]
         assert first == "source torn: table usage_nameplates has no column result"
-        assert "has 2 rows and 1 were read; nothing of it was taken" in second
+        assert "has 2 rows, and reading it gave 1; nothing of it was taken" in second
         assert [row["source"] for row in world.rows("nameplates")] == ["whole"]
         assert len(list(world.path.rglob("*.parquet"))) == 1
         world.ingest(specs[1])

@@ -138,6 +138,7 @@ def test_ingest_killed_between_two_tables_is_finished_by_the_next_run(
         assert list(world.path.glob("mailboxes/run-*")), "Spark had written what was not committed"
         world.ingest(spec)
     assert (len(world.rows("nameplates")), len(world.rows("mailboxes"))) == (1, 1)
+    assert not list(world.path.glob("*/run-*")), "what the first run left is gone"
 
 
 def test_ingest_killed_while_spark_writes_leaves_nothing_that_counts(

@@ -200,3 +200,18 @@ def test_a_table_that_was_never_committed_to_is_cleaned_too(tmp_path: Path) -> N
         table.stage(held([letter(1)]))
         assert sum(each.size for each in vacuum(table, grace=1e9, now=0)) > 0
         assert files(tmp_path) == set()
+
+
+def test_what_a_killed_run_left_goes_when_the_next_one_writes_to_that_table(tmp_path: Path) -> None:
+    other = LETTERS._replace(name="other")
+    for table in (LETTERS, other):
+        with opened(tmp_path, table) as there:
+            left = there.stage(held([letter(1)])).folder
+            shutil.copytree(left, left.with_name(f"{left.name}.gone"))  # it was being removed, and tasks still wrote
+    with opened(tmp_path) as there:
+        first, second = [there.stage(held([letter(number)])) for number in (2, 3)]
+        assert set((tmp_path / "letters").glob("run-*")) == {first.folder, second.folder}
+        there.commit([first, second], note=note())
+    assert files(tmp_path) == {file.path for file in seen(tmp_path).files()}
+    assert stored(tmp_path) == [letter(2), letter(3)]
+    assert len(list((tmp_path / "other").glob("run-*"))) == 2, "nobody wrote there"

@@ -110,7 +110,7 @@ def test_spark_s_own_writer_would_make_the_same_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def staged(given: DataFrame) -> tuple[list[partfiles.File], pa.Schema]:
-        made = staging.stage(given, tmp_path, LETTERS)
+        made = staging.stage(given, tmp_path, LETTERS, "r")
         files = [file._replace(path=file.path.parent.relative_to(made.folder), size=0) for file in made.files]
         schemas = {pq.read_schema(file.path).remove_metadata() for file in made.files}
         [schema] = [pa.schema([field.remove_metadata() for field in each]) for each in schemas]

@@ -26,7 +26,9 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/operations-waku.md": dict.fromkeys(
         ("serve", "post", "vacuum", "check", "backup", "export", "import"), "test_docs.py"
     ),
-    "docs/pipeline.md": dict.fromkeys(("first lake", "query", "vacuum"), "pipeline/test_commands.py"),
+    "docs/pipeline.md": dict.fromkeys(
+        ("first lake", "query", "delta", "polars", "files", "vacuum"), "pipeline/test_commands.py"
+    ),
     "docs/waku-from-status-go.md": dict.fromkeys(
         ("key", "first pass", "last pass", "postgresql"), "waku/test_from_status_go.py"
     ),

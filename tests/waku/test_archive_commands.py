@@ -72,7 +72,7 @@ def test_an_import_says_what_a_server_would_remove_of_it_and_how_to_keep_that(tm
     for _ in range(2):
         imported = waku("import", tmp_path / "all.rlp", "--data", tmp_path / "new")
         assert imported.returncode == 0
-        assert "2 of them were sent more than 30 days ago: " in imported.stderr
+        assert "2 envelopes sent more than 30 days ago: " in imported.stderr
         assert "--retention 0" in imported.stderr
     (tmp_path / "new.rlp").write_bytes(letters[0].raw)
     assert "days ago" not in waku("import", tmp_path / "new.rlp", "--data", tmp_path / "new").stderr

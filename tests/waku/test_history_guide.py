@@ -45,7 +45,7 @@ async def test_the_commands_of_the_guide(tmp_path: Path) -> None:
         (tmp_path / "enode.txt").write_text(f"{enode}\n")
         commands = GUIDE.commands("requests", " -o ", "plain", r"status\.json$", "--live", "probe")
         to_file, plain, with_state, live, probe = [await shell(each, tmp_path) for each in commands]
-    assert to_file == "fetched 1 envelopes\n"
+    assert to_file == "fetched 1 envelope\n"
     assert msgspec.json.decode((tmp_path / "history.jsonl").read_bytes())["text"] == "held until called for"
     assert len(plain.splitlines()) == len(with_state.splitlines()) == 1
     assert (tmp_path / "status.json").exists()

@@ -254,7 +254,7 @@ async def test_live_goes_on_until_it_is_told_to_stop_and_then_from_there(tmp_pat
             await asyncio.to_thread(wait_for_bytes, tmp_path, "rest.jsonl*")
             following.send_signal(signal.SIGTERM)
             again = await following.communicate()
-    assert (following.returncode, *again) == (0, b"fetched 1 envelopes\n", b"")
+    assert (following.returncode, *again) == (0, b"fetched 1 envelope\n", b"")
     assert [msgspec.json.decode(each)["hash"] for each in [*said, file.read_bytes()]] == posted
 
 

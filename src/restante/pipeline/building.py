@@ -24,6 +24,7 @@ from restante.pipeline.staging import Staged
 from restante.pipeline.steps import Step
 from restante.pipeline.tables import BUILDS, TABLES
 from restante.pipeline.tables.build import Build
+from restante.plural import counted
 
 ROWS: Final = 5_000_000
 """Rows of the inputs that one job reads, about: what Spark's Java of a small machine sorts without a great deal of
@@ -103,7 +104,7 @@ def _made(
         try:
             with run.step(each.table.name) as step:
                 rows = _build(run, each, days, step, room, up_to_date=only is None)
-                step.done(f"{_counted(days)}, {rows:,} rows")
+                step.done(f"{counted(len(days), 'day')}, {counted(rows, 'row')}")
         finally:
             disconnect(spark)
     return Built(each.table.name, days, rows)
@@ -202,7 +203,7 @@ def _build(run: Run, each: Build, days: Sequence[date], step: Step, room: _Room,
         )
         past += len(part.days)
         if past < len(days):
-            step.so_far(f"{past:,} of {_counted(days)}, {rows:,} rows")
+            step.so_far(f"{past:,} of {counted(len(days), 'day')}, {counted(rows, 'row')}")
     return rows
 
 
@@ -242,7 +243,3 @@ def _parts(each: Build, inputs: Mapping[str, LakeTable], days: Sequence[date]) -
         rows += more
     if part:
         yield _Part(part, rows)
-
-
-def _counted(days: Sequence[date]) -> str:
-    return f"{len(days):,} day{'s' * (len(days) != 1)}"

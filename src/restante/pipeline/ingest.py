@@ -22,6 +22,7 @@ from restante.pipeline.schemas import CLEAN, QUARANTINE, Table
 from restante.pipeline.sources import DUPLICATE, Opened, Source, SourceError, Span, Terms, another_kind
 from restante.pipeline.spark import SparkError
 from restante.pipeline.steps import Step, Steps
+from restante.plural import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -138,7 +139,7 @@ def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool)
             ledger = _read(run, source, opened, span, target)
         except SparkError as error:
             raise _blamed(error) from error
-        step.done(f"{ledger.read:,} rows")
+        step.done(counted(ledger.read, "row"))
     return Taken(source.name, table.name, span, ledger)
 
 
@@ -205,12 +206,12 @@ def _read(run: Run, source: Source, opened: Opened, span: Span, target: LakeTabl
 def _check(ledger: Ledger, source: Source, span: Span) -> None:
     if ledger.read != ledger.counted:
         raise SourceError(
-            f"source {source.name}: {span.table} has {ledger.counted:,} rows and {ledger.read:,} were read;"
-            " nothing of it was taken. Its file is damaged, or it was changed by hand: check it"
+            f"source {source.name}: {span.table} has {counted(ledger.counted, 'row')}, and reading it gave"
+            f" {ledger.read:,}; nothing of it was taken. Its file is damaged, or it was changed by hand: check it"
         )
     if ledger.read != ledger.clean + ledger.duplicate + ledger.quarantined:
         raise StoreError(
-            f"of {ledger.read:,} rows of {span.table} {ledger.clean:,} were written, and"
+            f"of {counted(ledger.read, 'row')} of {span.table} {ledger.clean:,} were written, and"
             f" {ledger.duplicate + ledger.quarantined:,} were not to be: none was committed. Run this again"
         )
 

@@ -14,6 +14,7 @@ import fcntl
 import os
 import re
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -52,7 +53,7 @@ class Lake:
     def __init__(self, path: Path, first_day: date, *, write: bool) -> None:
         self.path: Final = path
         self.first_day: Final = first_day
-        self._write: Final = write
+        self._run: Final = uuid.uuid4().hex if write else None
         self._committed: Final[list[tuple[str, str | None]]] = []
         """Table and source of each commit since it was opened."""
 
@@ -88,7 +89,7 @@ class Lake:
 
     def table(self, table: Table) -> LakeTable:
         """Give a table as it is now, be there a commit or none. Raises as LakeTable does."""
-        return LakeTable(self.path / table.name, table, write=self._write, committed=self._committed)
+        return LakeTable(self.path / table.name, table, run=self._run, committed=self._committed)
 
     def tables(self) -> list[str]:
         """Name the tables that are there."""

@@ -56,14 +56,18 @@ READER: Final = 1
 class LakeTable:
     """A table as it was when it was asked for, or since its own last commit."""
 
-    def __init__(self, folder: Path, table: Table, *, write: bool, committed: list[tuple[str, str | None]]) -> None:
+    def __init__(
+        self, folder: Path, table: Table, *, run: str | None, committed: list[tuple[str, str | None]]
+    ) -> None:
         """Read its log. Commits made here are added to `committed`: table and source.
 
+        `run` names the run that has the lake open for writing, in what it stages; None: it is open for reading.
         Raises StoreError where the log is damaged, Misuse where it is another table's.
         """
         self.folder: Final = folder
         self.table: Final = table
-        self.writing: Final = write
+        self.writing: Final = run is not None
+        self._run: Final = run
         self._committed: Final = committed
         self._delta = _open(folder, table)
 
@@ -106,8 +110,8 @@ class LakeTable:
         The frame's columns are found by their names; the types must be the table's, or fit into them. Raises as
         staging.stage does.
         """
-        assert self.writing, "the lake is open for reading"
-        return staging.stage(frame, self.folder, self.table)
+        assert self._run is not None, "the lake is open for reading"
+        return staging.stage(frame, self.folder, self.table, self._run)
 
     def commit(
         self,

@@ -1,7 +1,8 @@
 """What Spark's jobs have written and nobody sees yet.
 
-A job writes into a folder of its own in the table's, `run-…`. What a commit takes is moved beside the files that are
-there, into a folder per partition as all readers know them, and is on disk before the commit names it.
+A job writes into a folder of its own in the table's, run-RUN-JOB. What a commit takes is moved beside the files that
+are there, into a folder per partition as all readers know them, and is on disk before the commit names it. One run at
+a time has the lake's lock, so the folders of other runs are of runs that were killed: a job removes them first.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 RUN: Final = "run-"
 """What the folder's name begins with."""
 
+GONE: Final = ".gone"
+"""What it ends with while it is being removed."""
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 """How Python begins to tell of an exception; its words may go on over lines."""
@@ -59,14 +62,14 @@ class Staged(NamedTuple):
 
 def _remove(run: Path) -> None:
     """Remove a job's folder, for tasks that still write too: by its new name they do not find it."""
-    gone = run.with_name(f"{run.name}.gone")
+    gone = run.with_name(f"{run.name.removesuffix(GONE)}{GONE}")
     with contextlib.suppress(OSError):
         run.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
-    """Have Spark write rows for the table that has the folder.
+def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
+    """Have Spark write rows for the table that has the folder; remove what other runs left there.
 
     Raises StoreError where it cannot write or a row has NULL in a column that has none, SparkError where the job
     failed; nothing is left of it then.
@@ -74,14 +77,17 @@ def stage(frame: DataFrame, folder: Path, table: Table) -> Staged:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    run = folder / f"{RUN}{uuid.uuid4().hex}"
+    for left in sorted(folder.glob(f"{RUN}*"), reverse=True):  # x.gone comes before x, which is to be called so
+        if not left.name.startswith(f"{RUN}{run}-"):
+            _remove(left)
+    job = folder / f"{RUN}{run}-{uuid.uuid4().hex}"
     try:
-        return Staged(run, tuple(_written(_write(frame, run, table), run, table)))
+        return Staged(job, tuple(_written(_write(frame, job, table), job, table)))
     except (PySparkException, Py4JError) as error:
-        _remove(run)
+        _remove(job)
         raise _failed(error, table, folder) from error
     except BaseException:
-        _remove(run)
+        _remove(job)
         raise
 
 

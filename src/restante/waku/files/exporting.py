@@ -8,6 +8,7 @@ from pathlib import Path
 
 from restante.errors import Misuse, StoreError
 from restante.ops.progress import Advance, progress
+from restante.plural import counted
 from restante.store.newfile import new_file
 from restante.waku.archive import Archived, reading
 from restante.waku.archive.schema import SCHEMA
@@ -33,8 +34,8 @@ def export(data: Path, file: Path) -> int:
                 raise StoreError(f"the archive is damaged ({error}): restante waku check tells more") from error
         if pages.count != counts.envelopes:
             raise StoreError(
-                f"the archive is damaged: it counts {counts.envelopes:,} envelopes, and {pages.count:,} of them"
-                " can be found: restante waku check tells more"
+                f"the archive is damaged: it counts {counted(counts.envelopes, 'envelope')}, and"
+                f" {pages.count:,} of them can be found: restante waku check tells more"
             )
     return pages.count
 

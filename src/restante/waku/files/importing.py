@@ -12,6 +12,7 @@ import msgspec
 
 from restante.errors import Misuse, StoreError, plain
 from restante.ops.progress import progress
+from restante.plural import counted
 from restante.waku.archive import Archive, open_archive
 from restante.waku.config import RETENTION
 from restante.waku.envelope import Envelope
@@ -140,6 +141,6 @@ def warn(report: Report) -> str | None:
     if not report.old:
         return None
     return (
-        f"{report.old:,} of them were sent more than {RETENTION:g} days ago: `restante waku serve` removes those ten"
-        " minutes after its start, unless it is told --retention 0, or more days"
+        f"{counted(report.old, 'envelope')} sent more than {RETENTION:g} days ago: `restante waku serve` removes such"
+        " ten minutes after its start, unless it is told --retention 0, or more days"
     )

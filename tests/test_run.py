@@ -1,0 +1,105 @@
+"""The script `run`: what it sets up, what it shows of that, and where it writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from restante.cli_pipeline import LAKE
+from restante.config import Serve
+from restante.waku.config import WakuServe
+from support.documents import ROOT
+from support.processes import on_a_terminal, run
+
+PROJECT = """
+[project]
+name = "restante"
+version = "0"
+requires-python = ">=3.11"
+optional-dependencies.pipeline = ["engine"]
+[tool.uv]
+package = false
+[tool.uv.sources]
+engine = { path = "engine" }
+"""
+"""A project whose extra `pipeline` is one package, which is built from its source, as Spark is."""
+
+ENGINE = """
+[project]
+name = "engine"
+version = "1"
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"""
+
+BACKEND = """
+import zipfile
+
+FILES = {
+    "engine.py": "def main(): print('done')",
+    "engine-1.dist-info/METADATA": "Metadata-Version: 2.1\\nName: engine\\nVersion: 1\\n",
+    "engine-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    "engine-1.dist-info/entry_points.txt": "[console_scripts]\\nrestante = engine:main\\n",
+    "engine-1.dist-info/RECORD": "",
+}
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    with zipfile.ZipFile(f"{folder}/engine-1-py3-none-any.whl", "w") as wheel:
+        for name, text in FILES.items():
+            wheel.writestr(name, text)
+    return "engine-1-py3-none-any.whl"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the script and a small project, for which uv needs no network. The home is empty."""
+    folder = tmp_path / "project"
+    (folder / "engine").mkdir(parents=True)
+    shutil.copy2(ROOT / "run", folder)
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "engine" / "pyproject.toml").write_text(ENGINE)
+    (folder / "engine" / "backend.py").write_text(BACKEND)
+    (tmp_path / "home").mkdir()
+    for name in ("UV_CACHE_DIR", "UV_PROJECT_ENVIRONMENT", "XDG_CACHE_HOME", "XDG_DATA_HOME", "VIRTUAL_ENV"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_PYTHON", sys.executable)
+    monkeypatch.setenv("PATH", f"{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ['PATH']}")
+    locked = run("uv", "lock", "--project", folder)
+    assert locked.returncode == 0, locked.stderr
+    return folder
+
+
+def test_who_sits_at_a_terminal_sees_what_is_being_installed(project: Path) -> None:
+    shown = on_a_terminal(project / "run", "pipeline", "build")
+    assert "run: setting up Spark" in shown
+    assert "Built" in shown
+    assert "engine" in shown
+    assert shown.endswith("done\n")
+    assert on_a_terminal(project / "run", "pipeline", "build") == "done\n"
+
+
+def test_elsewhere_it_says_that_it_takes_minutes_and_no_more(project: Path) -> None:
+    said = run(project / "run", "pipeline", "build")
+    assert (said.returncode, said.stdout) == (0, "done\n")
+    assert said.stderr == "run: setting up Spark (once; about 1 GB, some minutes)\n"
+
+
+def test_outside_its_folder_it_writes_to_the_cache_alone(project: Path, tmp_path: Path) -> None:
+    assert run(project / "run", "pipeline", "build").returncode == 0
+    assert [each.name for each in (tmp_path / "home").iterdir()] == [".cache"]
+    assert {each.name for each in tmp_path.iterdir()} == {"home", "project"}
+
+
+def test_git_ignores_what_the_commands_leave_by_default() -> None:
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    for folder in (Serve().data, WakuServe().data, LAKE):
+        assert f"{folder}/" in ignored
