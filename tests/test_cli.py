@@ -93,6 +93,22 @@ def test_a_port_in_use_names_the_flag(tmp_path: Path) -> None:
             assert result.stderr == f"restante: cannot listen on {here}: Address already in use ({flag})\n"
 
 
+def test_a_port_in_use_is_found_before_anything_is_loaded_that_takes_long(tmp_path: Path) -> None:
+    program = "import sys; from restante.cli import main\ntry: main()\nfinally: print(*sys.modules)"
+    with held_port() as free, socket.socket(socket.AF_INET6) as taken:
+        taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        taken.bind(("::1", 0))
+        taken.listen()
+        here = f"[::1]:{taken.getsockname()[1]}"
+        for flag, other in (("--listen", "--admin"), ("--admin", "--listen")):
+            words = ("serve", "--data", tmp_path / "data", flag, here, other, f"127.0.0.1:{free}")
+            ended = run(sys.executable, "-c", program, *words)
+            assert ended.returncode == 2
+            assert f"Address already in use ({flag})" in ended.stderr
+            assert not {"picows", "uvloop", "aiohttp", "sqlite3", "structlog"} & set(ended.stdout.split())
+    assert not (tmp_path / "data").exists()
+
+
 async def test_serve_tells_where_it_listens_is_healthy_and_drains_on_sigterm(tmp_path: Path) -> None:
     with held_port() as admin:
         async with serving(tmp_path, options=("--admin", f"127.0.0.1:{admin}")) as server, ClientSession() as http:

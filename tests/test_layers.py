@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"restante.waku.limits", "restante.waku.times"},
     {"restante.mailbox.addresses"},
     {"restante.config", "restante.plural", "restante.ops", "restante.ops.logs"},
-    {"restante.ops.process", "restante.ops.progress"},
+    {"restante.ops.process", "restante.ops.progress", "restante.ops.ports"},
     {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
     {"restante.pipeline", "restante.pipeline.schemas", "restante.pipeline.notes"},

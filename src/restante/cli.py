@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from restante import __version__, cli_pipeline, cli_waku
-from restante.config import SERVE, Serve, Source, settle, shown
+from restante.config import SERVE, Serve, Source, address, settle, shown
 from restante.errors import Misuse, RestanteError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -110,10 +110,16 @@ def _taking_options(run: Callable[[Settle], None]) -> Callable[..., None]:
 @_taking_options
 def serve_command(settled: Settle) -> None:
     """Run the mailbox server."""
-    from restante.mailbox.serve import serve
-    from restante.ops import logs
+    from restante.ops.ports import refuse_taken
 
     settings, _ = settled()
+    refuse_taken(*address(settings.listen, "--listen"), "--listen")
+    if settings.admin != "off":
+        refuse_taken(*address(settings.admin, "--admin"), "--admin")
+
+    from restante.mailbox.serve import serve  # takes as long as all that was before
+    from restante.ops import logs
+
     logs.start(settings.log_format)
     os.umask(0o077)  # what is in the data directory is nobody else's business
     serve(settings, settled)
