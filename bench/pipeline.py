@@ -163,7 +163,7 @@ def by_spark(spark: SparkSession, name: str) -> Callable[[Path, Path], None]:
         if "nameplates" in build.inputs:
             inputs["nameplates"] = inputs["mailboxes"].limit(0).drop("for_nameplate")
         days = (FIRST.astype("datetime64[D]") + np.arange(MONTH)).astype(date).tolist()
-        stage(build.written(inputs, days), out, build.table)
+        stage(build.written(inputs, days), out, build.table, "bench")
 
     return run
 
