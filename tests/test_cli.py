@@ -170,7 +170,7 @@ def test_status_counts_what_is_live(tmp_path: Path) -> None:
     with closing(connect(str(tmp_path / "restante.sqlite"))) as database:
         sides = '[{"side":"a","added":%f},{"side":"b","added":2e9}]' % (time.time() - 300)
         for key, app in ((1, "x"), (2, "x"), (3, "y")):
-            database.execute("INSERT INTO mailboxes VALUES (?, ?, 'm', 1, 0, 0, ?)", (key, app, sides))
+            database.execute("INSERT INTO mailboxes VALUES (?, ?, 'm', 1, 0, 0, ?, 0)", (key, app, sides))
         database.execute("INSERT INTO nameplates VALUES (4, 'x', '1', 'm', 0, '[]')")
         database.execute("""INSERT INTO messages VALUES (1, 1, 'a', '"p"', '""', 'null', 1)""")
         database.execute(

@@ -135,7 +135,7 @@ def test_a_source_that_is_missing_or_of_no_kind_fails_alone(tmp_path: Path) -> N
     with ours(tmp_path / "a", nameplate(1), current(None)):
         given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
         said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
-    assert said.stdout.splitlines()[0] == "relay: nameplates: 1 rows to read"
+    assert said.stdout.splitlines()[0] == "relay: nameplates: 1 row to read"
     assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
     nothing = "is nothing that usage, timing logs or envelopes are read from: name a server's database"
     wanted = (
@@ -183,7 +183,7 @@ def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_go_
             f"restante: source relay: {tmp_path / 'trace'} is something else (timing logs) than the lake"
             " has nameplates of: put back what was there, or give this one a name of its own\n"
         )
-    assert "trace: server_commands: 1 rows" in command("ingest", "--lake", lake.path, given[1], "--plan").stdout
+    assert "trace: server_commands: 1 row" in command("ingest", "--lake", lake.path, given[1], "--plan").stdout
     assert len(lake.rows("nameplates")) == 1
 
 
