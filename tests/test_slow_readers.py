@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from restante.mailbox.desk import LISTENERS
@@ -67,6 +68,19 @@ async def until(condition: Callable[[], object]) -> None:
     async with bounded("what the kernel brings"):
         while not condition():  # noqa: ASYNC110 - it is the kernel that is waited for
             await asyncio.sleep(0.005)
+
+
+async def until_full(unread: Socket) -> None:
+    """Wait until the kernel takes no more for it; its buffers grow for a while."""
+    before = -1
+
+    def settled() -> bool:
+        nonlocal before
+        before, last = unread._owing, before
+        return unread._stuck and before == last
+
+    for _ in range(10):
+        await until(settled)
 
 
 @asynccontextmanager
@@ -161,6 +175,56 @@ async def test_what_comes_while_it_does_not_read_is_kept_once_and_sent_later(tmp
         await sender.hang_up()
 
 
+async def test_a_large_reply_that_is_not_read_is_owed_in_full(tmp_path: Path) -> None:
+    limits = replace(LIMITS, message_bytes=8 * MIB, owed_bytes=10 * MIB)
+    async with opened(tmp_path, limits) as house:
+        await fill(house, "m", 1, 7 * MIB)
+        idle: list[RawSocket] = []
+        refused = house.server.office.desk.books.refused
+        while not refused:
+            assert len(idle) < 20
+            idle.append(await house.member("b"))
+            await until(lambda: house.latest._held or refused)
+            assert house.server.owing <= limits.owed_bytes
+        assert len(idle) > 2
+        assert {words for words, _ in refused} == {"what was sent was not read"}
+        other = await house.enter()
+        other.say(type="ping", ping=1)
+        assert [(await other.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        for each in (*idle, other):
+            each.cut()
+        await until(lambda: not house.server.sockets())
+        assert house.server.owing == 0
+
+
+@pytest.mark.parametrize("fragments", [False, True])
+async def test_messages_that_are_not_ended_have_one_bound_and_the_oldest_goes(
+    tmp_path: Path, fragments: bool
+) -> None:
+    limits = replace(LIMITS, owed_bytes=3 * MIB)
+    whole = frame(TEXT, b'{"type": "ping", "ping": "' + b"0" * (MIB - 1000) + b'"}', fin=not fragments)
+    begun, rest = (whole, frame(CONTINUATION)) if fragments else (whole[:-1], whole[-1:])
+    async with opened(tmp_path, limits) as house:
+        server, senders, order = house.server, [], []
+        for number in range(5):
+            senders.append(await house.enter())
+            order.append(house.latest)
+            senders[-1].write(begun)
+            await until(lambda: order[-1].crowding >= MIB - 1000)
+            assert server.unfinished == sum(each.crowding for each in order) <= limits.owed_bytes, number
+        await until(lambda: set(server.sockets()) == set(order[2:]))
+        [times] = server.office.desk.books.refused.values()
+        assert times == 2
+        senders[-1].write(rest)  # whoever is in time is served
+        assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        assert order[-1].crowding == 0
+        for each in senders:
+            each.cut()
+        await until(lambda: not server.sockets())
+        assert server.unfinished == 0
+        assert not server._begun
+
+
 async def test_a_connection_that_is_closing_can_be_paused_and_resumed_all_the_same(tmp_path: Path) -> None:
     async with opened(tmp_path) as house:
         socket = await house.enter()
@@ -205,7 +269,7 @@ async def test_who_says_goodbye_and_does_not_read_has_to_go(tmp_path: Path) -> N
         await fill(house, "m", 80, 100_000)
         idle = await house.member("b")
         unread = house.latest
-        await until(lambda: unread._owing)
+        await until_full(unread)
         assert unread._transport is not None
         idle.write(frame(CLOSE, struct.pack(">H", 1000)))
         await until(unread._transport.underlying_transport.is_closing)

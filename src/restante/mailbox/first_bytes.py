@@ -96,7 +96,7 @@ class FirstBytes(asyncio.Protocol):
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
         transport.pause_reading()  # uvloop reads as the new protocol wants it from when it begins to read
-        transport.set_protocol(self._websocket)
+        transport.set_protocol(Inflow(self._websocket))
         transport.resume_reading()  # before it is told anything: it may pause
         left = memoryview(self._read)
         while left and not transport.is_closing():
@@ -117,3 +117,34 @@ class FirstBytes(asyncio.Protocol):
             "Connection: close",
         ]
         return "\r\n".join(lines).encode() + END
+
+
+COUNTED: Final = 8 * 1024
+"""Bytes of a message that is not whole yet from which on it is counted. Nearly all messages are whole in one read."""
+
+
+class Inflow(asyncio.BufferedProtocol):
+    """Hands what is read to `websocket`, and counts the bytes since its last frame: picows keeps them.
+
+    The listener has `unfinished`, which it sets to 0 at each frame, `crowds`, which is called when that is much, and
+    `crowding`, which is not 0 while that is counted.
+    """
+
+    def __init__(self, websocket: WSProtocol) -> None:
+        self._websocket = websocket
+        self._updated = websocket.buffer_updated
+        self.get_buffer = websocket.get_buffer  # type: ignore[method-assign]  # one call less
+        self.pause_writing = websocket.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = websocket.resume_writing  # type: ignore[method-assign]
+        self.eof_received = websocket.eof_received  # type: ignore[method-assign]
+        self.connection_lost = websocket.connection_lost  # type: ignore[method-assign]
+
+    def buffer_updated(self, size: int) -> None:
+        listener = self._websocket.listener
+        if listener is None:  # until the handshake is done
+            self._updated(size)
+            return
+        listener.unfinished += size
+        self._updated(size)
+        if listener.unfinished >= COUNTED or listener.crowding:
+            listener.crowds()

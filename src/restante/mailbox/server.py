@@ -199,6 +199,10 @@ class Server:
         self.here: set[Socket] = set()
         """Those that were let in."""
         self.owing = 0
+        self.unfinished = 0
+        """Bytes of messages that are not whole."""
+        self._begun: dict[Socket, None] = {}
+        """Who sends these; who began first is the first."""
         self.outflow = Outflow()
         self.newcomers: dict[Socket, int] = {}
         """Those that may not have bound yet, and the second in which they came."""
@@ -359,6 +363,22 @@ class Server:
 
     def overflow(self, idle: Socket) -> None:
         self.office.desk.books.refuse("what was sent was not read", idle.connection.session.address_id)
+
+    def crowd(self, sender: Socket, size: int) -> None:
+        self.unfinished += size - sender.crowding
+        sender.crowding = size
+        self._begun[sender] = None
+        most = self.limits.owed_bytes
+        while most and self._begun and self.owing + self.unfinished > most:
+            oldest = next(iter(self._begun))
+            self.whole(oldest)
+            self.office.desk.books.refuse("what was begun was not ended", oldest.connection.session.address_id)
+            oldest.drop()
+
+    def whole(self, sender: Socket) -> None:
+        self.unfinished -= sender.crowding
+        sender.crowding = 0
+        self._begun.pop(sender, None)
 
     def too_big(self) -> PeerError:
         most = self.limits.message_bytes

@@ -21,6 +21,7 @@ from restante.errors import PeerError
 from restante.mailbox import messages
 from restante.mailbox.desk import PARTING, Connection
 from restante.mailbox.door import Entrance
+from restante.mailbox.first_bytes import COUNTED
 from restante.mailbox.limits import MIB, Limits, Pace
 from restante.mailbox.office import Clock, Office
 from restante.mailbox.outflow import Outflow
@@ -59,6 +60,13 @@ class House(Protocol):
     second: int
     owing: int
     """Bytes that all together owe to read."""
+
+    def crowd(self, sender: Socket, size: int) -> None:
+        """Count the bytes of a message that is not whole; the oldest one may have to go."""
+
+    def whole(self, sender: Socket) -> None:
+        """Count them no more."""
+
     outflow: Outflow
     parting: float
     """Seconds in which a client that is sent away may tidy up after itself."""
@@ -91,6 +99,7 @@ class Socket(WSListener):
         "_ending",
         "_fragments",
         "_frames",
+        "_held",
         "_owed",
         "_owing",
         "_pong",
@@ -101,8 +110,10 @@ class Socket(WSListener):
         "_unread",
         "bucket",
         "connection",
+        "crowding",
         "deaf",
         "heard",
+        "unfinished",
     )
 
     def __init__(self, server: House) -> None:
@@ -110,6 +121,10 @@ class Socket(WSListener):
         self.connection = Connection(self)
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
+        self.unfinished = 0
+        """Bytes that were read since the last frame (first_bytes.Inflow)."""
+        self.crowding = 0
+        """Bytes of an unfinished message that the server counts."""
         self.heard = self.bucket = server.second
         """The second in which it was heard last, and the one of its pings."""
         self._frames = 0
@@ -123,6 +138,8 @@ class Socket(WSListener):
         self._owed: deque[bytes] | None = None
         """What is to be sent when it does, lacking the stamp, and how many bytes that are."""
         self._owing = 0
+        self._held = 0
+        """Of these, what the transport had not handed to the kernel when that took no more."""
         self._ending: tuple[int, str] | None = None
         """Close code and reason, to be sent after that."""
         self._timer: asyncio.TimerHandle | None = None
@@ -150,6 +167,7 @@ class Socket(WSListener):
             self._receive(entrance.verdict)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        self.unfinished = 0
         second = self._server.second
         if self.heard != second:
             self.heard, self._frames = second, 0
@@ -177,6 +195,8 @@ class Socket(WSListener):
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = self._fragments = None
+        if self.crowding:
+            self._server.whole(self)
         if self._timer is not None:
             self._timer.cancel()  # it holds the transport, and that the buffers
         self._forgive()
@@ -185,9 +205,15 @@ class Socket(WSListener):
 
     def pause_writing(self) -> None:
         self._stuck = True
+        if self._transport is not None:
+            self._held = self._transport.underlying_transport.get_write_buffer_size()
+            self._count_owed(self._held)
+            asyncio.get_running_loop().call_soon(self._check_owed)  # not while the transport is writing
 
     def resume_writing(self) -> None:
         self._stuck = False
+        self._count_owed(-self._held)
+        self._held = 0
         self.catch_up()
 
     def _ponder(self, payload: bytes) -> None:
@@ -222,6 +248,16 @@ class Socket(WSListener):
         if frame.fin:
             whole, self._fragments = self._fragments, None
             self._decode(whole)
+        else:
+            self.crowds()
+
+    def crowds(self) -> None:
+        """Have what is there of a message counted, if it is not whole and that is much."""
+        size = self.unfinished + len(self._fragments or b"")
+        if size >= COUNTED:
+            self._server.crowd(self, size)
+        elif self.crowding:
+            self._server.whole(self)
 
     def _decode(self, payload: bytes | bytearray) -> None:
         try:
@@ -300,9 +336,15 @@ class Socket(WSListener):
             if not self._stuck:
                 self._server.outflow.wait(self)
         self._owed.extend(bodies)
-        size = sum(map(len, bodies))
+        self._count_owed(sum(map(len, bodies)))
+        self._check_owed()
+
+    def _count_owed(self, size: int) -> None:
         self._owing += size
         self._server.owing += size
+
+    def _check_owed(self) -> None:
+        """Close it if it leaves too much unread."""
         limits = self._server.limits
         too_much = limits.mailbox_bytes and self._owing > limits.mailbox_bytes + SLACK
         all_too_much = limits.owed_bytes and self._server.owing > limits.owed_bytes and self._owing > SLACK
@@ -314,7 +356,7 @@ class Socket(WSListener):
 
     def _forgive(self) -> None:
         self._server.owing -= self._owing
-        self._owed, self._owing = None, 0
+        self._owed, self._owing, self._held = None, 0, 0
 
     def catch_up(self) -> None:
         """Send what is owed, as far as the kernel and the outflow take it now."""
@@ -326,8 +368,7 @@ class Socket(WSListener):
             while self._owed and size < CHUNK:
                 bodies.append(self._owed.popleft())
                 size += len(bodies[-1])
-            self._owing -= size
-            self._server.owing -= size
+            self._count_owed(-size)
             self._send_many(bodies, stamp)
         if self._owed:
             if not self._stuck:
@@ -385,7 +426,7 @@ class Socket(WSListener):
         except OSError:  # it is gone already
             return 0
         waiting: int = struct.unpack("i", queued)[0]
-        return self._owing + under.get_write_buffer_size() + waiting
+        return self._owing - self._held + under.get_write_buffer_size() + waiting
 
 
 def _header(first: int, size: int) -> bytes:
