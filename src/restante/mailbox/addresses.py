@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -76,7 +77,7 @@ def who(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Netwo
     """
     address = read(str(peer[0]))
     assert address is not None, "the kernel knows its addresses"
-    hidden = address.is_loopback or address.is_private
+    hidden = _hidden(address)
     forwarded, real = headers.get("X-Forwarded-For"), headers.get("X-Real-IP")
     if not _among(address, trusted):
         return Client(address, int(peer[1]), counted=not hidden, unheeded=hidden and bool(forwarded or real))
@@ -88,6 +89,12 @@ def who(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Netwo
     port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
     readable = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
     return Client(named, int(port) if readable else 0, counted=True, other=other)
+
+
+@lru_cache(1024)  # to look through all private networks takes 10 µs
+def _hidden(address: Address) -> bool:
+    """Tell whether anybody may be behind it."""
+    return address.is_loopback or address.is_private
 
 
 def _last_stranger(forwarded: str, trusted: Sequence[Network]) -> Address | None:

@@ -8,7 +8,6 @@ each is decided on the state that the one before it left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import zip_longest
 from typing import Any, Final, Protocol
 
 from msgspec import UNSET, Raw
@@ -287,12 +286,11 @@ class Desk:
 
     def _settle(self, changes: list[Change], now: Now, accounts: tuple[Account, ...] = ()) -> None:
         """Fold changes in, but for usage records beyond what an address may cause."""
-        limits = self.policy.limits
-        for change, following in zip_longest(changes, changes[1:]):
-            if type(change) in RECORDS and not self.books.may_record(
-                change, following, accounts, now.service, limits
-            ):
-                continue
+        for number, change in enumerate(changes):
+            if type(change) in RECORDS:
+                following = next(iter(changes[number + 1 : number + 2]), None)
+                if not self.books.may_record(change, following, accounts, now.service, self.policy.limits):
+                    continue
             self._fold(change)
 
     def _fold(self, change: Change) -> None:

@@ -18,6 +18,9 @@ END: Final = b"\r\n\r\n"
 LONGEST: Final = 16 * 1024
 """Bytes of a request, as in picows."""
 
+ROOM: Final = 2048
+"""Bytes that are read at once: a request has some 300."""
+
 Answer = tuple[HTTPStatus, int | None]
 """What a GET of the same path is answered: its status, and the bytes of its body, if we know them."""
 
@@ -39,7 +42,7 @@ def websocket_protocol(
     )
 
 
-class FirstBytes(asyncio.Protocol):
+class FirstBytes(asyncio.BufferedProtocol):
     """Reads a request until its end; whatever is no HEAD is for `websocket`.
 
     `websocket` has been told of the connection from its beginning, so its time limit of a handshake holds here, too.
@@ -58,6 +61,7 @@ class FirstBytes(asyncio.Protocol):
         self._knock = knock
         self._asked: Callable[[], None] | None = None
         self._read = bytearray()
+        self._room = memoryview(bytearray(ROOM))
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -74,12 +78,15 @@ class FirstBytes(asyncio.Protocol):
             self._has_asked()
             self._websocket.connection_lost(error)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _size: int) -> memoryview:
+        return self._room
+
+    def buffer_updated(self, size: int) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         seen = max(0, len(self._read) - len(END))
-        self._read += data
+        self._read += self._room[:size]
         if self._read.find(END, seen) < 0 and len(self._read) <= LONGEST:
             return
         if self._read.startswith(HEAD):
@@ -95,9 +102,7 @@ class FirstBytes(asyncio.Protocol):
             self._asked = None
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
-        transport.pause_reading()  # uvloop reads as the new protocol wants it from when it begins to read
         transport.set_protocol(Inflow(self._websocket))
-        transport.resume_reading()  # before it is told anything: it may pause
         left = memoryview(self._read)
         while left and not transport.is_closing():
             room = self._websocket.get_buffer(len(left))

@@ -108,8 +108,9 @@ class SystemClock:
     def monotonic(self) -> float:
         """Give seconds of which no two that follow one another are further apart than `STANDSTILL`."""
         seen = self._monotonic()
-        self._now += min(seen - self._seen, STANDSTILL)
+        passed = seen - self._seen
         self._seen = seen
+        self._now += passed if passed < STANDSTILL else STANDSTILL  # noqa: FURB136 - called for every command
         return self._now
 
 

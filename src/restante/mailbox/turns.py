@@ -74,13 +74,16 @@ class Turns:
         turn = connection.turn
         if isinstance(said, str):
             turn.held += len(said)
-        full = turn.queued >= SHARE and len(self._queue) >= BATCH
-        if turn.waiting or turn.long or full or (_is_long(entry) and turn.queued):
+        queued, is_long = turn.queued, _is_long(entry)
+        full = queued >= SHARE and len(self._queue) >= BATCH
+        if turn.waiting or turn.long or full or (is_long and queued):
             turn.waiting.append(entry)
             if not turn.parked:
                 self._waiting[connection] = None
         else:
-            self._let_in(connection, [entry])
+            turn.queued = queued + 1
+            turn.long = is_long
+            (self._long if is_long else self._queue).append(entry)
         much = turn.held >= HELD or turn.queued + len(turn.waiting) >= BACKLOG
         if much and not turn.paused:
             turn.paused = True
