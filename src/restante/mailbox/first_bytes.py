@@ -13,6 +13,8 @@ from typing import Any, Final, cast
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
+from restante.mailbox.inflow import Inflow
+
 HEAD: Final = b"HEAD "
 END: Final = b"\r\n\r\n"
 LONGEST: Final = 16 * 1024
@@ -122,34 +124,3 @@ class FirstBytes(asyncio.BufferedProtocol):
             "Connection: close",
         ]
         return "\r\n".join(lines).encode() + END
-
-
-COUNTED: Final = 8 * 1024
-"""Bytes of a message that is not whole yet from which on it is counted. Nearly all messages are whole in one read."""
-
-
-class Inflow(asyncio.BufferedProtocol):
-    """Hands what is read to `websocket`, and counts the bytes since its last frame: picows keeps them.
-
-    The listener has `unfinished`, which it sets to 0 at each frame, `crowds`, which is called when that is much, and
-    `crowding`, which is not 0 while that is counted.
-    """
-
-    def __init__(self, websocket: WSProtocol) -> None:
-        self._websocket = websocket
-        self._updated = websocket.buffer_updated
-        self.get_buffer = websocket.get_buffer  # type: ignore[method-assign]  # one call less
-        self.pause_writing = websocket.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = websocket.resume_writing  # type: ignore[method-assign]
-        self.eof_received = websocket.eof_received  # type: ignore[method-assign]
-        self.connection_lost = websocket.connection_lost  # type: ignore[method-assign]
-
-    def buffer_updated(self, size: int) -> None:
-        listener = self._websocket.listener
-        if listener is None:  # until the handshake is done
-            self._updated(size)
-            return
-        listener.unfinished += size
-        self._updated(size)
-        if listener.unfinished >= COUNTED or listener.crowding:
-            listener.crowds()

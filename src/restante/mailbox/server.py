@@ -200,10 +200,9 @@ class Server:
         self.here: set[Socket] = set()
         """Those that were let in."""
         self.owing = 0
-        self.unfinished = 0
-        """Bytes of messages that are not whole."""
-        self._begun: dict[Socket, None] = {}
-        """Who sends these; who began first is the first."""
+        self.reading = 0
+        self._holders: dict[Socket, None] = {}
+        """Who owes or takes any of these bytes; who has for longest is the first."""
         self.outflow = Outflow()
         self.newcomers: dict[Socket, int] = {}
         """Those that may not have bound yet, and the second in which they came."""
@@ -362,24 +361,19 @@ class Server:
     def slow_down(self, hasty: Socket) -> None:
         self.slowed.append(hasty)
 
-    def overflow(self, idle: Socket) -> None:
-        self.office.desk.books.refuse("what was sent was not read", idle.connection.session.address_id)
+    def overflow(self, socket: Socket, words: str) -> None:
+        self.office.desk.books.refuse(words, socket.connection.session.address_id)
 
-    def crowd(self, sender: Socket, size: int) -> None:
-        self.unfinished += size - sender.crowding
-        sender.crowding = size
-        self._begun[sender] = None
+    def holds(self, socket: Socket) -> None:
+        if socket.holding:
+            self._holders[socket] = None
+        else:
+            self._holders.pop(socket, None)
+
+    def make_room(self) -> None:
         most = self.limits.owed_bytes
-        while most and self._begun and self.owing + self.unfinished > most:
-            oldest = next(iter(self._begun))
-            self.whole(oldest)
-            self.office.desk.books.refuse("what was begun was not ended", oldest.connection.session.address_id)
-            oldest.drop()
-
-    def whole(self, sender: Socket) -> None:
-        self.unfinished -= sender.crowding
-        sender.crowding = 0
-        self._begun.pop(sender, None)
+        while most and self._holders and self.owing + self.reading > most:
+            next(iter(self._holders)).give_up()
 
     def too_big(self) -> PeerError:
         most = self.limits.message_bytes

@@ -21,7 +21,7 @@ from restante.errors import PeerError
 from restante.mailbox import messages
 from restante.mailbox.desk import PARTING, Connection
 from restante.mailbox.door import Entrance
-from restante.mailbox.first_bytes import COUNTED
+from restante.mailbox.inflow import COUNTED
 from restante.mailbox.limits import MIB, Limits, Pace
 from restante.mailbox.office import Clock, Office
 from restante.mailbox.outflow import Outflow
@@ -43,6 +43,10 @@ CLOSING: Final = 2.0
 MAX_REASON: Final = 123
 """Bytes of a close frame's reason (RFC 6455 section 5.5)."""
 
+NOT_READ: Final = "what was sent was not read"
+NO_ROOM: Final = "there is no room for large messages"
+"""Why a connection is closed, for it and for the log."""
+
 _FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
 
 BACKLOG: Final = 1
@@ -60,13 +64,8 @@ class House(Protocol):
     second: int
     owing: int
     """Bytes that all together owe to read."""
-
-    def crowd(self, sender: Socket, size: int) -> None:
-        """Count the bytes of a message that is not whole; the oldest one may have to go."""
-
-    def whole(self, sender: Socket) -> None:
-        """Count them no more."""
-
+    reading: int
+    """Bytes in which the messages of all together are read."""
     outflow: Outflow
     parting: float
     """Seconds in which a client that is sent away may tidy up after itself."""
@@ -88,8 +87,14 @@ class House(Protocol):
     def slow_down(self, hasty: Socket) -> None:
         """Have it read again in the next second."""
 
-    def overflow(self, idle: Socket) -> None:
-        """Take note that it did not read, and is closed."""
+    def holds(self, socket: Socket) -> None:
+        """Take note of whether it owes or takes any of these bytes."""
+
+    def make_room(self) -> None:
+        """Close those that have held any for longest, while all together hold more than they may."""
+
+    def overflow(self, socket: Socket, words: str) -> None:
+        """Take note that it is closed, and why."""
 
 
 class Socket(WSListener):
@@ -110,9 +115,10 @@ class Socket(WSListener):
         "_unread",
         "bucket",
         "connection",
-        "crowding",
         "deaf",
         "heard",
+        "largest",
+        "reading",
         "unfinished",
     )
 
@@ -121,10 +127,10 @@ class Socket(WSListener):
         self.connection = Connection(self)
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
-        self.unfinished = 0
-        """Bytes that were read since the last frame (first_bytes.Inflow)."""
-        self.crowding = 0
-        """Bytes of an unfinished message that the server counts."""
+        self.unfinished = self.largest = 0
+        """Bytes that were read since the last frame, and the most that these ever were (inflow.py)."""
+        self.reading = 0
+        """Bytes in which its messages are read, as far as they are counted."""
         self.heard = self.bucket = server.second
         """The second in which it was heard last, and the one of its pings."""
         self._frames = 0
@@ -195,8 +201,7 @@ class Socket(WSListener):
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = self._fragments = None
-        if self.crowding:
-            self._server.whole(self)
+        self.count_read()
         if self._timer is not None:
             self._timer.cancel()  # it holds the transport, and that the buffers
         self._forgive()
@@ -248,16 +253,17 @@ class Socket(WSListener):
         if frame.fin:
             whole, self._fragments = self._fragments, None
             self._decode(whole)
-        else:
-            self.crowds()
+        self.count_read()
 
-    def crowds(self) -> None:
-        """Have what is there of a message counted, if it is not whole and that is much."""
-        size = self.unfinished + len(self._fragments or b"")
-        if size >= COUNTED:
-            self._server.crowd(self, size)
-        elif self.crowding:
-            self._server.whole(self)
+    def count_read(self) -> None:
+        """Count the memory in which its messages are read: picows' buffer, which stays, and the fragments."""
+        buffer = 2 * self.largest if self.largest >= COUNTED and self._transport is not None else 0
+        size = buffer + len(self._fragments or b"")
+        if size != self.reading:
+            self._server.reading += size - self.reading
+            self.reading = size
+            self._server.holds(self)
+            self._server.make_room()
 
     def _decode(self, payload: bytes | bytearray) -> None:
         try:
@@ -342,21 +348,36 @@ class Socket(WSListener):
     def _count_owed(self, size: int) -> None:
         self._owing += size
         self._server.owing += size
+        self._server.holds(self)
 
     def _check_owed(self) -> None:
-        """Close it if it leaves too much unread."""
-        limits = self._server.limits
-        too_much = limits.mailbox_bytes and self._owing > limits.mailbox_bytes + SLACK
-        all_too_much = limits.owed_bytes and self._server.owing > limits.owed_bytes and self._owing > SLACK
-        if too_much or all_too_much:
-            self._forgive()
-            self._server.overflow(self)
-            self.deaf = True
-            self._close(1008, "what was sent was not read")
+        """Close it if it leaves more unread than one may, and others if all leave too much."""
+        most = self._server.limits.mailbox_bytes
+        if most and self._owing > most + SLACK:
+            self.give_up()
+        self._server.make_room()
+
+    @property
+    def holding(self) -> int:
+        """Bytes that it owes, or takes for reading."""
+        return self._owing + self.reading
+
+    def give_up(self) -> None:
+        """Let go of what it holds, and close it."""
+        reads = self.reading
+        words = NOT_READ if self._owing > reads else NO_ROOM
+        self._server.overflow(self, words)
+        self._server.reading -= reads
+        self.reading = 0
+        self._forgive()
+        self.deaf = True
+        self._close(1008, words)
+        if reads:
+            self.drop()  # picows' buffer goes with the connection
 
     def _forgive(self) -> None:
-        self._server.owing -= self._owing
-        self._owed, self._owing, self._held = None, 0, 0
+        self._count_owed(-self._owing)
+        self._owed, self._held = None, 0
 
     def catch_up(self) -> None:
         """Send what is owed, as far as the kernel and the outflow take it now."""
