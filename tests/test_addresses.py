@@ -81,6 +81,7 @@ def test_a_trusted_proxy_says_who_its_client_is(headers: dict[str, str], wanted:
         ("8.8.8.8", "8.8.8.8", None),
         ("1.2.3.4, 8.8.8.8", "8.8.8.8", None),
         ("8.8.8.8", "nobody", None),
+        ("8.8.8.8, 127.0.0.2", "127.0.0.2", None),
         ("unknown", "9.9.9.9", "9.9.9.9"),
         ("", "9.9.9.9", None),
         ("8.8.8.8", "", None),

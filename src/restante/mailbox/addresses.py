@@ -83,7 +83,8 @@ def who(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Netwo
         return Client(address, int(peer[1]), counted=not hidden, unheeded=hidden and bool(forwarded or real))
     real_ip = read((real or "").rpartition(",")[2].strip())
     named = _last_stranger(forwarded, trusted) if forwarded else real_ip
-    other = None if real_ip == named else real_ip
+    # To a proxy behind another one, X-Real-IP may be the other proxy.
+    other = None if real_ip is None or real_ip == named or _among(real_ip, trusted) else real_ip
     if named is None:
         return Client(address, int(peer[1]), counted=bool(forwarded or real), other=other)
     port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
