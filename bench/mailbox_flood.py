@@ -57,7 +57,7 @@ class Listener(Caller):
 
 @contextlib.asynccontextmanager
 async def flooder(port: int) -> AsyncIterator[None]:
-    """Have a client flood the server."""
+    """Run a client that floods the server."""
     caller = Flooder(port)
     flooding = asyncio.create_task(caller.flood())
     await asyncio.sleep(1)

@@ -94,7 +94,7 @@ def who(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Netwo
 
 @lru_cache(1024)  # to look through all private networks takes 10 µs
 def _hidden(address: Address) -> bool:
-    """Tell whether anybody may be behind it."""
+    """Return whether the address is loopback or private, so that many clients may share it."""
     return address.is_loopback or address.is_private
 
 

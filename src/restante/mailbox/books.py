@@ -140,7 +140,7 @@ class Books:
 
 
 def _makes(view: State, command: Command) -> bool:
-    """Tell whether a command makes something that takes room. Others may be joined."""
+    """Return whether a command creates something that takes room. To join what exists takes none."""
     app = view.app(command.app_id)
     if isinstance(command, session.Claim):
         return command.nameplate not in app.nameplates

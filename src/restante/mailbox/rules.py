@@ -69,9 +69,9 @@ MAILBOX_FULL: Final = "the mailbox is full"
 
 
 def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
-    """Refuse what would need room, where there is none. Whatever ends something goes on.
+    """Return the refusal of a command that needs room when there is none, or None. What ends something needs none.
 
-    The mailbox would have `size` bytes of messages.
+    `size` is how many bytes of messages the mailbox would then have.
     """
     if not view.room:
         return Decision(error=FULL, hint="its disk has no room for more; try again later")
@@ -281,7 +281,7 @@ def _leavers(
 
 
 def _leave(mailbox: Mailbox, leavers: list[str]) -> list[Change]:
-    """Have sides give up their places; whoever was shown a message was a visitor."""
+    """Return the changes that remove sides from a mailbox. A side that was sent a message counts as a visitor."""
     changes: list[Change] = []
     for side in leavers:
         changes.append(model.MailboxSideGone(mailbox, side))

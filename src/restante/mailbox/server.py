@@ -83,7 +83,7 @@ GREETING: Final = b"Wormhole Relay\n"
 
 
 def needed_descriptors(own: int) -> int:
-    """Give the limit of descriptors with which as many connections as the reserve has can be served."""
+    """Return the lowest limit of descriptors that leaves room for RESERVE connections; `own` are open already."""
     return math.ceil((own + 2 * RESERVE) * 10 / 9)
 
 
@@ -106,7 +106,7 @@ class SystemClock:
         self._seen = self._now = monotonic()
 
     def monotonic(self) -> float:
-        """Give seconds of which no two that follow one another are further apart than `STANDSTILL`."""
+        """Return seconds since the start. What passes between two calls counts as `STANDSTILL` at most."""
         seen = self._monotonic()
         passed = seen - self._seen
         self._seen = seen

@@ -99,7 +99,7 @@ class State:
         return self.apps.get(app_id, NOBODY)
 
     def nearly_full(self, limits: Limits) -> bool:
-        """Tell whether what room is left is for small mailboxes of addresses that hold little."""
+        """Return whether the room that is left is reserved for small mailboxes (limits.RESERVE)."""
         return bool(limits.stored_bytes) and self.stored >= limits.stored_bytes * (1 - RESERVE)
 
     def mailboxes(self) -> Iterator[Mailbox]:

@@ -21,7 +21,7 @@ MANY: Final = 1 << 20
 
 @contextlib.contextmanager
 def listening_for_signals() -> Iterator[asyncio.Event]:
-    """Give the event that SIGTERM and SIGINT set; the second one ends the process.
+    """Yield an event that the first SIGTERM or SIGINT sets. The second one ends the process.
 
     A thread waits for them (man 3 sigwait): the loop may be waiting for a disk that never answers. Threads that are
     started in the block leave these signals to it.

@@ -102,7 +102,7 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[T
 
 
 def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
-    """Tell of sources, by their names, why nothing of them is read: two that read a file, one of another kind."""
+    """Return why sources are not read, by name: two read the same file, or the kind of one has changed."""
     found = {}
     shared = from_.shared(sources)
     for source in sources:

@@ -231,7 +231,7 @@ def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
 
 
 def shared(sources: Sequence[Source]) -> dict[str, str]:
-    """Give the names of sources that read the same file, each with one of the others."""
+    """Return, for each source that reads a file another one reads, the name of that other one."""
     readers: dict[Inode, list[str]] = {}
     for source in sources:
         for inode in source.inodes:
