@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mailbox_caller import Caller
-from mailbox_stall import Pinger
+from mailbox_stall import LoopPinger
 from wire import BadWireError, frame
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def text(form: str) -> bytes:
 class Sender(Caller):
     """Sends, and takes no interest in the answers."""
 
-    def received(self, payload: bytes, now: float) -> None:
+    def data_received(self, data: bytes) -> None:
         if self._answer is not None and not self._answer.done():
-            super().received(payload, now)
+            super().data_received(data)
 
     async def drained(self) -> None:
         while not self.over and self.transport is not None and self.transport.get_write_buffer_size():  # noqa: ASYNC110 - nobody tells
@@ -105,11 +105,13 @@ async def senders(port: int) -> AsyncIterator[None]:
 
 
 async def longest_hold(port: int) -> tuple[str, float]:
-    """Give the form whose single message makes another client's ping wait longest, and for how long.
+    """Give the form whose single message holds the server's loop longest, and for how long.
+
+    It is how long another client's ping frame waits, which is answered without a commit.
 
     The least of some rounds: what else the machine does makes it longer, never shorter.
     """
-    pinger = Pinger(port)
+    pinger = LoopPinger(port)
     await pinger.greet()
     await pinger.longest(0.5)
     holds: dict[str, float] = {}

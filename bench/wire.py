@@ -21,7 +21,7 @@ _KEY = base64.b64encode(b"restante's bench")
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _ACCEPT = base64.b64encode(hashlib.sha1(_KEY + _GUID).digest())
 _MASK = b"\x5a\xc3\x17\x8e"  # any but zero, which a server could skip
-_TEXT, _CLOSE, _PING, _PONG = 0x81, 0x88, 0x89, 0x8A
+_TEXT, _CLOSE, PING, _PONG = 0x81, 0x88, 0x89, 0x8A
 
 
 @functools.cache
@@ -65,6 +65,10 @@ class Wire(asyncio.Protocol):
     def received(self, payload: bytes, now: float) -> None:
         """Take one text frame, read at `now`."""
         raise NotImplementedError
+
+    def ponged(self, payload: bytes) -> None:
+        """Take the answer to a ping frame; none is asked for here."""
+        raise BadWireError(f"a pong that nobody asked for: {payload!r}")
 
     def failed(self, why: str) -> None:
         """Hear that the connection is of no more use."""
@@ -143,8 +147,10 @@ class Wire(asyncio.Protocol):
         self._rest = data[at:]
 
     def _control(self, opcode: int, payload: bytes) -> None:
-        if opcode == _PING:
+        if opcode == PING:
             self.write(frame(payload, _PONG))
+        elif opcode == _PONG:
+            self.ponged(payload)
         elif opcode == _CLOSE:
             code = int.from_bytes(payload[:2], "big")
             raise BadWireError(f"closed by the server: {code} {payload[2:].decode(errors='replace')}")

@@ -16,6 +16,7 @@ from restante.mailbox.model import Policy
 from restante.mailbox.office import REFUSED, SETTLING, Lifetime, Office
 from restante.mailbox.server import SystemClock
 from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.sweep import sweep
 from restante.mailbox.turns import BATCH
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
 from support.mailbox.tables import sql_rows, sql_usage
@@ -156,6 +157,21 @@ async def test_a_touch_outlives_a_crash_once_it_was_saved(tmp_path: Path) -> Non
         clock.now += 61
         await desk.sweep()
         assert sql_rows(tmp_path)["mailboxes"] == "0"
+
+
+async def test_a_slice_of_a_sweep_drops_one_large_mailbox_or_many_small_ones(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock) as desk:
+        for name, body in (("a", "00"), ("b", "00"), ("c", "0" * 2_000_000), ("d", "0" * 2_000_000)):
+            adding = json.dumps({"type": "add", "phase": "1", "body": body})
+            connection, _ = await desk.enter(name, json.dumps({"type": "open", "mailbox": name}), adding, adding)
+            await desk.lose(connection)
+        desk.office.desk.state.settled()
+        clock.now += 661
+        slices = sweep(desk.office.desk, desk.office.now, prune_after=660.0, rebooted=0.0)
+        left = [len(list(desk.office.desk.state.mailboxes())) for _ in slices]
+        assert left[:2] == [3, 2]
+        assert not list(desk.office.desk.state.mailboxes())
 
 
 def binds(data: Path) -> int:

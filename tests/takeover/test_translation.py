@@ -72,7 +72,7 @@ def test_every_live_row_is_taken_or_counted_and_what_is_taken_can_be_served(
         assert counted(found.imported[table], found.skipped, table) == len(rows), table
     assert found.clashes == {"mailboxes": 0, "nameplates": 0}
     with closing(connect(":memory:")) as database:
-        for statement, parameters in Rows(found.changes).statements():
+        for statement, parameters, _ in Rows(found.changes).statements():
             database.executemany(statement, parameters)
         loaded = load(database)
     for change in found.changes:
@@ -93,5 +93,5 @@ def test_every_usage_row_is_taken_or_counted(given: dict[str, list[tuple[Any, ..
         for table, rows in given.items():
             records = translation.usage(table, rows, skipped)
             assert counted(len(records), skipped, f"usage_{table}") == len(rows)
-            for statement, parameters in Rows(records, origin="file").statements():
+            for statement, parameters, _ in Rows(records, origin="file").statements():
                 database.executemany(statement, parameters)

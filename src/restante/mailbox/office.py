@@ -21,7 +21,7 @@ from restante.mailbox.messages import Malformed, Received
 from restante.mailbox.model import Change, Dice, Now, Policy
 from restante.mailbox.store import Store
 from restante.mailbox.sweep import save, sweep
-from restante.mailbox.turns import BATCH, WEIGHT, Entry, Turns
+from restante.mailbox.turns import BATCH, WEIGHT, Entry, Turns, is_long
 from restante.ops.logs import log, where
 from restante.records import ClientVersion
 
@@ -173,6 +173,8 @@ class Office:
                 self._wake.clear()
                 await self._wake.wait()
                 gathered = self._gather()
+            if gathered and is_long(gathered[0]):
+                await asyncio.sleep(0)  # to read it took the loop some milliseconds: others' turn before it is parsed
             batch = self._take(gathered)
             for fault in self.desk.faults:
                 log.error("a command failed; its connection is closed", fault=where(fault))

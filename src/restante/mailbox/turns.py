@@ -37,7 +37,8 @@ Entry = tuple[Connection, str | PeerError | None, Now]
 """Who said what, and when; None: the connection is lost."""
 
 
-def _is_long(entry: Entry) -> bool:
+def is_long(entry: Entry) -> bool:
+    """Tell whether it is a batch of its own."""
     return isinstance(entry[1], str) and len(entry[1]) > SHORT
 
 
@@ -74,16 +75,16 @@ class Turns:
         turn = connection.turn
         if isinstance(said, str):
             turn.held += len(said)
-        queued, is_long = turn.queued, _is_long(entry)
+        queued, long = turn.queued, is_long(entry)
         full = queued >= SHARE and len(self._queue) >= BATCH
-        if turn.waiting or turn.long or full or (is_long and queued):
+        if turn.waiting or turn.long or full or (long and queued):
             turn.waiting.append(entry)
             if not turn.parked:
                 self._waiting[connection] = None
         else:
             turn.queued = queued + 1
-            turn.long = is_long
-            (self._long if is_long else self._queue).append(entry)
+            turn.long = long
+            (self._long if long else self._queue).append(entry)
         much = turn.held >= HELD or turn.queued + len(turn.waiting) >= BACKLOG
         if much and not turn.paused:
             turn.paused = True
@@ -151,11 +152,11 @@ class Turns:
                 continue
             turn.returned = 0
             room = BATCH if turn.pace is None or self.hurry else turn.pace.room(now, limits)
-            if _is_long(turn.waiting[0]):
+            if is_long(turn.waiting[0]):
                 some = [] if turn.queued else turn.waiting[:1]
             else:
                 most = min(room, max(SHARE - turn.queued, BATCH - len(self._queue), 0))
-                some = [*itertools.takewhile(lambda entry: not _is_long(entry), turn.waiting[:most])]
+                some = [*itertools.takewhile(lambda entry: not is_long(entry), turn.waiting[:most])]
             del turn.waiting[: len(some)]
             self._let_in(connection, some)
             if not turn.waiting:
@@ -165,7 +166,7 @@ class Turns:
         """Put short messages, or one long one, at the end of their queue."""
         turn = connection.turn
         turn.queued += len(entries)
-        turn.long = bool(entries) and _is_long(entries[0])
+        turn.long = bool(entries) and is_long(entries[0])
         if turn.long:
             self._long += entries
         else:

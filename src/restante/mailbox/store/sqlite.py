@@ -1,7 +1,7 @@
 """The SQLite engine: memory is the authority, the database is written behind it by group commit.
 
-A batch's statements run on the event loop, where they cost microseconds; only COMMIT, which waits for the disk,
-goes to a thread. WAL with synchronous=FULL: a commit that returned is on disk
+A batch's statements run on the event loop, where they cost microseconds; what takes longer goes to a thread: heavy
+statements, and COMMIT, which waits for the disk. WAL with synchronous=FULL: a commit that returned is on disk
 (sqlite.org/pragma.html#pragma_synchronous).
 """
 
@@ -11,6 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -52,7 +53,7 @@ class SqliteStore:
     def __init__(self, database: sqlite3.Connection, held: int | None = None) -> None:
         self.database = database
         self._held = held
-        # Statements run on the loop, COMMIT in this one thread; never both at once.
+        # Statements run on the loop or in this one thread, COMMIT mostly in the thread; never two at once.
         self._committer = Worker("commit")
         self._flush = QUICK
         """Seconds that the last commit took; the first is made in the thread, who knows the disk."""
@@ -89,8 +90,11 @@ class SqliteStore:
         rows = Rows(changes)
         try:
             await self._begin()
-            for statement, parameters in rows.statements():
-                self.database.executemany(statement, parameters)
+            for sql, parameters, heavy in rows.statements():
+                if heavy:
+                    await self._in_thread(partial(self.database.executemany, sql, parameters))
+                else:
+                    self.database.executemany(sql, parameters)
             if not 0.0 <= now.service - self._saved < 1.0:  # a page less to flush, most of the time
                 self.database.execute("UPDATE service SET seconds = ?, saved = ?", (now.service, now.wall))
                 self._saved = now.service
@@ -166,7 +170,7 @@ class SqliteStore:
         finally:
             self.flushing = None
 
-    async def _in_thread(self, work: Callable[[], None]) -> None:
+    async def _in_thread(self, work: Callable[[], object]) -> None:
         await self._committer.do(work)
 
     async def close(self) -> None:

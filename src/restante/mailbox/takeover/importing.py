@@ -145,5 +145,5 @@ def _take_usage(database: sqlite3.Connection, source: Source, report: Report) ->
 
 
 def _write(database: sqlite3.Connection, rows: Rows) -> None:
-    for statement, parameters in rows.statements():
-        database.executemany(statement, parameters)
+    for sql, parameters, _ in rows.statements():
+        database.executemany(sql, parameters)
