@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from math import floor
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.partfiles import Where
 from restante.pipeline.tables import BUILDS, buckets
-from restante.pipeline.tables.build import Build
+from restante.pipeline.tables.build import FOLDERS, Build, Folder
 from restante.pipeline.tables.commonest import KEPT
 from support.pipeline.lakes import contents, held
 from support.pipeline.runs import LakeWorld
@@ -172,7 +172,8 @@ def envelopes(inputs: Inputs) -> Rows:
     for same in copies.values():
         best = min(same, key=lambda row: (row["source"], row["arrival"], row["file"]))
         best["hour"] = best["sent"].hour if hours[best["day"], best["sent"].hour] >= 1000 else None
-        best |= {"holder": best["source"], "holders": len({row["source"] for row in same})}
+        holders = {row["source"] for row in same if row["source_kind"] == "archive"}
+        best |= {"holder": best["source"], "holders": len(holders)}
         rows[tuple(best[column.name] for column in TABLES["envelopes"].columns)] += 1
     return rows
 
@@ -188,13 +189,18 @@ def traffic(inputs: Inputs) -> Rows:
 
 
 def coverage(inputs: Inputs) -> Rows:
-    held: dict[Any, set[bytes]] = defaultdict(set)
+    held: dict[date, dict[str, set[bytes]]] = defaultdict(lambda: defaultdict(set))
+    everything: dict[date, set[bytes]] = defaultdict(set)
     for row in dicts(inputs, "archived"):
-        held[row["day"], row["source"]].add(row["hash"])
+        everything[row["day"]].add(row["hash"])
+        if row["source_kind"] == "archive":
+            held[row["day"]][row["source"]].add(row["hash"])
     rows: Rows = Counter()
-    for (day, source), own in held.items():
-        others = set().union(*(each for key, each in held.items() if key[0] == day and key[1] != source))
-        rows[len(own), len(own - others), len(others - own), day, source] += 1
+    for folder in dicts(inputs, "folders"):
+        day, source = folder["day"], folder["source"]
+        own = held[day][source]
+        others = set().union(*(each for name, each in held[day].items() if name != source))
+        rows[len(own), len(own - others), len(everything[day] - own), day, source] += 1
     return rows
 
 
@@ -318,6 +324,10 @@ class Plain(Build):
         rows = {each: [tuple(row[name] for name in names[each]) for row in inputs[each]] for each in inputs}
         made = named(self.table.name, ORACLES[self.table.name](rows).elements())
         return held([row for row in made if row["day"] in days], self.table)
+
+    def folders_frame(self, spark: Any, folders: Collection[Folder]) -> Any:
+        """Return folders as dictionaries."""
+        return named(FOLDERS.name, folders)
 
 
 PLAIN: Mapping[str, Build] = {name: Plain(*build) for name, build in BUILDS.items()}
