@@ -5,6 +5,7 @@ Which days these are does not depend on what builds them. So plain Python does f
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -17,7 +18,7 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from restante.errors import StoreError
+from restante.errors import Misuse, StoreError
 from restante.pipeline import building
 from restante.pipeline.building import Built, Days, _Room
 from restante.pipeline.laketable import LakeTable
@@ -399,3 +400,28 @@ def test_spark_counts_what_a_mailserver_lacks_on_a_day_on_which_it_has_nothing(w
     archived(world, "export", THIRD, source_kind="files")
     world.build(only="coverage")
     assert gaps(world) == {"one": [FIRST, SECOND, f"({THIRD})"], "two": [FIRST, f"({SECOND})", f"({THIRD})"]}
+
+
+def test_a_table_with_other_columns_is_refused_and_made_again_once_it_is_removed(plain: LakeWorld) -> None:
+    older = [
+        table._replace(columns=tuple(each for each in table.columns if each.name not in {"visitors", "visited"}))
+        for table in (CLEAN["mailboxes"], BUILDS["outcomes"].table)
+    ]
+    with plain.run() as run:
+        for table in older:
+            target = run.lake.table(table)
+            target.commit([target.stage(held([], table))], note=plain.note(table.name))
+
+    def ended_today() -> None:
+        add(plain, {"mailboxes": written("mailboxes", [{"visitors": 2}])})
+        outcomes(plain)
+
+    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    for table in older:
+        folder = plain.path / table.name
+        with pytest.raises(Misuse, match=f"{folder} is a table with other columns .*: remove it, and run ingest and"):
+            ended_today()
+        shutil.rmtree(folder)
+    ended_today()
+    [row] = plain.rows("outcomes")
+    assert (row["ended"], row["visited"]) == (2, 2), "one of each time"

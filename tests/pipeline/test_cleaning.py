@@ -33,6 +33,7 @@ GOOD: dict[str, Any] = {
     "result": "happy",
     "implementation": "python",
     "version": "0.24.0",
+    "visitors": 0,
     "blur_us": 0,
 }
 
@@ -139,7 +140,7 @@ def test_a_day_is_that_of_the_first_time_in_utc() -> None:
     job = Job("north", "mailboxes", "", "", "", (), (), Limits(-(2**60), 2**60), None, frozenset())
     for started, day in ((86_399.999999, 0), (86_400, 1), (-0.5, -1)):
         [found] = finished(job, [(1, "", *row("mailboxes", started=started))])
-        assert found[9] == day
+        assert found[10] == day
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def assert_short(name: str, made: Counter[Values]) -> None:
     found = dicts(name, made)
     assert len({row["app_id"] for row in found}) == 1001
     if name == "versions":
-        assert {row["binds"] for row in found if row["app_id"] == "common"} == {10}
+        assert {row["connections"] for row in found if row["app_id"] == "common"} == {10}
         of_known_ones = [row for row in found if row["attribution"] == "version"]
         assert len({row["version"] for row in of_known_ones}) == 1001
         assert len(of_known_ones) <= 2002

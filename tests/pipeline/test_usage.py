@@ -59,9 +59,8 @@ def transfers(their: Their, count: int, start: float = T0) -> None:
 
 
 def test_the_records_of_our_server_are_read_as_it_wrote_them(tmp_path: Path, scratch: Path) -> None:
-    with ours(
-        tmp_path / "data", nameplate(1), nameplate(2, waiting_time=None, result="lonely"), mailbox(3), client(4)
-    ):
+    lonely, visited = nameplate(2, waiting_time=None, result="lonely"), mailbox(3, visitors=2)
+    with ours(tmp_path / "data", nameplate(1), lonely, visited, client(4)):
         found = read(f"north={tmp_path / 'data'}", scratch)
     assert list(found) == list(TABLES)
     first, second = found["nameplates"].rows
@@ -82,12 +81,9 @@ def test_the_records_of_our_server_are_read_as_it_wrote_them(tmp_path: Path, scr
     }
     assert (second["id"], second["waiting_us"], second["result"]) == (2, None, "lonely")
     [box] = found["mailboxes"].rows
-    assert (box["for_nameplate"], box["waiting_us"], box["total_us"], box["result"]) == (
-        True,
-        None,
-        9_000_000,
-        "lonely",
-    )
+    assert [box[name] for name in ("for_nameplate", "waiting_us", "total_us", "result", "visitors")] == [
+        *(True, None, 9_000_000, "lonely", 2)
+    ]
     [bind] = found["client_versions"].rows
     assert (bind["connect_time"].timestamp(), bind["implementation"], bind["version"]) == (T0 + 4, "python", "0.24.0")
 
@@ -109,7 +105,7 @@ def test_older_schemas_are_read_too(tmp_path: Path, scratch: Path) -> None:
     usage_v1(tmp_path / "usage.sqlite")
     found = read(f"theirs={tmp_path / 'usage.sqlite'}", scratch, terms=TERMS._replace(first_day=date(2010, 1, 1)))
     assert {table: each.ids for table, each in found.items()} == {"nameplates": [1], "mailboxes": [1]}
-    assert found["mailboxes"].clean[0]["total_us"] == 20_500_000
+    assert (found["mailboxes"].clean[0]["total_us"], found["mailboxes"].clean[0]["visitors"]) == (20_500_000, None)
 
 
 @pytest.mark.parametrize("setting", [None, 0, 3600])

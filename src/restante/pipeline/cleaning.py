@@ -145,6 +145,15 @@ def flag(value: Any, _within: Limits) -> bool:
     return bool(value)
 
 
+def number(value: Any, _within: Limits) -> int:
+    """Take a number of things."""
+    if not isinstance(value, int):
+        raise Faulty(TYPE)
+    if value < 0:
+        raise Faulty(RANGE)
+    return value
+
+
 def result(value: Any, _within: Limits) -> str:
     """Take how it ended."""
     if value in RESULTS:
@@ -183,11 +192,12 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
 }
 """The columns of usage records that are taken, with our servers and the reference's."""
 
+VISITORS: Final = Rule("visitors", number, null=True)
 BLUR: Final = Rule("blur_us", duration, null=True)
 
 OWN: Final[Mapping[str, tuple[Rule, ...]]] = {
     NAMEPLATES.name: (BLUR,),
-    MAILBOXES.name: (BLUR,),
+    MAILBOXES.name: (VISITORS, BLUR),
     CLIENT_VERSIONS.name: (BLUR,),
 }
 """The columns that only our servers have, read after those; NULL with others. No other column is ever read."""

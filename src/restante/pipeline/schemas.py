@@ -53,7 +53,14 @@ MAILBOXES: Final = Table(
     (
         *(ID, ORIGIN, APP),
         Column("for_nameplate", "BOOLEAN", "a claim made it; otherwise an open did"),
-        *(STARTED, WAITING, TOTAL, RESULT, BLUR, DAY, SOURCE),
+        *(STARTED, WAITING, TOTAL, RESULT),
+        Column(
+            "visitors",
+            "BIGINT",
+            "sides that were sent another side's message and added none; NULL: not counted",
+            null=True,
+        ),
+        *(BLUR, DAY, SOURCE),
     ),
 )
 CLIENT_VERSIONS: Final = Table(

@@ -77,7 +77,7 @@ def _ended(dice: Random, place: int) -> Values:
 
 def _mailbox(dice: Random, place: int) -> Values:
     row = _ended(dice, place)
-    return *row[:3], dice.random() < 0.8, *row[3:]
+    return *row[:3], dice.random() < 0.8, *row[3:7], (None, 0, 0, 1, 3)[place % 5], *row[7:]
 
 
 def _bind(dice: Random, place: int) -> Values:

@@ -72,12 +72,17 @@ def _apps(inputs: Inputs) -> Callable[[Any, Any, Any], Any]:
 def outcomes(inputs: Inputs) -> Rows:
     app = _apps(inputs)
     counts: dict[Any, Counter[str]] = defaultdict(Counter)
+    visitors: dict[Any, list[int | None]] = defaultdict(list)
     for kind, row in ended(inputs):
         key = (*app(row["source"], row["day"], (row["app_id"],)), kind, row["day"], row["source"])
         counts[key][row["result"]] += 1
-    return Counter(
-        (*key[:2], of.total(), *(of[result] for result in RESULTS), *key[2:]) for key, of in counts.items()
-    )
+        visitors[key].append(row.get("visitors"))
+    rows: Rows = Counter()
+    for key, of in counts.items():
+        known = [number for number in visitors[key] if number is not None]
+        visited = sum(number > 0 for number in known) if known else None
+        rows[*key[:2], of.total(), *(of[result] for result in RESULTS), visited, *key[2:]] += 1
+    return rows
 
 
 def durations(inputs: Inputs) -> Rows:

@@ -160,8 +160,8 @@ ADD_UP: Mapping[str, Mapping[str, Sequence[str]]] = {
     "outcomes": {"ended": ("nameplates", "mailboxes")},
     "durations": {"count": ("nameplates", "mailboxes") * 2},
     "pressure": {"started": ("nameplates",)},
-    "busy_hours": {"binds": ("client_versions",), "mailboxes": ("mailboxes",), "nameplates": ("nameplates",)},
-    "versions": {"binds": ("client_versions",), "mailboxes": ("mailboxes",)},
+    "busy_hours": {"connections": ("client_versions",), "mailboxes": ("mailboxes",), "nameplates": ("nameplates",)},
+    "versions": {"connections": ("client_versions",), "mailboxes": ("mailboxes",)},
     "times": {"count": ("timing",)},
     "traffic": {"envelopes": ("envelopes",)},
 }

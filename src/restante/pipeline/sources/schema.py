@@ -58,9 +58,9 @@ OURS: Final = Shape(
     newest=4,
     version="PRAGMA user_version",
     prefix="usage_",
-    since={cleaning.BLUR.source: 4},
+    since={cleaning.VISITORS.source: 3, cleaning.BLUR.source: 4},
     own=True,
-    others=frozenset({"id", "side", "address_id", "visitors"}),
+    others=frozenset({"id", "side", "address_id"}),
 )
 THEIRS: Final = Shape(
     kind="reference server's usage database",
