@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from host import facts, scratch_root
 from pipeline_day import next_day, verification
-from restante.pipeline.schemas import ARCHIVED, MAILBOXES
+from restante.pipeline.schemas import ARCHIVE, ARCHIVED, MAILBOXES
 from restante.pipeline.spark import session
 from restante.pipeline.staging import stage
 from restante.pipeline.tables import BUILDS
@@ -105,6 +105,7 @@ def _envelopes(file: Path, seeds: np.ndarray[Any, Any], arrival: int) -> None:
         "arrival": pa.array(np.arange(arrival, arrival + number)),
         "arrived": pa.array(sent + np.timedelta64(1, "s"), pa.timestamp("us", "UTC")),
         "raw": _binary(blobs, 300),
+        "source_kind": pa.array(np.full(number, ARCHIVE)),
         "day": pa.array(sent.astype("datetime64[D]")),
     }
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +222,7 @@ def envelopes_by_polars(into: Path, out: Path) -> None:
         rows.sort("source", "arrival")
         .group_by("hash", maintain_order=True)
         .agg(
-            pl.all().exclude("source", "file", "arrival").first(),
+            pl.all().exclude("source", "source_kind", "file", "arrival").first(),
             holder=pl.col("source").first(),
             holders=pl.col("source").n_unique().cast(pl.Int32),
         )

@@ -25,6 +25,9 @@ class NameplateUsage(msgspec.Struct, frozen=True, gc=False):
     """From the first side to the second; None when there was no second."""
     total_time: float
     result: Result
+    blur_time: float | None = None
+    """Seconds that `started` was floored to a multiple of; 0: it was not floored. None: not known, as in records of
+    other servers and from before schema 4."""
 
 
 class MailboxUsage(msgspec.Struct, frozen=True, gc=False):
@@ -40,6 +43,8 @@ class MailboxUsage(msgspec.Struct, frozen=True, gc=False):
     visitors: int | None = None
     """Sides that were shown another side's message and never added one; a side that left and came back counts each
     time. None: not counted, as in records of other servers and from before schema 3."""
+    blur_time: float | None = None
+    """As in NameplateUsage."""
 
 
 class ClientVersion(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +58,8 @@ class ClientVersion(msgspec.Struct, frozen=True, gc=False):
     version: str | None
     address_id: str | None = None
     """What the client's address is called for this day (UTC), and no other; None where it was not known."""
+    blur_time: float | None = None
+    """As in NameplateUsage, of `connect_time`."""
 
 
 class CurrentUsage(msgspec.Struct, frozen=True, gc=False):

@@ -62,6 +62,7 @@ def client_version(app: str, side: str, now: float, said: Any, blur: int) -> Rec
         "app_id": app,
         "side": side,
         "connect_time": _blurred(now, blur),
+        "blur_time": blur,
         "implementation": implementation,
         "version": version,
     }
@@ -73,7 +74,7 @@ def _times(added: list[float], now: float, blur: int) -> Record:
     total = now - first
     if total < 0:
         total = 0.0
-    return {"started": _blurred(first, blur), "waiting_time": waiting, "total_time": total}
+    return {"started": _blurred(first, blur), "waiting_time": waiting, "total_time": total, "blur_time": blur}
 
 
 def _blurred(when: float, blur: int) -> float:

@@ -116,6 +116,7 @@ def test_what_an_archive_has_comes_into_the_lake_and_what_cannot_be_into_quarant
             "arrival": arrival,
             "arrived": at(CAME),
             "raw": each.raw,
+            "source_kind": "archive",
             "day": at(each.sent).date(),
             "source": "waku",
         }
@@ -271,7 +272,7 @@ def test_what_was_changed_in_the_archive_is_told_and_nothing_of_it_is_taken(name
     assert hashes(found.clean) == names(each for each in SOME if each is not SOME[2])
     [bad] = [row for row in found.rows if row["fault"]]
     kept = {name for name, value in bad.items() if value is not None}
-    assert kept == {"file", "arrival", "source", "fault", "identity", "digest"}
+    assert kept == {"file", "arrival", "source_kind", "source", "fault", "identity", "digest"}
 
 
 def test_envelopes_whose_hashes_begin_alike_are_taken_from_where_they_had_to_go(tmp_path: Path) -> None:

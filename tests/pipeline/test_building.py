@@ -5,6 +5,7 @@ Which days these are does not depend on what builds them. So plain Python does f
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -12,11 +13,12 @@ from datetime import date, timedelta
 from pathlib import Path
 from random import Random
 from threading import Barrier, Condition, Event
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from restante.errors import StoreError
+from restante.errors import Misuse, StoreError
 from restante.pipeline import building
 from restante.pipeline.building import Built, Days, _Room
 from restante.pipeline.laketable import LakeTable
@@ -25,11 +27,12 @@ from restante.pipeline.schemas import CLEAN
 from restante.pipeline.staging import Staged
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import Build
+from support.effort import rounds
 from support.pipeline import busy_week as busy
 from support.pipeline.lakes import held
 from support.pipeline.oracles import ORACLES, PLAIN, without_spark
 from support.pipeline.runs import LakeWorld, no_spark
-from support.pipeline.tables import Values, dicts
+from support.pipeline.tables import Values, dicts, with_folders
 from support.pipeline.tables import rows as written
 
 FIRST, SECOND, THIRD = "2023-11-12", "2023-11-13", "2023-11-14"
@@ -318,3 +321,107 @@ def one_by_one(rows: Some) -> Sequence[Some]:
         steps[2][name] = late
         assert all(step[name] for step in steps), f"{name}: no rows show nothing"
     return steps
+
+
+# ── a mailserver that has nothing on a day ───────────────────────────────────────────────────────
+
+SENT = ("2023-11-10", "2023-11-11", FIRST, SECOND, THIRD)
+
+
+def archived(world: LakeWorld, source: str, *days: str, source_kind: str = "archive") -> None:
+    """Commit an envelope of a source for each day that is named; another one each time."""
+    rows = [
+        {"hash": uuid4().hex, "sent": f"{day}T12:00:00", "source": source, "source_kind": source_kind} for day in days
+    ]
+    add(world, {"archived": written("archived", rows)})
+
+
+def coverage(world: LakeWorld) -> list[str]:
+    """Build the table; give the days that were built."""
+    built = build(world, builds={"coverage": PLAIN["coverage"]})["coverage"]
+    return [str(day) for day in built.days]
+
+
+def gaps(world: LakeWorld) -> dict[str, list[str]]:
+    """Give, for each mailserver, its days with rows; those on which it has nothing in brackets."""
+    found: dict[str, list[str]] = {}
+    for row in sorted(world.rows("coverage"), key=lambda row: row["day"]):
+        day = str(row["day"])
+        assert row["envelopes"] + row["missing"] > 0
+        found.setdefault(row["source"], []).append(day if row["envelopes"] else f"({day})")
+    return found
+
+
+def test_a_mailserver_that_comes_later_has_a_row_of_each_day_from_its_first_on(plain: LakeWorld) -> None:
+    archived(plain, "one", *SENT)
+    assert coverage(plain) == list(SENT)
+    archived(plain, "two", FIRST)
+    assert coverage(plain) == [FIRST, SECOND, THIRD]
+    assert gaps(plain)["two"] == [FIRST, f"({SECOND})", f"({THIRD})"]
+    archived(plain, "two", SENT[0])
+    assert coverage(plain) == [SENT[0], SENT[1]]
+    assert gaps(plain)["two"] == [SENT[0], f"({SENT[1]})", FIRST, f"({SECOND})", f"({THIRD})"]
+    archived(plain, "export", SENT[1], source_kind="files")
+    assert coverage(plain) == [SENT[1]]
+    assert gaps(plain).keys() == {"one", "two"}
+    plain.spark = no_spark
+    assert coverage(plain) == []
+
+
+def test_a_mailserver_of_which_the_lake_has_nothing_any_more_has_no_rows_of_later_days(plain: LakeWorld) -> None:
+    archived(plain, "one", FIRST, SECOND)
+    archived(plain, "retired", FIRST)
+    coverage(plain)
+    plain.keep("archived", SECOND)
+    archived(plain, "one", THIRD)
+    assert coverage(plain) == [THIRD]
+    assert gaps(plain) == {"one": [FIRST, SECOND, THIRD], "retired": [FIRST, f"({SECOND})"]}
+
+
+def test_mailservers_that_came_in_any_order_are_covered_as_if_all_had_come_at_once(plain: LakeWorld) -> None:
+    dice = Random(4)
+    for _ in range(rounds(8, 40)):
+        source = dice.choice(("one", "two", "three", "export"))
+        kind = "files" if source == "export" else "archive"
+        archived(plain, source, *dice.choices(SENT, k=dice.randrange(1, 3)), source_kind=kind)
+        if dice.random() < 0.7:
+            coverage(plain)
+    coverage(plain)
+    names = [column.name for column in CLEAN["archived"].columns]
+    rows = {"archived": [tuple(row[name] for name in names) for row in plain.rows("archived")]}
+    expected = ORACLES["coverage"](with_folders(PLAIN["coverage"], rows))
+    columns = [column.name for column in BUILDS["coverage"].table.columns]
+    assert Counter(tuple(row[name] for name in columns) for row in plain.rows("coverage")) == expected
+
+
+def test_spark_counts_what_a_mailserver_lacks_on_a_day_on_which_it_has_nothing(world: LakeWorld) -> None:
+    archived(world, "one", FIRST, SECOND)
+    archived(world, "two", FIRST)
+    archived(world, "export", THIRD, source_kind="files")
+    world.build(only="coverage")
+    assert gaps(world) == {"one": [FIRST, SECOND, f"({THIRD})"], "two": [FIRST, f"({SECOND})", f"({THIRD})"]}
+
+
+def test_a_table_with_other_columns_is_refused_and_made_again_once_it_is_removed(plain: LakeWorld) -> None:
+    older = [
+        table._replace(columns=tuple(each for each in table.columns if each.name not in {"visitors", "visited"}))
+        for table in (CLEAN["mailboxes"], BUILDS["outcomes"].table)
+    ]
+    with plain.run() as run:
+        for table in older:
+            target = run.lake.table(table)
+            target.commit([target.stage(held([], table))], note=plain.note(table.name))
+
+    def ended_today() -> None:
+        add(plain, {"mailboxes": written("mailboxes", [{"visitors": 2}])})
+        outcomes(plain)
+
+    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    for table in older:
+        folder = plain.path / table.name
+        with pytest.raises(Misuse, match=f"{folder} is a table with other columns .*: remove it, and run ingest and"):
+            ended_today()
+        shutil.rmtree(folder)
+    ended_today()
+    [row] = plain.rows("outcomes")
+    assert (row["ended"], row["visited"]) == (2, 2), "one of each time"

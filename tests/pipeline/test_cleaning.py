@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.pipeline import cleaning
-from restante.pipeline.cleaning import FAULTS, RULES, Fault, Limits
+from restante.pipeline.cleaning import FAULTS, OWN, Fault, Limits
 from restante.pipeline.schemas import CLEAN, TEXT
 from restante.pipeline.sources.job import Job, finished
 from support.pipeline.servers import FIRST_DAY, NOW, T0
@@ -19,6 +19,9 @@ from support.pipeline.servers import FIRST_DAY, NOW, T0
 CASES = json.loads((Path(__file__).parent / "cleaning.json").read_text())["cases"]
 
 WITHIN = cleaning.limits(FIRST_DAY, NOW)
+
+RULES = {table: (*rules, *OWN[table]) for table, rules in cleaning.RULES.items()}
+"""Of our own servers' rows."""
 
 GOOD: dict[str, Any] = {
     "app_id": "x",
@@ -30,6 +33,8 @@ GOOD: dict[str, Any] = {
     "result": "happy",
     "implementation": "python",
     "version": "0.24.0",
+    "visitors": 0,
+    "blur_us": 0,
 }
 
 
@@ -68,14 +73,14 @@ def test_every_column_has_a_case_and_every_fault_one() -> None:
 
 
 def test_a_row_has_the_first_of_its_faults() -> None:
-    assert cleaning.clean(RULES["nameplates"], [None, "x", "x", "x", "x"], WITHIN) == "missing value"
-    assert cleaning.clean(RULES["nameplates"], ["x", 1e300, None, "x", "x"], WITHIN) == "out of range"
+    assert cleaning.clean(RULES["nameplates"], [None, "x", "x", "x", "x", 0], WITHIN) == "missing value"
+    assert cleaning.clean(RULES["nameplates"], ["x", 1e300, None, "x", "x", 0], WITHIN) == "out of range"
 
 
 def test_rules_are_in_the_order_of_the_lakes_columns_and_allow_null_where_it_does() -> None:
     for name, rules in RULES.items():
         columns = {column.name: column for column in CLEAN[name].columns}
-        assert ["id", "origin", *(rule.column for rule in rules), "blur_us", "day", "source"] == list(columns)
+        assert ["id", "origin", *(rule.column for rule in rules), "day", "source"] == list(columns)
         assert all(rule.null == columns[rule.column].null for rule in rules)
 
 
@@ -135,4 +140,32 @@ def test_a_day_is_that_of_the_first_time_in_utc() -> None:
     job = Job("north", "mailboxes", "", "", "", (), (), Limits(-(2**60), 2**60), None, frozenset())
     for started, day in ((86_399.999999, 0), (86_400, 1), (-0.5, -1)):
         [found] = finished(job, [(1, "", *row("mailboxes", started=started))])
-        assert found[9] == day
+        assert found[10] == day
+
+
+@pytest.mark.parametrize(
+    ("recorded", "setting", "time", "blur"),
+    [
+        (0, 60_000_000, 1_700_000_040_000_000, None),  # not floored, whatever the setting was later
+        (60_000_000, None, 1_700_000_040_000_000, 60_000_000),
+        (60_000_000, 3_600_000_000, 1_699_999_200_000_000, 60_000_000),
+        (None, 60_000_000, 1_700_000_040_000_000, 60_000_000),
+        (None, 500_000, 1_700_000_040_500_000, 500_000),
+        (None, 60_000_000, 1_700_000_040_250_000, None),  # written before the setting
+        (None, 3_600_000_000, 1_700_000_040_000_000, 60_000_000),  # written with another one
+        (None, None, 1_700_000_040_250_000, None),
+        (None, None, 1_700_000_041_000_000, 1_000_000),  # written with one, which is none now
+        (None, None, 1_699_999_200_000_000, 3_600_000_000),
+        (None, None, 1_699_920_000_000_000, 86_400_000_000),
+    ],
+)
+def test_the_blur_of_a_row_is_the_recorded_one_or_else_what_its_time_and_the_setting_tell(
+    recorded: int | None, setting: int | None, time: int, blur: int | None
+) -> None:
+    assert cleaning.blur_us(recorded, setting, time) == blur
+
+
+def test_the_setting_of_our_server_says_nothing_of_rows_that_another_one_wrote() -> None:
+    job = Job("north", "nameplates", "", "", "", (), (), WITHIN, 40_000_000, frozenset())
+    rows = [(1, origin, *row("nameplates", started=T0, blur_us=None)) for origin in ("", "theirs.sqlite")]
+    assert [found[7] for found in finished(job, rows)] == [40_000_000, 1_000_000]

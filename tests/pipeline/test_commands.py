@@ -268,6 +268,14 @@ def test_a_name_that_has_rows_of_both_kinds_already_goes_on_with_either(lake: La
         command("ingest", "--lake", lake.path, "--source", f"relay={tmp_path / path}", "--plan")
 
 
+def test_a_clean_table_that_was_removed_is_read_from_its_source_again(lake: LakeWorld, tmp_path: Path) -> None:
+    """As is advised where an earlier version's table has other columns."""
+    words = ("ingest", "--lake", lake.path, "--source", f"relay={tmp_path / 'a'}", "--plan")
+    assert command(*words).stdout.startswith("relay: nameplates: nothing new")
+    shutil.rmtree(lake.path / "nameplates")
+    assert command(*words).stdout.startswith("relay: nameplates: 1 row to read")
+
+
 def test_an_archive_and_envelope_files_are_kinds_of_their_own(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     archive_of(tmp_path / "data")

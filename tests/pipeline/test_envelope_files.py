@@ -65,7 +65,7 @@ def exported(folder: Path, *names_: str, rows: Sequence[Envelope] = ROWS) -> Pat
 
 
 FAULT = {"fault", "identity", "digest"}
-OWN = {"source", "file", "arrival", "arrived"}
+OWN = {"source", "file", "source_kind", "arrival", "arrived"}
 
 
 def without(rows: Sequence[Row], names_: set[str]) -> list[Row]:

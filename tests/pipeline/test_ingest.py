@@ -38,7 +38,7 @@ def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_on
     specs = [f"relay={tmp_path / 'a'}", f"west={tmp_path / 'b'}"]
     with (
         ours(tmp_path / "a", nameplate(1), nameplate(2), mailbox(2), client(3), current(None)) as server,
-        ours(tmp_path / "b", nameplate(2), current(60.0)),
+        ours(tmp_path / "b", nameplate(2, blur_time=60.0), current(None)),
     ):
         taken = world.ingest(*specs)
         assert [(each.source, each.table, each.ledger and each.ledger.clean) for each in taken] == [

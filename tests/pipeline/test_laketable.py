@@ -12,7 +12,7 @@ from deltalake.transaction import CommitProperties
 from pyspark.sql import SparkSession
 
 from restante.errors import Misuse, StoreError
-from restante.pipeline import laketable
+from restante.pipeline import columns, laketable
 from restante.pipeline.notes import Ledger, Mark, Note
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark import SparkError
@@ -66,6 +66,37 @@ def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(tmp_
     assert stored(tmp_path) == [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
     [log] = (tmp_path / "letters" / "_delta_log").iterdir()
     assert log.name == "00000000000000000000.json"
+
+
+def test_columns_have_their_meaning_as_comments(tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(table, [letter(1)])
+    assert comments(tmp_path) == {column.name: column.meaning for column in LETTERS.columns}
+
+
+def comments(path: Path) -> dict[str, str]:
+    """Return the comments of a table's columns, as other programs see them."""
+    fields = json.loads(DeltaTable(path / "letters").schema().to_json())["fields"]
+    return {field["name"]: field["metadata"].get("comment", "") for field in fields}
+
+
+@pytest.mark.parametrize("metadata", [{}, {"comment": "of an older version"}])
+def test_a_table_with_no_comments_or_others_is_read_and_written(
+    metadata: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def before(table: Table, *, nulls: bool = False) -> str:
+        found = json.loads(schema(table, nulls=nulls))
+        return json.dumps(found | {"fields": [field | {"metadata": metadata} for field in found["fields"]]})
+
+    schema = columns.schema
+    with monkeypatch.context() as older:
+        older.setattr(columns, "schema", before)
+        with opened(tmp_path) as table:
+            add(table, [letter(1)])
+    assert set(comments(tmp_path).values()) == {metadata.get("comment", "")}
+    with opened(tmp_path) as table:
+        add(table, [letter(2)])
+    assert stored(tmp_path) == [letter(1), letter(2)]
 
 
 def test_a_table_that_has_no_commit_reads_as_no_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
     assert {(row["app_id"], row["happy"]) for row in world.rows("outcomes")} == {(APP, 1)}
 
     assert clients(world.rows("versions")) == {
-        (source, "version", "python", version("magic-wormhole")): Counter(binds=2, mailboxes=1, happy=1)
+        (source, "version", "python", version("magic-wormhole")): Counter(connections=2, mailboxes=1, happy=1)
         for source in ("ours", "reference")
     }
 
@@ -91,11 +91,11 @@ async def transfer(server: Server) -> None:
 
 
 def clients(rows: list[Row]) -> dict[tuple[str, ...], Counter[str]]:
-    """Add up binds and mailboxes over days: midnight may be between them."""
+    """Add up connections and mailboxes over days: midnight may be between them."""
     found: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in rows:
         who = (row["source"], row["attribution"], row["implementation"], row["version"])
-        found[who] += Counter({name: row[name] for name in ("binds", "mailboxes", "happy")})
+        found[who] += Counter({name: row[name] for name in ("connections", "mailboxes", "happy")})
     return found
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import CLEAN
 from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.commonest import KEPT
 from support.effort import rounds
 from support.pipeline.busy_week import DAY, busy_week, crowd
@@ -36,8 +37,10 @@ from support.pipeline.tables import (
     collected,
     dicts,
     frame,
+    needed,
     parted,
     rows,
+    with_folders,
 )
 
 FOLDERS = sorted(path for path in CASES.glob("*/*") if path.is_dir())
@@ -99,13 +102,18 @@ def cases(name: str) -> Mapping[str, Inputs]:
     found["a busy week"] = week()
     if name in NAMED:
         found["strangers"] = strangers()
+    found = {case: with_folders(build, inputs) for case, inputs in found.items()}
     for case, day in alone(name):
         found[f"{case}: {day} alone"] = {
-            each: [row for row in rows if of(each, row) in build.reads(each, {day})]
-            for each, rows in found[case].items()
-            if each in build.inputs
+            each: [row for row in found[case].get(each, ()) if of(each, row) in read(build, each, day)]
+            for each in needed(build)
         }
     return found
+
+
+def read(build: Build, name: str, day: date) -> set[date]:
+    """Return the days of an input that one day is built from."""
+    return build.reads(name, {day}) if name in build.inputs else {day}
 
 
 def whole(name: str) -> list[str]:
@@ -153,10 +161,10 @@ def made(spark: SparkSession) -> Callable[[str, Split], Found]:
         build, those = BUILDS[name], cases(name)
         inputs = {
             each: [row for at, of in enumerate(those.values(), 1) for row in apart(at, each, of.get(each, ()))]
-            for each in build.inputs
+            for each in needed(build)
         }
         if split == IN_ORDER:
-            made = collected(build.rows({each: frame(spark, each, inputs[each]) for each in build.inputs}))
+            made = collected(build.rows({each: frame(spark, each, inputs[each]) for each in inputs}))
             tasks: Mapping[Values, set[int]] = {}
         else:
             made, tasks = _spread(spark, name, inputs, split)
@@ -174,7 +182,7 @@ def _spread(
     build = BUILDS[name]
     frames = {
         each: frame(spark, each, Random(split.seed).sample(inputs[each], len(inputs[each]))).repartition(split.parts)
-        for each in build.inputs
+        for each in inputs
     }
     # So few rows as here would be put together whatever was done.
     settings = {
@@ -282,7 +290,7 @@ def assert_short(name: str, made: Counter[Values]) -> None:
     found = dicts(name, made)
     assert len({row["app_id"] for row in found}) == 1001
     if name == "versions":
-        assert {row["binds"] for row in found if row["app_id"] == "common"} == {10}
+        assert {row["connections"] for row in found if row["app_id"] == "common"} == {10}
         of_known_ones = [row for row in found if row["attribution"] == "version"]
         assert len({row["version"] for row in of_known_ones}) == 1001
         assert len(of_known_ones) <= 2002

@@ -59,9 +59,8 @@ def transfers(their: Their, count: int, start: float = T0) -> None:
 
 
 def test_the_records_of_our_server_are_read_as_it_wrote_them(tmp_path: Path, scratch: Path) -> None:
-    with ours(
-        tmp_path / "data", nameplate(1), nameplate(2, waiting_time=None, result="lonely"), mailbox(3), client(4)
-    ):
+    lonely, visited = nameplate(2, waiting_time=None, result="lonely"), mailbox(3, visitors=2)
+    with ours(tmp_path / "data", nameplate(1), lonely, visited, client(4)):
         found = read(f"north={tmp_path / 'data'}", scratch)
     assert list(found) == list(TABLES)
     first, second = found["nameplates"].rows
@@ -82,12 +81,9 @@ def test_the_records_of_our_server_are_read_as_it_wrote_them(tmp_path: Path, scr
     }
     assert (second["id"], second["waiting_us"], second["result"]) == (2, None, "lonely")
     [box] = found["mailboxes"].rows
-    assert (box["for_nameplate"], box["waiting_us"], box["total_us"], box["result"]) == (
-        True,
-        None,
-        9_000_000,
-        "lonely",
-    )
+    assert [box[name] for name in ("for_nameplate", "waiting_us", "total_us", "result", "visitors")] == [
+        *(True, None, 9_000_000, "lonely", 2)
+    ]
     [bind] = found["client_versions"].rows
     assert (bind["connect_time"].timestamp(), bind["implementation"], bind["version"]) == (T0 + 4, "python", "0.24.0")
 
@@ -109,16 +105,43 @@ def test_older_schemas_are_read_too(tmp_path: Path, scratch: Path) -> None:
     usage_v1(tmp_path / "usage.sqlite")
     found = read(f"theirs={tmp_path / 'usage.sqlite'}", scratch, terms=TERMS._replace(first_day=date(2010, 1, 1)))
     assert {table: each.ids for table, each in found.items()} == {"nameplates": [1], "mailboxes": [1]}
-    assert found["mailboxes"].clean[0]["total_us"] == 20_500_000
+    assert (found["mailboxes"].clean[0]["total_us"], found["mailboxes"].clean[0]["visitors"]) == (20_500_000, None)
 
 
-@pytest.mark.parametrize(("blur", "blur_us"), [(None, None), (0, None), (3600, 3_600_000_000), (0.5, 500_000)])
-def test_each_row_has_the_blur_that_its_server_has_now(
-    blur: float | None, blur_us: int | None, tmp_path: Path, scratch: Path
+@pytest.mark.parametrize("setting", [None, 0, 3600])
+def test_each_row_has_the_blur_that_its_server_wrote_it_with(
+    setting: float | None, tmp_path: Path, scratch: Path
 ) -> None:
-    with ours(tmp_path / "data", nameplate(1), current(blur)):
+    rows = [nameplate(0, blur_time=blur) for blur in (0.0, 0.5, 100.0)]
+    with ours(tmp_path / "data", *rows, mailbox(0, blur_time=100.0), client(0, blur_time=100.0), current(setting)):
         found = read(f"a={tmp_path / 'data'}", scratch)
-    assert [row["blur_us"] for row in found["nameplates"].rows] == [blur_us]
+    assert [row["blur_us"] for row in found["nameplates"].rows] == [None, 500_000, 100_000_000]
+    assert [row["blur_us"] for table in ("mailboxes", "client_versions") for row in found[table].rows] == [
+        100_000_000
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "blurs"),
+    [(None, [1, None]), (0, [1, None]), (50, [50, None]), (0.25, [0.25, 0.25]), (3600, [1, None])],
+)
+def test_a_row_without_a_blur_has_the_setting_of_its_server_if_its_time_fits_that(
+    setting: float | None, blurs: list[float | None], tmp_path: Path, scratch: Path
+) -> None:
+    """T0 is a multiple of 50 and of a second, and of no minute."""
+    whole, sharp = nameplate(0, blur_time=None), nameplate(0.25, blur_time=None)
+    with ours(tmp_path / "data", whole, sharp, current(setting)):
+        found = read(f"a={tmp_path / 'data'}", scratch)
+    assert [row["blur_us"] and row["blur_us"] / 1e6 for row in found["nameplates"].rows] == blurs
+
+
+def test_rows_are_not_read_anew_where_a_newer_server_has_added_columns(tmp_path: Path, scratch: Path) -> None:
+    file, marks = older_schema(tmp_path / "data"), Marks()
+    read(f"a={file}", scratch, marks)
+    with ours(tmp_path / "data", nameplate(0.5, blur_time=60.0)):
+        found = read(f"a={file}", scratch, marks)["nameplates"]
+    assert (found.ids, found.span.replace) == ([2], False)
+    assert found.rows[0]["blur_us"] == 60_000_000
 
 
 def test_the_reference_servers_blur_too(tmp_path: Path, scratch: Path) -> None:

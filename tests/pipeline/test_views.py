@@ -12,6 +12,7 @@ from restante.errors import StoreError
 from restante.pipeline import columns, views
 from restante.pipeline.lake import Lake
 from restante.pipeline.schemas import CLEAN, NAMEPLATES, Column, Table
+from restante.pipeline.tables import TABLES
 from support.pipeline.lakes import LETTERS, add, letter, opened, seen
 from support.processes import run
 
@@ -79,6 +80,32 @@ def test_names_of_any_kind_are_only_names(tmp_path: Path) -> None:
         with duckdb.connect() as database:
             database.execute(statement)
             assert database.sql('FROM "or""der"').fetchall() == [tuple(each.values()) for each in rows]
+
+
+def test_a_view_and_its_columns_say_what_they_mean(lake: Path) -> None:
+    with Lake.open(lake, write=False) as there:
+        script = "".join(views.views(there))
+    with duckdb.connect() as database:
+        for _ in range(2):
+            database.execute(script)
+        said = database.sql("SELECT view_name, comment FROM duckdb_views() WHERE NOT internal").fetchall()
+        assert dict(said) == {name: f"one row per {table.grain}" for name, table in TABLES.items()}
+        columns_ = "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal"
+        assert set(database.sql(columns_).fetchall()) == {
+            (name, column.name, column.meaning) for name, table in TABLES.items() for column in table.columns
+        }
+
+
+def test_comments_with_quotes_are_only_text(tmp_path: Path) -> None:
+    meaning = """it's "quoted"; DROP VIEW x; --\n''"""
+    named = (Column('a"b', "BIGINT", meaning), Column("day", "DATE", ""))
+    table = Table('or"der', 'thing that\'s "here"', named, ("day",))
+    with opened(tmp_path, table) as there, duckdb.connect() as database:
+        database.execute(views.view(there) + views.comments(table))
+        [(said,)] = database.sql("SELECT comment FROM duckdb_views() WHERE NOT internal").fetchall()
+        assert said == 'one row per thing that\'s "here"'
+        found = database.sql("SELECT comment FROM duckdb_columns() WHERE NOT internal ORDER BY column_index")
+        assert found.fetchall() == [(meaning,), ("",)]
 
 
 def test_a_view_gives_one_version_until_its_files_are_removed(tmp_path: Path) -> None:

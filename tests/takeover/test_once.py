@@ -132,9 +132,9 @@ def test_a_target_that_is_not_empty_needs_merge(their: Their, data: Path, table:
         "mailboxes": "(9, 'y', 'm', 0, 0, 0.0, '[]', 0)",
         "nameplates": "(9, 'y', '9', 'm', 0, '[]')",
         "messages": "(9, 9, 'a', '\"p\"', '\"\"', 'null', 1.0)",
-        "usage_nameplates": "(9, '', 'y', 1.0, 1.0, 1.0, 'happy')",
-        "usage_mailboxes": "(9, '', 'y', 1, 1.0, 1.0, 1.0, 'happy', NULL)",
-        "usage_client_versions": "(9, '', 'y', 'a', 1.0, NULL, NULL, NULL)",
+        "usage_nameplates": "(9, '', 'y', 1.0, 1.0, 1.0, 'happy', NULL)",
+        "usage_mailboxes": "(9, '', 'y', 1, 1.0, 1.0, 1.0, 'happy', NULL, NULL)",
+        "usage_client_versions": "(9, '', 'y', 'a', 1.0, NULL, NULL, NULL, NULL)",
     }
     rows(data_made(data), f"INSERT INTO {table} VALUES {values[table]}")
     play(their)

@@ -27,7 +27,7 @@ def nameplate_usage(nameplate: Nameplate, when: float, *, blur: int, pruned: boo
     if nameplate.crowded:
         result = "crowded"
     started, waiting, total = _times(nameplate.sides, when)
-    return NameplateUsage(cut(nameplate.app_id), blurred(started, blur), waiting, total, result)
+    return NameplateUsage(cut(nameplate.app_id), blurred(started, blur), waiting, total, result, float(blur))
 
 
 def mailbox_usage(
@@ -49,8 +49,16 @@ def mailbox_usage(
     started, waiting, total = _times(sides, when)
     silent = [row.side for row in sides if row.side in mailbox.shown and row.side not in mailbox.spoke]
     visitors = mailbox.visitors + len(silent)
-    started = blurred(started, blur)
-    return MailboxUsage(cut(mailbox.app_id), mailbox.for_nameplate, started, waiting, total, result, visitors)
+    return MailboxUsage(
+        cut(mailbox.app_id),
+        mailbox.for_nameplate,
+        blurred(started, blur),
+        waiting,
+        total,
+        result,
+        visitors,
+        float(blur),
+    )
 
 
 LONGEST: Final = 128
@@ -77,6 +85,7 @@ def client_version(
         cut(implementation) if isinstance(implementation, str) else None,
         cut(version) if isinstance(version, str) else None,
         address_id,
+        float(blur),
     )
 
 

@@ -23,7 +23,7 @@ from restante.pipeline.spark import disconnect
 from restante.pipeline.staging import Staged
 from restante.pipeline.steps import Step
 from restante.pipeline.tables import BUILDS, TABLES
-from restante.pipeline.tables.build import Build
+from restante.pipeline.tables.build import FOLDERS, Build, Folder
 from restante.plural import counted
 
 ROWS: Final = 5_000_000
@@ -155,7 +155,24 @@ def _behind(
         changed = {date.fromisoformat(day) for note in table.notes(built.get(name, -1)) for day in note.days}
         found |= each.touches(name, changed | set(coming.get(name, ())))
         first = max(first, _kept(each, name, table))
+    if found:  # a source of which these days are the first has rows of later days, too
+        found |= {day for day, _ in _folders(each, inputs) - _present(each, target)}
     return {day for day in found if day >= first}
+
+
+def _folders(each: Build, inputs: Mapping[str, LakeTable]) -> set[Folder]:
+    """Return the folders that the table must have (Build.folders)."""
+    if each.folders is None:
+        return set()
+    return each.folders(file.partition for table in inputs.values() for file in table.files())
+
+
+def _present(each: Build, target: LakeTable) -> set[Folder]:
+    """Return the folders that it has, of those that it must have."""
+    if each.folders is None:
+        return set()
+    partitions = (file.partition for file in target.files())
+    return {(date.fromisoformat(found["day"] or ""), found["source"] or "") for found in partitions}
 
 
 def _built(target: LakeTable) -> Mapping[str, int]:
@@ -190,9 +207,10 @@ def _build(run: Run, each: Build, days: Sequence[date], step: Step, room: _Room,
     versions = {name: table.version for name, table in inputs.items() if table.version is not None}
     rows, past = 0, 0
     parts = list(_parts(each, inputs, days))
+    folders = _folders(each, inputs)
     for part in parts:
         with room.taken(part.rows):
-            staged = _staged(run, each, target, inputs, part.days)
+            staged = _staged(run, each, target, inputs, folders, part.days)
         rows += staged.rows
         # Up to date it is when all its days are: not before the last commit.
         built = versions if up_to_date and part is parts[-1] else {}
@@ -208,13 +226,20 @@ def _build(run: Run, each: Build, days: Sequence[date], step: Step, room: _Room,
 
 
 def _staged(
-    run: Run, each: Build, target: LakeTable, inputs: Mapping[str, LakeTable], days: Sequence[date]
+    run: Run,
+    each: Build,
+    target: LakeTable,
+    inputs: Mapping[str, LakeTable],
+    folders: Collection[Folder],
+    days: Sequence[date],
 ) -> Staged:
     spark = run.spark()
     frames = {
         name: table.read(spark, {"day": {day.isoformat() for day in each.reads(name, days)}})
         for name, table in inputs.items()
     }
+    if each.folders is not None:
+        frames[FOLDERS.name] = each.folders_frame(spark, [folder for folder in folders if folder[0] in days])
     return target.stage(each.written(frames, days))
 
 

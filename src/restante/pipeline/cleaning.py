@@ -145,6 +145,15 @@ def flag(value: Any, _within: Limits) -> bool:
     return bool(value)
 
 
+def number(value: Any, _within: Limits) -> int:
+    """Take a number of things."""
+    if not isinstance(value, int):
+        raise Faulty(TYPE)
+    if value < 0:
+        raise Faulty(RANGE)
+    return value
+
+
 def result(value: Any, _within: Limits) -> str:
     """Take how it ended."""
     if value in RESULTS:
@@ -181,4 +190,29 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         *(Rule("implementation", text, null=True), Rule("version", text, null=True)),
     ),
 }
-"""The columns of usage records that are taken, with our servers and the reference's; no other is ever read."""
+"""The columns of usage records that are taken, with our servers and the reference's."""
+
+VISITORS: Final = Rule("visitors", number, null=True)
+BLUR: Final = Rule("blur_us", duration, null=True)
+
+OWN: Final[Mapping[str, tuple[Rule, ...]]] = {
+    NAMEPLATES.name: (BLUR,),
+    MAILBOXES.name: (VISITORS, BLUR),
+    CLIENT_VERSIONS.name: (BLUR,),
+}
+"""The columns that only our servers have, read after those; NULL with others. No other column is ever read."""
+
+UNITS: Final = tuple(seconds * SECOND for seconds in (86_400, 3_600, 60, 1))
+"""Usual blurs, in microseconds, the greatest first."""
+
+
+def blur_us(recorded: int | None, setting: int | None, time: int) -> int | None:
+    """Return what a row's time was floored to a multiple of, in microseconds; None: it was not floored.
+
+    Our server records it with the row (0: not floored). Where nothing is recorded, it is the server's setting if the
+    time is a multiple of that. A time that is none was written with another setting: then it is the greatest unit of
+    UNITS that the time is a multiple of. A time that was not floored is not even on a whole second, but for chance.
+    """
+    if recorded is not None:
+        return recorded or None
+    return next((unit for unit in (setting, *UNITS) if unit and time % unit == 0), None)

@@ -34,9 +34,18 @@ def of(column: Column) -> Type:
 
 
 def schema(table: Table, *, nulls: bool = False) -> str:
-    """Give a table's schema as JSON, which Spark and Delta tables write alike; with `nulls`, each may be NULL."""
+    """Return a table's schema as JSON, which Spark and Delta tables write alike.
+
+    A column's meaning is its comment, in the metadata where Spark has it (StructField.getComment). With `nulls` it is
+    the schema of rows on their way: each column may be NULL, and has no comment, since Spark loses some.
+    """
     fields = [
-        {"name": column.name, "type": of(column).delta, "nullable": nulls or column.null, "metadata": {}}
+        {
+            "name": column.name,
+            "type": of(column).delta,
+            "nullable": nulls or column.null,
+            "metadata": {} if nulls else {"comment": column.meaning},
+        }
         for column in table.columns
     ]
     return json.dumps({"type": "struct", "fields": fields})

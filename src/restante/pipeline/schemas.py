@@ -53,7 +53,14 @@ MAILBOXES: Final = Table(
     (
         *(ID, ORIGIN, APP),
         Column("for_nameplate", "BOOLEAN", "a claim made it; otherwise an open did"),
-        *(STARTED, WAITING, TOTAL, RESULT, BLUR, DAY, SOURCE),
+        *(STARTED, WAITING, TOTAL, RESULT),
+        Column(
+            "visitors",
+            "BIGINT",
+            "sides that were sent another side's message and added none; NULL: not counted",
+            null=True,
+        ),
+        *(BLUR, DAY, SOURCE),
     ),
 )
 CLIENT_VERSIONS: Final = Table(
@@ -102,6 +109,9 @@ CLIENT_EVENTS: Final = Table(
         *(DAY, SOURCE),
     ),
 )
+ARCHIVE: Final = "archive"
+FILES: Final = "files"
+
 ARCHIVED: Final = Table(
     "archived",
     "envelope that a mailserver's archive or a file holds",
@@ -117,8 +127,10 @@ ARCHIVED: Final = Table(
         Column("arrival", "BIGINT", "its place in the archive's order of arrival, or in the file, from 0"),
         Column("arrived", "TIMESTAMP", "when it was archived; NULL: a file does not say", null=True),
         Column("raw", "BINARY", "its RLP"),
+        Column("source_kind", "STRING", f"{ARCHIVE}: a mailserver's archive; {FILES}: exported envelope files"),
         *(DAY, SOURCE),
     ),
+    ("day", "source_kind", "source"),
 )
 QUARANTINE: Final = Table(
     "quarantine",

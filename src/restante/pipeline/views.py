@@ -1,4 +1,4 @@
-"""The lake for DuckDB: SQL that makes a view of every table, as it is now.
+"""The lake for DuckDB: SQL that makes a view of every table, as it is now, with what its columns mean as comments.
 
 A view lists the files of one version. It goes on giving the rows of that version when there are newer ones, until
 `restante pipeline vacuum` takes its files: whoever wants the newest makes the views again.
@@ -18,9 +18,18 @@ from restante.pipeline.tables import TABLES
 
 
 def views(lake: Lake, tables: Iterable[Table] = tuple(TABLES.values())) -> Iterator[str]:
-    """Give a statement per table. Raises StoreError where the lake is damaged."""
+    """Give the statements of each table. Raises StoreError where the lake is damaged."""
     for table in tables:
-        yield view(lake.table(table))
+        found = lake.table(table)
+        yield f"{view(found)}{comments(found.table)}"
+
+
+def comments(table: Table) -> str:
+    """Return the statements that say what a view's rows and columns mean (duckdb_views(), duckdb_columns())."""
+    view = _name(table.name)
+    said = [f"COMMENT ON VIEW {view} IS {_text(f'one row per {table.grain}')};\n"]
+    said += [f"COMMENT ON COLUMN {view}.{_name(c.name)} IS {_text(c.meaning)};\n" for c in table.columns]
+    return "".join(said)
 
 
 def view(table: LakeTable) -> str:

@@ -82,10 +82,11 @@ def usage_rows(database: sqlite3.Connection) -> Usage:
         found = database.execute(f"SELECT {columns} FROM {name} ORDER BY id")
         return [dict(zip(names, row, strict=True)) for row in found]
 
+    times = "started, waiting_time, total_time, result, blur_time"
     usage = Usage(
-        table("usage_nameplates", "app_id, started, waiting_time, total_time, result"),
-        table("usage_mailboxes", "app_id, for_nameplate, started, waiting_time, total_time, result, visitors"),
-        table("usage_client_versions", "app_id, side, connect_time, implementation, version"),
+        table("usage_nameplates", f"app_id, {times}"),
+        table("usage_mailboxes", f"app_id, for_nameplate, {times}, visitors"),
+        table("usage_client_versions", "app_id, side, connect_time, implementation, version, blur_time"),
     )
     for row in usage.mailboxes:
         row["for_nameplate"] = bool(row["for_nameplate"])

@@ -77,7 +77,7 @@ def _ended(dice: Random, place: int) -> Values:
 
 def _mailbox(dice: Random, place: int) -> Values:
     row = _ended(dice, place)
-    return *row[:3], dice.random() < 0.8, *row[3:]
+    return *row[:3], dice.random() < 0.8, *row[3:7], (None, 0, 0, 1, 3)[place % 5], *row[7:]
 
 
 def _bind(dice: Random, place: int) -> Values:
@@ -95,7 +95,8 @@ def _archived(dice: Random, rows: int) -> Iterator[Values]:
             for _ in range(dice.choice((1, 1, 1, 2))):
                 made += 1
                 row = dict(zip(_names("envelopes"), envelope, strict=True))
-                row |= {"source": source, "file": str(made), "arrival": dice.randrange(3)}
+                kind = "files" if source == "three" else "archive"
+                row |= {"source": source, "source_kind": kind, "file": str(made), "arrival": dice.randrange(3)}
                 yield tuple(row[name] for name in _names("archived"))
                 if made >= rows:
                     return

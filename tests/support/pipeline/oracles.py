@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from math import floor
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.partfiles import Where
 from restante.pipeline.tables import BUILDS, buckets
-from restante.pipeline.tables.build import Build
+from restante.pipeline.tables.build import FOLDERS, Build, Folder
 from restante.pipeline.tables.commonest import KEPT
 from support.pipeline.lakes import contents, held
 from support.pipeline.runs import LakeWorld
@@ -72,12 +72,17 @@ def _apps(inputs: Inputs) -> Callable[[Any, Any, Any], Any]:
 def outcomes(inputs: Inputs) -> Rows:
     app = _apps(inputs)
     counts: dict[Any, Counter[str]] = defaultdict(Counter)
+    visitors: dict[Any, list[int | None]] = defaultdict(list)
     for kind, row in ended(inputs):
         key = (*app(row["source"], row["day"], (row["app_id"],)), kind, row["day"], row["source"])
         counts[key][row["result"]] += 1
-    return Counter(
-        (*key[:2], of.total(), *(of[result] for result in RESULTS), *key[2:]) for key, of in counts.items()
-    )
+        visitors[key].append(row.get("visitors"))
+    rows: Rows = Counter()
+    for key, of in counts.items():
+        known = [number for number in visitors[key] if number is not None]
+        visited = sum(number > 0 for number in known) if known else None
+        rows[*key[:2], of.total(), *(of[result] for result in RESULTS), visited, *key[2:]] += 1
+    return rows
 
 
 def durations(inputs: Inputs) -> Rows:
@@ -172,7 +177,8 @@ def envelopes(inputs: Inputs) -> Rows:
     for same in copies.values():
         best = min(same, key=lambda row: (row["source"], row["arrival"], row["file"]))
         best["hour"] = best["sent"].hour if hours[best["day"], best["sent"].hour] >= 1000 else None
-        best |= {"holder": best["source"], "holders": len({row["source"] for row in same})}
+        holders = {row["source"] for row in same if row["source_kind"] == "archive"}
+        best |= {"holder": best["source"], "holders": len(holders)}
         rows[tuple(best[column.name] for column in TABLES["envelopes"].columns)] += 1
     return rows
 
@@ -188,13 +194,18 @@ def traffic(inputs: Inputs) -> Rows:
 
 
 def coverage(inputs: Inputs) -> Rows:
-    held: dict[Any, set[bytes]] = defaultdict(set)
+    held: dict[date, dict[str, set[bytes]]] = defaultdict(lambda: defaultdict(set))
+    everything: dict[date, set[bytes]] = defaultdict(set)
     for row in dicts(inputs, "archived"):
-        held[row["day"], row["source"]].add(row["hash"])
+        everything[row["day"]].add(row["hash"])
+        if row["source_kind"] == "archive":
+            held[row["day"]][row["source"]].add(row["hash"])
     rows: Rows = Counter()
-    for (day, source), own in held.items():
-        others = set().union(*(each for key, each in held.items() if key[0] == day and key[1] != source))
-        rows[len(own), len(own - others), len(others - own), day, source] += 1
+    for folder in dicts(inputs, "folders"):
+        day, source = folder["day"], folder["source"]
+        own = held[day][source]
+        others = set().union(*(each for name, each in held[day].items() if name != source))
+        rows[len(own), len(own - others), len(everything[day] - own), day, source] += 1
     return rows
 
 
@@ -318,6 +329,10 @@ class Plain(Build):
         rows = {each: [tuple(row[name] for name in names[each]) for row in inputs[each]] for each in inputs}
         made = named(self.table.name, ORACLES[self.table.name](rows).elements())
         return held([row for row in made if row["day"] in days], self.table)
+
+    def folders_frame(self, spark: Any, folders: Collection[Folder]) -> Any:
+        """Return folders as dictionaries."""
+        return named(FOLDERS.name, folders)
 
 
 PLAIN: Mapping[str, Build] = {name: Plain(*build) for name, build in BUILDS.items()}

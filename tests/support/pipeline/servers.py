@@ -33,16 +33,16 @@ TERMS = Terms(NOW, FIRST_DAY)
 TABLES = ("nameplates", "mailboxes", "client_versions")
 
 
-def nameplate(number: int, **fields: Any) -> NameplateUsage:
-    return replace(NameplateUsage("x", T0 + number, 1.5, 4.25, "happy"), **fields)
+def nameplate(number: float, **fields: Any) -> NameplateUsage:
+    return replace(NameplateUsage("x", T0 + number, 1.5, 4.25, "happy", 0.0), **fields)
 
 
 def mailbox(number: int, **fields: Any) -> MailboxUsage:
-    return replace(MailboxUsage("x", True, T0 + number, None, 9.0, "lonely"), **fields)
+    return replace(MailboxUsage("x", True, T0 + number, None, 9.0, "lonely", 0, 0.0), **fields)
 
 
 def client(number: int, **fields: Any) -> ClientVersion:
-    return replace(ClientVersion("x", "b1de", T0 + number, "python", "0.24.0", "canary"), **fields)
+    return replace(ClientVersion("x", "b1de", T0 + number, "python", "0.24.0", "canary", 0.0), **fields)
 
 
 def current(blur: float | None) -> CurrentUsage:

@@ -14,11 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from restante.pipeline.schemas import CLEAN, Table
 from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables.build import FOLDERS, Build
 
 CASES = Path(__file__).parents[2] / "pipeline" / "cases"
 BASE: Mapping[str, dict[str, Any]] = json.loads((CASES / "base.json").read_text())
 FIRST_TIME = ("started", "connect_time", "server_rx", "start", "sent")
-TABLES: Mapping[str, Table] = {**CLEAN, **{name: build.table for name, build in BUILDS.items()}}
+TABLES: Mapping[str, Table] = {
+    **CLEAN,
+    **{name: build.table for name, build in BUILDS.items()},
+    FOLDERS.name: FOLDERS,
+}
 
 Values = tuple[Any, ...]
 """A row, in the order of its table's columns."""
@@ -72,8 +77,25 @@ def frame(spark: SparkSession, name: str, values: Sequence[Values]) -> DataFrame
 def built(spark: SparkSession, name: str, inputs: Mapping[str, Sequence[Values]]) -> Counter[Values]:
     """Build a table from these rows; give its rows, each with how often it is there."""
     build = BUILDS[name]
-    frames = {each: frame(spark, each, inputs.get(each, ())) for each in build.inputs}
-    return collected(build.rows(frames))
+    full = with_folders(build, inputs)
+    return collected(build.rows({each: frame(spark, each, full.get(each, ())) for each in needed(build)}))
+
+
+def needed(build: Build) -> tuple[str, ...]:
+    """Return the names of all that `make` gets."""
+    return build.inputs if build.folders is None else (*build.inputs, FOLDERS.name)
+
+
+def with_folders(build: Build, inputs: Mapping[str, Sequence[Values]]) -> Mapping[str, Sequence[Values]]:
+    """Add the folders that the table must have, where it says so, from all rows of its inputs."""
+    if build.folders is None:
+        return inputs
+    partitions = [
+        {column: str(row[column]) for column in TABLES[each].partitions}
+        for each in build.inputs
+        for row in dicts(each, inputs.get(each, ()))
+    ]
+    return {**inputs, FOLDERS.name: sorted(build.folders(partitions))}
 
 
 def collected(made: DataFrame) -> Counter[Values]:
@@ -82,7 +104,7 @@ def collected(made: DataFrame) -> Counter[Values]:
 
 # ── several cases as one table's rows ────────────────────────────────────────────────────────────
 
-BY_DAY = {"archived", "envelopes", "traffic", "coverage"}
+BY_DAY = {"archived", "envelopes", "traffic", "coverage", FOLDERS.name}
 """Of these, rows of one day belong together whatever their source is; of all others, rows of one source."""
 
 NAMES = {"source", "server"}
@@ -138,8 +160,8 @@ ADD_UP: Mapping[str, Mapping[str, Sequence[str]]] = {
     "outcomes": {"ended": ("nameplates", "mailboxes")},
     "durations": {"count": ("nameplates", "mailboxes") * 2},
     "pressure": {"started": ("nameplates",)},
-    "busy_hours": {"binds": ("client_versions",), "mailboxes": ("mailboxes",), "nameplates": ("nameplates",)},
-    "versions": {"binds": ("client_versions",), "mailboxes": ("mailboxes",)},
+    "busy_hours": {"connections": ("client_versions",), "mailboxes": ("mailboxes",), "nameplates": ("nameplates",)},
+    "versions": {"connections": ("client_versions",), "mailboxes": ("mailboxes",)},
     "times": {"count": ("timing",)},
     "traffic": {"envelopes": ("envelopes",)},
 }

@@ -39,6 +39,7 @@ class Origin(NamedTuple):
     """Where envelopes come from."""
 
     source: str
+    source_kind: str
     file: str
     """Stands for the file, or the archive."""
     name: str
@@ -121,6 +122,7 @@ def _columns(found: Found, verified: Verified, origin: Origin, faults: Collectio
         else _times(found.arrived, bad | (found.arrived < 0)),
         "raw": _bytes(found.raws, faults),
         "day": pa.array((sent // DAY).astype(np.int32), pa.int32(), mask=bad).cast(pa.date32()),
+        "source_kind": pa.repeat(origin.source_kind, count),
         "source": pa.repeat(origin.source, count),
     }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 import pyarrow as pa
 
 from restante.pipeline.notes import Mark
-from restante.pipeline.schemas import ARCHIVED
+from restante.pipeline.schemas import ARCHIVED, FILES
 from restante.pipeline.sources import (
     Inode,
     Look,
@@ -113,7 +113,7 @@ class Files:
         return tasks.frame(spark, ARCHIVED, tasks.together(pieces))
 
     def _origin(self, digest: str) -> Origin:
-        return Origin(self._name, digest, self._files[digest].shown, self._terms.first_day)
+        return Origin(self._name, FILES, digest, self._files[digest].shown, self._terms.first_day)
 
 
 def count(file: File) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from restante.pipeline.cleaning import DAY, ORIGIN, RULES, Fault, Limits, clean, digest
+from restante.pipeline import cleaning
+from restante.pipeline.cleaning import DAY, ORIGIN, OWN, RULES, Fault, Limits, clean, digest
 from restante.pipeline.sources import DUPLICATE, Part
 
 
@@ -23,26 +24,29 @@ class Job(msgspec.Struct, frozen=True):
     name: str
     """Of the table in the copy."""
     columns: tuple[str, ...]
-    """In the copy: the id, the origin, then those of the table's rules."""
+    """In the copy: the id, the origin, then those of the table's rules, and of our own servers' rules."""
     parts: tuple[Part, ...]
     limits: Limits
-    blur_us: int | None
+    setting_us: int | None
+    """What the server floors times to now, for its own rows that do not say what theirs were floored to."""
     duplicates: frozenset[str]
     """Origins whose rows another source has."""
 
 
 def finished(job: Job, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Clean rows: each becomes one of the lake's table, and what is wrong with it; with a fault it has no content."""
-    rules, within, source, blur = (ORIGIN, *RULES[job.table]), job.limits, job.source, job.blur_us
+    rules, within, source = (ORIGIN, *RULES[job.table], *OWN[job.table]), job.limits, job.source
     when = next(place for place, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
-    nothing = (None,) * (len(rules) + 2)  # blur and day
+    nothing = (None,) * (len(rules) + 1)  # and day
     for row_id, *row in found:
         if row[0] in job.duplicates:
             fault: str = DUPLICATE
         else:
             values = clean(rules, row, within)
             if not isinstance(values, Fault):
-                yield (row_id, *values, blur, values[when] // DAY, source, None, None, None)
+                own = values[0] == ""  # what was imported was written by another server, with its setting
+                values[-1] = cleaning.blur_us(values[-1], job.setting_us if own else None, values[when])
+                yield (row_id, *values, values[when] // DAY, source, None, None, None)
                 continue
             fault = str(values)
         yield (row_id, *nothing, source, fault, str(row_id), digest(row))

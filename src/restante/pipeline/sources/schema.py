@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from restante.pipeline import cleaning
-from restante.pipeline.cleaning import RULES, Faulty
+from restante.pipeline.cleaning import OWN, RULES, Faulty
 from restante.pipeline.schemas import CLIENT_VERSIONS
 from restante.pipeline.sources import Say, SourceError
 
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
     prefix: str
     """Of its tables' names."""
     since: Mapping[str, int]
-    """Tables that came with a later version."""
+    """Tables, and columns of cleaning.OWN, that came with a later version."""
     own: bool
     """Ours: rows have an id that is never given twice, and an origin. With the reference a rowid has to do."""
     others: frozenset[str]
@@ -43,19 +43,24 @@ class Shape(NamedTuple):
         return self.prefix + table
 
     def columns(self, table: str) -> tuple[str, ...]:
-        """Give the columns that a row consists of, but for its id."""
+        """Return the columns that a row consists of in every version, but for its id: those that digests are of."""
         ruled = tuple(rule.source for rule in RULES[table])
         return ("origin", *ruled) if self.own else ruled
+
+    def own_columns(self, table: str, version: int) -> tuple[str | None, ...]:
+        """Return the columns of cleaning.OWN, in a version of the schema; None for those that it lacks."""
+        names = (rule.source for rule in OWN[table])
+        return tuple(name if self.own and version >= self.since[name] else None for name in names)
 
 
 OURS: Final = Shape(
     kind="mailbox server's database",
-    newest=3,
+    newest=4,
     version="PRAGMA user_version",
     prefix="usage_",
-    since={},
+    since={cleaning.VISITORS.source: 3, cleaning.BLUR.source: 4},
     own=True,
-    others=frozenset({"id", "side", "address_id", "visitors"}),
+    others=frozenset({"id", "side", "address_id"}),
 )
 THEIRS: Final = Shape(
     kind="reference server's usage database",
@@ -86,14 +91,14 @@ def version(database: sqlite3.Connection, shape: Shape, name: str) -> int:
     return version
 
 
-def id_column(database: sqlite3.Connection, shape: Shape, table: str, name: str, say: Say) -> str:
+def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: str, name: str, say: Say) -> str:
     """See whether a table is as it should be; give what its rows' ids are called. Raises SourceError."""
     called = shape.table(table)
     kind = entries(database).get(called)
     if kind != "table":
         raise SourceError(f"source {name}: {called} is {f'a {kind}' if kind else 'missing'}, and should be a table")
     present = [row[0] for row in database.execute("SELECT name FROM pragma_table_xinfo(?)", (called,))]
-    taken = shape.columns(table)
+    taken = (*shape.columns(table), *filter(None, shape.own_columns(table, version)))
     for column in (*taken, "id") if shape.own else taken:
         if column not in present:
             raise SourceError(f"source {name}: table {called} has no column {column}")
@@ -108,7 +113,7 @@ def id_column(database: sqlite3.Connection, shape: Shape, table: str, name: str,
 
 
 def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: cleaning.Limits) -> int | None:
-    """Tell what the server floors times to now; nothing says what it was when the rows were written.
+    """Return the server's setting: what it floors times to, in microseconds, at its last prune.
 
     None: to nothing, or it has not told yet. Raises SourceError.
     """

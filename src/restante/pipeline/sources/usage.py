@@ -91,12 +91,13 @@ class Usage:
         self._terms, self._say = terms, say
         self._limits = cleaning.limits(terms.first_day, terms.now)
         with self._reading() as database:
-            version = schema.version(database, shape, self._name)
+            self._version = version = schema.version(database, shape, self._name)
             self.tables = tuple(table for table in TABLES if version >= shape.since.get(table.name, 0))
             self._ids = {
-                table.name: schema.id_column(database, shape, table.name, self._name, say) for table in self.tables
+                table.name: schema.id_column(database, shape, version, table.name, self._name, say)
+                for table in self.tables
             }
-            self._blur = schema.blur_us(database, shape, self._name, self._limits)
+            self._setting = schema.blur_us(database, shape, self._name, self._limits)
 
     def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Tell what is new.
@@ -144,10 +145,11 @@ class Usage:
                 self._ids[span.table],
                 "origin" if self._shape.own else "''",
                 *(rule.source for rule in RULES[span.table]),
+                *(name or "NULL" for name in self._shape.own_columns(span.table, self._version)),
             ),
             parts=span.parts,
             limits=self._limits,
-            blur_us=self._blur,
+            setting_us=self._setting,
             duplicates=frozenset(span.marks) - {""},
         )
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import Table
+from restante.pipeline.schemas import DAY, SOURCE, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+FOLDERS: Final = Table("folders", "folder that a table must have, whether or not it has rows for it", (DAY, SOURCE))
+"""What `make` gets of Build.folders, as if it were an input. It is in no lake."""
+
+Folder = tuple[date, str]
+"""A day and a source."""
+
+Partition = Mapping[str, str | None]
+"""Partition column → value as text."""
 
 
 class Build(NamedTuple):
@@ -28,6 +38,9 @@ class Build(NamedTuple):
     make: Callable[[Mapping[str, DataFrame]], DataFrame]
     placed: bool = False
     """What `make` gives is together as it is to be written: all rows of a folder in one task."""
+    folders: Callable[[Iterable[Partition]], set[Folder]] | None = None
+    """From the partitions of all days of its inputs, returns the folders that the table must have. A day that lacks
+    one is not up to date. `make` gets those of the days to build as the frame FOLDERS."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -43,6 +56,14 @@ class Build(NamedTuple):
         """Tell which days must be built anew where these days of an input have changed."""
         before, after = self.reach[name]
         return {day + timedelta(offset) for day in days for offset in range(-after, before + 1)}
+
+    def folders_frame(self, spark: SparkSession, folders: Collection[Folder]) -> DataFrame:
+        """Return folders as the frame FOLDERS."""
+        ordered = sorted(folders)
+        days = pa.array([day for day, _ in ordered], pa.date32())
+        return spark.createDataFrame(
+            pa.table({"day": days, "source": pa.array([s for _, s in ordered], pa.string())})
+        )
 
     def rows(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """Make it, in the order and the types of its schema."""

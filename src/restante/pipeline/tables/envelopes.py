@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import ARCHIVED, SOURCE, Column, Table
-from restante.pipeline.tables.build import Build
+from restante.pipeline.schemas import ARCHIVE, ARCHIVED, SOURCE, Column, Table
+from restante.pipeline.tables.build import FOLDERS, Build, Folder, Partition
 from restante.pipeline.tables.hours import HOUR_US
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ MANY: Final = 1000
 
 DAY: Final = Column("day", "DATE", "the UTC day of sent")
 
-_SAME: Final = tuple(each for each in ARCHIVED.columns if each.name not in {"file", "arrival", "day", "source"})
+_OF_THE_COPY: Final = frozenset({"file", "arrival", *ARCHIVED.partitions})
+
+_SAME: Final = tuple(each for each in ARCHIVED.columns if each.name not in _OF_THE_COPY)
 
 ENVELOPES: Final = Table(
     "envelopes",
@@ -32,13 +35,13 @@ ENVELOPES: Final = Table(
             "STRING",
             "whose copy this is: the source of the least name, and there of the least arrival, then file",
         ),
-        Column("holders", "INT", "how many sources have it"),
+        Column("holders", "INT", "how many mailservers have it; 0: only exported files do"),
         Column("hour", "INT", f"of sent, where the archives have {MANY} rows of that hour; else NULL", null=True),
         DAY,
     ),
     ("day", "hour"),
 )
-"""Invariant: one row for each hash of archived; `holders` adds up to its pairs of hash and source."""
+"""Invariant: one row for each hash of archived; `holders` adds up to its pairs of hash and mailserver."""
 
 TRAFFIC: Final = Table(
     "traffic",
@@ -59,14 +62,19 @@ COVERAGE: Final = Table(
     "coverage",
     "mailserver and day",
     (
-        Column("envelopes", "BIGINT", "how many it has, each once"),
-        Column("alone", "BIGINT", "of these, how many nobody else has"),
-        Column("missing", "BIGINT", "how many others have and it has not"),
+        Column("envelopes", "BIGINT", "envelopes that it has, each once"),
+        Column("alone", "BIGINT", "of these, those that no other mailserver has"),
+        Column(
+            "missing", "BIGINT", "envelopes that it lacks, and another source has: a mailserver or exported files"
+        ),
         DAY,
         SOURCE,
     ),
 )
-"""Invariant: `envelopes` and `missing` together are the day's rows of envelopes, for every mailserver of that day."""
+"""Invariant: `envelopes` and `missing` together are the day's rows of envelopes, in each row.
+
+A mailserver has a row for each day on which any source has envelopes, from the first day of which it has one itself.
+"""
 
 
 def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -80,14 +88,18 @@ def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     hour = f.pmod(f.floor(f.unix_micros("sent") / HOUR_US), f.lit(24)).cast("int").alias("hour")
     busy = archived.select("day", hour).groupBy("day", "hour").agg((f.count("*") >= MANY).alias("many"))
     columns = ["day", "source", "file", "arrival", *(each.name for each in _SAME)]
-    rows = archived.select(*columns, hour).join(f.broadcast(busy), ["day", "hour"])
+    in_archive = (f.col("source_kind") == ARCHIVE).alias("in_archive")
+    rows = archived.select(*columns, in_archive, hour).join(f.broadcast(busy), ["day", "hour"])
     rows = rows.withColumn("hour", f.when(f.col("many"), f.col("hour"))).drop("many").repartition("day", "hour")
     same = Window.partitionBy("day", "hour", "hash")
-    # Last in this order is the least; by then every source has been counted.
+    # Last in this order is the least; by then every mailserver has been counted, at the first of its copies.
     order = same.orderBy(*(f.desc(each) for each in ("source", "arrival", "file", "arrived")))
     rows = rows.withColumn("after", f.lead(f.lit(1)).over(order))
-    rows = rows.withColumn("holders", f.dense_rank().over(same.orderBy(f.desc("source"))))
-    return rows.where(f.col("after").isNull()).withColumnRenamed("source", "holder").drop("after", "file", "arrival")
+    first = ~f.col("source").eqNullSafe(f.lag("source").over(order))
+    rows = rows.withColumn("counts", (first & f.col("in_archive")).cast("int"))
+    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    rows = rows.withColumn("holders", f.sum("counts").over(so_far))
+    return rows.where(f.col("after").isNull()).withColumnRenamed("source", "holder")
 
 
 def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -105,17 +117,32 @@ def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Count what each has, and lacks."""
-    held = inputs["archived"].groupBy("day", "hash").agg(f.collect_set("source").alias("sources"))
-    alone = (f.size("sources") == 1).cast("bigint").alias("alone")
-    each = held.select("day", alone, f.explode("sources").alias("source")).groupBy("day", "source")
-    own = each.agg(f.count("*").alias("envelopes"), f.sum("alone").alias("alone"))
+    """Count what each mailserver has, and lacks."""
+    mailserver = f.when(f.col("source_kind") == ARCHIVE, f.col("source"))
+    held = inputs["archived"].groupBy("day", "hash").agg(f.collect_set(mailserver).alias("mailservers"))
+    alone = (f.size("mailservers") == 1).cast("bigint").alias("alone")
+    copies = held.select("day", f.explode("mailservers").alias("source"), f.lit(1).alias("envelopes"), alone)
+    nothing = inputs[FOLDERS.name].select("day", "source", f.lit(0).alias("envelopes"), f.lit(0).alias("alone"))
+    counts = copies.unionAll(nothing).groupBy("day", "source")
+    own = counts.agg(f.sum("envelopes").alias("envelopes"), f.sum("alone").alias("alone"))
     all_ = held.groupBy("day").agg(f.count("*").alias("all"))
     return own.join(f.broadcast(all_), "day").withColumn("missing", f.col("all") - f.col("envelopes"))
+
+
+def mailserver_days(partitions: Iterable[Partition]) -> set[Folder]:
+    """Return the days and mailservers that coverage has a row of, from the partitions of archived."""
+    days: set[date] = set()
+    first: dict[str, date] = {}
+    for partition in partitions:
+        day, source = date.fromisoformat(partition["day"] or ""), partition["source"] or ""
+        days.add(day)
+        if partition["source_kind"] == ARCHIVE:
+            first[source] = min(day, first.get(source, day))
+    return {(day, source) for source, begun in first.items() for day in days if day >= begun}
 
 
 BUILDS: Final = (
     Build(ENVELOPES, {"archived": (0, 0)}, envelopes, placed=True),
     Build(TRAFFIC, {"envelopes": (0, 0)}, traffic),
-    Build(COVERAGE, {"archived": (0, 0)}, coverage),
+    Build(COVERAGE, {"archived": (0, 0)}, coverage, folders=mailserver_days),
 )

@@ -50,7 +50,7 @@ BUSY_HOURS: Final = Table(
     "server, day and hour in which something began",
     (
         HOUR,
-        Column("binds", "BIGINT", "clients that bound"),
+        Column("connections", "BIGINT", "clients that bound"),
         Column("mailboxes", "BIGINT", "mailboxes started"),
         Column("nameplates", "BIGINT", "nameplates started"),
         *(DAY, SOURCE),
@@ -131,7 +131,7 @@ def _filled(hours: DataFrame) -> DataFrame:
 def busy_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Count what began."""
     times = {"client_versions": "connect_time", "mailboxes": "started", "nameplates": "started"}
-    counts = ("binds", "mailboxes", "nameplates")
+    counts = ("connections", "mailboxes", "nameplates")
     parts = []
     for (name, time), counted in zip(times.items(), counts, strict=True):
         hour = f.pmod(f.floor(f.unix_micros(time) / HOUR_US), f.lit(24))

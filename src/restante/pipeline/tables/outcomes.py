@@ -27,9 +27,15 @@ COUNTS: Final = tuple(Column(result, "BIGINT", f"of these, how many ended {resul
 OUTCOMES: Final = Table(
     "outcomes",
     "server, day, application and kind",
-    (APP, KIND, Column("ended", "BIGINT", "how many: the sum of the results"), *COUNTS, STARTED_DAY, SOURCE),
+    (
+        *(APP, KIND),
+        Column("ended", "BIGINT", "how many: the sum of the results"),
+        *COUNTS,
+        Column("visited", "BIGINT", "of these, mailboxes with a visitor; NULL: visitors were not counted", null=True),
+        *(STARTED_DAY, SOURCE),
+    ),
 )
-"""Invariant: `ended` adds up to the rows of nameplates and mailboxes."""
+"""Invariants: `ended` adds up to the rows of nameplates and mailboxes, `visited` to mailboxes with a visitor."""
 
 DURATIONS: Final = Table(
     "durations",
@@ -51,9 +57,10 @@ def results() -> list[Expression]:
 
 
 def ended(inputs: Mapping[str, DataFrame], *columns: str) -> DataFrame:
-    """Give nameplates and mailboxes as one, with their kind."""
+    """Give nameplates and mailboxes as one, with their kind; what only mailboxes have is NULL for nameplates."""
     claimed = f.when(f.col("for_nameplate"), "claimed").otherwise("opened")
-    nameplates = inputs["nameplates"].select("source", "day", "app_id", f.lit("nameplate").alias("kind"), *columns)
+    plates = inputs["nameplates"].withColumn("visitors", f.lit(None).cast("bigint"))
+    nameplates = plates.select("source", "day", "app_id", f.lit("nameplate").alias("kind"), *columns)
     mailboxes = inputs["mailboxes"].select("source", "day", "app_id", claimed.alias("kind"), *columns)
     return nameplates.unionAll(mailboxes)
 
@@ -61,10 +68,11 @@ def ended(inputs: Mapping[str, DataFrame], *columns: str) -> DataFrame:
 def outcomes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Count each result."""
     keys = ("source", "day", "app_id", "kind")
-    counted = ended(inputs, "result").groupBy(*keys).agg(*results())
+    visited = f.sum((f.col("visitors") > 0).cast("bigint")).alias("visited")  # NULL where all are
+    counted = ended(inputs, "result", "visitors").groupBy(*keys).agg(*results(), visited)
     counted = counted.withColumn("ended", reduce(lambda a, b: a + b, (f.col(result) for result in RESULTS)))
     together = grouped(by_day(counted), "ended", "app_id").groupBy(*keys)
-    return together.agg(*(f.sum(name).alias(name) for name in ("ended", *RESULTS)))
+    return together.agg(*(f.sum(name).alias(name) for name in ("ended", *RESULTS, "visited")))
 
 
 def durations(inputs: Mapping[str, DataFrame]) -> DataFrame:

@@ -36,14 +36,14 @@ VERSIONS: Final = Table(
             "implementation", "STRING", f"as clients said; {OTHER}: beyond the commonest; NULL: nothing", null=True
         ),
         Column("version", "STRING", "likewise", null=True),
-        Column("binds", "BIGINT", "clients that bound"),
+        Column("connections", "BIGINT", "clients that bound"),
         Column("mailboxes", "BIGINT", "mailboxes of this version: the sum of the results"),
         *(Column(each.name, each.type, f"mailboxes that ended {each.name}") for each in COUNTS),
         Column("day", "DATE", "the UTC day, of a bind's time and of a mailbox's start"),
         SOURCE,
     ),
 )
-"""Invariants: `binds` adds up to the rows of client_versions, `mailboxes` to those of mailboxes."""
+"""Invariants: `connections` adds up to the rows of client_versions, `mailboxes` to those of mailboxes."""
 
 _WHO: Final = ("implementation", "version")
 _KEYS: Final = ("source", "day", "app_id", "attribution", *_WHO)
@@ -52,16 +52,16 @@ _KEYS: Final = ("source", "day", "app_id", "attribution", *_WHO)
 def versions(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Count binds and the results of mailboxes by version."""
     binds = inputs["client_versions"].groupBy("source", "day", "app_id", f.lit("version").alias("attribution"), *_WHO)
-    bound = binds.agg(f.count("*").alias("binds"), *(f.lit(0).cast("bigint").alias(each) for each in RESULTS))
-    ended = _attributed(inputs).groupBy(*_KEYS).agg(f.lit(0).cast("bigint").alias("binds"), *results())
+    bound = binds.agg(f.count("*").alias("connections"), *(f.lit(0).cast("bigint").alias(each) for each in RESULTS))
+    ended = _attributed(inputs).groupBy(*_KEYS).agg(f.lit(0).cast("bigint").alias("connections"), *results())
     mailboxes = reduce(lambda a, b: a + b, (f.col(each) for each in RESULTS))
     rows = _added(by_day(bound.unionAll(ended).withColumn("mailboxes", mailboxes)))
-    weighed = grouped(rows.withColumn("weight", f.col("binds") + f.col("mailboxes")), "weight", "app_id")
+    weighed = grouped(rows.withColumn("weight", f.col("connections") + f.col("mailboxes")), "weight", "app_id")
     return _added(grouped(weighed, "weight", *_WHO, where=f.col("attribution") == "version"))
 
 
 def _added(rows: DataFrame) -> DataFrame:
-    return rows.groupBy(*_KEYS).agg(*(f.sum(each).alias(each) for each in ("binds", "mailboxes", *RESULTS)))
+    return rows.groupBy(*_KEYS).agg(*(f.sum(each).alias(each) for each in ("connections", "mailboxes", *RESULTS)))
 
 
 def _attributed(inputs: Mapping[str, DataFrame]) -> DataFrame:
