@@ -149,32 +149,35 @@ def test_what_an_address_is_called_changes_at_midnight_and_with_the_process() ->
 LIMITS = replace(UNLIMITED, address_claims=60.0, address_claims_at_once=3)
 
 
-def test_different_names_are_counted_and_the_same_name_only_once() -> None:
+def test_different_nameplates_are_counted_and_the_same_one_only_once() -> None:
     account = Account()
 
-    def claim(app_id: str, name: str, now: float) -> float:
-        wait = account.claim(app_id, name, now, LIMITS)
+    def claim(key: int, now: float) -> float:
+        wait = account.claim(key, now, LIMITS)
         if not wait:
-            account.knows(app_id, name)
+            account.knows(key)
         return wait
 
-    waits = [claim("x", name, 0.0) for name in ("1", "2", "1", "3", "1", "2", "4", "4")]
-    assert waits == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert claim("y", "1", 0.0) == 1  # another app's is another nameplate
-    assert claim("x", "4", 1.0) == 0
+    assert [claim(key, 0.0) for key in (1, 2, 1, 3, 1, 2, 4, 4)] == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert claim(4, 1.0) == 0
+
+
+def test_names_that_have_no_nameplate_are_counted_each_time() -> None:
+    account = Account()
+    assert [account.claim(None, 0.0, LIMITS) for _ in range(4)] == [0, 0, 0, 1]
 
 
 def test_without_a_limit_any_number_may_be_claimed() -> None:
     account = Account()
-    assert {account.claim("x", str(n), 0.0, UNLIMITED) for n in range(1000)} == {0.0}
+    assert {account.claim(None, 0.0, UNLIMITED) for _ in range(1000)} == {0.0}
 
 
 def test_work_is_demanded_of_who_guesses_more_the_more_it_does_and_forgiven_in_time() -> None:
     account = Account()
-    for number in range(PATIENCE):
-        account.claim("x", str(number), 0.0, UNLIMITED)
+    for _ in range(PATIENCE):
+        account.claim(None, 0.0, UNLIMITED)
     assert account.bits(0.0, 20) is None
-    account.claim("x", "one more", 0.0, UNLIMITED)
+    account.claim(None, 0.0, UNLIMITED)
     assert account.bits(0.0, 20) == 20
     account.strain(0.0, STRAIN_STEP)
     assert account.bits(0.0, 20) == 21
@@ -186,7 +189,7 @@ def test_an_account_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.Mo
     accounts = [book.account(who((f"8.8.8.{n}", 1), {}, ()).address) for n in range(4)]
     accounts[0].connections = 1
     accounts[1].nameplates = 1
-    accounts[2].claim("x", "1", 0.0, LIMITS)
+    accounts[2].claim(None, 0.0, LIMITS)
     book.forget(0.0, LIMITS)
     assert set(book.accounts.values()) == set(accounts[:3])
     book.forget(1000.0, LIMITS)

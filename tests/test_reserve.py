@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from msgspec.structs import replace
+
 from restante.mailbox.addresses import Account
+from restante.mailbox.books import TOO_MANY_CLAIMS
 from restante.mailbox.desk import Connection, Desk
 from restante.mailbox.limits import KIB, MIB, RESERVE, SMALL_MAILBOX, Limits
 from restante.mailbox.model import Now, Policy
+from restante.mailbox.rules import FULL
 from restante.mailbox.state import State
 from support.mailbox.givens import FakeDice, Inbox
 
@@ -93,6 +97,26 @@ def test_who_holds_much_makes_nothing_more_and_may_join_and_end_what_there_is() 
     [refused] = joining.say(type="add", phase="p", body="")
     assert refused["error"] == "the server is full"
     assert joining.say(type="close")[-1]["type"] == "closed"
+
+
+def test_claims_are_charged_there_whether_or_not_the_nameplate_lives() -> None:
+    """What is refused for want of room would tell for nothing which nameplates live."""
+    desk, peers = filled()
+    desk.policy = replace(desk.policy, limits=replace(LIMITS, address_claims=1.0, address_claims_at_once=10))
+    Peer(desk, "a").say(type="claim", nameplate="7")
+    rich = peers[0].connection.accounts[0]
+    answers = [Peer(desk, "b", rich).say(type="claim", nameplate=str(name))[-1] for name in range(1, 21)]
+    assert [answer.get("error") for answer in answers[:10]] == [*6 * [FULL], None, *3 * [FULL]]
+    assert {answer["error"] for answer in answers[10:]} == {TOO_MANY_CLAIMS}
+
+
+def test_large_phases_and_ids_are_no_way_around_it() -> None:
+    desk, _ = filled()
+    peer = Peer(desk, "a")
+    peer.say(type="open", mailbox="mine")
+    large = "0" * SMALL_MAILBOX
+    for message in ({"phase": large, "body": ""}, {"phase": "p", "body": "", "id": large}):
+        assert peer.say(type="add", **message)[-1]["error"] == FULL
 
 
 def test_a_mailbox_stays_small_there() -> None:

@@ -52,6 +52,29 @@ async def test_large_messages_are_written_and_dropped_off_the_loop_and_small_one
     await store.close()
 
 
+async def test_beside_large_messages_small_ones_are_written_without_reading_those(tmp_path: Path) -> None:
+    """With the messages in an index (schema 4) each insert read several of them."""
+    store = SqliteStore.open(tmp_path)
+    ledger = await Ledger.begin(store)
+    boxes = [f"m{number}" for number in range(8)]
+    for name in boxes:
+        ledger.open("a", name)
+        ledger.add("a", name, b'"' + b"0" * 1_000_000 + b'"')
+        await ledger.commit(store)
+    before = bytes_read()
+    for _ in range(5):
+        for name in boxes:
+            ledger.add("a", name, b'"00"')
+        await ledger.commit(store)
+    assert bytes_read() - before < 1_000_000
+    await store.close()
+
+
+def bytes_read() -> int:
+    """Return how much this process has read from files (man 5 proc, /proc/pid/io)."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     with closing(connect(str(database(tmp_path)))) as db:
         db.execute(f"PRAGMA user_version = {len(migrations()) + 1}")

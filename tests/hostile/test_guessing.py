@@ -131,3 +131,15 @@ async def test_who_claims_what_waits_gets_one_guess_each_and_no_more_than_its_sh
     for number, (_, _, mailbox) in enumerate(senders, 1):  # what other tests claim is free again
         caller = await siege.bind(f"sender-{number}", X_Forwarded_For=f"198.51.100.{number}")
         assert (await siege.ask(caller, type="close", mailbox=mailbox))["type"] == "closed"
+
+
+async def test_a_name_is_a_new_guess_each_time_when_the_nameplate_that_had_it_has_ended(siege: Siege) -> None:
+    """Else whoever had some names once could ask for ever, and unseen, whether somebody else has them."""
+    address, told = "192.0.2.9", []
+    for number in range(CLAIMS + 1):
+        caller, answer = await claim(siege, f"asker-{number}", address, "70")
+        told.append(answer.get("error", "claimed"))
+        if answer["type"] == "claimed":
+            assert (await siege.ask(caller, type="close", mailbox=answer["mailbox"]))["type"] == "closed"
+        caller.cut()
+    assert told == ["claimed"] * CLAIMS + [TOO_MANY_CLAIMS]

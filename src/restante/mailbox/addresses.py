@@ -35,7 +35,7 @@ LOOKS_FOR_ROOM: Final = 50
 """Accounts looked at for a new one: 0.03 ms. If all of them have something live, there is one more than `MOST`."""
 
 RECENT: Final = 64
-"""Names an address claimed last: to claim one of them again, after a lost connection, is no new guess."""
+"""Live nameplates an address claimed last: to claim one of them again, after a lost connection, is no new guess."""
 
 PATIENCE: Final = 80
 """Points of strain before an adaptive server demands work of an address: a claim that was refused for being one too
@@ -146,7 +146,8 @@ class Account:
         """Bits that were demanded of it last, for what it had done itself."""
         self._claims = Bucket()
         self._connects = Bucket()
-        self._recent: dict[tuple[str, str], None] = {}
+        self._recent: dict[int, None] = {}
+        """Keys of nameplates. Names would do for another nameplate, too, that has one of them later."""
         self._records = Bucket()
         self._strain = Bucket()
 
@@ -174,12 +175,12 @@ class Account:
         self._connects.take(now, rate, 1)
         return 0.0
 
-    def claim(self, app_id: str, name: str, now: float, limits: Limits) -> float:
-        """Charge a claim of a nameplate that it does not know, or an allocation, whose name is "" still.
+    def claim(self, key: int | None, now: float, limits: Limits) -> float:
+        """Charge a claim of a nameplate that it does not know, or an allocation. `key` is None where none lives.
 
-        Gives the seconds that it must wait; 0: it may go on.
+        Return the seconds that it must wait; 0: it may go on.
         """
-        if (app_id, name) in self._recent:
+        if key in self._recent:
             return 0.0
         rate = limits.address_claims / 60
         if rate and self._claims.spent(now, rate) + 1 > limits.address_claims_at_once:
@@ -189,9 +190,9 @@ class Account:
         self.strain(now, 1.0)
         return 0.0
 
-    def knows(self, app_id: str, name: str) -> None:
-        """Take note of a nameplate that is no guess."""
-        self._recent[app_id, name] = None
+    def knows(self, key: int) -> None:
+        """Note a live nameplate that is no guess."""
+        self._recent[key] = None
         if len(self._recent) > RECENT:
             del self._recent[next(iter(self._recent))]
 

@@ -58,32 +58,31 @@ class Books:
         self, view: State, account: Account, command: Command, now: Now, limits: Limits
     ) -> tuple[str, str] | None:
         """Tell whether this is more than an address may have: the words, and the hint. A claim is taken note of."""
+        names = isinstance(command, session.Claim | session.Allocate)
+        lives: model.Nameplate | None = None
+        if isinstance(command, session.Claim):
+            lives = view.app(command.app_id).nameplates.get(command.nameplate)
+        # Charged first: whatever the answer is, it tells whether the nameplate lives.
+        if names and (wait := account.claim(lives.key if lives else None, now.service, limits)):
+            return TOO_MANY_CLAIMS, f"try again in {math.ceil(wait)} s"
         if limits.address_bytes and account.stored >= limits.address_bytes and isinstance(command, _TAKES_ROOM):
             return TOO_MUCH, f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
         if account.stored >= SMALL_HOLDER and view.nearly_full(limits) and _makes(view, command):
             return FULL, HOLDS_MUCH
-        if type(command) is not session.Claim and type(command) is not session.Allocate:
-            return None
-        name = command.nameplate if isinstance(command, session.Claim) else ""
-        wait = account.claim(command.app_id, name, now.service, limits)
-        if wait:
-            return TOO_MANY_CLAIMS, f"try again in {math.ceil(wait)} s"
-        # Charged before it is looked at, because the answer tells whether the nameplate lives.
-        lives = name in view.app(command.app_id).nameplates
-        if limits.address_nameplates and account.nameplates >= limits.address_nameplates and not lives:
+        if names and not lives and limits.address_nameplates and account.nameplates >= limits.address_nameplates:
             return TOO_MANY_NAMEPLATES, f"{limits.address_nameplates} may live at a time: close some"
-        if name:
-            account.knows(command.app_id, name)
+        if lives:
+            account.knows(lives.key)
         return None
 
-    def made(self, accounts: tuple[Account, ...], app_id: str, decision: Decision) -> None:
+    def made(self, accounts: tuple[Account, ...], decision: Decision) -> None:
         """Enter what a command from these addresses has made."""
         for change in decision.changes:
             if type(change) is model.NameplateMade:
                 self._owners[change.nameplate.key] = accounts
                 for account in accounts:
                     account.nameplates += 1
-                    account.knows(app_id, change.nameplate.name)
+                    account.knows(change.nameplate.key)
             elif type(change) is model.MailboxMade:
                 self._keep(accounts, change.mailbox, MAILBOX)
             elif type(change) is model.MessageAdded:

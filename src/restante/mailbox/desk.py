@@ -326,7 +326,7 @@ class Desk:
         if type(command) is session.Allocate:
             self.state.app(command.app_id).answered[decision.name] = connection
         if connection.accounts:
-            self.books.made(connection.accounts, command.app_id, decision)
+            self.books.made(connection.accounts, decision)
 
     def _show(self, subscriber: Connection, mailbox: Mailbox, message: model.Stored) -> None:
         side = subscriber.session.side

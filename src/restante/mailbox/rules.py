@@ -210,7 +210,8 @@ def _open(view: State, c: session.Open, now: Now, _dice: Dice, policy: Policy) -
 
 def _add(view: State, c: session.Add, now: Now, _dice: Dice, policy: Policy) -> Decision:
     mailbox, limits = view.app(c.app_id).mailboxes[c.mailbox_id], policy.limits
-    if (full := _no_room(view, policy, mailbox.size + len(c.body))) is not None:
+    size = mailbox.size + sum(map(len, (c.phase, c.body, c.id)))
+    if (full := _no_room(view, policy, size)) is not None:
         return full
     if limits.mailbox_messages and len(mailbox.messages) >= limits.mailbox_messages:
         return Decision(error=MAILBOX_FULL, hint=f"it has {limits.mailbox_messages} messages, and may have no more")

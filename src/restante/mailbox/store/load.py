@@ -83,7 +83,7 @@ def _together(rows: list[tuple[Any, ...]]) -> str:
 
 def _load_messages(database: sqlite3.Connection, state: State, boxes: dict[int, model.Mailbox]) -> None:
     for key, sequence, side, phase, body, msg_id, server_rx in database.execute(
-        "SELECT mailbox, sequence, side, phase, body, msg_id, server_rx FROM messages ORDER BY mailbox, sequence"
+        "SELECT mailbox, sequence, side, phase, body, msg_id, server_rx FROM messages ORDER BY sequence"
     ):
         frame = messages.Delivery(side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
         state.keep(boxes[key], model.Stored(sequence, side, messages.encode(frame)))

@@ -64,7 +64,7 @@ class Rows:
             + len(self._gone_mailboxes) * 2
             + self._gone_bytes // PAGE
             + len(self._gone_nameplates)
-            + sum(1 + len(row[4]) // PAGE for rows in self._messages.values() for row in rows)
+            + sum(1 + _size(row) // PAGE for rows in self._messages.values() for row in rows)
             + sum(map(len, self._usage.values()))
         )
 
@@ -96,7 +96,7 @@ class Rows:
                 ],
             )
         for messages in self._messages.values():
-            heavy = any(len(row[4]) >= HEAVY for row in messages)
+            heavy = any(_size(row) >= HEAVY for row in messages)
             yield Statement("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)", messages, heavy)
         if self._gone_mailboxes:
             heavy = self._gone_bytes >= HEAVY
@@ -172,6 +172,11 @@ class Rows:
 
     def _nothing(self, change: Change) -> None:
         """Write nothing: a touch waits for the next sweep."""
+
+
+def _size(row: tuple[Any, ...]) -> int:
+    """Return the characters of a message's phase, body and id."""
+    return sum(map(len, row[3:6]))
 
 
 def _insert(table: str, record: type[msgspec.Struct]) -> str:
