@@ -72,7 +72,7 @@ LAYERS: list[set[str]] = [
     {"restante.pipeline.sources.traces", "restante.pipeline.sources.events"},
     {"restante.pipeline.sources.usage", "restante.pipeline.sources.archive", "restante.pipeline.sources.files"},
     {"restante.pipeline.sources.logs"},
-    {"restante.mailbox.inflow", "restante.mailbox.office", "restante.mailbox.outflow"},
+    {"restante.mailbox.inflow", "restante.mailbox.holders", "restante.mailbox.office", "restante.mailbox.outflow"},
     {"restante.mailbox.first_bytes"},
     {"restante.mailbox.websocket", "restante.ops.trace"},
     {"restante.mailbox.server", "restante.ops.admin"},
@@ -126,7 +126,7 @@ PURE = {
     "restante.mailbox." + name
     for name in (
         *("messages", "model", "state", "usage", "session", "rules", "desk", "sweep"),
-        *("limits", "permission", "addresses", "books", "door", "turns"),
+        *("limits", "permission", "addresses", "books", "door", "turns", "holders"),
         *("takeover.reference", "takeover.report", "takeover.translation"),
     )
 }

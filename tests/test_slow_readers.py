@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from restante.mailbox.desk import LISTENERS
 from restante.mailbox.door import Door, Terms
+from restante.mailbox.inflow import READ, Inflow
 from restante.mailbox.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.model import Policy
 from restante.mailbox.office import Lifetime, Office
@@ -201,10 +202,10 @@ async def test_a_large_reply_that_is_not_read_is_owed_in_full(tmp_path: Path) ->
 async def test_what_messages_are_read_in_has_one_bound_and_the_oldest_goes(
     tmp_path: Path, fragments: bool, times: int
 ) -> None:
-    """picows' buffer has twice what it gathers; the first fragment is also kept by itself."""
+    """picows' buffer has twice what it gathers; the first fragment is also kept by itself, and so is a whole text."""
     whole = frame(TEXT, b'{"type": "ping", "ping": "' + b"0" * (MIB - 1000) + b'"}', fin=not fragments)
     begun, rest = (whole, frame(CONTINUATION)) if fragments else (whole[:-1], whole[-1:])
-    limits = replace(LIMITS, owed_bytes=3 * times * MIB)
+    limits = replace(LIMITS, owed_bytes=3 * times * MIB + MIB)
     async with opened(tmp_path, limits) as house:
         server, senders, order = house.server, [], []
         for _ in range(5):
@@ -223,7 +224,32 @@ async def test_what_messages_are_read_in_has_one_bound_and_the_oldest_goes(
         for each in senders:
             each.cut()
         await until(lambda: not server.sockets())
-        assert (server.reading, server.owing, server._holders) == (0, 0, {})
+        assert (server.held, len(server.holders)) == (0, 0)
+
+
+async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path) -> None:
+    """One character beyond ASCII makes each of them take four bytes for a character."""
+    text = json.dumps({"type": "ping", "ping": "0" * (MIB // 2) + "\U0001f4ec"}, ensure_ascii=False).encode()
+    limits = replace(LIMITS, owed_bytes=12 * MIB, bytes=1000.0, bytes_at_once=1000)
+    async with opened(tmp_path, limits) as house:
+        server, senders, turns = house.server, [], []
+        for _ in range(8):
+            senders.append(await house.enter())
+            turns.append(house.latest.connection.turn)
+            senders[-1].say(type="ping", ping="0" * 2000)  # so that it must wait with what it says next
+            assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
+            senders[-1].write(frame(TEXT, text))
+            await until(lambda: turns[-1].held > 4 * (MIB // 2))
+            assert server.held <= limits.owed_bytes
+        assert server.office.turns.held == sum(each.held for each in turns)
+        assert [bool(each.held) for each in turns[-2:]] == [True, True], "the first to hold goes first"
+        assert sum(bool(each.held) for each in turns) < 5
+        for each in senders:
+            each.cut()
+        server.office.turns.hurry = True  # whoever waits is left unread, and a cut is noticed when it is read
+        server.office.sweep()
+        await until(lambda: not server.sockets())
+        assert (server.held, len(server.holders), server.office.turns.empty) == (0, 0, True)
 
 
 async def test_many_who_each_owe_little_make_nobody_go_who_just_sends(tmp_path: Path) -> None:
@@ -364,6 +390,28 @@ async def test_pings_are_answered_but_a_flood_of_them_only_so_many_a_second(tmp_
             assert last == str(3 * FRAMES - 1).encode(), "the last ping of all is answered"
             assert json.loads(got[1])["type"] == "ack"
             assert (await socket.hear())["pong"] == "after"
+        await socket.hang_up()
+
+
+async def test_only_so_much_is_read_at_once_however_large_the_buffer_has_become(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buffer of 2 MiB would take in 250,000 bytes of the shortest frames, and nobody else for 17 ms."""
+    reads: list[int] = []
+    updated = Inflow.buffer_updated
+
+    def note(inflow: Inflow, size: int) -> None:
+        reads.append(size)
+        updated(inflow, size)
+
+    monkeypatch.setattr(Inflow, "buffer_updated", note)
+    async with opened(tmp_path) as house:
+        socket = await house.enter()
+        socket.say(type="ping", ping="0" * (MIB - 1000))
+        assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        socket.write(frame(PONG, b"") * 40_000)
+        await until(lambda: sum(reads) > MIB + READ // 2)
+        assert max(reads) <= READ
         await socket.hang_up()
 
 

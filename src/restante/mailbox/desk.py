@@ -77,14 +77,14 @@ class Turn:
         """How fast it may go on; None: as fast as it likes."""
         self.queued = 0
         """How much of what it said is in the queue, or is its long message."""
-        self.long = False
-        """A long message of it is next in its turn; nothing else of it is in the queue."""
+        self.long: Any = None
+        """Its long message, which is next in its turn, if it has one; nothing else of it is in the queue then."""
         self.waiting: list[Any] = []
         """What it said beyond that."""
         self.returned = 0
         """How much of that was in the queue already, and had to leave it again."""
         self.held = 0
-        """Characters in all that is queued or waits."""
+        """Bytes of memory for all that is queued or waits."""
         self.parked = False
         """It is in debt: nothing of what waits is done before its time."""
         self.paused = False

@@ -94,8 +94,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mailboxes of addresses that hold little (RESERVE)."""
 
     owed_bytes: Count = 256 * MIB
-    """Bytes that all clients together may leave unread, and in which their messages are read: a connection keeps
-    twice the size of its largest. Beyond that, whoever has held any of it for longest is closed."""
+    """Bytes that all clients together may leave unread; in which their messages are read: a connection keeps
+    twice the size of its largest; and what they said and is not done. Beyond that, connections of addresses that hold
+    much are closed (holders.py)."""
 
     free_disk: Count = 256 * MIB
     """Bytes that must stay free on the disk: room for the log, a checkpoint, and for ending what lives."""

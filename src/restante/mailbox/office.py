@@ -116,6 +116,10 @@ class Office:
         self.turns.free(connection)
         self.receive(connection, None)
 
+    def drop(self, connection: Connection) -> None:
+        """Do nothing more of what a connection said, as far as it waits."""
+        self.turns.drop(connection)
+
     def sweep(self) -> None:
         """Start a sweep, unless one is under way."""
         if self._chores is None:

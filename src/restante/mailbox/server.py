@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from base64 import b32encode
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -32,6 +33,7 @@ from restante.mailbox import messages
 from restante.mailbox.addresses import Client
 from restante.mailbox.door import Door, Entrance, Terms
 from restante.mailbox.first_bytes import Answer, FirstBytes, websocket_protocol
+from restante.mailbox.holders import FREED, Holders
 from restante.mailbox.limits import Limits, Pace
 from restante.mailbox.office import LOUDEST, Clock, Office
 from restante.mailbox.outflow import Outflow
@@ -77,6 +79,9 @@ READ_BUFFER: Final = 2048
 
 ASKS_FOR_NOTHING: Final = "too many connections that ask for nothing"
 """What the log says of who has as many connections without a request as it may have with one."""
+
+SEEN_OFF: Final = 500
+"""Connections that are closed in a second because they did not bind: 7 ms."""
 
 GREETING: Final = b"Wormhole Relay\n"
 """What `GET /` answers: the reference's words, which monitors look for (web.py:10, 0.8.0)."""
@@ -201,11 +206,11 @@ class Server:
         """Those that were let in."""
         self.owing = 0
         self.reading = 0
-        self._holders: dict[Socket, None] = {}
-        """Who owes or takes any of these bytes; who has for longest is the first."""
+        self.holders = Holders()
         self.outflow = Outflow()
-        self.newcomers: dict[Socket, int] = {}
-        """Those that may not have bound yet, and the second in which they came."""
+        self.newcomers: OrderedDict[Socket, int] = OrderedDict()
+        """Those that may not have bound yet, and the second in which they came. A dict that loses its first again and
+        again is slow to find the next one."""
         self.slowed: list[Socket] = []
         """Those that are left unread until the next second."""
         self._warned: set[str] = set()
@@ -364,16 +369,15 @@ class Server:
     def overflow(self, socket: Socket, words: str) -> None:
         self.office.desk.books.refuse(words, socket.connection.session.address_id)
 
-    def holds(self, socket: Socket) -> None:
-        if socket.holding:
-            self._holders[socket] = None
-        else:
-            self._holders.pop(socket, None)
+    @property
+    def held(self) -> int:
+        """Bytes that all connections together owe to read, are read in, and said and are not done."""
+        return self.owing + self.reading + self.office.turns.held
 
     def make_room(self) -> None:
         most = self.limits.owed_bytes
-        while most and self._holders and self.owing + self.reading > most:
-            next(iter(self._holders)).give_up()
+        if most and self.held > most:
+            self.holders.close(self.held - most + most // FREED, self.second)
 
     def too_big(self) -> PeerError:
         most = self.limits.message_bytes
@@ -411,9 +415,9 @@ class Server:
 
     def _see_off_newcomers(self) -> None:
         """Close those that did not bind in time."""
-        while self.newcomers:
-            newcomer = next(iter(self.newcomers))
-            if self.second - self.newcomers[newcomer] <= self.limits.bind:
+        for _ in range(SEEN_OFF):
+            newcomer, came = next(iter(self.newcomers.items()), (None, 0))
+            if newcomer is None or self.second - came <= self.limits.bind:
                 return
             del self.newcomers[newcomer]
             turn = newcomer.connection.turn

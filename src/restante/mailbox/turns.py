@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final
 
 from restante.errors import PeerError
-from restante.mailbox.desk import Connection
+from restante.mailbox.desk import Connection, Turn
 from restante.mailbox.limits import Limits
 from restante.mailbox.messages import SHORT
 from restante.mailbox.model import Now
@@ -31,7 +31,7 @@ for much more than a batch. Clients say up to four things at once."""
 
 BACKLOG: Final = 64
 HELD: Final = 256 * 1024
-"""Commands of one connection, and characters in them, that wait before its socket is left unread."""
+"""Commands of one connection, and bytes of memory for them, that wait before its socket is left unread."""
 
 Entry = tuple[Connection, str | PeerError | None, Now]
 """Who said what, and when; None: the connection is lost."""
@@ -42,6 +42,11 @@ def is_long(entry: Entry) -> bool:
     return isinstance(entry[1], str) and len(entry[1]) > SHORT
 
 
+def size_of(text: str) -> int:
+    """Return the bytes of memory that a text takes, at most: one character beyond ASCII makes all of them wider."""
+    return len(text) if text.isascii() else 4 * len(text)
+
+
 class Turns:
     """The queue, and those who wait to get into it."""
 
@@ -49,8 +54,8 @@ class Turns:
         self.hurry = False
         """Nobody's pace counts any more: the server stops."""
         self._queue: list[Entry] = []
-        self._long: deque[Entry] = deque()
-        """Long messages, at most one of each connection."""
+        self._long: deque[Connection] = deque()
+        """Whose long message is next; some may have been dropped."""
         self._long_is_next = False
         self._waiting: dict[Connection, None] = {}
         """Who has said more than its share, in the order of their turns."""
@@ -58,6 +63,8 @@ class Turns:
         """Who has said more than its pace: a heap, by the service time at which they may go on."""
         self._parked = 0
         """How many of those there are; some in the heap may have been let in before their time."""
+        self.held = 0
+        """Bytes of memory for all that was said and is not done."""
         self._tickets = itertools.count()
         """So that no two in the heap are alike."""
 
@@ -74,7 +81,7 @@ class Turns:
         connection, said, _ = entry
         turn = connection.turn
         if isinstance(said, str):
-            turn.held += len(said)
+            self._hold(turn, size_of(said))
         queued, long = turn.queued, is_long(entry)
         full = queued >= SHARE and len(self._queue) >= BATCH
         if turn.waiting or turn.long or full or (long and queued):
@@ -82,13 +89,25 @@ class Turns:
             if not turn.parked:
                 self._waiting[connection] = None
         else:
-            turn.queued = queued + 1
-            turn.long = long
-            (self._long if long else self._queue).append(entry)
+            self._let_in(connection, [entry])
         much = turn.held >= HELD or turn.queued + len(turn.waiting) >= BACKLOG
         if much and not turn.paused:
             turn.paused = True
             connection.line.pause()
+
+    def _hold(self, turn: Turn, size: int) -> None:
+        turn.held += size
+        self.held += size
+
+    def drop(self, connection: Connection) -> None:
+        """Forget what waits, and a long message; short ones that are in the queue are soon done."""
+        turn = connection.turn
+        dropped = [*turn.waiting, *([turn.long] if turn.long else [])]
+        self._hold(turn, -sum(size_of(said) for _, said, _ in dropped if isinstance(said, str)))
+        turn.queued -= turn.long is not None
+        turn.waiting, turn.long, turn.returned = [], None, 0
+        self._unpark(connection)
+        self._waiting.pop(connection, None)
 
     def free(self, connection: Connection) -> None:
         """Let a connection go on without delay, whatever it owes: it is lost."""
@@ -98,9 +117,11 @@ class Turns:
     def gather(self, now: float, limits: Limits) -> list[Entry]:
         """Let in who may, and take the next batch out of the queue."""
         self._admit(now, limits)
-        if self._long and (self._long_is_next or not self._queue):
-            self._long_is_next = False
-            return [self._long.popleft()]
+        while self._long and (self._long_is_next or not self._queue):
+            entry = self._long.popleft().turn.long
+            if entry is not None:
+                self._long_is_next = False
+                return [entry]
         self._long_is_next = True
         count, weight = 0, 0
         for _, said, _ in itertools.islice(self._queue, BATCH):
@@ -121,7 +142,7 @@ class Turns:
         connection, said, _ = entry
         turn = connection.turn
         turn.queued -= 1
-        turn.long = False
+        turn.long = None
         if turn.returned or (turn.pace is not None and turn.pace.owing and not self.hurry):
             turn.waiting.insert(turn.returned, entry)
             turn.returned += 1
@@ -129,7 +150,7 @@ class Turns:
                 self._waiting[connection] = None
             return False
         if isinstance(said, str):
-            turn.held -= len(said)
+            self._hold(turn, -size_of(said))
         if turn.paused and not turn.queued and not turn.waiting:
             turn.paused = False
             connection.line.resume()
@@ -166,9 +187,9 @@ class Turns:
         """Put short messages, or one long one, at the end of their queue."""
         turn = connection.turn
         turn.queued += len(entries)
-        turn.long = bool(entries) and is_long(entries[0])
-        if turn.long:
-            self._long += entries
+        if entries and is_long(entries[0]):
+            [turn.long] = entries
+            self._long.append(connection)
         else:
             self._queue += entries
 

@@ -12,7 +12,7 @@ import fcntl
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final, Protocol
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
@@ -21,11 +21,13 @@ from restante.errors import PeerError
 from restante.mailbox import messages
 from restante.mailbox.desk import PARTING, Connection
 from restante.mailbox.door import Entrance
+from restante.mailbox.holders import Holders
 from restante.mailbox.inflow import COUNTED
 from restante.mailbox.limits import MIB, Limits, Pace
 from restante.mailbox.office import Clock, Office
 from restante.mailbox.outflow import Outflow
 from restante.mailbox.session import Session
+from restante.mailbox.turns import size_of
 
 FRAMES: Final = 1000
 """Frames of any kind that are read from one connection in a second; then it is left unread until the next. Also of
@@ -87,11 +89,10 @@ class House(Protocol):
     def slow_down(self, hasty: Socket) -> None:
         """Have it read again in the next second."""
 
-    def holds(self, socket: Socket) -> None:
-        """Take note of whether it owes or takes any of these bytes."""
+    holders: Holders
 
     def make_room(self) -> None:
-        """Close those that have held any for longest, while all together hold more than they may."""
+        """Close some connections if all together hold more than they may."""
 
     def overflow(self, socket: Socket, words: str) -> None:
         """Take note that it is closed, and why."""
@@ -262,7 +263,7 @@ class Socket(WSListener):
         if size != self.reading:
             self._server.reading += size - self.reading
             self.reading = size
-            self._server.holds(self)
+            self._server.holders.note(self, self._server.second)
             self._server.make_room()
 
     def _decode(self, payload: bytes | bytearray) -> None:
@@ -275,6 +276,11 @@ class Socket(WSListener):
         if isinstance(said, PeerError):
             self._fragments, self.deaf = None, said.code not in PARTING
         self._server.office.receive(self.connection, said)
+        held = self.connection.turn.held
+        if held >= COUNTED and isinstance(said, str):
+            anew = held == size_of(said) and not self._owing and not self.reading
+            self._server.holders.note(self, self._server.second, anew=anew)
+            self._server.make_room()
 
     # ── reading, or not ──────────────────────────────────────────────────────────────────────────
 
@@ -348,7 +354,7 @@ class Socket(WSListener):
     def _count_owed(self, size: int) -> None:
         self._owing += size
         self._server.owing += size
-        self._server.holds(self)
+        self._server.holders.note(self, self._server.second)
 
     def _check_owed(self) -> None:
         """Close it if it leaves more unread than one may, and others if all leave too much."""
@@ -359,13 +365,19 @@ class Socket(WSListener):
 
     @property
     def holding(self) -> int:
-        """Bytes that it owes, or takes for reading."""
-        return self._owing + self.reading
+        """Bytes that it owes, takes for reading, or said and are not done."""
+        return self._owing + self.reading + self.connection.turn.held
+
+    @property
+    def address(self) -> Hashable:
+        """What is equal for connections from one address, as far as addresses are counted."""
+        return self.connection.accounts or self
 
     def give_up(self) -> None:
-        """Let go of what it holds, and close it."""
+        """Let go of what it holds, and close it; what it said and is not done is not done any more."""
         reads = self.reading
         words = NOT_READ if self._owing > reads else NO_ROOM
+        self._server.office.drop(self.connection)
         self._server.overflow(self, words)
         self._server.reading -= reads
         self.reading = 0
