@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from restante.pipeline.schemas import Column
 from restante.pipeline.tables import TABLES
 from restante.pipeline.tables.timing import ALL_PHASES
 from support.pipeline import dictionary
+from support.rows import every
 
 COLUMNS = [(name, column) for name, table in TABLES.items() for column in table.columns]
 
@@ -18,7 +17,7 @@ def test_the_document_is_what_the_schemas_say() -> None:
     assert dictionary.PATH.read_text() == dictionary.dictionary(), f"it is out of date: {dictionary.__doc__}"
 
 
-@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=lambda each: getattr(each, "name", each))
+@every(("table", "column"), COLUMNS)
 def test_a_meaning_is_sentences_that_say_when_a_column_is_null(table: str, column: Column) -> None:
     assert re.fullmatch(r"[^ ].*[^ .]\.", column.meaning)
     assert not column.null or "NULL" in column.meaning
