@@ -92,7 +92,7 @@ def test_a_view_and_its_columns_say_what_they_mean(lake: Path) -> None:
         assert dict(said) == {name: f"one row per {table.grain}" for name, table in TABLES.items()}
         columns_ = "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal"
         assert set(database.sql(columns_).fetchall()) == {
-            (name, column.name, column.meaning) for name, table in TABLES.items() for column in table.columns
+            (name, column.name, column.comment) for name, table in TABLES.items() for column in table.columns
         }
 
 

@@ -36,15 +36,15 @@ def of(column: Column) -> Type:
 def schema(table: Table, *, nulls: bool = False) -> str:
     """Return a table's schema as JSON, which Spark and Delta tables write alike.
 
-    A column's meaning is its comment, in the metadata where Spark has it (StructField.getComment). With `nulls` it is
-    the schema of rows on their way: each column may be NULL, and has no comment, since Spark loses some.
+    A column's comment is in its metadata, where Spark has it (StructField.getComment). With `nulls` it is the schema
+    of rows in Spark: each column may be NULL and none has a comment, since Spark loses those of partitions.
     """
     fields = [
         {
             "name": column.name,
             "type": of(column).delta,
             "nullable": nulls or column.null,
-            "metadata": {} if nulls else {"comment": column.meaning},
+            "metadata": {} if nulls else {"comment": column.comment},
         }
         for column in table.columns
     ]

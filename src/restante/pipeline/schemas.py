@@ -11,12 +11,20 @@ from typing import Final, NamedTuple
 
 
 class Column(NamedTuple):
-    """One column: its type in Spark's DDL, and whether it may be NULL."""
+    """One column: its type in Spark's DDL, what it means, and whether it may be NULL."""
 
     name: str
     type: str
     meaning: str
+    """Sentences that need no other column's: they are its comment in Delta tables and in DuckDB's views."""
     null: bool = False
+    unit: str = ""
+    """Of numbers that measure something: MICROSECONDS and the like; "" of counts, ids and what is no number."""
+
+    @property
+    def comment(self) -> str:
+        """The meaning with the unit."""
+        return f"{self.meaning} In {self.unit}." if self.unit else self.meaning
 
 
 class Table(NamedTuple):
@@ -33,34 +41,72 @@ class Table(NamedTuple):
         return ", ".join(f"{c.name} {c.type}{'' if c.null else ' NOT NULL'}" for c in self.columns)
 
 
-DAY: Final = Column("day", "DATE", "the UTC day of the row's first time")
-SOURCE: Final = Column("source", "STRING", "the name that --source gave it")
-ID: Final = Column("id", "BIGINT", "the row's id at its source, never given twice there")
-ORIGIN: Final = Column("origin", "STRING", "'' for the server's own rows, else the file they were imported from")
-APP: Final = Column("app_id", "STRING", "the application, at most 128 characters of it")
-STARTED: Final = Column("started", "TIMESTAMP", "when the first side came")
-WAITING: Final = Column("waiting_us", "BIGINT", "until the second side; NULL: there was none", null=True)
-TOTAL: Final = Column("total_us", "BIGINT", "until it ended")
-RESULT: Final = Column("result", "STRING", "how it ended: happy, lonely, errory, scary, pruney, crowded")
-BLUR: Final = Column("blur_us", "BIGINT", "what its times are floored to; NULL: nothing", null=True)
+MICROSECONDS: Final = "microseconds"
+SECONDS: Final = "seconds"
+EPOCH_SECONDS: Final = "seconds since 1970 (UTC)"
+BYTES: Final = "bytes"
+
+TEXT: Final = 128
+"""Characters of a stranger's text that are kept (applications, implementations, versions)."""
+
+
+def day_of(what: str) -> Column:
+    """Return the column of the day, which says whose day it is."""
+    return Column("day", "DATE", f"UTC day of {what}.")
+
+
+SOURCE: Final = Column("source", "STRING", "Name of the source, as given in --source.")
+ID: Final = Column("id", "BIGINT", "Id of the row at its source.")
+ORIGIN: Final = Column(
+    "origin",
+    "STRING",
+    "'' for a row that the server wrote itself; else the name of the file that it was imported from.",
+)
+APP: Final = Column("app_id", "STRING", f"Id of the application, as clients sent it; cut to {TEXT} characters.")
+STARTED: Final = Column("started", "TIMESTAMP", "When the first side joined, rounded down to a multiple of the blur.")
+WAITING: Final = Column(
+    "waiting_us",
+    "BIGINT",
+    "Time from the first side to the second. NULL: no second side joined.",
+    null=True,
+    unit=MICROSECONDS,
+)
+TOTAL: Final = Column("total_us", "BIGINT", "Time from the first side to the end.", unit=MICROSECONDS)
+RESULT: Final = Column(
+    "result",
+    "STRING",
+    "How it ended. happy: two sides joined; lonely: one; errory, scary: a client said so; pruney: it was idle too"
+    " long; crowded: a third side was turned away.",
+)
+BLUR: Final = Column(
+    "blur_us",
+    "BIGINT",
+    "Blur: the row's time is rounded down to a multiple of this. NULL: it is exact.",
+    null=True,
+    unit=MICROSECONDS,
+)
 
 NAMEPLATES: Final = Table(
-    "nameplates", "nameplate that has ended", (ID, ORIGIN, APP, STARTED, WAITING, TOTAL, RESULT, BLUR, DAY, SOURCE)
+    "nameplates",
+    "nameplate that has ended",
+    (ID, ORIGIN, APP, STARTED, WAITING, TOTAL, RESULT, BLUR, day_of("started"), SOURCE),
 )
 MAILBOXES: Final = Table(
     "mailboxes",
     "mailbox that has ended",
     (
         *(ID, ORIGIN, APP),
-        Column("for_nameplate", "BOOLEAN", "a claim made it; otherwise an open did"),
+        Column(
+            "for_nameplate", "BOOLEAN", "Whether the claim of a nameplate made the mailbox; else an open made it."
+        ),
         *(STARTED, WAITING, TOTAL, RESULT),
         Column(
             "visitors",
             "BIGINT",
-            "sides that were sent another side's message and added none; NULL: not counted",
+            "Sides that were sent another side's message and never added one. NULL: the server did not count them.",
             null=True,
         ),
-        *(BLUR, DAY, SOURCE),
+        *(BLUR, day_of("started"), SOURCE),
     ),
 )
 CLIENT_VERSIONS: Final = Table(
@@ -68,67 +114,146 @@ CLIENT_VERSIONS: Final = Table(
     "bind",
     (
         *(ID, ORIGIN, APP),
-        Column("connect_time", "TIMESTAMP", "when the bind came"),
-        Column("implementation", "STRING", "as the client said, at most 128 characters; NULL: it did not", null=True),
-        Column("version", "STRING", "likewise", null=True),
-        *(BLUR, DAY, SOURCE),
+        Column("connect_time", "TIMESTAMP", "When the bind came, rounded down to a multiple of the blur."),
+        Column(
+            "implementation",
+            "STRING",
+            f"Name of the client program, as the client sent it; cut to {TEXT} characters. NULL: it sent none.",
+            null=True,
+        ),
+        Column(
+            "version",
+            "STRING",
+            f"Version of the client program, as the client sent it; cut to {TEXT} characters. NULL: it sent none.",
+            null=True,
+        ),
+        *(BLUR, day_of("connect_time"), SOURCE),
     ),
 )
 SERVER_COMMANDS: Final = Table(
     "server_commands",
     "command in a server's trace",
     (
-        Column("file", "STRING", "stands for the file: a digest of its first line"),
-        Column("id", "BIGINT", "the line's offset in its file, in bytes"),
-        Column("connection", "BIGINT", "counts connections since the server started"),
-        Column("command", "STRING", "the message's type; '' unknown, NULL none", null=True),
-        Column("command_id", "STRING", "the command's own id; NULL: it had none", null=True),
-        Column("server_rx", "DOUBLE", "when it came, exactly as it was written: seconds since 1970"),
-        Column("commit", "DOUBLE", "when it was durable; NULL: it changed nothing", null=True),
-        Column("server_tx", "DOUBLE", "when it was answered; NULL: it was not", null=True),
-        *(DAY, SOURCE),
+        Column("file", "STRING", "Identifies the trace file: SHA-256 of its first line."),
+        Column("id", "BIGINT", "Offset of the line in its file.", unit=BYTES),
+        Column("connection", "BIGINT", "Number of the connection, counted since the server started."),
+        Column(
+            "command", "STRING", "Type of the message. '': an unknown type. NULL: the message had none.", null=True
+        ),
+        Column("command_id", "STRING", "Id that the client gave the command. NULL: none.", null=True),
+        Column("server_rx", "DOUBLE", "When the server received the command.", unit=EPOCH_SECONDS),
+        Column(
+            "commit",
+            "DOUBLE",
+            "When the change was on disk. NULL: the command changed nothing.",
+            null=True,
+            unit=EPOCH_SECONDS,
+        ),
+        Column(
+            "server_tx",
+            "DOUBLE",
+            "When the server sent the answer. NULL: it sent none.",
+            null=True,
+            unit=EPOCH_SECONDS,
+        ),
+        *(day_of("server_rx"), SOURCE),
     ),
 )
+_OF_MESSAGES: Final = "NULL: the event is no sent or received message."
 CLIENT_EVENTS: Final = Table(
     "client_events",
     "event in a client's timing log",
     (
-        Column("file", "STRING", "stands for the file: a digest of it"),
-        Column("id", "BIGINT", "the event's place in its list, from 0"),
-        Column("server", "STRING", "the source that has the server's trace, where one was named", null=True),
-        Column("name", "STRING", "the event's: ws_send, ws_receive, pake1, input code …; or other"),
-        Column("start", "DOUBLE", "seconds since 1970, by the client's clock"),
-        Column("stop", "DOUBLE", "likewise; NULL: a moment, or it never ended", null=True),
-        Column("waiting", "STRING", "for whom: user, crypto, or other", null=True),
-        Column("command", "STRING", "of ws_send and ws_receive: the message's type; '' unknown", null=True),
-        Column("command_id", "STRING", "of ws_send and ws_receive: the message's id", null=True),
-        Column("phase", "STRING", "of a message: pake, version, a number, dilate-N; or other", null=True),
-        Column("own", "BOOLEAN", "of a message that was received: this client had sent it", null=True),
-        Column("server_rx", "DOUBLE", "of ws_receive: as the server said; it is the trace's, exactly", null=True),
-        Column("server_tx", "DOUBLE", "of ws_receive: as the server said, to the microsecond", null=True),
-        *(DAY, SOURCE),
+        Column("file", "STRING", "Identifies the timing log: SHA-256 of the file."),
+        Column("id", "BIGINT", "Position of the event in its log, from 0."),
+        Column(
+            "server",
+            "STRING",
+            "Source of the server's trace, as given in --source NAME@SERVER. NULL: none was given.",
+            null=True,
+        ),
+        Column("name", "STRING", "Name of the event: ws_send, ws_receive, pake1, input code and so on, or other."),
+        Column("start", "DOUBLE", "When the event began, by the client's clock.", unit=EPOCH_SECONDS),
+        Column(
+            "stop",
+            "DOUBLE",
+            "When the event ended, by the client's clock. NULL: it has no duration, or did not end.",
+            null=True,
+            unit=EPOCH_SECONDS,
+        ),
+        Column(
+            "waiting", "STRING", "What the client waited for: user, crypto or other. NULL: for nothing.", null=True
+        ),
+        Column("command", "STRING", f"Type of the message; '': an unknown type. {_OF_MESSAGES}", null=True),
+        Column("command_id", "STRING", f"Id of the message. {_OF_MESSAGES}", null=True),
+        Column(
+            "phase",
+            "STRING",
+            "Phase of a message: pake, version, a number, dilate-N, or other. NULL: it has none.",
+            null=True,
+        ),
+        Column(
+            "own",
+            "BOOLEAN",
+            "Of a received message: whether this client had sent it. NULL: the event is no such message.",
+            null=True,
+        ),
+        Column(
+            "server_rx",
+            "DOUBLE",
+            "Of a received message: when the server received it, by the server's word; equal to the trace's value."
+            " NULL: not told.",
+            null=True,
+            unit=EPOCH_SECONDS,
+        ),
+        Column(
+            "server_tx",
+            "DOUBLE",
+            "Of a received message: when the server sent it, by the server's word, to the microsecond."
+            " NULL: not told.",
+            null=True,
+            unit=EPOCH_SECONDS,
+        ),
+        *(day_of("start"), SOURCE),
     ),
 )
 ARCHIVE: Final = "archive"
 FILES: Final = "files"
 
+HASH: Final = Column("hash", "BINARY", "Keccak-256 of raw: identifies the envelope.")
+TOPIC: Final = Column("topic", "STRING", "Topic: 0x and the eight hexadecimal digits of its four bytes.")
+SENT: Final = Column(
+    "sent", "TIMESTAMP", "When the envelope was sent: its expiry less its TTL, by the sender's clock."
+)
+
 ARCHIVED: Final = Table(
     "archived",
     "envelope that a mailserver's archive or a file holds",
     (
-        Column("hash", "BINARY", "keccak-256 of raw"),
-        Column("topic", "STRING", "its four bytes: 0x and eight hexadecimal digits"),
-        Column("sent", "TIMESTAMP", "expiry less TTL"),
-        Column("expiry", "TIMESTAMP", "its Expiry"),
-        Column("ttl", "BIGINT", "seconds"),
-        Column("size", "INT", "bytes of raw"),
-        Column("pow", "DOUBLE", "its proof of work, as status-go computes it"),
-        Column("file", "STRING", "stands for the file: a digest of it; or the archive: of the first arrival it had"),
-        Column("arrival", "BIGINT", "its place in the archive's order of arrival, or in the file, from 0"),
-        Column("arrived", "TIMESTAMP", "when it was archived; NULL: a file does not say", null=True),
-        Column("raw", "BINARY", "its RLP"),
-        Column("source_kind", "STRING", f"{ARCHIVE}: a mailserver's archive; {FILES}: exported envelope files"),
-        *(DAY, SOURCE),
+        *(HASH, TOPIC, SENT),
+        Column("expiry", "TIMESTAMP", "When the envelope expires."),
+        Column("ttl", "BIGINT", "TTL: how long after it was sent the envelope expires.", unit=SECONDS),
+        Column("size", "INT", "Size of raw.", unit=BYTES),
+        Column("pow", "DOUBLE", "Proof of work of the envelope, as status-go computes it."),
+        Column(
+            "file",
+            "STRING",
+            "Identifies where the row was read: SHA-256 of the envelope file, or of an archive's first arrival.",
+        ),
+        Column("arrival", "BIGINT", "Number of the arrival in the archive; position in an envelope file, from 0."),
+        Column(
+            "arrived",
+            "TIMESTAMP",
+            "When the mailserver archived the envelope. NULL: a file does not tell.",
+            null=True,
+        ),
+        Column("raw", "BINARY", "The envelope itself, in RLP."),
+        Column(
+            "source_kind",
+            "STRING",
+            f"Kind of the source. {ARCHIVE}: archive of a mailserver; {FILES}: exported envelope files.",
+        ),
+        *(day_of("sent"), SOURCE),
     ),
     ("day", "source_kind", "source"),
 )
@@ -136,11 +261,11 @@ QUARANTINE: Final = Table(
     "quarantine",
     "row that could not be taken",
     (
-        Column("table", "STRING", "where it would have gone"),
-        Column("identity", "STRING", "its id at the source, or its file and place"),
-        Column("reason", "STRING", "one of few words; see docs/pipeline.md"),
-        Column("digest", "STRING", "SHA-256 of the row, hexadecimal: what it held does not enter the lake"),
-        Column("day", "DATE", "the UTC day of the run that found it"),
+        Column("table", "STRING", "Table that the row was meant for."),
+        Column("identity", "STRING", "Id of the row at its source; or its file and its place there."),
+        Column("reason", "STRING", "Why it was not taken; docs/pipeline.md has the reasons."),
+        Column("digest", "STRING", "SHA-256 of the row, hexadecimal."),
+        day_of("the run that found the row"),
         SOURCE,
     ),
 )
@@ -150,6 +275,3 @@ CLEAN: Final = {
     for table in (*(NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, SERVER_COMMANDS, CLIENT_EVENTS, ARCHIVED, QUARANTINE),)
 }
 """The tables that ingest writes."""
-
-TEXT: Final = 128
-"""Characters of a stranger's text that are kept (applications, implementations, versions)."""

@@ -28,7 +28,7 @@ def comments(table: Table) -> str:
     """Return the statements that say what a view's rows and columns mean (duckdb_views(), duckdb_columns())."""
     view = _name(table.name)
     said = [f"COMMENT ON VIEW {view} IS {_text(f'one row per {table.grain}')};\n"]
-    said += [f"COMMENT ON COLUMN {view}.{_name(c.name)} IS {_text(c.meaning)};\n" for c in table.columns]
+    said += [f"COMMENT ON COLUMN {view}.{_name(c.name)} IS {_text(c.comment)};\n" for c in table.columns]
     return "".join(said)
 
 

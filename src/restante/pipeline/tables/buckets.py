@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import Column
+from restante.pipeline.schemas import MICROSECONDS, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -27,8 +27,15 @@ ZERO: Final = -350
 LAST: Final = 1300
 """The last bucket, from four years and nine months on: what was said to take longer is in it too."""
 
-BUCKET: Final = Column("bucket", "INT", f"floor(log(ms) / log(1.02)); {ZERO}: zero; NULL: there is none", null=True)
-FROM: Final = Column("from_us", "BIGINT", "the least microseconds that are in the bucket", null=True)
+BUCKET: Final = Column(
+    "bucket",
+    "INT",
+    f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {ZERO}: 0 or less. NULL: there is no duration.",
+    null=True,
+)
+FROM: Final = Column(
+    "from_us", "BIGINT", "Least duration of the bucket. NULL: there is no duration.", null=True, unit=MICROSECONDS
+)
 
 
 def edges() -> list[int]:

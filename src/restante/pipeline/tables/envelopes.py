@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import ARCHIVE, ARCHIVED, SOURCE, Column, Table
+from restante.pipeline.schemas import ARCHIVE, ARCHIVED, BYTES, SOURCE, TOPIC, Column, Table, day_of
 from restante.pipeline.tables.build import FOLDERS, Build, Folder, Partition
 from restante.pipeline.tables.hours import HOUR_US
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MANY: Final = 1000
 """Rows from which an hour is a folder by itself: fewer make files so small that opening them is the work."""
 
-DAY: Final = Column("day", "DATE", "the UTC day of sent")
+DAY: Final = day_of("the time at which the envelopes were sent")
 
 _OF_THE_COPY: Final = frozenset({"file", "arrival", *ARCHIVED.partitions})
 
@@ -33,10 +33,15 @@ ENVELOPES: Final = Table(
         Column(
             "holder",
             "STRING",
-            "whose copy this is: the source of the least name, and there of the least arrival, then file",
+            "Source of this copy: of all that have one, the first in the order of their names.",
         ),
-        Column("holders", "INT", "how many mailservers have it; 0: only exported files do"),
-        Column("hour", "INT", f"of sent, where the archives have {MANY} rows of that hour; else NULL", null=True),
+        Column("holders", "INT", "Mailservers that have the envelope. 0: only exported files have it."),
+        Column(
+            "hour",
+            "INT",
+            f"Hour in which it was sent (UTC), 0 to 23. NULL: archived has fewer than {MANY} rows of that hour.",
+            null=True,
+        ),
         DAY,
     ),
     ("day", "hour"),
@@ -47,11 +52,11 @@ TRAFFIC: Final = Table(
     "traffic",
     "topic and day",
     (
-        Column("topic", "STRING", "its four bytes: 0x and eight hexadecimal digits"),
-        Column("envelopes", "BIGINT", "how many, each once"),
-        Column("bytes", "BIGINT", "of them"),
-        Column("first", "TIMESTAMP", "when the first was sent"),
-        Column("last", "TIMESTAMP", "when the last was sent"),
+        TOPIC,
+        Column("envelopes", "BIGINT", "Envelopes, each counted once."),
+        Column("bytes", "BIGINT", "Size of these envelopes.", unit=BYTES),
+        Column("first", "TIMESTAMP", "When the first of them was sent."),
+        Column("last", "TIMESTAMP", "When the last of them was sent."),
         DAY,
     ),
     ("day",),
@@ -62,10 +67,12 @@ COVERAGE: Final = Table(
     "coverage",
     "mailserver and day",
     (
-        Column("envelopes", "BIGINT", "envelopes that it has, each once"),
-        Column("alone", "BIGINT", "of these, those that no other mailserver has"),
+        Column("envelopes", "BIGINT", "Envelopes that the mailserver has, each counted once."),
+        Column("alone", "BIGINT", "Of these: envelopes that no other mailserver has."),
         Column(
-            "missing", "BIGINT", "envelopes that it lacks, and another source has: a mailserver or exported files"
+            "missing",
+            "BIGINT",
+            "Envelopes that the mailserver lacks and another source has: a mailserver or exported files.",
         ),
         DAY,
         SOURCE,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import SOURCE, Column, Table
+from restante.pipeline.schemas import MICROSECONDS, SOURCE, Column, Table, day_of
 from restante.pipeline.tables.build import Build
 
 if TYPE_CHECKING:
@@ -27,18 +27,30 @@ days; with each day more, a late row would have one more day built anew."""
 
 LONGEST_US: Final = REACH * 24 * HOUR_US
 
-DAY: Final = Column("day", "DATE", "the UTC day")
-HOUR: Final = Column("hour", "INT", "0 to 23, UTC; NULL: rows blurred beyond an hour", null=True)
+DAY: Final = day_of("the hour")
+HOUR: Final = Column(
+    "hour", "INT", "Hour of the day (UTC), 0 to 23. NULL: for rows whose blur is more than an hour.", null=True
+)
 
 PRESSURE: Final = Table(
     "pressure",
     "server, day and hour in which a nameplate lived",
     (
         HOUR,
-        Column("started", "BIGINT", "nameplates that came to life"),
-        Column("peak", "BIGINT", "the most that lived at once; NULL where the hour is", null=True),
-        Column("live_us", "BIGINT", "how long they lived in this hour, added up; NULL where the hour is", null=True),
-        Column("cut", "BIGINT", f"of those started: how many lived longer than {REACH} days; only these are counted"),
+        Column("started", "BIGINT", "Nameplates that started."),
+        Column("peak", "BIGINT", "Most nameplates that lived at once. NULL: the hour is not known.", null=True),
+        Column(
+            "live_us",
+            "BIGINT",
+            "How long nameplates lived in this hour, added up. NULL: the hour is not known.",
+            null=True,
+            unit=MICROSECONDS,
+        ),
+        Column(
+            "cut",
+            "BIGINT",
+            f"Of those that started: how many lived longer than {REACH} days. They count as live for {REACH} days.",
+        ),
         *(DAY, SOURCE),
     ),
 )
@@ -50,9 +62,9 @@ BUSY_HOURS: Final = Table(
     "server, day and hour in which something began",
     (
         HOUR,
-        Column("connections", "BIGINT", "clients that bound"),
-        Column("mailboxes", "BIGINT", "mailboxes started"),
-        Column("nameplates", "BIGINT", "nameplates started"),
+        Column("connections", "BIGINT", "Connections that bound; a client that reconnects counts again."),
+        Column("mailboxes", "BIGINT", "Mailboxes that started."),
+        Column("nameplates", "BIGINT", "Nameplates that started."),
         *(DAY, SOURCE),
     ),
 )

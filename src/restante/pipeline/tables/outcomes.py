@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import APP, SOURCE, Column, Table
+from restante.pipeline.schemas import APP, SOURCE, Column, Table, day_of
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.commonest import by_day, grouped
@@ -20,18 +20,23 @@ if TYPE_CHECKING:
 
 RESULTS: Final[tuple[str, ...]] = get_args(Result)
 
-STARTED_DAY: Final = Column("day", "DATE", "the UTC day on which they started, as far as the blur tells")
-KIND: Final = Column("kind", "STRING", "nameplate; mailboxes: claimed, a claim made it; opened, an open did")
-COUNTS: Final = tuple(Column(result, "BIGINT", f"of these, how many ended {result}") for result in RESULTS)
+STARTED_DAY: Final = day_of("the start of the nameplates or mailboxes")
+KIND: Final = Column("kind", "STRING", "nameplate; or of mailboxes, claimed: a claim made it; opened: an open did.")
+COUNTS: Final = tuple(Column(result, "BIGINT", f"How many ended {result}.") for result in RESULTS)
 
 OUTCOMES: Final = Table(
     "outcomes",
     "server, day, application and kind",
     (
         *(APP, KIND),
-        Column("ended", "BIGINT", "how many: the sum of the results"),
+        Column("ended", "BIGINT", "How many ended: the sum of the results."),
         *COUNTS,
-        Column("visited", "BIGINT", "of these, mailboxes with a visitor; NULL: visitors were not counted", null=True),
+        Column(
+            "visited",
+            "BIGINT",
+            "Mailboxes that had a visitor (see mailboxes). NULL: visitors were not counted.",
+            null=True,
+        ),
         *(STARTED_DAY, SOURCE),
     ),
 )
@@ -42,9 +47,11 @@ DURATIONS: Final = Table(
     "server, day, application, kind, measure and bucket",
     (
         *(APP, KIND),
-        Column("measure", "STRING", "waiting: until the second side came; total: until it ended"),
+        Column(
+            "measure", "STRING", "What was measured. waiting: until the second side joined; total: until the end."
+        ),
         *(buckets.BUCKET, buckets.FROM),
-        Column("count", "BIGINT", "how many"),
+        Column("count", "BIGINT", "Nameplates or mailboxes in the bucket."),
         *(STARTED_DAY, SOURCE),
     ),
 )

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import SOURCE, Column, Table
+from restante.pipeline.schemas import MICROSECONDS, SOURCE, Column, Table, day_of
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
 
@@ -49,28 +49,55 @@ SPANS: Final = {"transit connect": "transit connect", "tx file": "transfer", "rx
 
 WAITS: Final = {"user": "human", "crypto": "crypto"}
 
-SERVER: Final = Column("server", "STRING", "the source that has the server's trace, where one was named", null=True)
-PHASE: Final = Column("phase", "STRING", "one of the words above")
+ALL_PHASES: Final = tuple(dict.fromkeys((*PHASES, *SPANS.values(), *WAITS.values())))
+
+SERVER: Final = Column(
+    "server",
+    "STRING",
+    "Source of the server's trace, as given in --source NAME@SERVER. NULL: none was given.",
+    null=True,
+)
+PHASE: Final = Column(
+    "phase", "STRING", f"What took the time: {', '.join(ALL_PHASES)}. docs/tables.md explains each."
+)
 
 TIMING: Final = Table(
     "timing",
     "event of a client's log and phase",
     (
-        Column("file", "STRING", "stands for the log"),
-        Column("id", "BIGINT", "the event's place in it"),
+        Column("file", "STRING", "Identifies the timing log: SHA-256 of the file."),
+        Column("id", "BIGINT", "Position of the event in its log, from 0."),
         SERVER,
-        Column("what", "STRING", "the command's type; message: of the other side; else the event's name"),
+        Column(
+            "what",
+            "STRING",
+            "Type of the command that was sent; message: a message of the other side; else the name of the event.",
+        ),
         PHASE,
-        Column("us", "BIGINT", "how long; NULL: that is not known. Below zero: clocks went apart", null=True),
-        Column("error_us", "BIGINT", "of the network's: how wrong it may be; of others NULL", null=True),
+        Column(
+            "us",
+            "BIGINT",
+            "Duration. Below 0: the clocks drifted apart. NULL: not known.",
+            null=True,
+            unit=MICROSECONDS,
+        ),
+        Column(
+            "error_us",
+            "BIGINT",
+            "Of network out and network in: how wrong the duration may be at most. NULL: of another phase, or not"
+            " known.",
+            null=True,
+            unit=MICROSECONDS,
+        ),
         Column(
             "offset_us",
             "BIGINT",
-            "the client's clock less the server's, of this log and day: above zero, the client's is ahead;"
-            " NULL: no exchange told",
+            "How far the client's clock was ahead of the server's, for this log and day. Below 0: it was behind."
+            " NULL: no exchange tells.",
             null=True,
+            unit=MICROSECONDS,
         ),
-        Column("day", "DATE", "the UTC day of the event, by the client's clock"),
+        day_of("the event, by the client's clock"),
         SOURCE,
     ),
 )
@@ -82,8 +109,8 @@ TIMES: Final = Table(
     "client's source, server, day, phase and bucket",
     (
         *(SERVER, PHASE, buckets.BUCKET, buckets.FROM),
-        Column("count", "BIGINT", "how many; where the bucket is NULL: how many are not known"),
-        *(Column("day", "DATE", "the UTC day"), SOURCE),
+        Column("count", "BIGINT", "Durations in the bucket; where bucket is NULL, durations that are not known."),
+        *(day_of("the events, by the client's clock"), SOURCE),
     ),
 )
 """Invariant: `count` adds up to the rows of timing."""

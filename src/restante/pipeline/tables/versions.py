@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import APP, SOURCE, Column, Table
+from restante.pipeline.schemas import APP, SOURCE, Column, Table, day_of
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.commonest import OTHER, by_day, grouped
 from restante.pipeline.tables.outcomes import COUNTS, RESULTS, results
@@ -31,15 +31,32 @@ VERSIONS: Final = Table(
     "server, day, application, attribution, implementation and version",
     (
         APP,
-        Column("attribution", "STRING", "version; or of mailboxes of no known one: mixed, unbound, blurred"),
         Column(
-            "implementation", "STRING", f"as clients said; {OTHER}: beyond the commonest; NULL: nothing", null=True
+            "attribution",
+            "STRING",
+            "Whether the version of the mailboxes is known. version: it is; mixed: clients of several versions had"
+            " just bound; unbound: none had; blurred: times are too coarse to tell.",
         ),
-        Column("version", "STRING", "likewise", null=True),
-        Column("connections", "BIGINT", "clients that bound"),
-        Column("mailboxes", "BIGINT", "mailboxes of this version: the sum of the results"),
-        *(Column(each.name, each.type, f"mailboxes that ended {each.name}") for each in COUNTS),
-        Column("day", "DATE", "the UTC day, of a bind's time and of a mailbox's start"),
+        Column(
+            "implementation",
+            "STRING",
+            f"Name of the client program, as clients sent it; {OTHER}: not among the commonest. NULL: none, or not"
+            " known.",
+            null=True,
+        ),
+        Column(
+            "version",
+            "STRING",
+            f"Version of the client program, as clients sent it; {OTHER}: not among the commonest. NULL: none, or not"
+            " known.",
+            null=True,
+        ),
+        Column(
+            "connections", "BIGINT", "Connections of this version that bound; a client that reconnects counts again."
+        ),
+        Column("mailboxes", "BIGINT", "Mailboxes that started: the sum of the results."),
+        *(Column(each.name, each.type, f"Of these mailboxes: how many ended {each.name}.") for each in COUNTS),
+        day_of("the binds and of the start of the mailboxes"),
         SOURCE,
     ),
 )

@@ -1,0 +1,76 @@
+"""The data dictionary, docs/tables.md, from the schemas.
+
+To write it anew: PYTHONPATH=src:tests .venv/bin/python -m support.pipeline.dictionary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from restante.pipeline.schemas import CLEAN, Column, Table
+from restante.pipeline.tables import BUILDS
+from support.documents import ROOT
+
+PATH: Final = ROOT / "docs" / "tables.md"
+
+HEAD: Final = """\
+# Tables of the lake
+
+Every table that [the pipeline](pipeline.md) makes, with the type, unit and meaning of each column. This page is
+generated from the schemas in `src/restante/pipeline`. The same words are comments of the columns in Delta tables and
+in the views that `restante pipeline sql` prints.
+
+Types are Spark's. A timestamp is a moment in UTC, to the microsecond. A meaning says when a column is NULL that may
+be.
+
+A Delta table keeps the comments of the version of Restante that made it. Views have those of the version that prints
+them.
+"""
+
+PHASES: Final = """\
+Phases of a command that a client sent, and of messages:
+
+| phase | from | to |
+|---|---|---|
+| `network out` | the client sent it | the server received it |
+| `commit` | the server received it | it was on disk; no row where it changed nothing |
+| `queue` | it was on disk; received, where it changed nothing | the server sent the answer |
+| `network in` | the server sent the answer, or a message of the other side | the client received it |
+| `round trip` | the client sent it | the client received the answer, by its own clock |
+
+Phases of other events of a client: `human` (it waited for its user), `crypto`, `transit connect` and `transfer`.
+"""
+
+
+def dictionary() -> str:
+    """Return the page."""
+    ingested = [section(table) for table in CLEAN.values()]
+    built = [section(build.table) for build in BUILDS.values()]
+    return "\n".join([HEAD, "## What `ingest` writes\n", *ingested, "## What `build` makes\n", *built])
+
+
+def section(table: Table) -> str:
+    """Return what is said of a table."""
+    partitions = ", ".join(f"`{name}`" for name in table.partitions)
+    lines = [
+        f"### {table.name}\n",
+        f"One row per {table.grain}. Partitioned by {partitions}.\n",
+        *rows(table.columns),
+        "",
+    ]
+    return "\n".join([*lines, PHASES] if table.name == "timing" else lines)
+
+
+def rows(columns: Iterable[Column]) -> list[str]:
+    """Return the rows that tell of columns."""
+    found = ["| column | type | NULL | unit | meaning |", "|---|---|---|---|---|"]
+    for each in columns:
+        assert "|" not in each.comment
+        null = "yes" if each.null else ""
+        found.append(f"| `{each.name}` | {each.type} | {null} | {each.unit} | {each.meaning} |")
+    return found
+
+
+if __name__ == "__main__":
+    PATH.write_text(dictionary())
