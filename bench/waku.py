@@ -1,6 +1,6 @@
 """Restante's Mailserver over real RLPx: what it costs. See bench/README.md.
 
-python bench/waku.py [--only NAME ...] [--quick] [--json FILE]
+python bench/waku.py [--only NAME ...] [--window N] [--packet N] [--quick] [--json FILE]
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ from waku_history import hashes_per_second, percentile
 from waku_pages import Pages
 
 SENDERS = 4
-IN_PACKET = 10
-IN_FLIGHT = 16
-"""Packets that a sender leaves unconfirmed: real ones wait for nothing."""
+PACKET = 10
+"""Envelopes in a packet of `ingest`, unless `--packet` says otherwise."""
+WINDOW = 16
+"""Packets that a sender of `ingest` leaves unconfirmed, unless `--window` says otherwise.
+
+Real senders wait for nothing.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ def _pages(name: str, headed: Figure, p99: Figure | None = None, *, by: str = "p
 
 FIGURES = {
     "ingest": Figure("ingest of {n}, CPU µs an envelope, confirmed after fsync", "42 (without fsync)", 40, 28),
-    "ingest_rate": Figure("  envelopes/s"),
+    "ingest_rate": Figure("  envelopes/s, {window} packets of {packet} unconfirmed"),
+    "ingest_ack_p50": Figure("  confirmation p50, ms"),
     "ingest_ack_p99": Figure("  confirmation p99, ms"),
     "ingest_flushes": Figure("  envelopes a flush"),
     "ingest_peak": Figure("  peak resident, MiB"),
@@ -100,6 +105,8 @@ class Run:
     seconds: float
     topics: int
     pages: int
+    window: int
+    packet: int
     values: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
@@ -123,7 +130,13 @@ class Run:
             if name not in self.values:
                 continue
             value = statistics.median(self.values[name])
-            title = figure.title.format(n=f"{self.envelopes:,}", topics=f"{self.topics:,}", idle=f"{self.idle:,}")
+            title = figure.title.format(
+                n=f"{self.envelopes:,}",
+                topics=f"{self.topics:,}",
+                idle=f"{self.idle:,}",
+                window=self.window,
+                packet=self.packet,
+            )
             bounds = ["" if bound is None else f"{bound:g}" for bound in (figure.at_least, figure.aim)]
             rows.append(
                 (
@@ -159,14 +172,16 @@ async def ingest(run: Run) -> None:
     """Closed loop, to a full archive."""
     server, node = await run.start()
     callers = [await Caller(node).connect() for _ in range(SENDERS)]
-    packets = parted(envelopes(run.envelopes, ahead=300), IN_PACKET)
+    packets = parted(envelopes(run.envelopes, ahead=300), run.packet)
     before, flushes, started = server.cpu(), server.flushes(), time.perf_counter()
-    await asyncio.gather(*(caller.pour(packets, IN_FLIGHT) for caller in callers))
+    await asyncio.gather(*(caller.pour(packets, run.window) for caller in callers))
     seconds = time.perf_counter() - started
     await asyncio.sleep(3)  # checkpoints are part of the cost
     run.add("ingest", (server.cpu() - before) / run.envelopes * 1e6)
     run.add("ingest_rate", run.envelopes / seconds)
-    run.add("ingest_ack_p99", percentile([each for caller in callers for each in caller.delays], 0.99) * 1e3)
+    delays = [each for caller in callers for each in caller.delays]
+    run.add("ingest_ack_p50", percentile(delays, 0.5) * 1e3)
+    run.add("ingest_ack_p99", percentile(delays, 0.99) * 1e3)
     run.add("ingest_flushes", run.envelopes / max(1, server.flushes() - flushes))
     run.add("ingest_peak", server.peak() / 1024**2)
     for caller in callers:
@@ -241,6 +256,14 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--envelopes", type=int, default=1_000_000)
+    parser.add_argument(
+        "--window",
+        type=int,
+        default=WINDOW,
+        metavar="N",
+        help="packets that each sender of `ingest` leaves unconfirmed",
+    )
+    parser.add_argument("--packet", type=int, default=PACKET, metavar="N", help="envelopes in a packet of `ingest`")
     parser.add_argument("--quick", action="store_true", help="a smoke run of under a minute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to FILE")
     parser.add_argument(
@@ -266,6 +289,8 @@ def main() -> int:
             idle=100 if quick else 1000,
             handshakes=200 if quick else 2000,
             seconds=2 if quick else 20,
+            window=options.window,
+            packet=options.packet,
         )
         uvloop.run(measure(run, options.only))
     for name, fact in machine.items():

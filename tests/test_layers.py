@@ -29,7 +29,7 @@ LAYERS: list[set[str]] = [
     {"restante.waku.ecies", "restante.waku.archive.ids"},
     {"restante.waku.archive.query"},
     {"restante.waku.peer", "restante.waku.pool", "restante.waku.sealing"},
-    {"restante.waku.mailserver", "restante.waku.request"},
+    {"restante.waku.mailserver", "restante.waku.request", "restante.waku.saves"},
     {"restante.waku.completion", "restante.waku.gaps", "restante.waku.inbox"},
     {"restante.waku.errand", "restante.waku.walk"},
     {"restante.waku.requester"},

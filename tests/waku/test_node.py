@@ -18,7 +18,7 @@ import pytest
 import structlog
 
 from restante.errors import StoreError
-from restante.waku import devp2p, link, node, relay, rlp, serve, wire
+from restante.waku import devp2p, link, node, relay, rlp, saves, serve, wire
 from restante.waku.acceptance import Policy
 from restante.waku.archive.schema import FILE
 from restante.waku.enode import Enode
@@ -30,6 +30,7 @@ from restante.waku.link import Link
 from restante.waku.mailserver import LOCKED, TRY_AGAIN, Terms
 from restante.waku.node import Housekeeping, Node
 from restante.waku.packed import pack
+from restante.waku.peer import Offered
 from restante.waku.wire import Options
 from support.bounds import bounded
 from support.waku.dice import Seeded
@@ -970,13 +971,14 @@ async def test_peers_whose_time_comes_soon_one_after_the_other_are_looked_at_tog
 NEVER = Housekeeping(gap=1e6)
 
 
-async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_until_there_are_plenty(
+async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_until_there_are_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "PLENTY", 3)
+    monkeypatch.setattr(saves, "FEW", 3)
     async with inside(tmp_path, housekeeping=NEVER) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
+        here.clock.passed += 1
         second = peer.offer([letter(2)])
         for _ in range(TURNS):
             await peer.fence()
@@ -988,10 +990,57 @@ async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_unti
         await has(here, *map(letter, range(1, 8)))
 
 
+async def test_a_few_that_wait_are_saved_when_their_time_has_come(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=Housekeeping(gap=0.01)) as here:
+        peer = await here.greet(NOTHING)
+        await peer.post(letter(1))
+        here.clock.passed += 0.005
+        await peer.post(letter(2))
+        await has(here, letter(1), letter(2))
+
+
+async def test_a_peer_that_waits_for_each_confirmation_does_not_wait_for_others(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=NEVER) as here:
+        peer = await here.greet(NOTHING)
+        for number in range(5):
+            await peer.post(letter(number))
+        assert here.archive.batches == [1] * 5
+
+
+async def test_what_comes_while_the_archive_is_busy_is_one_batch(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=NEVER) as here:
+        peer = await here.greet(NOTHING)
+        here.archive.idle.clear()
+        packets = [peer.offer([letter(0)])]
+        await here.until("a save", lambda: here.archive.batches == [1])
+        for number in range(1, 5):
+            packets.append(peer.offer([letter(10 * number + each) for each in range(5)]))
+            await peer.fence()
+        assert here.archive.batches == [1]
+        here.archive.idle.set()
+        for packet in packets:
+            await peer.confirmed(packet)
+        assert here.archive.batches == [1, 20]
+
+
+async def test_a_batch_begins_when_nothing_more_waits_to_be_read(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=NEVER) as here:
+        peer = await here.greet(NOTHING)
+        await peer.post(letter(0))
+        [its_link] = here.node.links
+        for turn in range(1, 6):
+            each = [letter(100 * turn + number) for number in range(saves.FEW)]
+            here.node.take(its_link, Offered(each), bytes([turn]))
+            await asyncio.sleep(0)
+        await here.archived()
+        assert here.archive.batches == [1, 5 * saves.FEW]
+
+
 async def test_what_waits_is_saved_and_confirmed_when_the_node_stops(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=NEVER) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
+        here.clock.passed += 1
         waiting = peer.offer([letter(2)])
         await peer.fence()
         async with bounded("the end"):

@@ -111,6 +111,7 @@ class Link(asyncio.Protocol):
         "_wire",
         "account",
         "address",
+        "confirmed",
         "dialled",
         "gone",
         "held",
@@ -129,6 +130,8 @@ class Link(asyncio.Protocol):
         self.missed: int | None = None
         """The first live envelope, by number, that it was not sent because it did not read."""
         self.dialled = dialled
+        self.confirmed = -math.inf
+        """When its last packet was confirmed, in seconds of the monotonic clock."""
         self.held = 0
         """Bytes of a packet of its that is not complete."""
         self._keeper = keeper

@@ -34,6 +34,7 @@ from restante.waku.mailserver import FULL, LOCKED, Batch, Intake, Mailserver
 from restante.waku.peer import Changed, Event, Fault, Greeted, Offered, Poured, Requested
 from restante.waku.relay import Relay
 from restante.waku.rlpx import Rlpx, largest
+from restante.waku.saves import GAP, Saves
 
 RECEIVE_BUFFER: Final = 64 * 1024
 """Bytes that the kernel holds for a peer (it doubles this), and so what one peer can bring in a turn of the loop."""
@@ -48,13 +49,9 @@ WRONG: Final = 100
 DRAIN: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
 
-GAP: Final = 0.04
-"""Seconds from one save to the next, as long as there are not `PLENTY` to be saved. Nobody waits for a confirmation,
-relaying neither; each save takes three quarters of a millisecond of the processor: with 200 envelopes a second, fifty
-saves were a third of all that the node did. Who comes after a silence is saved at once."""
-
-PLENTY: Final = 500
-"""Envelopes that are saved without a wait: of more, one costs hardly less."""
+QUIET: Final = 2
+"""Turns of the loop without a new envelope, after which nothing more waits to be read: a peer that sent much is read
+again in the turn after the next (`link.TURN`)."""
 
 BITE: Final = 250
 """Envelopes of a large packet that are taken in at a time: some milliseconds."""
@@ -103,11 +100,15 @@ class Clock(Protocol):
     def wall(self) -> float:
         """Give the seconds since 1970."""
 
+    def monotonic(self) -> float:
+        """Return seconds that nobody sets back."""
+
 
 class SystemClock:
     """The real one."""
 
     wall = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
 
 
 class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +121,7 @@ class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
     retention_bytes: int | None = None
     """Bytes of envelopes that are kept."""
     gap: float = GAP
-    """Seconds between two saves at least."""
+    """Seconds from one save to the next of a small batch whose senders do not wait."""
 
 
 class Node:
@@ -178,9 +179,9 @@ class Node:
         """Set where the archive was full; cleared by whoever makes room."""
         self._gathered = asyncio.Event()
         self._due = asyncio.Event()
-        """Set where what is gathered is to be saved at once."""
+        """Set where what is gathered no longer waits for more."""
+        self._saves = Saves(housekeeping.gap)
         self._stopping = False
-        self._next_save = 0.0
         self._server: asyncio.Server | None = None
         self._refusal: Refusal | None = None
         """Why the archive refused the last batch."""
@@ -374,8 +375,10 @@ class Node:
         if mailserver.fresh:
             self.relay.push_soon()
         if mailserver.gathered:
+            now = self.clock.monotonic()
+            self._saves.gathered(now - link.confirmed)
             self._gathered.set()
-            if self._is_plenty():
+            if not self._saves.waits(len(mailserver.gathered), now):
                 self._due.set()
             if mailserver.gathered_size > self.limits.unsaved_bytes:
                 self._held.add(link)
@@ -394,6 +397,7 @@ class Node:
     def _confirm(self, link: Link, response: wire.Response) -> None:
         # In this order, as status-go does (waku/v1/peer.go, sendConfirmation): it tells its user what it hears first
         # of an envelope, and the ack alone would mean that all were taken.
+        link.confirmed = self.clock.monotonic()
         link.send(wire.MESSAGE_RESPONSE, wire.write_response(response))
         link.send(wire.BATCH_ACK, wire.write_ack(response.packet))
 
@@ -430,16 +434,27 @@ class Node:
                 return
 
     async def _let_gather(self) -> None:
-        """Wait until the last save is a while ago, or there is plenty to be saved."""
-        if self.loop.time() < self._next_save and not self._is_plenty():
+        """Wait until what is gathered is to be saved: nothing more waits to be read, and its time has come."""
+        await self._read_on()
+        if wait := self._wait():
             self._due.clear()
-            timer = self.loop.call_at(self._next_save, self._due.set)
+            timer = self.loop.call_later(wait, self._due.set)
             await self._due.wait()
             timer.cancel()
-        self._next_save = self.loop.time() + self.housekeeping.gap
+            await self._read_on()
+        self._saves.begin(self.clock.monotonic())
 
-    def _is_plenty(self) -> bool:
-        return self._stopping or len(self.mailserver.gathered) >= PLENTY
+    async def _read_on(self) -> None:
+        """Let the loop turn until it brings nothing more, there is plenty to be saved, or its time has come."""
+        gathered, quiet = self.mailserver.gathered, 0
+        while quiet < QUIET and not self._stopping and self._saves.reads_on(len(gathered), self.clock.monotonic()):
+            before = len(gathered)
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(gathered) == before else 0
+
+    def _wait(self) -> float:
+        """Return how long what is gathered waits for more."""
+        return 0.0 if self._stopping else self._saves.waits(len(self.mailserver.gathered), self.clock.monotonic())
 
     async def _save(self, batch: Batch) -> None:
         try:

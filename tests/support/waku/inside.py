@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from restante.errors import StoreFull
 from restante.waku.acceptance import Policy
@@ -33,17 +34,32 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = EPOCH
+        self.passed = 0.0
+        """Seconds of the monotonic clock."""
 
     def wall(self) -> float:
         return self.now
 
+    def monotonic(self) -> float:
+        return self.passed
+
 
 class Archive(SqliteArchive):
-    """The engine, which can be told to be full."""
+    """The engine, which can be told to be full, and to be busy."""
 
     full = False
 
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.batches: list[int] = []
+        """Envelopes of each save that was begun."""
+        self.idle = asyncio.Event()
+        """While it is not set, no save begins to write."""
+        self.idle.set()
+
     async def save(self, batch: Sequence[Envelope], arrived: int) -> None:
+        self.batches.append(len(batch))
+        await self.idle.wait()
         if self.full:
             raise StoreFull("the database refused: database or disk is full")
         await super().save(batch, arrived)

@@ -58,7 +58,9 @@ STEPS = st.one_of(
 )
 WAYS = st.fixed_dictionaries(
     {
-        "SEEK": st.sampled_from([0, 8, 1000]),
+        "SEEK": st.sampled_from([0, 3000, 10**6]),
+        "PARTS": st.sampled_from([(), (0.5, 2.0), plans.PARTS]),
+        "SORTED": st.sampled_from([1, plans.SORTED]),
         "PAIRED": st.sampled_from([0, 40]),
         "SPARSE": st.sampled_from([0, 160, 512]),
         "MOST_TOPICS": st.sampled_from([1, 5000]),

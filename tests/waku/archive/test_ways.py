@@ -72,7 +72,7 @@ def way(archive: SqliteArchive, asked: Query) -> str:
     low, high = ids.floor(asked.lower), ids.floor(asked.upper + 1) - 1
     chosen = plans.choose(archive.readers.free[0], asked, low, high, asked.limit + 1, 200_000).way
     assert chosen is not None
-    kinds = {plans.EVERYTHING: "everything", plans.FEW: "few", plans.MERGE: "merge"}
+    kinds = {plans.EVERYTHING: "everything", plans.MERGE: "part"}
     return kinds.get(
         chosen.statement, "dense" if "place" in chosen.statement or ">> 24" in chosen.statement else "walk"
     )
@@ -80,16 +80,16 @@ def way(archive: SqliteArchive, asked: Query) -> str:
 
 WAYS = [
     ("everything", ask()),
-    ("few", ask(topics=TOPICS[:1])),
-    ("few", ask(topics=TOPICS[:10], limit=1000)),
-    ("merge", ask(topics=TOPICS[:3], limit=10)),
-    ("merge", ask(100, 120, topics=TOPICS[:5], limit=10)),
+    ("part", ask(topics=TOPICS[:1])),
+    ("part", ask(topics=TOPICS[:10], limit=1000)),
+    ("part", ask(topics=TOPICS[:2], limit=10)),
+    ("part", ask(100, 120, topics=TOPICS[:1], limit=10)),
     ("walk", ask(topics=TOPICS[:40], limit=10)),
     ("walk", ask(topics=TOPICS[:40], limit=500)),
-    ("few", ask(bloom=bloom.of(TOPICS[:2]))),
-    ("merge", ask(bloom=bloom.of(TOPICS[:2]), limit=10)),
+    ("part", ask(bloom=bloom.of(TOPICS[:2]))),
+    ("part", ask(bloom=bloom.of(TOPICS[:2]), limit=10)),
     ("walk", ask(bloom=bloom.of(TOPICS[:10]), limit=10)),
-    ("few", ask(bloom=bloom.of(TOPICS[:25]), limit=2000)),
+    ("part", ask(bloom=bloom.of(TOPICS[:25]), limit=2000)),
     ("dense", ask(bloom=HALF, limit=100)),
 ]
 
@@ -103,7 +103,18 @@ async def test_each_way_is_taken_where_it_is_meant_to_be(kept: SqliteArchive, wa
 @one_loop
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize(
-    "changed", [{"SEEK": 8}, {"SEEK": 0}, {"SEEK": 10**9}, {"PAIRED": 0}, {"SPARSE": 0}, {"MOST_TOPICS": 1}]
+    "changed",
+    [
+        {"SEEK": 3000},
+        {"SEEK": 0},
+        {"SEEK": 0, "PARTS": ()},
+        {"SEEK": 0, "PARTS": (0.5, 2.0)},
+        {"SEEK": 0, "SORTED": 1},
+        {"SEEK": 10**9},
+        {"PAIRED": 0},
+        {"SPARSE": 0},
+        {"MOST_TOPICS": 1},
+    ],
 )
 async def test_all_ways_lead_to_the_same(kept: SqliteArchive, changed: dict[str, Any], descending: bool) -> None:
     with patch.multiple(plans, **changed):
@@ -138,8 +149,37 @@ async def test_a_walk_passes_by_no_more_than_it_must_and_says_how_many(kept: Sql
     page = await kept.page(asked)
     by_time = answer(ask(), ROWS)
     assert page.looked == 40 + by_time.index(page.raws[-1]) + 1
-    merged = await kept.page(ask(topics=TOPICS[:3], limit=10))
-    assert merged.looked == 3 + 10 + 1
+    sought = await kept.page(ask(topics=TOPICS[:2], limit=10))
+    assert sought.looked == 2 + 10 + 1
+
+
+LATE = [envelope(400 + number, 5000 + number, topic=b"late") for number in range(30)]
+BURST = [envelope(440, 6000 + number, topic=b"much") for number in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "descending", "ran"),
+    [
+        (TOPICS[0], False, ["part"]),
+        (TOPICS[0], True, ["part"]),
+        (b"late", True, ["part"]),
+        (b"late", False, ["part", "part"]),
+        (b"much", False, ["part", "part", "merge"]),
+        (b"much", True, ["part", "part", "merge"]),
+    ],
+)
+async def test_a_page_is_looked_for_in_two_parts_of_the_range_before_it_is_merged(
+    archive: SqliteArchive, topic: bytes, descending: bool, ran: list[str]
+) -> None:
+    await archive.save([*LATE, *BURST], 1)
+    asked = ask(topics=[topic], limit=10, descending=descending)
+    statements: list[str] = []
+    [*_, reader] = archive.readers.free
+    reader.set_trace_callback(statements.append)
+    page = await archive.page(asked)
+    assert page.raws == answer(asked, [*ROWS, *LATE, *BURST])[:10]
+    kinds = {"WITH entries": "part", "WITH RECURSIVE merged": "merge"}
+    assert [kind for each in statements for words, kind in kinds.items() if words in each] == ran
 
 
 @given(st.lists(st.binary(min_size=4, max_size=4), max_size=20))

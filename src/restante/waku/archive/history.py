@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from restante.waku.archive import ids, plans
-from restante.waku.archive.plans import Way
+from restante.waku.archive.plans import Part, Way
 from restante.waku.archive.query import Bounds, Page, Query, cursor, read_cursor
 from restante.waku.envelope import U32
 from restante.waku.keccak import keccak
@@ -91,9 +91,29 @@ class _Search(NamedTuple):
     low: int
     high: int
     bounds: Bounds
+    least: int = 0
+    entries: int = 0
+    """Entries that a part must have at least, and fewer than that (`plans.Part`)."""
 
     def find(self, most: int) -> _Found:
         """Find the first so many, or as many of them as have room in a page."""
+        for part in self.way.parts:
+            search = self._within(part)
+            found = search._find(most)
+            if found.stops:
+                return found
+            if not search.least:
+                break  # it was the whole range
+        return self._find(most)
+
+    def _within(self, part: Part) -> _Search:
+        """Return the search in a part of the range."""
+        low, high = (part.downward, self.high) if self.descending else (self.low, part.upward)
+        least = 0 if (low, high) == (self.low, self.high) else part.least
+        way = Way(plans.PART, self.way.wanted)
+        return self._replace(way=way, low=low, high=high, least=least, entries=part.entries)
+
+    def _find(self, most: int) -> _Found:
         before = self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROOM)
         try:
             return self._cut(most, *self._rows(_ALL, most + 1))
@@ -140,8 +160,16 @@ class _Search(NamedTuple):
     def _run(self, statement: str, low: int, high: int, rows: int) -> list[Any]:
         for slot, word in _ORDERS[self.descending].items():
             statement = statement.replace(slot, word)
-        most = self.bounds.rows
-        given = {"wanted": self.way.wanted, "low": low, "high": high, "rows": rows, "most": most}
+        given = {
+            "wanted": self.way.wanted,
+            "sieve": self.way.sieve,
+            "least": self.least,
+            "entries": self.entries,
+            "low": low,
+            "high": high,
+            "rows": rows,
+            "most": self.bounds.rows,
+        }
         return self.database.execute(statement, given).fetchall()
 
 
