@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from support.island import island, unavailable
+from support.isolation import isolated_network, unavailable
 from support.mailbox.shipped import CURRENT, GO_NEW, GO_OLD, RUST_NEW, SHIPPED, Running, Shipped, Words, running
 from support.processes import RESTANTE, Serving, serving
 
@@ -30,7 +30,7 @@ pytestmark = [
 
 
 @dataclass
-class Town:
+class Deployment:
     """A server and its clients, in a network of their own."""
 
     inside: Words
@@ -71,7 +71,7 @@ async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Word
     """A network of its own for all tests of this module."""
     if reason := unavailable():
         pytest.skip(f"networks of their own: {reason}")
-    async with island(tmp_path_factory.mktemp("island")) as inside:
+    async with isolated_network(tmp_path_factory.mktemp("network")) as inside:
         yield inside
 
 
@@ -83,17 +83,17 @@ async def shared(inside: Words, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def town(inside: Words, shared: Serving, tmp_path: Path) -> AsyncIterator[Town]:
+async def deployment(inside: Words, shared: Serving, tmp_path: Path) -> AsyncIterator[Deployment]:
     async with AsyncExitStack() as ends:
-        yield Town(inside, shared, tmp_path, ends)
+        yield Deployment(inside, shared, tmp_path, ends)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def own_town(inside: Words, tmp_path: Path) -> AsyncIterator[Town]:
-    """A town whose server is its own, to be killed."""
+async def own_deployment(inside: Words, tmp_path: Path) -> AsyncIterator[Deployment]:
+    """A deployment with a server of its own, which the test kills."""
     async with AsyncExitStack() as ends:
         server = await ends.enter_async_context(serving(tmp_path / "data", (*inside, *RESTANTE)))
-        yield Town(inside, server, tmp_path, ends)
+        yield Deployment(inside, server, tmp_path, ends)
 
 
 async def assert_file_arrives(sender: Running, receiver: Running) -> None:
@@ -104,62 +104,64 @@ async def assert_file_arrives(sender: Running, receiver: Running) -> None:
 
 @pytest.mark.parametrize("receiver", SHIPPED, ids=str)
 @pytest.mark.parametrize("sender", SHIPPED, ids=str)
-async def test_a_file_arrives(town: Town, sender: Shipped, receiver: Shipped) -> None:
-    sending = await town.send_file(sender)
-    await assert_file_arrives(sending, await town.receive(receiver, await sending.code()))
+async def test_a_file_arrives(deployment: Deployment, sender: Shipped, receiver: Shipped) -> None:
+    sending = await deployment.send_file(sender)
+    await assert_file_arrives(sending, await deployment.receive(receiver, await sending.code()))
 
 
 @pytest.mark.parametrize("receiver", WITH_TEXT, ids=str)
 @pytest.mark.parametrize("sender", WITH_TEXT, ids=str)
-async def test_a_text_arrives(town: Town, sender: Shipped, receiver: Shipped) -> None:
-    sending = await town.send_text(sender)
-    receiving = await town.receive(receiver, await sending.code())
+async def test_a_text_arrives(deployment: Deployment, sender: Shipped, receiver: Shipped) -> None:
+    sending = await deployment.send_text(sender)
+    receiving = await deployment.receive(receiver, await sending.code())
     for client in (receiving, sending):
         assert await client.ended() == 0, client.said
     assert receiving.said["stdout"] == f"{TEXT}\n"
 
 
 @pytest.mark.parametrize("receiver", [GO_OLD, GO_NEW, RUST_NEW], ids=str)
-async def test_a_code_from_before_a_kill_is_good_for_every_receiver(own_town: Town, receiver: Shipped) -> None:
-    sending = await own_town.send_file(CURRENT)
+async def test_a_code_from_before_a_kill_is_good_for_every_receiver(
+    own_deployment: Deployment, receiver: Shipped
+) -> None:
+    sending = await own_deployment.send_file(CURRENT)
     code = await sending.code()
-    await own_town.kill_and_restart_server()
-    await assert_file_arrives(sending, await own_town.receive(receiver, code))
+    await own_deployment.kill_and_restart_server()
+    await assert_file_arrives(sending, await own_deployment.receive(receiver, code))
 
 
 @pytest.mark.parametrize("sender", [each for each in SHIPPED if each.language is CURRENT.language], ids=str)
-async def test_a_python_sender_comes_back_after_a_kill(own_town: Town, sender: Shipped) -> None:
-    sending = await own_town.send_file(sender)
+async def test_a_python_sender_comes_back_after_a_kill(own_deployment: Deployment, sender: Shipped) -> None:
+    sending = await own_deployment.send_file(sender)
     code = await sending.code()
-    await own_town.kill_and_restart_server()
-    await assert_file_arrives(sending, await own_town.receive(CURRENT, code))
+    await own_deployment.kill_and_restart_server()
+    await assert_file_arrives(sending, await own_deployment.receive(CURRENT, code))
 
 
-async def test_the_rust_client_ends_when_the_server_is_killed(own_town: Town) -> None:
-    sending = await own_town.send_file(RUST_NEW)
+async def test_the_rust_client_ends_when_the_server_is_killed(own_deployment: Deployment) -> None:
+    sending = await own_deployment.send_file(RUST_NEW)
     await sending.code()
-    await own_town.kill_and_restart_server()
+    await own_deployment.kill_and_restart_server()
     assert await sending.ended() == 1
     assert "rendezvous server" in sending.said["stderr"]
 
 
 @pytest.mark.parametrize("sender", [GO_OLD, GO_NEW], ids=str)
 async def test_the_go_client_neither_ends_nor_comes_back_when_the_server_is_killed(
-    own_town: Town, sender: Shipped
+    own_deployment: Deployment, sender: Shipped
 ) -> None:
     """What reads its socket notes the error and ends, and wakes nobody (rendezvous/client.go:117, :632)."""
-    sending = await own_town.send_file(sender)
+    sending = await own_deployment.send_file(sender)
     code = await sending.code()
     before = sockets(sending.pid)
     assert len(before) == 1
-    await own_town.kill_and_restart_server()
+    await own_deployment.kill_and_restart_server()
     # The server still knows the code, so a receiver waits: for the first message, or for the second if the kill came
     # after the first.
-    receiving = await own_town.receive(CURRENT, code)
+    receiving = await own_deployment.receive(CURRENT, code)
     await receiving.says(r"Waiting for sender\.\.\.|Key established, waiting for confirmation\.\.\.")
     # Two others come, are served, and go.
-    other = await own_town.send_text(CURRENT)
-    assert await (await own_town.receive(CURRENT, await other.code(), "other receiver")).ended() == 0
+    other = await own_deployment.send_text(CURRENT)
+    assert await (await own_deployment.receive(CURRENT, await other.code(), "other receiver")).ended() == 0
     assert sockets(sending.pid) <= before
     assert sending.running
     assert receiving.running

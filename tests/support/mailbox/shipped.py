@@ -18,7 +18,7 @@ from typing import IO, Final
 
 import pytest
 
-from support.island import RELAY_PORT
+from support.isolation import RELAY_PORT
 from support.mailbox.wormhole import HOMES
 from support.processes import TESTS, Child, spawn
 from support.tools import TOOLS, MissingError, at_least, build, fetch, installed, npm_packages, registry
@@ -45,7 +45,7 @@ PYTHON: Final = Language(
     send_text=(*_PYTHON, "send", "--text", "{text}"),
     receive=(*_PYTHON, "receive", "--hide-progress", "--accept-file", "{code}"),
 )
-_GO: Final = ("--relay-url", "{url}")  # it has no option for the transit relay: support/island.py
+_GO: Final = ("--relay-url", "{url}")  # it has no option for the transit relay: support/isolation.py
 GO: Final = Language(
     send_file=(*_GO, "send", "--hide-progress", "{file}"),
     send_text=(*_GO, "send", "--text", "{text}"),
@@ -234,7 +234,7 @@ def _answer(folder: Path) -> IO[str]:
 async def running(
     client: Shipped, inside: Words, folder: Path, words: Words, **values: str
 ) -> AsyncIterator[Running]:
-    """Run a client's command on an island, with `y` for what it asks. No process stays behind."""
+    """Run a client's command in an isolated network, with `y` for what it asks. No process stays behind."""
     command = [str(program(client)), *(word.format(**values) for word in words)]
     variables = dict.fromkeys(HOMES, str(folder))
     with _answer(folder) as stdin:

@@ -5,7 +5,7 @@ names. wormhole-william has no option for the transit relay, and a send fails wh
 wormhole/send.go:302, file_transport.go:472). So the server and the clients run in a Linux network namespace that has
 a loopback interface and no other. /etc/hosts of its own leads the names of the public servers there.
 
-    python -m support.island HOSTS    sets this up, inside the namespaces that `unshare` has made
+    python -m support.isolation HOSTS    sets this up, inside the namespaces that `unshare` has made
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def unavailable() -> str | None:
 
 
 @asynccontextmanager
-async def island(folder: Path) -> AsyncIterator[tuple[str, ...]]:
+async def isolated_network(folder: Path) -> AsyncIterator[tuple[str, ...]]:
     """Make the network; give the words that put a command into it. It ends with the processes that it has."""
     hosts = folder / "hosts"
     hosts.write_text(f"127.0.0.1 localhost {' '.join(PUBLIC)}\n")
-    inside = ("unshare", *NAMESPACES, "--map-root-user", sys.executable, "-m", "support.island", str(hosts))
+    inside = ("unshare", *NAMESPACES, "--map-root-user", sys.executable, "-m", "support.isolation", str(hosts))
     async with child(*inside) as keeper:
         await keeper.says("ready")
         yield ("nsenter", "--target", str(keeper.pid), *NAMESPACES, "--preserve-credentials")
