@@ -98,7 +98,7 @@ async def own_deployment(inside: Words, tmp_path: Path) -> AsyncIterator[Deploym
 
 async def assert_file_arrives(sender: Running, receiver: Running) -> None:
     for client in (receiver, sender):
-        assert await client.ended() == 0, client.said
+        assert await client.ended() == 0, (receiver.said, sender.said)
     assert (receiver.folder / "parcel.bin").read_bytes() == FILE
 
 
