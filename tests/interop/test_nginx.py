@@ -20,7 +20,7 @@ from support.processes import Serving, child, serving
 
 NGINX: Final = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="there is no nginx")
+pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is missing (Debian: apt install nginx)")
 
 CONFIG: Final = """\
 daemon off;

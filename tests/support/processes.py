@@ -137,11 +137,15 @@ C = TypeVar("C", bound=Child)
 
 
 async def spawn(
-    *command: str, cwd: Path | None = None, stdout: int = PIPE, variables: Mapping[str, str] | None = None
+    *command: str,
+    cwd: Path | None = None,
+    stdin: int = DEVNULL,
+    stdout: int = PIPE,
+    variables: Mapping[str, str] | None = None,
 ) -> Process:
-    """Start a program that reads nothing, and whose standard error we read."""
+    """Start a program whose standard error we read."""
     its = environment(**(variables or {}))
-    return await asyncio.create_subprocess_exec(*command, cwd=cwd, env=its, stdin=DEVNULL, stdout=stdout, stderr=PIPE)
+    return await asyncio.create_subprocess_exec(*command, cwd=cwd, env=its, stdin=stdin, stdout=stdout, stderr=PIPE)
 
 
 @asynccontextmanager

@@ -123,7 +123,9 @@ async def postgresql() -> AsyncIterator[str]:
             await server.ended()
 
 
-@pytest.mark.skipif(POSTGRES is None or shutil.which("psql") is None, reason="there is no PostgreSQL")
+@pytest.mark.skipif(
+    POSTGRES is None or shutil.which("psql") is None, reason="PostgreSQL is missing (Debian: apt install postgresql)"
+)
 async def test_an_archive_in_postgresql_in_two_passes(tmp_path: Path) -> None:
     block = GUIDE.blocks["postgresql"]
     large = envelope(3, 999, size=(1 << 20) - 100)
