@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 import restante.pipeline
 from restante.errors import Misuse, RestanteError, StoreError
 from restante.pipeline.lake import FIRST_DAY, Lake
+from restante.pipeline.notes import State
 from support.pipeline.lakes import LETTERS
 
 ONE_SENTENCE = r"\A\S[^\n]+\Z"
@@ -50,7 +51,7 @@ def test_who_reads_makes_nothing(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     with Lake.open(tmp_path, write=False) as lake:
         table = lake.table(LETTERS)
-        assert (table.version, table.files(), list(table.notes()), table.transaction("a")) == (None, [], [], None)
+        assert (table.version, table.point, table.state, table.files()) == (None, None, State(), [])
         assert lake.tables() == []
     assert restante.pipeline.files(tmp_path, "nameplates") == []
     assert sorted(tmp_path.rglob("*")) == before

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from restante.pipeline import laketable, partfiles, staging
 from restante.pipeline.vacuum import vacuum
-from support.pipeline.lakes import LETTERS, Row, add, held, letter, note, opened, rows, seen, stored
+from support.pipeline.lakes import LETTERS, Row, add, held, letter, note, notes, opened, rows, seen, stored
 from support.processes import run
 
 COMMITS: Final = """
@@ -95,7 +95,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool) -> Non
         made = where in AFTER
         assert by_deltalake(copy) == (new if made else old), where
         there = seen(copy)
-        assert [each.run for each in there.notes()] == ["new"] * made + ["old"] * bool(old), where
+        assert [each.run for each in notes(there)] == ["new"] * made + ["old"] * bool(old), where
         assert there.transaction("a") == (2 if made else 1 if old else None), where
 
         with opened(copy) as table:  # the lock went with the process

@@ -17,7 +17,7 @@ from restante.pipeline import laketable
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.vacuum import vacuum
 from support.effort import examples
-from support.pipeline.lakes import Row, contents, frame, held, letter, note, opened, stored
+from support.pipeline.lakes import Row, contents, frame, held, letter, note, notes, opened, stored
 
 DAYS = ["2026-11-01", "2026-11-02", "2026-11-03"]
 SOURCES = ["a", "b.c"]
@@ -113,5 +113,5 @@ def committed(
                 if commit.vacuum:
                     vacuum(table, grace=0, now=4e9)
                 assert order(read(table).to_pylist()) == order(model)
-                assert [each.days for each in table.notes()] == touched[::-1]
+                assert [each.days for each in notes(table)] == touched[::-1]
             assert order(stored(lake)) == order(model)

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import CommitProperties
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.errors import Misuse, StoreError
 from restante.pipeline import laketable
-from restante.pipeline.notes import Ledger, Mark, Note
+from restante.pipeline.notes import Ledger, Mark, Note, Point
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark import SparkError
 from support.pipeline.lakes import (
@@ -27,6 +28,7 @@ from support.pipeline.lakes import (
     held,
     letter,
     note,
+    notes,
     opened,
     rows,
     seen,
@@ -47,7 +49,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(tmp_
         source="main",
         ledger=Ledger(read=4, clean=3, duplicate=1, counted=4, first=1, last=4),
         marks={"": Mark(4, "d4", 1, "d1")},
-        built={"other": 7},
+        inputs={"other": Point("id", 7, "abcd")},
     )
     with opened(tmp_path) as table:
         staged = table.stage(held([letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]))
@@ -57,11 +59,12 @@ def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(tmp_
         assert table.version == 0
     there = seen(tmp_path)
     assert there.version == 0
-    [found] = there.notes()
-    assert found == Note(
-        **{field: getattr(noted, field) for field in Note.__struct_fields__ if field != "days"},
-        days=["2026-11-01", "2026-11-02"],
-    )
+    [found] = notes(there)
+    days = ["2026-11-01", "2026-11-02"]
+    assert found == replace(noted, days=days, commit=found.commit, state=there.state)
+    assert there.state.days() == set(days)
+    assert there.marks("main") == {"": Mark(4, "d4", 1, "d1")}
+    assert there.state.inputs == noted.inputs
     assert [there.transaction(app) for app in ("main", "other", "none")] == [4, 2**40, None]
     assert stored(tmp_path) == [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
     [log] = (tmp_path / "letters" / "_delta_log").iterdir()
@@ -125,7 +128,7 @@ def test_a_replaced_day_is_the_new_rows_and_nothing_else(tmp_path: Path) -> None
         assert stored(tmp_path) == [letter(3, day="2026-11-02"), letter(9)]
         add(table, [letter(8)], replace={"day": {"2026-11-02"}, "source": {"main"}}, run="r2")
         assert stored(tmp_path) == [letter(8), letter(9)]
-        assert [(each.run, each.days) for each in table.notes()] == [
+        assert [(each.run, each.days) for each in notes(table)] == [
             ("r2", ["2026-11-01", "2026-11-02"]),  # it was the second that lost a row
             ("r1", ["2026-11-01"]),
             ("r0", ["2026-11-01", "2026-11-02"]),
@@ -141,7 +144,7 @@ def test_a_day_replaced_with_nothing_is_gone(tmp_path: Path) -> None:
         assert stored(tmp_path) == [letter(3, day="2026-11-02")]
         table.commit(note=note(), replace={})
         assert stored(tmp_path) == []
-        assert [each.days for each in table.notes()][:2] == [["2026-11-02"], ["2026-11-01"]]
+        assert [each.days for each in notes(table)][:2] == [["2026-11-02"], ["2026-11-01"]]
         table.commit(note=note(), replace={"day": {"2026-11-01"}})  # there is no such day: that is well
         assert table.version == 3
 
@@ -152,9 +155,7 @@ def test_a_commit_without_files_has_its_note_and_transaction(tmp_path: Path) -> 
         add(table, [letter(1)], run="rows")
         assert table.commit(note=note("third", marks={"": Mark(1, "a", 2, "b")}), transactions={"main": 9}) == 2
     there = seen(tmp_path)
-    assert [each.run for each in there.notes()] == ["third", "rows", "first"]
-    assert [each.run for each in there.notes(after=0)] == ["third", "rows"]
-    assert [each.run for each in there.notes(after=2)] == []
+    assert [each.run for each in notes(there)] == ["third", "rows", "first"]
     assert there.transaction("main") == 9
     assert stored(tmp_path) == [letter(1)]
 
@@ -173,7 +174,7 @@ def test_a_table_stays_as_it_was_when_it_was_asked_for(tmp_path: Path) -> None:
         add(table, [letter(1)], run="old")
         before = seen(tmp_path)
         add(table, [letter(2)], run="new", replace={})
-        assert (before.version, [each.run for each in before.notes()]) == (0, ["old"])
+        assert (before.version, [each.run for each in notes(before)]) == (0, ["old"])
         assert rows(contents(before)) == [letter(1)]
 
 
@@ -227,7 +228,7 @@ def test_a_foreign_commit_in_between_is_not_lost_and_its_rows_are_replaced_too(
         assert add(table, [letter(9)], replace={"day": {"2026-11-01"}}, run="ours too") == 2
         found = [letter(2, day="2026-11-02"), letter(4, day="2026-11-02"), letter(9)]
         assert by_spark(spark, tmp_path) == stored(tmp_path) == found
-        [_, between, _] = table.notes()
+        [_, between, _] = notes(table)
         assert (between.run, between.days) == ("", ["2026-11-01", "2026-11-02"])
         assert between.finished > 0
 
@@ -256,7 +257,7 @@ def test_days_are_not_touched_by_rows_that_are_only_written_anew(tmp_path: Path)
         DeltaTable(tmp_path / "letters").optimize.compact()
     there = seen(tmp_path)
     assert (there.version, len(there.files())) == (2, 1)
-    assert [each.run for each in there.notes()] == ["r", "r"]
+    assert [each.run for each in notes(there)] == ["r", "r"]
     assert stored(tmp_path) == [letter(1), letter(2)]
 
 
@@ -279,7 +280,7 @@ def test_notes_outlive_checkpoints_and_everybody_who_cleans_logs(
     theirs.cleanup_metadata()
     theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
     there = seen(tmp_path)
-    assert [each.run for each in there.notes()] == [str(number) for number in reversed(range(8))]
+    assert [each.run for each in notes(there)] == [str(number) for number in reversed(range(8))]
     assert there.transaction("a") == 7
     assert stored(tmp_path) == [letter(1)]
 
@@ -292,7 +293,7 @@ def test_old_days_are_dropped_at_once_and_do_not_count_as_touched(tmp_path: Path
         assert [row["day"].day for row in stored(tmp_path)] == [3, 4]
         assert table.keep("2026-11-03", note("again")) == 0
         assert table.version == 1
-        newest = next(table.notes())
+        newest = notes(table)[0]
         assert (newest.run, newest.kept, newest.days) == ("keep", "2026-11-03", [])
 
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from restante.pipeline import columns, partfiles
+from restante.pipeline import columns, deltalog, partfiles
 from restante.pipeline.lake import Lake
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Note
@@ -152,6 +152,14 @@ def seen(path: Path, table: Table = LETTERS) -> LakeTable:
     """Give the table as somebody sees it who opens the lake now."""
     with Lake.open(path, write=False) as lake:
         return lake.table(table)
+
+
+def notes(table: LakeTable) -> list[Note]:
+    """Give the notes of its versions, as far as their entries are there, newest first."""
+    last = -1 if table.version is None else table.version
+    there = [version for version in range(last, -1, -1) if deltalog.file(table.folder, version).exists()]
+    found = [deltalog.note(table.folder, version) for version in there]
+    return [note for note in found if note.run or note.days]
 
 
 def rows(read: pa.Table) -> list[Row]:
