@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,10 +15,11 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.errors import Misuse, StoreError
-from restante.pipeline import laketable
+from restante.pipeline import deltalog, laketable
 from restante.pipeline.notes import Ledger, Mark, Note, Point
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark import SparkError
+from restante.pipeline.vacuum import vacuum
 from support.pipeline.lakes import (
     LETTERS,
     Row,
@@ -261,7 +264,7 @@ def test_days_are_not_touched_by_rows_that_are_only_written_anew(tmp_path: Path)
     assert stored(tmp_path) == [letter(1), letter(2)]
 
 
-def test_notes_outlive_checkpoints_and_everybody_who_cleans_logs(
+def test_notes_outlive_checkpoints_and_other_programs_that_clean_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(laketable, "CHECKPOINT", 3)
@@ -283,6 +286,137 @@ def test_notes_outlive_checkpoints_and_everybody_who_cleans_logs(
     assert [each.run for each in notes(there)] == [str(number) for number in reversed(range(8))]
     assert there.transaction("a") == 7
     assert stored(tmp_path) == [letter(1)]
+
+
+def test_log_entries_that_nobody_needs_are_removed_thirty_days_after_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laketable, "CHECKPOINT", 3)
+    log = tmp_path / "letters" / "_delta_log"
+    written = 1_000_000_000
+
+    def there(kind: str) -> list[int]:
+        return sorted(int(path.name[:20]) for path in log.glob(f"*.{kind}"))
+
+    def commits(count: int, days: float, **noted: Any) -> None:
+        """Commit so many times, this many days after the first commit."""
+        for _ in range(count):
+            version = table.commit(note=note(finished=written + days * 86400, **noted))
+            for path in log.glob(f"{version:020}.*"):
+                os.utime(path, (written + days * 86400,) * 2)
+
+    with opened(tmp_path) as table:
+        commits(2, 0, source="idle", ledger=Ledger(), marks={"": Mark(1, "a", 2, "b")})  # 0, 1
+        commits(6, 1)  # 2 to 7
+        commits(1, 20)  # 8
+        commits(1, 29)  # 9
+        assert (there("json"), there("checkpoint.parquet")) == ([*range(10)], [3, 6, 9])
+        commits(3, 40)  # 10 to 12: all before 8 are a month old, and 7 was the table's until 8 came
+        assert (there("json"), there("checkpoint.parquet")) == ([1, *range(6, 13)], [6, 9, 12])
+        commits(3, 49.9)
+        assert there("json") == [1, *range(6, 16)], "the table of day 20 can still be read"
+        assert table.marks("idle") == {"": Mark(1, "a", 2, "b")}
+        commits(3, 100, source="idle", ledger=Ledger(), marks={"": Mark(2, "c", 2, "c")})
+        assert (there("json"), there("checkpoint.parquet")) == ([15, 16, 17, 18], [15, 18])
+        assert table.marks("idle") == {"": Mark(2, "c", 2, "c")}
+    assert DeltaTable(tmp_path / "letters", version=15).version() == 15
+
+
+def test_a_clean_up_that_is_cut_off_is_done_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "lake") as table:
+        for number in range(6):
+            add(table, [letter(number)], source="main", ledger=Ledger(), marks={"": Mark(number, "a", 2, "b")})
+            DeltaTable(table.folder).create_checkpoint()
+        state = table.state
+    monkeypatch.setattr(laketable, "CHECKPOINT", 1)
+    monkeypatch.setattr(deltalog, "RETENTION", float("-inf"))
+    properly = Path.unlink
+    cut_off = 0
+    for count in range(20):
+        lake = shutil.copytree(tmp_path / "lake", tmp_path / str(count))
+        left = [count]
+
+        def unlink(path: Path, left: list[int] = left, **others: bool) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            properly(path, **others)
+
+        with monkeypatch.context() as patch, opened(lake) as table:
+            patch.setattr(Path, "unlink", unlink)
+            try:
+                add(table, [letter(6)])
+            except KeyboardInterrupt:
+                cut_off += 1
+        with opened(lake) as table:
+            assert table.state.days() == state.days()
+            assert table.marks("main") == {"": Mark(5, "a", 2, "b")}
+            add(table, [letter(7)])
+            assert vacuum(table, grace=0, now=4e9) == []
+        assert stored(lake) == [letter(number) for number in range(8)]
+        assert len(list((lake / "letters" / "_delta_log").glob("*.json"))) == 3, "of the marks, the last two"
+    assert 10 <= cut_off < 20
+
+
+def test_a_log_that_cannot_be_cleaned_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laketable, "CHECKPOINT", 1)
+    monkeypatch.setattr(deltalog, "RETENTION", float("-inf"))
+
+    def refuse(*_given: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with opened(tmp_path) as table:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", refuse)
+            for number in range(4):
+                add(table, [letter(number)])
+        assert len(notes(table)) == 4
+        add(table, [letter(4)])
+        assert len(notes(table)) == 2
+
+
+def test_a_checkpoint_that_was_missed_is_made_by_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laketable, "CHECKPOINT", 3)
+    with opened(tmp_path) as table:
+        add(table, [letter(1)])
+        theirs = foreign(letter(3))
+        for _ in range(3):
+            write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
+        add(table, [letter(2)])
+    assert [path.name for path in (tmp_path / "letters" / "_delta_log").glob("*.checkpoint.parquet")] == [
+        f"{4:020}.checkpoint.parquet"
+    ]
+
+
+def test_a_commit_is_known_from_those_of_other_tables_and_of_backups(tmp_path: Path) -> None:
+    with opened(tmp_path / "lake") as table:
+        add(table, [letter(1)])
+        write_deltalake(
+            table.folder, foreign(letter(2)), mode="append", partition_by=list(LETTERS.partitions)
+        )  # its commit has an id, too
+    first = seen(tmp_path / "lake").point
+    other = shutil.copytree(tmp_path / "lake", tmp_path / "other")
+    points = []
+    for lake in (tmp_path / "lake", other):
+        with opened(lake) as table:
+            for _ in range(2):
+                add(table, [letter(3)])
+                points.append(table.point)
+    with opened(tmp_path / "new") as table:
+        for _ in range(3):
+            add(table, [letter(1)])
+        points.append(table.point)
+    assert first is not None
+    for lake, expected in (
+        (tmp_path / "lake", [True, True, False, False, False]),
+        (other, [False, False, True, True, False]),
+        (tmp_path / "new", [False, False, False, False, True]),
+    ):
+        there = seen(lake)
+        assert [point is not None and there.follows(point) for point in points] == expected
+        assert there.follows(first) == (lake.name != "new")
 
 
 def test_old_days_are_dropped_at_once_and_do_not_count_as_touched(tmp_path: Path) -> None:
