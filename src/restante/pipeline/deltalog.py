@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -20,6 +20,8 @@ import msgspec
 from restante.errors import StoreError, plain
 from restante.pipeline import notes
 from restante.pipeline.notes import Note, State
+
+L = TypeVar("L")
 
 LOG: Final = "_delta_log"
 
@@ -53,6 +55,9 @@ class _Info(msgspec.Struct, frozen=True):
 class _Line(msgspec.Struct, rename="camel", frozen=True):
     add: Change | None = None
     remove: Change | None = None
+
+
+class _Noted(_Line, rename="camel", frozen=True):
     commit_info: _Info | None = None
 
 
@@ -61,6 +66,7 @@ class _Last(msgspec.Struct, frozen=True):
 
 
 _LINE: Final = msgspec.json.Decoder(_Line)
+_NOTED: Final = msgspec.json.Decoder(_Noted)
 _LAST: Final = msgspec.json.Decoder(_Last)
 
 
@@ -77,7 +83,7 @@ def note(table: Path, version: int) -> Note:
     """
     path = file(table, version)
     raw = _read(path)
-    lines = _lines(path, raw)
+    lines = _lines(path, raw, _NOTED)
     info = next((line.commit_info for line in lines if line.commit_info), _Info())
     if info.restante is not None and info.restante.commit:
         return info.restante
@@ -118,7 +124,7 @@ def removals(table: Path, last: int) -> dict[Path, float]:
     for version, path in entries:
         if version > last:
             break
-        for line in _lines(path, _read(path)):
+        for line in _lines(path, _read(path), _LINE):
             if line.remove:
                 removed[table / decoded(line.remove.path)] = (line.remove.deletion_timestamp or 0) / 1000
             elif line.add:
@@ -167,9 +173,9 @@ def _read(path: Path) -> bytes:
         raise damaged(path, plain(error)) from error
 
 
-def _lines(path: Path, raw: bytes) -> list[_Line]:
+def _lines(path: Path, raw: bytes, decoder: msgspec.json.Decoder[L]) -> list[L]:
     try:
-        return _LINE.decode_lines(raw)
+        return decoder.decode_lines(raw)
     except msgspec.DecodeError as error:
         raise damaged(path, str(error)) from error
 
