@@ -241,7 +241,11 @@ def test_days_that_were_dropped_by_age_stay_as_they_were_built_where_their_input
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
     assert plain.keep("nameplates", SECOND) == 1
-    assert outcomes(plain).days == [], "nothing is built, and yet it is noted what was dropped"
+    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    add(plain, {"archived": busy.busy_week(Random(2), 5)["archived"]})
+    both = build(plain, builds={name: PLAIN[name] for name in ("outcomes", "coverage")})
+    assert both["outcomes"].days == [], "nothing of it is built, and yet it is noted what was dropped"
+    assert both["coverage"].days
     for commits in range(1, 3):
         remove(plain)
         for _ in range(commits):

@@ -86,7 +86,7 @@ def build(
     with ThreadPoolExecutor(TABLES_AT_ONCE, "build") as pool:
         for name, each in builds.items():
             first = [building[made] for made in each.inputs if made in building]
-            building[name] = pool.submit(_made, run, each, only, due[name], first, room)
+            building[name] = pool.submit(_made, run, each, only, first, room)
         try:
             ended, _ = wait(building.values(), return_when=FIRST_EXCEPTION)
         finally:  # all are done; or one failed, or we were interrupted, and no job is begun any more
@@ -173,14 +173,10 @@ def _due(run: Run, tables: _Tables, only: Days | None, coming: Mapping[str, Coll
     return sorted(day for day in wanted if day <= last)
 
 
-def _made(
-    run: Run, each: Build, only: Days | None, days: Sequence[date], first: Sequence[Future[Built]], room: _Room
-) -> Built:
+def _made(run: Run, each: Build, only: Days | None, first: Sequence[Future[Built]], room: _Room) -> Built:
     """Build a table, when those that it is made of have been; in a thread of the pool."""
     for made in first:
         made.result()
-    if not days and not first:
-        return Built(each.table.name, days)
     tables = _Tables.of(each, run.lake.table)
     days = _due(run, tables, only, {})
     rows = 0
