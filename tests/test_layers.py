@@ -24,7 +24,8 @@ LAYERS: list[set[str]] = [
     {"restante.ops.process", "restante.ops.progress", "restante.ops.ports"},
     {"restante.waku.config"},
     {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
-    {"restante.pipeline", "restante.pipeline.schemas", "restante.pipeline.notes"},
+    {"restante.pipeline", "restante.pipeline.schemas", "restante.pipeline.changed"},
+    {"restante.pipeline.notes"},
     # cores
     {"restante.waku.ecies", "restante.waku.archive.ids"},
     {"restante.waku.archive.query"},

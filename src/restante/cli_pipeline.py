@@ -146,11 +146,13 @@ def vacuum(
 ) -> None:
     """Remove files of no version: what was replaced or dropped, and what killed runs left."""
     from restante.pipeline import vacuum as vacuuming
+    from restante.pipeline.deltalog import RETENTION
     from restante.pipeline.lake import Lake
     from restante.pipeline.tables import TABLES
 
-    if not grace >= 0:
-        raise Misuse("--grace: a number of hours, 0 or more")
+    longest = int(RETENTION / 3600)  # later it is not in the log any more when a file was replaced
+    if not 0 <= grace <= longest:
+        raise Misuse(f"--grace: a number of hours, from 0 to {longest}")
     act = vacuuming.waste if plan else vacuuming.vacuum
     files = size = 0
     with Lake.open(lake, write=True) as opened:

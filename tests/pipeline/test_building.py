@@ -19,9 +19,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from restante.errors import Misuse, StoreError
-from restante.pipeline import building
+from restante.pipeline import building, deltalog, notes
 from restante.pipeline.building import Built, Days, _Room
 from restante.pipeline.laketable import LakeTable
+from restante.pipeline.notes import Ledger, Mark
 from restante.pipeline.partfiles import Where
 from restante.pipeline.schemas import CLEAN
 from restante.pipeline.staging import Staged
@@ -29,7 +30,7 @@ from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import Build
 from support.effort import rounds
 from support.pipeline import busy_week as busy
-from support.pipeline.lakes import held
+from support.pipeline.lakes import held, of_before
 from support.pipeline.oracles import ORACLES, PLAIN, without_spark
 from support.pipeline.runs import LakeWorld, no_spark
 from support.pipeline.tables import Values, dicts, with_folders
@@ -144,6 +145,199 @@ def test_a_day_whose_rows_are_gone_is_not_built_of_a_late_one_when_more_is_kept_
     assert plain.keep("nameplates", SECOND) == 1
     assert outcomes(plain).days == []
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
+
+
+def put_aside(world: LakeWorld, table: str = "nameplates") -> Path:
+    """Make a backup of a table."""
+    return shutil.copytree(world.path / table, world.folder / f"{table}.{uuid4().hex}")
+
+
+def put_back(world: LakeWorld, backup: Path, table: str = "nameplates") -> None:
+    remove(world, table)
+    shutil.copytree(backup, world.path / table)
+
+
+def remove(world: LakeWorld, table: str = "nameplates") -> None:
+    shutil.rmtree(world.path / table)
+
+
+def built_anew(world: LakeWorld) -> list[str]:
+    """Build outcomes, and give why all of its days are built."""
+    world.steps.said.clear()
+    outcomes(world)
+    said = [words.partition("built anew: ")[2] for words in world.steps.said if "built anew" in words]
+    assert all(not built.days for built in build(world, builds={"outcomes": PLAIN["outcomes"]}).values())
+    return said
+
+
+@pytest.mark.parametrize("commits", [1, 3, 5])
+def test_an_input_that_was_removed_and_made_again_is_built_anew_whatever_its_version(
+    plain: LakeWorld, commits: int
+) -> None:
+    for day in (FIRST, SECOND, THIRD):
+        lived(plain, day)
+    assert built_anew(plain) == []
+    remove(plain)
+    assert outcomes(plain).days == [], "it may be made again"
+    assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
+    for _ in range(commits):
+        lived(plain, SECOND)
+    assert built_anew(plain) == ["nameplates was removed and made again"]
+    assert days(plain) == {SECOND: commits}
+
+
+def test_an_input_that_was_put_back_from_a_backup_is_built_anew(plain: LakeWorld) -> None:
+    lived(plain, FIRST)
+    backup = put_aside(plain)
+    lived(plain, SECOND)
+    lived(plain, FIRST, THIRD)
+    outcomes(plain)
+    built = put_aside(plain, "outcomes")
+    for commits in range(4):  # fewer than the backup lacks, as many, and more
+        put_back(plain, built, "outcomes")
+        put_back(plain, backup)
+        for _ in range(commits):
+            lived(plain, THIRD)
+        assert built_anew(plain) == ["nameplates was put back from a backup"]
+        assert days(plain) == {FIRST: 1} | ({THIRD: commits} if commits else {})
+    later = put_aside(plain)
+    lived(plain, SECOND)
+    put_back(plain, later)
+    lived(plain, SECOND)
+    assert built_anew(plain) == [], "all that was built is in this backup"
+    assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 3}
+
+
+def test_a_built_table_that_was_put_back_from_a_backup_is_brought_up_to_date(plain: LakeWorld) -> None:
+    lived(plain, FIRST)
+    outcomes(plain)
+    backup = put_aside(plain, "outcomes")
+    lived(plain, SECOND)
+    outcomes(plain)
+    put_back(plain, backup, "outcomes")
+    assert [str(day) for day in outcomes(plain).days] == [SECOND]
+    assert days(plain) == {FIRST: 1, SECOND: 1}
+    remove(plain, "outcomes")
+    assert [str(day) for day in outcomes(plain).days] == [FIRST, SECOND]
+
+
+def test_what_is_made_of_a_built_table_follows_when_that_is_made_again(plain: LakeWorld) -> None:
+    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    builds = {name: PLAIN[name] for name in ("envelopes", "traffic")}
+    archived = busy.busy_week(Random(2), 20)["archived"]
+    add(plain, {"archived": archived})
+    build(plain, builds=builds)
+    before = plain.rows("traffic")
+    remove(plain, "envelopes")
+    remove(plain, "archived")
+    add(plain, {"archived": archived[:10]})
+    build(plain, builds=builds)
+    assert sum(row["envelopes"] for row in plain.rows("traffic")) == len(plain.rows("envelopes"))
+    assert plain.rows("traffic") != before
+
+
+def test_days_that_were_dropped_by_age_stay_as_they_were_built_where_their_input_is_made_again(
+    plain: LakeWorld,
+) -> None:
+    lived(plain, FIRST, SECOND, THIRD)
+    outcomes(plain)
+    assert plain.keep("nameplates", SECOND) == 1
+    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    add(plain, {"archived": busy.busy_week(Random(2), 5)["archived"]})
+    both = build(plain, builds={name: PLAIN[name] for name in ("outcomes", "coverage")})
+    assert both["outcomes"].days == [], "nothing of it is built, and yet it is noted what was dropped"
+    assert both["coverage"].days
+    for commits in range(1, 3):
+        remove(plain)
+        for _ in range(commits):
+            lived(plain, FIRST, FIRST, THIRD)
+        assert built_anew(plain) == ["nameplates was removed and made again"]
+        assert days(plain) == {FIRST: 1, THIRD: commits}
+        assert outcomes(plain, FIRST, FIRST).days == []
+
+
+def test_a_table_that_lags_behind_by_more_commits_than_are_told_apart_is_built_anew(
+    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (notes, building):
+        monkeypatch.setattr(module, "COMMITS", 4)
+    lived(plain, FIRST)
+    outcomes(plain)
+    for _ in range(3):
+        lived(plain, SECOND)
+    assert built_anew(plain) == []
+    for _ in range(4):
+        lived(plain, THIRD)
+    assert built_anew(plain) == ["nameplates had 4 commits since it was built"]
+    assert days(plain) == {FIRST: 1, SECOND: 3, THIRD: 4}
+
+
+def test_commits_that_leave_no_day_to_build_do_not_make_a_table_lag_behind(
+    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (notes, building):
+        monkeypatch.setattr(module, "COMMITS", 4)
+    lived(plain, FIRST, THIRD)
+    plain.keep("nameplates", SECOND)
+    outcomes(plain)
+    plain.spark = no_spark
+    for _ in range(9):
+        lived(plain, FIRST)
+        assert built_anew(plain) == []
+    assert days(plain) == {THIRD: 1}
+
+
+def test_a_lake_of_before_is_built_anew_once_and_its_marks_are_found(plain: LakeWorld) -> None:
+    marks = {"": Mark(3, "three", 1, "one")}
+    plain.add("nameplates", [], source="server", ledger=Ledger(), marks=marks)
+    lived(plain, FIRST)
+    lived(plain, SECOND, THIRD)
+    plain.keep("nameplates", SECOND)
+    outcomes(plain)
+    for table in ("nameplates", "outcomes"):
+        of_before(plain.path / table)
+    with plain.run() as run:
+        before = run.lake.table(CLEAN["nameplates"])
+        assert before.marks("server") == marks
+        assert (before.state.kept, before.state.days()) == (SECOND, {SECOND, THIRD})
+    assert [str(day) for day in outcomes(plain).days] == [SECOND, THIRD]
+    assert outcomes(plain).days == []
+    lived(plain, FIRST, THIRD)
+    assert [str(day) for day in outcomes(plain).days] == [THIRD]
+    assert days(plain) == {SECOND: 1, THIRD: 2}
+
+
+def test_a_build_reads_as_many_log_entries_however_many_there_are(
+    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = deltalog._read
+    entries: list[Path] = []
+
+    def count(path: Path) -> bytes:
+        entries.append(path)
+        return read(path)
+
+    def reads() -> int:
+        lived(plain, THIRD)
+        entries.clear()
+        outcomes(plain)
+        return len(entries)
+
+    monkeypatch.setattr(deltalog, "_read", count)
+    outcomes(plain)
+    few = max(reads(), reads())
+    for number in range(40):
+        plain.add(
+            "nameplates", [], source=f"server {number % 3}", ledger=Ledger(), marks={"": Mark(number, "", 0, "")}
+        )
+        lived(plain, *[FIRST] * (number % 20 == 0))
+        build(plain, builds={"outcomes": PLAIN["outcomes"]}) if number % 10 == 0 else None
+    entries.clear()
+    with plain.run() as run:
+        marks = run.lake.table(CLEAN["nameplates"]).marks("server 1")
+    assert marks == {"": Mark(37, "", 0, "")}
+    assert len(entries) == 2
+    assert reads() == few < 10
 
 
 def test_days_are_built_some_at_a_time_where_they_have_many_rows(

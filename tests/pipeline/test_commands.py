@@ -318,7 +318,8 @@ def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWo
         (["build", "--from", "2026-02-02", "--to", "2026-02-01"], "--from 2026-02-02 is after --to 2026-02-01"),
         (["build", "--keep", "0"], "--keep 0: a number of days, from 1 to 36525"),
         (["build", "--keep", "nameplates=3"], "--keep nameplates=3: there is no table nameplates here"),
-        (["vacuum", "--grace", "-1"], "--grace: a number of hours, 0 or more"),
+        (["vacuum", "--grace", "-1"], "--grace: a number of hours, from 0 to 720"),
+        (["vacuum", "--grace", "720.1"], "--grace: a number of hours, from 0 to 720"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence_that_says_what_to_do(

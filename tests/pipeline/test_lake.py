@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 import restante.pipeline
 from restante.errors import Misuse, RestanteError, StoreError
 from restante.pipeline.lake import FIRST_DAY, Lake
+from restante.pipeline.notes import State
 from support.pipeline.lakes import LETTERS
 
 ONE_SENTENCE = r"\A\S[^\n]+\Z"
@@ -37,6 +38,18 @@ def test_a_lake_is_made_where_making_one_was_cut_off(tmp_path: Path) -> None:
     make(tmp_path)
 
 
+def test_a_lake_of_the_format_of_before_is_read_as_it_is_and_brought_up_to_date_by_the_first_who_writes(
+    tmp_path: Path,
+) -> None:
+    make(tmp_path)
+    before = '{"format":1,"first_day":"2020-02-29"}'
+    (tmp_path / "lake.json").write_text(before)
+    for write, after in ((False, before), (True, before.replace("1", "2", 1))):
+        with Lake.open(tmp_path, write=write) as lake:
+            assert lake.first_day == date(2020, 2, 29)
+        assert (tmp_path / "lake.json").read_text() == after
+
+
 def test_a_relative_path_is_the_same_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "lake")
     monkeypatch.chdir(tmp_path)
@@ -50,7 +63,7 @@ def test_who_reads_makes_nothing(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     with Lake.open(tmp_path, write=False) as lake:
         table = lake.table(LETTERS)
-        assert (table.version, table.files(), list(table.notes()), table.transaction("a")) == (None, [], [], None)
+        assert (table.version, table.point, table.state, table.files()) == (None, None, State(), [])
         assert lake.tables() == []
     assert restante.pipeline.files(tmp_path, "nameplates") == []
     assert sorted(tmp_path.rglob("*")) == before
@@ -112,8 +125,8 @@ def test_the_lock_does_not_outlive_an_error(tmp_path: Path) -> None:
         ('{"format": 1}', "damaged"),
         ('{"format": 1, "first_day": "2020-02-30"}', "damaged"),
         ('{"first_day": "2020-01-01"}', "damaged"),
-        ('{"format": 2, "anything": ["else"]}', "newer version of Restante"),
-        ('{"format": 2, "first_day": "2020-01-01"}', "newer version of Restante"),
+        ('{"format": 3, "anything": ["else"]}', "newer version of Restante"),
+        ('{"format": 3, "first_day": "2020-01-01"}', "newer version of Restante"),
     ],
 )
 def test_a_lake_that_cannot_be_understood_is_told_in_a_sentence(tmp_path: Path, said: str, words: str) -> None:

@@ -12,15 +12,15 @@ from typing import Final
 import pytest
 from deltalake import DeltaTable
 
-from restante.pipeline import laketable, partfiles, staging
+from restante.pipeline import deltalog, laketable, partfiles, staging
 from restante.pipeline.vacuum import vacuum
-from support.pipeline.lakes import LETTERS, Row, add, held, letter, note, opened, rows, seen, stored
+from support.pipeline.lakes import LETTERS, Row, add, held, letter, note, notes, opened, rows, seen, stored
 from support.processes import run
 
 COMMITS: Final = """
 import os, pickle, signal, sys
 from pathlib import Path
-from restante.pipeline import laketable, staging
+from restante.pipeline import deltalog, laketable, staging
 from restante.pipeline.lake import Lake
 
 cases, table, note = pickle.loads(bytes.fromhex(sys.argv[1]))
@@ -95,7 +95,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool) -> Non
         made = where in AFTER
         assert by_deltalake(copy) == (new if made else old), where
         there = seen(copy)
-        assert [each.run for each in there.notes()] == ["new"] * made + ["old"] * bool(old), where
+        assert [each.run for each in notes(there)] == ["new"] * made + ["old"] * bool(old), where
         assert there.transaction("a") == (2 if made else 1 if old else None), where
 
         with opened(copy) as table:  # the lock went with the process
@@ -181,6 +181,27 @@ def test_files_that_were_never_in_a_version_count_from_when_they_were_written(tm
         assert {each.path.relative_to(table.folder).parts[0][:4] for each in cut_off} == {"run-"}
         assert [each.path for each in vacuum(table, grace=100, now=1_000_100)] == [placed]
         assert files(tmp_path) == {readme, *(file.path for file in table.files())}
+
+
+def test_a_file_whose_removal_the_log_does_not_tell_any_more_counts_from_when_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laketable, "CHECKPOINT", 1)
+    with opened(tmp_path) as table:
+        add(table, [letter(1)], finished=1000.0)
+        [old] = files(tmp_path)
+        os.utime(old, (1000, 1000))
+        add(table, [letter(2)], replace={}, finished=2000.0)
+        [kept] = [file.path for file in table.files()]
+        os.utime(kept, (2000, 2000))
+        assert vacuum(table, grace=1500, now=2600.0) == [], "it was replaced only 600 s ago"
+        monkeypatch.setattr(deltalog, "RETENTION", float("-inf"))
+        for _ in range(3):
+            table.commit(note=note())
+        assert not deltalog.file(table.folder, 1).exists()
+        assert [each.path for each in vacuum(table, grace=1500, now=2600.0)] == [old]
+        assert vacuum(table, grace=0, now=4e9) == []
+    assert stored(tmp_path) == [letter(2)]
 
 
 def test_a_file_that_another_program_put_back_is_kept(tmp_path: Path) -> None:

@@ -9,15 +9,17 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from restante.pipeline import laketable
+from restante.pipeline import deltalog, laketable
 from restante.pipeline.laketable import LakeTable
+from restante.pipeline.notes import Point
 from restante.pipeline.vacuum import vacuum
 from support.effort import examples
-from support.pipeline.lakes import Row, contents, frame, held, letter, note, opened, stored
+from support.pipeline.lakes import LETTERS, Row, arrow, contents, frame, held, letter, note, opened, seen, stored
 
 DAYS = ["2026-11-01", "2026-11-02", "2026-11-03"]
 SOURCES = ["a", "b.c"]
@@ -48,12 +50,13 @@ where = st.one_of(
 
 
 class Commit(NamedTuple):
-    """Rows to add, in one stage or several, and what they replace."""
+    """Rows to add, in one stage or several, and what they replace; before them, rows that another program adds."""
 
     stages: list[list[Row]]
     replace: dict[str, set[str | None]] | None
     keep: str | None
     vacuum: bool
+    foreign: list[Row]
 
 
 commits = st.builds(
@@ -62,6 +65,7 @@ commits = st.builds(
     where,
     st.sampled_from([None, None, *DAYS]),
     st.booleans(),
+    st.one_of(st.just([]), rows),
 )
 
 
@@ -92,10 +96,21 @@ def committed(
     model: list[Row] = []
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(laketable, "CHECKPOINT", 2)
-        lake, version, touched = Path(folder), -1, []
+        patch.setattr(deltalog, "RETENTION", float("-inf"))  # no entry is kept that is not needed
+        lake, version = Path(folder), -1
+        touched: list[set[str]] = []
+        points: list[Point | None] = []
+        kept = ""
         for commit in made:
             added = [row for stage in commit.stages for row in stage]
             with opened(lake) as table:
+                if commit.foreign and points:
+                    theirs = pa.Table.from_pylist(commit.foreign, arrow(LETTERS))
+                    write_deltalake(lake / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
+                    model = model + commit.foreign
+                    version += 1
+                    touched.append({str(row["day"]) for row in commit.foreign})
+                    points.append(seen(lake).point)
                 gone = [] if commit.replace is None else [row for row in model if matches(row, commit.replace)]
                 days = {str(row["day"]) for row in (*gone, *added)}
                 model = [row for row in model if row not in gone]
@@ -103,15 +118,26 @@ def committed(
                 stages = [table.stage(staged(stage)) for stage in commit.stages]
                 version += 1
                 assert table.commit(stages, note=note(), replace=commit.replace) == version
-                touched.append(sorted(days))
+                touched.append(days)
+                points.append(table.point)
                 if commit.keep:
                     old = [row for row in model if str(row["day"]) < commit.keep]
                     assert table.keep(commit.keep, note()) == len(old)
                     model = [row for row in model if str(row["day"]) >= commit.keep]
-                    version += bool(old)
-                    touched += [[]] * bool(old)
+                    if old:
+                        version += 1
+                        touched.append(set())
+                        points.append(table.point)
+                        kept = max(kept, commit.keep)
                 if commit.vacuum:
                     vacuum(table, grace=0, now=4e9)
                 assert order(read(table).to_pylist()) == order(model)
-                assert [each.days for each in table.notes()] == touched[::-1]
+                assert table.version == version
+                for number, point in enumerate(points):
+                    later = set().union(*touched[number + 1 :])
+                    assert table.state.days(number) == {day for day in later if day >= kept}
+                    assert point is not None
+                    assert table.follows(point)
+                assert (table.state.kept or "") == kept
+                assert table.state.days() == {day for day in set().union(*touched) if day >= kept}
             assert order(stored(lake)) == order(model)

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from restante.pipeline import partfiles, views
+from restante.pipeline import deltalog, laketable, partfiles, views
 from support.pipeline.lakes import add, by_spark, frame, held, letter, note, opened, rows, seen
 
 ROWS: Final = [
@@ -88,11 +88,15 @@ NAMES: Final = ["lake", "my lake", 'l\'ägg "#1" & co; (x)~+@:,']
 
 @pytest.fixture(scope="module", params=NAMES)
 def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a lake with rows, some of them replaced, some in a second commit."""
+    """Give a lake with rows, some of them replaced, some in a second commit; the first log entries are not kept."""
     path: Path = tmp_path_factory.mktemp("readers") / request.param
-    with opened(path) as table:
+    with opened(path) as table, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(laketable, "CHECKPOINT", 1)
+        patch.setattr(deltalog, "RETENTION", float("-inf"))
         add(table, [*ROWS[:20], letter(99, day="1999-12-31", hour=22)])
         add(table, [*ROWS[20:]], replace={"day": {"1999-12-31"}})
+        table.commit(note=note())
+    assert not deltalog.file(path / "letters", 0).exists()
     return path
 
 

@@ -2,20 +2,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import CommitProperties
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.errors import Misuse, StoreError
-from restante.pipeline import columns, laketable
-from restante.pipeline.notes import Ledger, Mark, Note
+from restante.pipeline import columns, deltalog, laketable
+from restante.pipeline.notes import Ledger, Mark, Note, Point
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark import SparkError
+from restante.pipeline.vacuum import vacuum
 from support.pipeline.lakes import (
     LETTERS,
     Row,
@@ -27,6 +31,7 @@ from support.pipeline.lakes import (
     held,
     letter,
     note,
+    notes,
     opened,
     rows,
     seen,
@@ -47,7 +52,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(tmp_
         source="main",
         ledger=Ledger(read=4, clean=3, duplicate=1, counted=4, first=1, last=4),
         marks={"": Mark(4, "d4", 1, "d1")},
-        built={"other": 7},
+        inputs={"other": Point("id", 7, "abcd")},
     )
     with opened(tmp_path) as table:
         staged = table.stage(held([letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]))
@@ -57,11 +62,12 @@ def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(tmp_
         assert table.version == 0
     there = seen(tmp_path)
     assert there.version == 0
-    [found] = there.notes()
-    assert found == Note(
-        **{field: getattr(noted, field) for field in Note.__struct_fields__ if field != "days"},
-        days=["2026-11-01", "2026-11-02"],
-    )
+    [found] = notes(there)
+    days = ["2026-11-01", "2026-11-02"]
+    assert found == replace(noted, days=days, commit=found.commit, state=there.state)
+    assert there.state.days() == set(days)
+    assert there.marks("main") == {"": Mark(4, "d4", 1, "d1")}
+    assert there.state.inputs == noted.inputs
     assert [there.transaction(app) for app in ("main", "other", "none")] == [4, 2**40, None]
     assert stored(tmp_path) == [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
     [log] = (tmp_path / "letters" / "_delta_log").iterdir()
@@ -156,7 +162,7 @@ def test_a_replaced_day_is_the_new_rows_and_nothing_else(tmp_path: Path) -> None
         assert stored(tmp_path) == [letter(3, day="2026-11-02"), letter(9)]
         add(table, [letter(8)], replace={"day": {"2026-11-02"}, "source": {"main"}}, run="r2")
         assert stored(tmp_path) == [letter(8), letter(9)]
-        assert [(each.run, each.days) for each in table.notes()] == [
+        assert [(each.run, each.days) for each in notes(table)] == [
             ("r2", ["2026-11-01", "2026-11-02"]),  # it was the second that lost a row
             ("r1", ["2026-11-01"]),
             ("r0", ["2026-11-01", "2026-11-02"]),
@@ -172,7 +178,7 @@ def test_a_day_replaced_with_nothing_is_gone(tmp_path: Path) -> None:
         assert stored(tmp_path) == [letter(3, day="2026-11-02")]
         table.commit(note=note(), replace={})
         assert stored(tmp_path) == []
-        assert [each.days for each in table.notes()][:2] == [["2026-11-02"], ["2026-11-01"]]
+        assert [each.days for each in notes(table)][:2] == [["2026-11-02"], ["2026-11-01"]]
         table.commit(note=note(), replace={"day": {"2026-11-01"}})  # there is no such day: that is well
         assert table.version == 3
 
@@ -183,9 +189,7 @@ def test_a_commit_without_files_has_its_note_and_transaction(tmp_path: Path) -> 
         add(table, [letter(1)], run="rows")
         assert table.commit(note=note("third", marks={"": Mark(1, "a", 2, "b")}), transactions={"main": 9}) == 2
     there = seen(tmp_path)
-    assert [each.run for each in there.notes()] == ["third", "rows", "first"]
-    assert [each.run for each in there.notes(after=0)] == ["third", "rows"]
-    assert [each.run for each in there.notes(after=2)] == []
+    assert [each.run for each in notes(there)] == ["third", "rows", "first"]
     assert there.transaction("main") == 9
     assert stored(tmp_path) == [letter(1)]
 
@@ -204,7 +208,7 @@ def test_a_table_stays_as_it_was_when_it_was_asked_for(tmp_path: Path) -> None:
         add(table, [letter(1)], run="old")
         before = seen(tmp_path)
         add(table, [letter(2)], run="new", replace={})
-        assert (before.version, [each.run for each in before.notes()]) == (0, ["old"])
+        assert (before.version, [each.run for each in notes(before)]) == (0, ["old"])
         assert rows(contents(before)) == [letter(1)]
 
 
@@ -258,7 +262,7 @@ def test_a_foreign_commit_in_between_is_not_lost_and_its_rows_are_replaced_too(
         assert add(table, [letter(9)], replace={"day": {"2026-11-01"}}, run="ours too") == 2
         found = [letter(2, day="2026-11-02"), letter(4, day="2026-11-02"), letter(9)]
         assert by_spark(spark, tmp_path) == stored(tmp_path) == found
-        [_, between, _] = table.notes()
+        [_, between, _] = notes(table)
         assert (between.run, between.days) == ("", ["2026-11-01", "2026-11-02"])
         assert between.finished > 0
 
@@ -287,11 +291,11 @@ def test_days_are_not_touched_by_rows_that_are_only_written_anew(tmp_path: Path)
         DeltaTable(tmp_path / "letters").optimize.compact()
     there = seen(tmp_path)
     assert (there.version, len(there.files())) == (2, 1)
-    assert [each.run for each in there.notes()] == ["r", "r"]
+    assert [each.run for each in notes(there)] == ["r", "r"]
     assert stored(tmp_path) == [letter(1), letter(2)]
 
 
-def test_notes_outlive_checkpoints_and_everybody_who_cleans_logs(
+def test_notes_outlive_checkpoints_and_other_programs_that_clean_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(laketable, "CHECKPOINT", 3)
@@ -310,9 +314,140 @@ def test_notes_outlive_checkpoints_and_everybody_who_cleans_logs(
     theirs.cleanup_metadata()
     theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
     there = seen(tmp_path)
-    assert [each.run for each in there.notes()] == [str(number) for number in reversed(range(8))]
+    assert [each.run for each in notes(there)] == [str(number) for number in reversed(range(8))]
     assert there.transaction("a") == 7
     assert stored(tmp_path) == [letter(1)]
+
+
+def test_log_entries_that_nobody_needs_are_removed_thirty_days_after_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laketable, "CHECKPOINT", 3)
+    log = tmp_path / "letters" / "_delta_log"
+    written = 1_000_000_000
+
+    def there(kind: str) -> list[int]:
+        return sorted(int(path.name[:20]) for path in log.glob(f"*.{kind}"))
+
+    def commits(count: int, days: float, **noted: Any) -> None:
+        """Commit so many times, this many days after the first commit."""
+        for _ in range(count):
+            version = table.commit(note=note(finished=written + days * 86400, **noted))
+            for path in log.glob(f"{version:020}.*"):
+                os.utime(path, (written + days * 86400,) * 2)
+
+    with opened(tmp_path) as table:
+        commits(2, 0, source="idle", ledger=Ledger(), marks={"": Mark(1, "a", 2, "b")})  # 0, 1
+        commits(6, 1)  # 2 to 7
+        commits(1, 20)  # 8
+        commits(1, 29)  # 9
+        assert (there("json"), there("checkpoint.parquet")) == ([*range(10)], [3, 6, 9])
+        commits(3, 40)  # 10 to 12: all before 8 are a month old, and 7 was the table's until 8 came
+        assert (there("json"), there("checkpoint.parquet")) == ([1, *range(6, 13)], [6, 9, 12])
+        commits(3, 49.9)
+        assert there("json") == [1, *range(6, 16)], "the table of day 20 can still be read"
+        assert table.marks("idle") == {"": Mark(1, "a", 2, "b")}
+        commits(3, 100, source="idle", ledger=Ledger(), marks={"": Mark(2, "c", 2, "c")})
+        assert (there("json"), there("checkpoint.parquet")) == ([15, 16, 17, 18], [15, 18])
+        assert table.marks("idle") == {"": Mark(2, "c", 2, "c")}
+    assert DeltaTable(tmp_path / "letters", version=15).version() == 15
+
+
+def test_a_clean_up_that_is_cut_off_is_done_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "lake") as table:
+        for number in range(6):
+            add(table, [letter(number)], source="main", ledger=Ledger(), marks={"": Mark(number, "a", 2, "b")})
+            DeltaTable(table.folder).create_checkpoint()
+        state = table.state
+    monkeypatch.setattr(laketable, "CHECKPOINT", 1)
+    monkeypatch.setattr(deltalog, "RETENTION", float("-inf"))
+    properly = Path.unlink
+    cut_off = 0
+    for count in range(20):
+        lake = shutil.copytree(tmp_path / "lake", tmp_path / str(count))
+        left = [count]
+
+        def unlink(path: Path, left: list[int] = left, **others: bool) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            properly(path, **others)
+
+        with monkeypatch.context() as patch, opened(lake) as table:
+            patch.setattr(Path, "unlink", unlink)
+            try:
+                add(table, [letter(6)])
+            except KeyboardInterrupt:
+                cut_off += 1
+        with opened(lake) as table:
+            assert table.state.days() == state.days()
+            assert table.marks("main") == {"": Mark(5, "a", 2, "b")}
+            add(table, [letter(7)])
+            assert vacuum(table, grace=0, now=4e9) == []
+        assert stored(lake) == [letter(number) for number in range(8)]
+        assert len(list((lake / "letters" / "_delta_log").glob("*.json"))) == 3, "of the marks, the last two"
+    assert 10 <= cut_off < 20
+
+
+def test_a_log_that_cannot_be_cleaned_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laketable, "CHECKPOINT", 1)
+    monkeypatch.setattr(deltalog, "RETENTION", float("-inf"))
+
+    def refuse(*_given: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with opened(tmp_path) as table:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", refuse)
+            for number in range(4):
+                add(table, [letter(number)])
+        assert len(notes(table)) == 4
+        add(table, [letter(4)])
+        assert len(notes(table)) == 2
+
+
+def test_a_checkpoint_that_was_missed_is_made_by_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laketable, "CHECKPOINT", 3)
+    with opened(tmp_path) as table:
+        add(table, [letter(1)])
+        theirs = foreign(letter(3))
+        for _ in range(3):
+            write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
+        add(table, [letter(2)])
+    assert [path.name for path in (tmp_path / "letters" / "_delta_log").glob("*.checkpoint.parquet")] == [
+        f"{4:020}.checkpoint.parquet"
+    ]
+
+
+def test_a_commit_is_known_from_those_of_other_tables_and_of_backups(tmp_path: Path) -> None:
+    with opened(tmp_path / "lake") as table:
+        add(table, [letter(1)])
+        write_deltalake(
+            table.folder, foreign(letter(2)), mode="append", partition_by=list(LETTERS.partitions)
+        )  # its commit has an id, too
+    first = seen(tmp_path / "lake").point
+    other = shutil.copytree(tmp_path / "lake", tmp_path / "other")
+    points = []
+    for lake in (tmp_path / "lake", other):
+        with opened(lake) as table:
+            for _ in range(2):
+                add(table, [letter(3)])
+                points.append(table.point)
+    with opened(tmp_path / "new") as table:
+        for _ in range(3):
+            add(table, [letter(1)])
+        points.append(table.point)
+    assert first is not None
+    for lake, expected in (
+        (tmp_path / "lake", [True, True, False, False, False]),
+        (other, [False, False, True, True, False]),
+        (tmp_path / "new", [False, False, False, False, True]),
+    ):
+        there = seen(lake)
+        assert [point is not None and there.follows(point) for point in points] == expected
+        assert there.follows(first) == (lake.name != "new")
 
 
 def test_old_days_are_dropped_at_once_and_do_not_count_as_touched(tmp_path: Path) -> None:
@@ -323,7 +458,7 @@ def test_old_days_are_dropped_at_once_and_do_not_count_as_touched(tmp_path: Path
         assert [row["day"].day for row in stored(tmp_path)] == [3, 4]
         assert table.keep("2026-11-03", note("again")) == 0
         assert table.version == 1
-        newest = next(table.notes())
+        newest = notes(table)[0]
         assert (newest.run, newest.kept, newest.days) == ("keep", "2026-11-03", [])
 
 

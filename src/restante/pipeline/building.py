@@ -1,24 +1,29 @@
 """`restante pipeline build`: the clean tables → the tables that reports are made of, day by day.
 
 A day is built anew where rows of it, or of days that reach into it, came or went since it was built. It is replaced
-whole, in one commit, so that a run that was killed has built it or has not.
+whole, in one commit, so that a run that was killed has built it or has not. The built table's state has the commit of
+each input that the table is up to date with. Where the input has no such commit, because it was removed and made
+again or put back from a backup, all days are built anew.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import msgspec
 
+from restante.pipeline import partfiles
 from restante.pipeline.ingest import Run
 from restante.pipeline.laketable import LakeTable
-from restante.pipeline.notes import Note
+from restante.pipeline.notes import COMMITS, Note, Point
+from restante.pipeline.schemas import Table
 from restante.pipeline.spark import disconnect
 from restante.pipeline.staging import Staged
 from restante.pipeline.steps import Step
@@ -63,9 +68,17 @@ def build(
     cannot be read or written, SparkError where a job fails.
     """
     due: dict[str, Sequence[date]] = {}
+    asked = functools.cache(run.lake.table)
     for name, each in builds.items():
-        due[name] = _due(run, each, only, due)
+        tables = _Tables.of(each, asked)
+        due[name] = _due(run, tables, only, due)
+        if due[name] and only is None:
+            for why in tables.replaced().values():
+                run.steps.say(f"{name}: all days are built anew: {why}")
     if plan or not any(due.values()):
+        if not plan and only is None:
+            for each in builds.values():
+                _settle(run, _Tables.of(each, asked))
         return [Built(name, days) for name, days in due.items()]
     run.spark()  # begun here: what begins it sets signal handlers, which only the main thread may
     room = _Room(ROWS)
@@ -73,7 +86,7 @@ def build(
     with ThreadPoolExecutor(TABLES_AT_ONCE, "build") as pool:
         for name, each in builds.items():
             first = [building[made] for made in each.inputs if made in building]
-            building[name] = pool.submit(_made, run, each, only, due[name], first, room)
+            building[name] = pool.submit(_made, run, each, only, first, room)
         try:
             ended, _ = wait(building.values(), return_when=FIRST_EXCEPTION)
         finally:  # all are done; or one failed, or we were interrupted, and no job is begun any more
@@ -82,31 +95,116 @@ def build(
     return [each.result() for each in building.values() if each in ended]
 
 
-def _due(run: Run, each: Build, only: Days | None, coming: Mapping[str, Collection[date]]) -> Sequence[date]:
+class _Tables(NamedTuple):
+    """A table to build and those that it is made of, as they were when they were asked for."""
+
+    build: Build
+    target: LakeTable
+    inputs: Mapping[str, LakeTable]
+
+    @classmethod
+    def of(cls, build: Build, asked: Callable[[Table], LakeTable]) -> Self:
+        """Ask for the tables."""
+        return cls(build, asked(build.table), {name: asked(TABLES[name]) for name in build.inputs})
+
+    def behind(self, coming: Mapping[str, Collection[date]]) -> set[date]:
+        """Name the days that are not up to date; `coming` are those of inputs that will be built before."""
+        found: set[date] = set()
+        replaced = self.replaced()
+        for name, table in self.inputs.items():
+            known = self.target.state.inputs.get(name)
+            changed = set(coming.get(name, ()))
+            if known is not None and name not in replaced:
+                changed |= _dates(table.state.days(known.version))
+            elif table.version is not None:  # an input that is not there yet, or not again, changes nothing
+                changed |= _dates(partfiles.days(table.files()))
+                found |= _dates(partfiles.days(self.target.files()))  # they may have rows that the input has not
+            found |= self.build.touches(name, changed)
+        if found:  # a source of which these days are the first has rows of later days, too
+            found |= {day for day, _ in self.folders() - self.present()}
+        first = self.first()
+        return {day for day in found if day >= first}
+
+    def folders(self) -> set[Folder]:
+        """Return the folders that the table must have (Build.folders)."""
+        if self.build.folders is None:
+            return set()
+        return self.build.folders(file.partition for table in self.inputs.values() for file in table.files())
+
+    def present(self) -> set[Folder]:
+        """Return the folders that it has, of those that it must have."""
+        if self.build.folders is None:
+            return set()
+        partitions = (file.partition for file in self.target.files())
+        return {(date.fromisoformat(found["day"] or ""), found["source"] or "") for found in partitions}
+
+    def within(self, only: Days) -> set[date]:
+        """Name the days of a range that have rows in an input, and can be built."""
+        days = {name: _dates(partfiles.days(table.files())) for name, table in self.inputs.items()}
+        found = {day for name, there in days.items() for day in self.build.touches(name, there)}
+        first = max(only.first, self.first())
+        return {day for day in found if first <= day <= only.last}
+
+    def first(self) -> date:
+        """Return the first day that can be built: into the days before it reach rows that were dropped, by age."""
+        kept = {name: {date.fromisoformat(point.kept)} for name, point in self.points().items() if point.kept}
+        return max((day for name, days in kept.items() for day in self.build.touches(name, days)), default=date.min)
+
+    def points(self) -> dict[str, Point]:
+        """Return what the table is up to date with when it was built of these inputs.
+
+        An input that was removed and made again does not know what was dropped of it before; the built table does.
+        """
+        found = dict(self.target.state.inputs)
+        for name, table in self.inputs.items():
+            if now := table.point:
+                kept = {each.kept for each in (now, found.get(name)) if each and each.kept}
+                found[name] = msgspec.structs.replace(now, kept=max(kept, default=None))
+        return found
+
+    def replaced(self) -> dict[str, str]:
+        """Tell of which inputs the table is up to date with a commit that they do not have, and why that is."""
+        found = {}
+        for name, known in self.target.state.inputs.items():
+            if name in self.inputs and (now := self.inputs[name].point) and not self.inputs[name].follows(known):
+                if known.table != now.table:
+                    found[name] = f"{name} was removed and made again"
+                elif now.version - known.version >= COMMITS:
+                    found[name] = f"{name} had {now.version - known.version:,} commits since it was built"
+                else:
+                    found[name] = f"{name} was put back from a backup"
+        return found
+
+
+def _dates(days: Collection[str]) -> set[date]:
+    return {date.fromisoformat(day) for day in days}
+
+
+def _due(run: Run, tables: _Tables, only: Days | None, coming: Mapping[str, Collection[date]]) -> Sequence[date]:
     """Name the days to build; `coming` are those of tables that will be built before."""
-    inputs = {name: run.lake.table(TABLES[name]) for name in each.inputs}
-    behind = _behind(each, run.lake.table(each.table), inputs, coming)
-    wanted = behind if only is None else _within(each, inputs, only)
+    wanted = tables.behind(coming) if only is None else tables.within(only)
     # A row's effect may reach days ahead, but not into days that nobody has lived in.
     last = datetime.fromtimestamp(run.now(), UTC).date() + timedelta(CLOCKS)
     return sorted(day for day in wanted if day <= last)
 
 
-def _made(
-    run: Run, each: Build, only: Days | None, days: Sequence[date], first: Sequence[Future[Built]], room: _Room
-) -> Built:
+def _made(run: Run, each: Build, only: Days | None, first: Sequence[Future[Built]], room: _Room) -> Built:
     """Build a table, when those that it is made of have been; in a thread of the pool."""
-    if [made.result() for made in first]:
-        days = _due(run, each, only, {})
+    for made in first:
+        made.result()
+    tables = _Tables.of(each, run.lake.table)
+    days = _due(run, tables, only, {})
     rows = 0
     if days:
         spark = run.spark()
         try:
             with run.step(each.table.name) as step:
-                rows = _build(run, each, days, step, room, up_to_date=only is None)
+                rows = _build(run, tables, days, step, room, up_to_date=only is None)
                 step.done(f"{counted(len(days), 'day')}, {counted(rows, 'row')}")
         finally:
             disconnect(spark)
+    elif only is None:
+        _settle(run, tables)
     return Built(each.table.name, days, rows)
 
 
@@ -144,79 +242,40 @@ class _Room:
             self._changed.notify_all()
 
 
-def _behind(
-    each: Build, target: LakeTable, inputs: Mapping[str, LakeTable], coming: Mapping[str, Collection[date]]
-) -> set[date]:
-    """Name the days that are not up to date; never one of which an input has dropped rows, by age."""
-    built = _built(target)
-    found: set[date] = set()
-    first = date.min
-    for name, table in inputs.items():
-        changed = {date.fromisoformat(day) for note in table.notes(built.get(name, -1)) for day in note.days}
-        found |= each.touches(name, changed | set(coming.get(name, ())))
-        first = max(first, _kept(each, name, table))
-    if found:  # a source of which these days are the first has rows of later days, too
-        found |= {day for day, _ in _folders(each, inputs) - _present(each, target)}
-    return {day for day in found if day >= first}
+def _settle(run: Run, tables: _Tables) -> None:
+    """Note what a table is up to date with that has no day to build, where a later run could not tell otherwise."""
+    if tables.target.version is None:
+        return
+    known, replaced, points = tables.target.state.inputs, tables.replaced(), tables.points()
+    for name, point in points.items():
+        before = known.get(name)
+        if (
+            not before
+            or name in replaced
+            or before.kept != point.kept
+            or point.version - before.version > COMMITS // 2
+        ):
+            tables.target.commit(note=_note(run, tables, points))
+            return
 
 
-def _folders(each: Build, inputs: Mapping[str, LakeTable]) -> set[Folder]:
-    """Return the folders that the table must have (Build.folders)."""
-    if each.folders is None:
-        return set()
-    return each.folders(file.partition for table in inputs.values() for file in table.files())
+def _note(run: Run, tables: _Tables, inputs: Mapping[str, Point]) -> Note:
+    return Note(run=run.name, table=tables.target.table.name, finished=run.now(), inputs=dict(inputs))
 
 
-def _present(each: Build, target: LakeTable) -> set[Folder]:
-    """Return the folders that it has, of those that it must have."""
-    if each.folders is None:
-        return set()
-    partitions = (file.partition for file in target.files())
-    return {(date.fromisoformat(found["day"] or ""), found["source"] or "") for found in partitions}
-
-
-def _built(target: LakeTable) -> Mapping[str, int]:
-    """Give the version of each input that the table is up to date with."""
-    return next((note.built for note in target.notes() if note.built), {})
-
-
-def _kept(each: Build, name: str, table: LakeTable) -> date:
-    """Give the first day that can be built from what an input still has."""
-    # The last of all: what was dropped once does not come back where more is kept later, but late rows may come.
-    kept = max((note.kept for note in table.notes() if note.kept), default=None)
-    if kept is None:
-        return date.min
-    return max(day for day in each.touches(name, {date.fromisoformat(kept)}))
-
-
-def _within(each: Build, inputs: Mapping[str, LakeTable], only: Days) -> set[date]:
-    """Name the days of a range that have rows in an input, and can be built."""
-    found: set[date] = set()
-    first = only.first
-    for name, table in inputs.items():
-        there = {date.fromisoformat(file.partition["day"] or "") for file in table.files()}
-        found |= each.touches(name, there)
-        first = max(first, _kept(each, name, table))
-    return {day for day in found if first <= day <= only.last}
-
-
-def _build(run: Run, each: Build, days: Sequence[date], step: Step, room: _Room, *, up_to_date: bool) -> int:
-    target = run.lake.table(each.table)
-    inputs = {name: run.lake.table(TABLES[name]) for name in each.inputs}
-    note = Note(run=run.name, table=each.table.name, finished=0.0)
-    versions = {name: table.version for name, table in inputs.items() if table.version is not None}
+def _build(run: Run, tables: _Tables, days: Sequence[date], step: Step, room: _Room, *, up_to_date: bool) -> int:
+    points = tables.points()
     rows, past = 0, 0
-    parts = list(_parts(each, inputs, days))
-    folders = _folders(each, inputs)
+    parts = list(_parts(tables, days))
+    folders = tables.folders()
     for part in parts:
         with room.taken(part.rows):
-            staged = _staged(run, each, target, inputs, folders, part.days)
+            staged = _staged(run, tables, folders, part.days)
         rows += staged.rows
         # Up to date it is when all its days are: not before the last commit.
-        built = versions if up_to_date and part is parts[-1] else {}
-        target.commit(
+        tables.target.commit(
             [staged],
-            note=msgspec.structs.replace(note, finished=run.now(), built=built),
+            note=_note(run, tables, points if up_to_date and part is parts[-1] else {}),
             replace={"day": {day.isoformat() for day in part.days}},
         )
         past += len(part.days)
@@ -225,22 +284,16 @@ def _build(run: Run, each: Build, days: Sequence[date], step: Step, room: _Room,
     return rows
 
 
-def _staged(
-    run: Run,
-    each: Build,
-    target: LakeTable,
-    inputs: Mapping[str, LakeTable],
-    folders: Collection[Folder],
-    days: Sequence[date],
-) -> Staged:
+def _staged(run: Run, tables: _Tables, folders: Collection[Folder], days: Sequence[date]) -> Staged:
     spark = run.spark()
     frames = {
-        name: table.read(spark, {"day": {day.isoformat() for day in each.reads(name, days)}})
-        for name, table in inputs.items()
+        name: table.read(spark, {"day": {day.isoformat() for day in tables.build.reads(name, days)}})
+        for name, table in tables.inputs.items()
     }
-    if each.folders is not None:
-        frames[FOLDERS.name] = each.folders_frame(spark, [folder for folder in folders if folder[0] in days])
-    return target.stage(each.written(frames, days))
+    build = tables.build
+    if build.folders is not None:
+        frames[FOLDERS.name] = build.folders_frame(spark, [folder for folder in folders if folder[0] in days])
+    return tables.target.stage(build.written(frames, days))
 
 
 class _Part(NamedTuple):
@@ -251,16 +304,17 @@ class _Part(NamedTuple):
     """That it reads."""
 
 
-def _parts(each: Build, inputs: Mapping[str, LakeTable], days: Sequence[date]) -> Iterator[_Part]:
+def _parts(tables: _Tables, days: Sequence[date]) -> Iterator[_Part]:
     """Cut the days into jobs of so many rows each, or of one day where that has more."""
-    weights: dict[str, Counter[str]] = {name: Counter() for name in inputs}
-    for name, table in inputs.items():
+    weights: dict[str, Counter[str]] = {name: Counter() for name in tables.inputs}
+    for name, table in tables.inputs.items():
         for file in table.files():
             weights[name][file.partition["day"] or ""] += file.rows
     part: list[date] = []
     rows = 0
     for day in days:
-        more = sum(weights[name][read.isoformat()] for name in inputs for read in each.reads(name, {day}))
+        reads = {name: tables.build.reads(name, {day}) for name in tables.inputs}
+        more = sum(weights[name][read.isoformat()] for name, read_of in reads.items() for read in read_of)
         if part and rows + more > ROWS:
             yield _Part(part, rows)
             part, rows = [], 0

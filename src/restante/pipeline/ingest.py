@@ -7,7 +7,7 @@ a table or has not; what it left undone the next one does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from restante.errors import StoreError
 from restante.pipeline import sources as from_
 from restante.pipeline.lake import Lake
 from restante.pipeline.laketable import LakeTable
-from restante.pipeline.notes import Ledger, Mark, Note
+from restante.pipeline.notes import Ledger, Note
 from restante.pipeline.schemas import CLEAN, QUARANTINE, Table
 from restante.pipeline.sources import DUPLICATE, Opened, Source, SourceError, Span, Terms, another_kind
 from restante.pipeline.spark import SparkError
@@ -120,7 +120,7 @@ def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str
 
 def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool) -> Taken:
     target = run.lake.table(table)
-    known = marks(target, source.name)
+    known = target.marks(source.name)
     if known and all((part == "") != source.whole for part in known):
         raise another_kind(source, table.name)
     span = opened.span(table.name, known)
@@ -142,11 +142,6 @@ def _blamed(error: SparkError) -> SparkError | SourceError:
     """Give what reading a source said in one of Spark's workers as its own error: the others go on."""
     _, source, words = str(error).partition(f"{SourceError.__module__}.{SourceError.__name__}: ")
     return SourceError(words) if source else error
-
-
-def marks(table: LakeTable, source: str) -> Mapping[str, Mark]:
-    """Give the marks that the last commit from a source left; {} where there is none."""
-    return next((note.marks for note in table.notes() if note.source == source and note.ledger), {})
 
 
 def _read(run: Run, source: Source, opened: Opened, span: Span, target: LakeTable) -> Ledger:

@@ -32,8 +32,10 @@ from restante.pipeline.schemas import Table
 FILE: Final = "lake.json"
 LOCK: Final = "lock"
 
-FORMAT: Final = 1
-"""Of the lake's folder. Another number: another version of Restante."""
+FORMAT: Final = 2
+"""Of the lake's folder. A greater number: a later version of Restante. In 1 tables had all their log entries, and a
+version of Restante that knows no other calls a lake damaged that has not; a lake becomes 2 when it is opened for
+writing."""
 
 FIRST_DAY: Final = date(2015, 1, 1)
 """No row is older: neither Magic Wormhole nor Whisper, from which Waku came, is."""
@@ -79,7 +81,10 @@ class Lake:
                 stack.enter_context(_locked(place))
                 if not (place / FILE).exists():
                     _make(place, first_day)
-            lake = Lake(place, _settings(place).first_day if there or write else first_day, write=write)
+            settings = _settings(place) if there or write else _Settings(FORMAT, first_day)
+            if write and settings.format < FORMAT:
+                _make(place, settings.first_day)
+            lake = Lake(place, settings.first_day, write=write)
             try:
                 yield lake
             except RestanteError as error:
@@ -144,7 +149,7 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 def _make(place: Path, first_day: date) -> None:
-    """Write the lake's file, whole or not at all."""
+    """Write the lake's file, whole or not at all, in the place of one that is there."""
     try:
         made, name = tempfile.mkstemp(prefix=f"{FILE}.", dir=place)
         try:
@@ -159,7 +164,7 @@ def _make(place: Path, first_day: date) -> None:
         flush(place)
         flush(place.parent)
     except OSError as error:
-        raise StoreError(f"cannot make the lake {place}: {plain(error)}") from error
+        raise StoreError(f"cannot write to the lake {place}: {plain(error)}") from error
 
 
 def _settings(place: Path) -> _Settings:

@@ -6,10 +6,12 @@ what it reads are the files that the log lists. So all of a commit's rows are se
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,8 +29,8 @@ from deltalake.transaction import (
 )
 
 from restante.errors import Misuse, StoreError, plain
-from restante.pipeline import columns, deltalog, partfiles, staging
-from restante.pipeline.notes import Note
+from restante.pipeline import columns, deltalog, notes, partfiles, staging
+from restante.pipeline.notes import Mark, Note, Point, State
 from restante.pipeline.partfiles import File, Where
 from restante.pipeline.schemas import Table
 from restante.pipeline.staging import Staged
@@ -37,13 +39,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CONFIGURATION: Final[dict[str, str | None]] = {
-    # Our notes are in the log: it is kept for good, whichever program would clean it.
+    # Other programs remove log entries by their age alone. We keep those that have our notes (deltalog.expired).
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 36500 days",
 }
 
 CHECKPOINT: Final = 100
-"""Commits from one checkpoint, which spares readers the log before it, to the next; deltalake's own number."""
+"""Commits from one checkpoint, which spares readers the log before it, to the next, at least; deltalake's own
+number. Each is as large as the list of all files."""
 
 ATTEMPTS: Final = 5
 """So often a commit may find that another program's came first; each time it looks at the table anew."""
@@ -70,11 +73,48 @@ class LakeTable:
         self._run: Final = run
         self._committed: Final = committed
         self._delta = _open(folder, table)
+        self._state: tuple[int | None, State] = None, State()
 
     @property
     def version(self) -> int | None:
         """Which version this is; None: there was no commit yet."""
         return None if self._delta is None else self._delta.version()
+
+    @property
+    def state(self) -> State:
+        """What all its notes say together. Raises StoreError where the log is damaged."""
+        version = self.version
+        if version is not None and self._state[0] != version:
+            self._state = version, deltalog.state(self.folder, version)
+        return self._state[1]
+
+    @property
+    def point(self) -> Point | None:
+        """Which commit this is; None: there was none yet. Raises StoreError where the log is damaged."""
+        if self._delta is None or self.version is None:
+            return None
+        return Point(str(self._delta.metadata().id), self.version, self.state.commits[-notes.ID :], self.state.kept)
+
+    def follows(self, point: Point) -> bool:
+        """Tell whether a commit is one of those that made the table what it is.
+
+        It is not where the table was removed and made again, or was put back from a backup that has not the commit;
+        nor where it is one of more than notes.COMMITS before. Raises StoreError where the log is damaged.
+        """
+        now = self.point
+        return (
+            now is not None
+            and now.table == point.table
+            and self.state.commit(point.version, now.version) == point.commit
+        )
+
+    def marks(self, source: str) -> Mapping[str, Mark]:
+        """Return the marks that the last commit from a source left; {} where there is none.
+
+        Raises StoreError where the log is damaged.
+        """
+        version = self.state.sources.get(source)
+        return {} if version is None else deltalog.note(self.folder, version).marks
 
     def files(self, where: Where | None = None) -> list[File]:
         """List the files, of all partitions or some. Raises StoreError where a file's path and partition differ."""
@@ -144,8 +184,10 @@ class LakeTable:
         for _ in range(ATTEMPTS):
             removed = [] if replace is None else self.files(replace)
             touched = set() if note.kept else partfiles.days([*added, *removed])
-            noted = msgspec.structs.replace(note, days=sorted(touched))
-            version = 0 if self._delta is None else self._delta.version() + 1
+            version = 0 if self.version is None else self.version + 1
+            # Random: a table that was put back from a backup and written to has other commits with the same numbers.
+            noted = msgspec.structs.replace(note, days=sorted(touched), commit=secrets.token_urlsafe(3))
+            noted = msgspec.structs.replace(noted, state=notes.after(self.state, [(version, noted)]))
             try:
                 self._append(added, removed, noted, transactions)
             except CommitFailedError:  # another program's commit came first
@@ -155,7 +197,7 @@ class LakeTable:
                 raise StoreError(
                     f"cannot commit to {self.folder}: {_reason(error)}; this commit was not made"
                 ) from error
-            self._keep_on_disk(version)
+            self._keep_on_disk(version, note.finished)
             self._committed.append((self.table.name, note.source))
             return version
         raise StoreError(f"another program keeps changing {self.folder}: stop it, and run this again")
@@ -212,7 +254,7 @@ class LakeTable:
             post_commithook_properties=hooks,
         )
 
-    def _keep_on_disk(self, version: int) -> None:
+    def _keep_on_disk(self, version: int, now: float) -> None:
         log = self.folder / deltalog.LOG
         try:
             for path in (deltalog.file(self.folder, version), log, self.folder):
@@ -221,22 +263,25 @@ class LakeTable:
                 self._delta = _open(self.folder, self.table)
             else:
                 self._delta.update_incremental()
-            if version and version % CHECKPOINT == 0 and self._delta is not None:
+            if self._delta is not None and version - deltalog.checkpoint(self.folder) >= CHECKPOINT:
                 self._delta.create_checkpoint()
-                for path in (*log.glob(f"{version:020}.checkpoint*"), log / "_last_checkpoint", log):
+                for path in (*log.glob(f"{self._delta.version():020}.checkpoint*"), log / "_last_checkpoint", log):
                     partfiles.flush(path)
+                self._clean(now)
         except (DeltaError, OSError) as error:
             raise StoreError(
                 f"{self.folder} has a new version, but nobody knows whether it is on disk: {_reason(error)}"
             ) from error
 
+    def _clean(self, now: float) -> None:
+        """Remove what is not needed of the log, since there is a new checkpoint."""
+        with contextlib.suppress(OSError):  # the table is as it should be; what is left now goes the next time
+            for path in deltalog.expired(self.folder, self.state.sources.values(), now):
+                path.unlink()
+
     def transaction(self, app: str) -> int | None:
         """Give the number that the last commit with one for `app` gave it."""
         return None if self._delta is None else self._delta.transaction_version(app)
-
-    def notes(self, after: int = -1) -> Iterator[Note]:
-        """Give the notes of the versions behind `after`, newest first. Raises StoreError where the log is damaged."""
-        return deltalog.notes(self.folder, -1 if self.version is None else self.version, after)
 
 
 def _open(folder: Path, table: Table) -> DeltaTable | None:

@@ -25,9 +25,10 @@ class Waste(NamedTuple):
 def waste(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
     """List what to remove: files of runs that were cut off, and those that were in no version for `grace` seconds.
 
-    So long has to end who began to read an older version. A file that never was in a version counts from when it was
-    written: another program may be about to commit it. `now` is in seconds since 1970. The lake is open for writing:
-    no other run is going on. Raises StoreError where the log is damaged.
+    So long has to end who began to read an older version; it is no longer than deltalog.RETENTION. A file that never
+    was in a version counts from when it was written: another program may be about to commit it. So does one that was
+    removed by an entry that is not kept any more: it was removed more than RETENTION ago. `now` is in seconds since
+    1970. The lake is open for writing: no other run is going on. Raises StoreError where the log is damaged.
     """
     assert table.writing, "the lake is open for reading"
     current = {file.path for file in table.files()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -15,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from restante.pipeline import columns, partfiles
+from restante.pipeline import columns, deltalog, partfiles
 from restante.pipeline.lake import Lake
 from restante.pipeline.laketable import LakeTable
 from restante.pipeline.notes import Note
@@ -74,8 +75,6 @@ def letter(number: int, day: str = "2026-11-01", source: str = "main", hour: int
 
 def frame(spark: SparkSession, rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
     """Give rows to Spark, in one piece: a file per partition."""
-    import json
-
     schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
     return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema).coalesce(1)
 
@@ -152,6 +151,26 @@ def seen(path: Path, table: Table = LETTERS) -> LakeTable:
     """Give the table as somebody sees it who opens the lake now."""
     with Lake.open(path, write=False) as lake:
         return lake.table(table)
+
+
+def notes(table: LakeTable) -> list[Note]:
+    """Give the notes of its versions, as far as their entries are there, newest first."""
+    last = -1 if table.version is None else table.version
+    there = [version for version in range(last, -1, -1) if deltalog.file(table.folder, version).exists()]
+    found = [deltalog.note(table.folder, version) for version in there]
+    return [note for note in found if note.run or note.days]
+
+
+def of_before(folder: Path) -> None:
+    """Make a table's log what the version of Restante wrote that had no states."""
+    for entry in (folder / deltalog.LOG).glob("*.json"):
+        lines = [json.loads(line) for line in entry.read_text().splitlines()]
+        for line in lines:
+            if noted := line.get("commitInfo", {}).get(deltalog.KEY):
+                for field in ("commit", "state"):
+                    del noted[field]
+                noted["built"] = {name: point["version"] for name, point in noted.pop("inputs", {}).items()}
+        entry.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def rows(read: pa.Table) -> list[Row]:

@@ -26,7 +26,7 @@ from restante.pipeline.notes import Ledger, Note
 from restante.pipeline.sources import recognise
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
-from support.pipeline.lakes import contents, held
+from support.pipeline.lakes import contents, held, notes
 from support.pipeline.servers import FIRST_DAY, NOW
 from support.processes import called
 
@@ -105,7 +105,7 @@ class LakeWorld:
 
     def notes(self, table: str) -> list[Note]:
         with Lake.open(self.path, write=False) as lake:
-            return list(lake.table(TABLES[table]).notes())
+            return notes(lake.table(TABLES[table]))
 
     def version(self, table: str) -> int | None:
         with Lake.open(self.path, write=False) as lake:

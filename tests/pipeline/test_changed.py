@@ -1,0 +1,36 @@
+"""Days and versions in few numbers."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.pipeline.changed import packed, unpacked
+from support.effort import examples
+
+DAY = date(2016, 1, 1)
+
+near = st.builds(lambda days: DAY + timedelta(days), st.integers(0, 30))
+days = st.one_of(near, st.dates()).map(date.isoformat)
+
+
+@examples(200)
+@given(st.dictionaries(days, st.integers(0, 4) | st.integers(0, 2**40)))
+def test_what_was_packed_comes_back(versions: dict[str, int]) -> None:
+    assert unpacked(packed(versions)) == versions
+
+
+def size(versions: list[int]) -> int:
+    """Give the bytes of JSON for days one after the other."""
+    numbers = packed({(DAY + timedelta(day)).isoformat(): version for day, version in enumerate(versions)})
+    return len(json.dumps(numbers, separators=(",", ":")))
+
+
+def test_ten_years_take_some_tens_of_kilobytes() -> None:
+    assert size([7] * 3650) < 20
+    assert size([*range(3650)]) < 23_000
+    assert size([120 * day + day % 97 for day in range(3650)]) < 30_000
+    assert size([day * 7919 % 438_000 for day in range(3650)]) < 41_000
