@@ -39,6 +39,9 @@ def seen(peer: tuple[Any, ...], headers: dict[str, str], trusted: Any = ()) -> t
         (("192.168.1.1", 7), ("192.168.1.1", 7, False)),
         (("fd12::1", 7, 0, 0), ("fd12::1", 7, False)),
         (("fe80::1%eth0", 7, 0, 2), ("fe80::1", 7, False)),
+        (("2001::4136:e378", 7, 0, 0), ("2001::4136:e378", 7, True)),
+        (("198.18.0.1", 7), ("198.18.0.1", 7, True)),
+        (("240.0.0.1", 7), ("240.0.0.1", 7, True)),
     ],
 )
 def test_limits_count_for_public_addresses(peer: tuple[Any, ...], wanted: tuple[str, int, bool]) -> None:

@@ -129,3 +129,16 @@ def test_a_mailbox_stays_small_there() -> None:
     too_large.say(type="open", mailbox="yours")
     [refused] = too_large.say(type="add", phase="p", body="0" * SMALL_MAILBOX)
     assert refused["hint"] == "what room is left is for mailboxes of up to 64 KiB; try again later"
+
+
+def test_names_count_with_the_memory_that_they_take() -> None:
+    desk = Desk(State(), FakeDice(), Policy(limits=LIMITS))
+    Peer(desk, "a").say(type="open", mailbox="m")
+    short = desk.state.stored
+    long = "\U0001f4ec" * 500
+    peer = Peer(desk, long)
+    peer.say(type="open", mailbox=long)
+    account = peer.connection.accounts[0]
+    assert desk.state.stored - short == account.stored > 3 * 4 * 500
+    peer.say(type="close", mood="happy")
+    assert (desk.state.stored, account.stored) == (short, 0)

@@ -92,10 +92,17 @@ def who(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Netwo
     return Client(named, int(port) if readable else 0, counted=True, other=other)
 
 
+_PRIVATE: Final = [
+    # RFC 1918, RFC 3927, RFC 4193, RFC 4291. Python's is_private has more, which are routed, or nobody's.
+    ipaddress.ip_network(text)
+    for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10")
+]
+
+
 @lru_cache(1024)  # to look through all private networks takes 10 µs
 def _hidden(address: Address) -> bool:
     """Return whether the address is loopback or private, so that many clients may share it."""
-    return address.is_loopback or address.is_private
+    return address.is_loopback or _among(address, _PRIVATE)
 
 
 def _last_stranger(forwarded: str, trusted: Sequence[Network]) -> Address | None:

@@ -84,7 +84,7 @@ class Books:
                     account.nameplates += 1
                     account.knows(change.nameplate.key)
             elif type(change) is model.MailboxMade:
-                self._keep(accounts, change.mailbox, MAILBOX)
+                self._keep(accounts, change.mailbox, MAILBOX + change.mailbox.names)
             elif type(change) is model.MessageAdded:
                 self._keep(accounts, change.mailbox, MESSAGE + len(change.message.wire))
 

@@ -57,6 +57,11 @@ class NameplateSide(msgspec.Struct, frozen=True, gc=False):
     """It was allocated to this side, which has not sent its `claim` yet."""
 
 
+def size_of(text: str) -> int:
+    """Return the bytes of memory that a text takes, at most: one character beyond ASCII makes all of them wider."""
+    return len(text) if text.isascii() else 4 * len(text)
+
+
 class MailboxSide(msgspec.Struct, frozen=True, gc=False):
     """One row per member of a mailbox."""
 
@@ -100,6 +105,8 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
     is one."""
     visitors: int = 0
     """Sides that were shown a message, added none and gave up their place."""
+    names: int = 0
+    """Bytes of memory for its names, about; State enters it."""
 
     def keep(self, message: Stored) -> None:
         """Take in a message, as the last one."""

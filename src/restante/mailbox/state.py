@@ -15,11 +15,12 @@ import msgspec
 
 from restante.mailbox import model
 from restante.mailbox.limits import RESERVE, Limits
-from restante.mailbox.model import Change, Mailbox, Nameplate
+from restante.mailbox.model import Change, Mailbox, Nameplate, size_of
 
 MAILBOX: Final = 2048
 MESSAGE: Final = 200
-"""Bytes of memory that a mailbox with its nameplate, and a message less its text, take (bench/README.md)."""
+"""Bytes of memory that a mailbox with its nameplate, less their names, and a message less its text, take
+(bench/README.md)."""
 
 
 class App:
@@ -161,7 +162,9 @@ class State:
             self._make_app(app_id).mailboxes.update({box.mailbox_id: box for box in boxes})
         for app_id, plates in _by_app(nameplates):
             self.apps[app_id].put_nameplates(plates)
-        self.stored += MAILBOX * len(mailboxes)
+        for box in mailboxes:
+            box.names = _names(box)
+        self.stored += MAILBOX * len(mailboxes) + sum([box.names for box in mailboxes])
         for rows in (mailboxes, nameplates):
             self.next_key = max(self.next_key, max([row.key for row in rows], default=0) + 1)
 
@@ -171,6 +174,7 @@ class State:
         app.mailboxes[mailbox.mailbox_id] = mailbox
         if mailbox.key >= self.next_key:
             self.next_key = mailbox.key + 1
+        mailbox.names = _names(mailbox)
         self.stored += _weight(mailbox)
 
     def _mailbox_gone(self, change: model.MailboxGone) -> None:
@@ -262,8 +266,17 @@ class State:
         nameplate.sides = [row for row in nameplate.sides if row.side != change.side]
 
 
+def _names(mailbox: Mailbox) -> int:
+    """Return the bytes of memory for the names of a new mailbox.
+
+    Its second side counts as the first does. The app's name is kept twice, for the mailbox and its nameplate.
+    """
+    sides = 2 * size_of(mailbox.sides[0].side) if mailbox.sides else 0
+    return 2 * size_of(mailbox.app_id) + size_of(mailbox.mailbox_id) + sides
+
+
 def _weight(mailbox: Mailbox) -> int:
-    return MAILBOX + MESSAGE * len(mailbox.messages) + mailbox.size
+    return MAILBOX + mailbox.names + MESSAGE * len(mailbox.messages) + mailbox.size
 
 
 _Owned = TypeVar("_Owned", Mailbox, Nameplate)

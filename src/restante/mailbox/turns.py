@@ -17,7 +17,7 @@ from restante.errors import PeerError
 from restante.mailbox.desk import Connection, Turn
 from restante.mailbox.limits import Limits
 from restante.mailbox.messages import SHORT
-from restante.mailbox.model import Now
+from restante.mailbox.model import Now, size_of
 
 BATCH: Final = 500
 """Commands in a batch at most: at some 15 µs each, the loop is back at its sockets within 10 ms."""
@@ -40,11 +40,6 @@ Entry = tuple[Connection, str | PeerError | None, Now]
 def is_long(entry: Entry) -> bool:
     """Tell whether it is a batch of its own."""
     return isinstance(entry[1], str) and len(entry[1]) > SHORT
-
-
-def size_of(text: str) -> int:
-    """Return the bytes of memory that a text takes, at most: one character beyond ASCII makes all of them wider."""
-    return len(text) if text.isascii() else 4 * len(text)
 
 
 class Turns:

@@ -24,10 +24,10 @@ from restante.mailbox.door import Entrance
 from restante.mailbox.holders import Holders
 from restante.mailbox.inflow import COUNTED
 from restante.mailbox.limits import MIB, Limits, Pace
+from restante.mailbox.model import size_of
 from restante.mailbox.office import Clock, Office
 from restante.mailbox.outflow import Outflow
 from restante.mailbox.session import Session
-from restante.mailbox.turns import size_of
 
 FRAMES: Final = 1000
 """Frames of any kind that are read from one connection in a second; then it is left unread until the next. Also of

@@ -170,7 +170,7 @@ class _Tables(NamedTuple):
                 if known.table != now.table:
                     found[name] = f"{name} was removed and made again"
                 elif now.version - known.version >= COMMITS:
-                    found[name] = f"{name} had {now.version - known.version:,} commits since it was built"
+                    found[name] = f"{name} had {counted(now.version - known.version, 'commit')} since it was built"
                 else:
                     found[name] = f"{name} was put back from a backup"
         return found

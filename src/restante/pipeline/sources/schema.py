@@ -55,7 +55,7 @@ class Shape(NamedTuple):
 
 OURS: Final = Shape(
     kind="mailbox server's database",
-    newest=4,
+    newest=5,
     version="PRAGMA user_version",
     prefix="usage_",
     since={cleaning.VISITORS.source: 3, cleaning.BLUR.source: 4},
