@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from restante.mailbox import turns as turns_
 from restante.mailbox.desk import Connection
 from restante.mailbox.limits import UNLIMITED, Limits, Pace
 from restante.mailbox.messages import SHORT
@@ -132,12 +133,19 @@ async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> N
 @given(
     said=st.lists(st.tuples(st.integers(0, 2), st.booleans() | st.none()), max_size=60),
     gathers=st.lists(st.integers(1, 10)),
+    looks=st.sampled_from((0, 1, 1000)),
 )
 @examples(200)
 def test_what_one_says_is_done_in_its_order_however_long_each_is(
-    said: list[tuple[int, bool | None]], gathers: list[int]
+    said: list[tuple[int, bool | None]], gathers: list[int], looks: int
 ) -> None:
     """None: its connection is lost. Between the messages, batches are taken at any time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns_, "LOOKS", looks)
+        check_the_order(said, gathers)
+
+
+def check_the_order(said: list[tuple[int, bool | None]], gathers: list[int]) -> None:
     turns, connections = Turns(), [Connection(Inbox()) for _ in range(3)]
     put: dict[Connection, list[Entry]] = {each: [] for each in connections}
     done: dict[Connection, list[Entry]] = {each: [] for each in connections}
