@@ -171,8 +171,37 @@ def check_the_order(said: list[tuple[int, bool | None]], gathers: list[int]) -> 
     while not turns.empty:
         take_a_batch()
     assert done == put
-    assert len(turns) == 0
+    assert (len(turns), turns.held) == (0, 0)
     assert all((each.turn.queued, each.turn.held, each.turn.paused) == (0, 0, False) for each in connections)
+
+
+def test_what_is_dropped_is_not_done_and_not_held_but_what_is_under_way_is() -> None:
+    turns, connection, other = Turns(), Connection(Inbox()), Connection(Inbox())
+    long, short, lost = "l" * (SHORT + 1), "s", None
+    for said in (long, short, long, lost):
+        turns.put((connection, said, Now(0.0, 0.0)))
+    turns.put((other, short, Now(0.0, 0.0)))
+    batches = [turns.gather(0.0, UNLIMITED) for _ in range(2)]
+    under_way = next(batch for batch in batches if batch[0][0] is connection)
+    turns.drop(connection)
+    assert turns.held == connection.turn.held + other.turn.held == len(long) + len(short)
+    assert all(turns.begins(entry) for batch in batches for entry in batch)
+    assert [said for _, said, _ in under_way] == [long]
+    rest = turns.gather(0.0, UNLIMITED)
+    assert [(who, said) for who, said, _ in rest] == [(connection, lost)], "who is lost is not forgotten"
+    assert turns.begins(rest[0])
+    assert turns.empty
+    assert (turns.held, connection.turn.held, connection.turn.queued) == (0, 0, 0)
+
+
+def test_a_long_message_that_is_dropped_before_its_turn_is_not_done() -> None:
+    turns, connection, other = Turns(), Connection(Inbox()), Connection(Inbox())
+    for each in (connection, other):
+        turns.put((each, "l" * (SHORT + 1), Now(0.0, 0.0)))
+    turns.drop(connection)
+    assert [entry[0] for entry in turns.gather(0.0, UNLIMITED)] == [other]
+    assert (connection.turn.held, connection.turn.queued) == (0, 0)
+    assert turns.held == SHORT + 1
 
 
 async def test_what_is_sent_for_a_command_counts_in_its_batch(

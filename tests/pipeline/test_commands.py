@@ -180,8 +180,9 @@ def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_go_
         said = command("ingest", "--lake", lake.path, given[0], *plan, ends=1)
         assert said.stdout == ""
         assert said.stderr == (
-            f"restante: source relay: {tmp_path / 'trace'} is something else (timing logs) than the lake"
-            " has nameplates of: put back what was there, or give this one a name of its own\n"
+            f"restante: source relay: {tmp_path / 'trace'} is of another kind (timing logs or traces)"
+            " than the rows that the lake has in nameplates: put back what was there, or give this one a name of its"
+            " own\n"
         )
     assert "trace: server_commands: 1 row" in command("ingest", "--lake", lake.path, given[1], "--plan").stdout
     assert len(lake.rows("nameplates")) == 1
@@ -288,7 +289,10 @@ def test_an_archive_and_envelope_files_are_kinds_of_their_own(tmp_path: Path) ->
         ("files", "data/archive.sqlite", "Waku archive"),
     ):
         said = command("ingest", "--lake", world.path, "--source", f"{name}={tmp_path / path}", "--plan", ends=1)
-        assert f"{tmp_path / path} is something else ({kind}) than the lake has archived of" in said.stderr
+        assert (
+            f"{tmp_path / path} is of another kind ({kind}) than the rows that the lake has in archived"
+            in said.stderr
+        )
 
 
 def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWorld, tmp_path: Path) -> None:

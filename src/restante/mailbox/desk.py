@@ -47,6 +47,9 @@ class Line(Protocol):
     def resume(self) -> None:
         """Read again."""
 
+    def relieve(self) -> None:
+        """Note that all is done that was said, which was large."""
+
 
 class _Nowhere:
     """The line of a connection that is lost; to let go of the real one leaves no cycle for the collector."""
@@ -63,6 +66,9 @@ class _Nowhere:
     def resume(self) -> None:
         pass
 
+    def relieve(self) -> None:
+        pass
+
 
 NOWHERE: Final = _Nowhere()
 
@@ -70,7 +76,7 @@ NOWHERE: Final = _Nowhere()
 class Turn:
     """What a connection said and is not done yet; how fast it may go on. turns.py alone alters it."""
 
-    __slots__ = ("held", "long", "pace", "parked", "paused", "queued", "returned", "waiting")
+    __slots__ = ("held", "large", "long", "pace", "parked", "paused", "queued", "returned", "waiting")
 
     def __init__(self) -> None:
         self.pace: Pace | None = None
@@ -85,6 +91,8 @@ class Turn:
         """How much of that was in the queue already, and had to leave it again."""
         self.held = 0
         """Bytes of memory for all that is queued or waits."""
+        self.large = False
+        """It was as much as `turns.LARGE`, and is not done."""
         self.parked = False
         """It is in debt: nothing of what waits is done before its time."""
         self.paused = False

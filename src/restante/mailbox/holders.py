@@ -7,6 +7,7 @@ takes.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Hashable
 from typing import Final, Protocol
@@ -47,9 +48,9 @@ class Holders:
 
     def note(self, holder: Holder, second: int, *, anew: bool = False) -> None:
         """Note that what a connection holds has changed. `anew`: it held nothing before."""
-        if not holder.holding:
+        if anew or not holder.holding:
             self._since.pop(holder, None)
-        elif anew or holder not in self._since:
+        if holder.holding and holder not in self._since:
             self._since[holder] = second
 
     def __len__(self) -> int:
@@ -63,12 +64,12 @@ class Holders:
         for holder, size in sizes.items():
             by_address[holder.address] += size
 
-        def weight(holder: Holder) -> int:
-            much = max(0, by_address[holder.address] - SPARED)
-            return much * min(LONG, second - self._since[holder] + 1)
-
-        for holder in sorted(sizes, key=weight, reverse=True):  # of equals, the one that has held for longest
-            if excess <= 0:
-                return
+        order = [
+            (-max(0, by_address[holder.address] - SPARED) * min(LONG, second - since + 1), number, holder)
+            for number, (holder, since) in enumerate(self._since.items())  # of equals, who has held for longest
+        ]
+        heapq.heapify(order)
+        while excess > 0 and order:
+            _, _, holder = heapq.heappop(order)
             excess -= sizes[holder]
             holder.give_up()

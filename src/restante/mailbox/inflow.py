@@ -14,10 +14,9 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 COUNTED: Final = 8 * 1024
 """Bytes of a frame from which on its buffer is counted. Nearly all frames have less than a tenth of that."""
 
-
 READ: Final = 16 * 1024
-"""Bytes that are read at once: as frames of a few bytes, which are the dearest, they take 5 ms. picows' buffer has up
-to twice the size of the largest frame so far."""
+"""Bytes that are read at once: 5 ms of frames of a few bytes, which cost most. picows' buffer, into which is read,
+may have up to twice the size of the largest frame so far."""
 
 
 class Inflow(asyncio.BufferedProtocol):

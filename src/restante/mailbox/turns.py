@@ -29,6 +29,10 @@ SHARE: Final = 8
 """Commands of one connection in the queue, when that is longer than a batch. So that a few who flood make nobody wait
 for much more than a batch. Clients say up to four things at once."""
 
+LARGE: Final = 8 * 1024
+"""Bytes of memory for what one connection said, from which on they are counted as its own (holders.py). Nearly all
+messages have less than a tenth of that."""
+
 LOOKS: Final = 1000
 """Connections that are looked at for a batch, of those that wait for room in the queue: 1.5 ms."""
 
@@ -80,6 +84,7 @@ class Turns:
         turn = connection.turn
         if isinstance(said, str):
             self._hold(turn, size_of(said))
+            turn.large = turn.large or turn.held >= LARGE
         queued, long = turn.queued, is_long(entry)
         full = queued >= SHARE and len(self._queue) >= BATCH
         if turn.waiting or turn.long or full or (long and queued):
@@ -98,14 +103,18 @@ class Turns:
         self.held += size
 
     def drop(self, connection: Connection) -> None:
-        """Forget what waits, and a long message; short ones that are in the queue are soon done."""
+        """Forget what it said that waits, and its long message; short ones that are in the queue are soon done.
+
+        That it is lost is not forgotten.
+        """
         turn = connection.turn
         dropped = [*turn.waiting, *([turn.long] if turn.long else [])]
         self._hold(turn, -sum(size_of(said) for _, said, _ in dropped if isinstance(said, str)))
         turn.queued -= turn.long is not None
-        turn.waiting, turn.long, turn.returned = [], None, 0
+        turn.waiting, turn.long, turn.returned = [each for each in turn.waiting if each[1] is None], None, 0
         self._unpark(connection)
-        self._waiting.pop(connection, None)
+        if not turn.waiting:
+            self._waiting.pop(connection, None)
 
     def free(self, connection: Connection) -> None:
         """Let a connection go on without delay, whatever it owes: it is lost."""
@@ -116,9 +125,10 @@ class Turns:
         """Let in who may, and take the next batch out of the queue."""
         self._admit(now, limits)
         while self._long and (self._long_is_next or not self._queue):
-            entry = self._long.popleft().turn.long
-            if entry is not None:
+            turn = self._long.popleft().turn
+            if turn.long is not None:
                 self._long_is_next = False
+                entry, turn.long = turn.long, None
                 return [entry]
         self._long_is_next = True
         count, weight = 0, 0
@@ -140,7 +150,6 @@ class Turns:
         connection, said, _ = entry
         turn = connection.turn
         turn.queued -= 1
-        turn.long = None
         if turn.returned or (turn.pace is not None and turn.pace.owing and not self.hurry):
             turn.waiting.insert(turn.returned, entry)
             turn.returned += 1
@@ -149,6 +158,9 @@ class Turns:
             return False
         if isinstance(said, str):
             self._hold(turn, -size_of(said))
+            if turn.large and not turn.held:
+                turn.large = False
+                connection.line.relieve()
         if turn.paused and not turn.queued and not turn.waiting:
             turn.paused = False
             connection.line.resume()

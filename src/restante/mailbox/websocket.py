@@ -276,9 +276,9 @@ class Socket(WSListener):
         if isinstance(said, PeerError):
             self._fragments, self.deaf = None, said.code not in PARTING
         self._server.office.receive(self.connection, said)
-        held = self.connection.turn.held
-        if held >= COUNTED and isinstance(said, str):
-            anew = held == size_of(said) and not self._owing and not self.reading
+        turn = self.connection.turn
+        if turn.large and isinstance(said, str):
+            anew = turn.held == size_of(said) and not self._owing and not self.reading
             self._server.holders.note(self, self._server.second, anew=anew)
             self._server.make_room()
 
@@ -289,6 +289,9 @@ class Socket(WSListener):
 
     def resume(self) -> None:
         self.read_again(BACKLOG)
+
+    def relieve(self) -> None:
+        self._server.holders.note(self, self._server.second)
 
     def _leave_unread(self, reason: int) -> None:
         under = self._open()

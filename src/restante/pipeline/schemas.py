@@ -75,8 +75,8 @@ TOTAL: Final = Column("total_us", "BIGINT", "Time from the first side to the end
 RESULT: Final = Column(
     "result",
     "STRING",
-    "How it ended. happy: two sides joined; lonely: one; errory, scary: a client said so; pruney: it was idle too"
-    " long; crowded: a third side was turned away.",
+    "How it ended. happy: two sides joined; lonely: one side joined, or a client said so; errory, scary: a client"
+    " said so, of mailboxes only; pruney: it was idle too long; crowded: a third side was turned away.",
 )
 BLUR: Final = Column(
     "blur_us",

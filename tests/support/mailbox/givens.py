@@ -147,6 +147,9 @@ class Inbox:
     def resume(self) -> None:
         self.paused = False
 
+    def relieve(self) -> None:
+        pass
+
     def hang_up(self, code: int, reason: str) -> None:
         assert reason
         self.verdict = code, reason

@@ -137,8 +137,8 @@ def another_kind(source: Source, tables: str) -> SourceError:
             " or leave this source out"
         )
     return SourceError(
-        f"source {source.name}: {source.path} is something else ({source.kind}) than the lake has {tables} of:"
-        " put back what was there, or give this one a name of its own"
+        f"source {source.name}: {source.path} is of another kind ({source.kind}) than the rows that the lake has"
+        f" in {tables}: put back what was there, or give this one a name of its own"
     )
 
 

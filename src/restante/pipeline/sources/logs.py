@@ -55,7 +55,7 @@ def _kind(file: File) -> str:
 class LogsSource:
     """Logs and traces, by the name that they have together."""
 
-    kind = "timing logs"
+    kind = "timing logs or traces"
     whole = False
     origins = ()
 
