@@ -252,15 +252,19 @@ async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path
         assert (server.held, len(server.holders), server.office.turns.empty) == (0, 0, True)
 
 
-async def test_nothing_is_held_any_more_for_who_left_while_a_large_text_waited(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+async def test_nothing_is_held_any_more_for_who_left_while_what_it_said_waited(tmp_path: Path, whole: bool) -> None:
+    """`whole`: a large text waits. Else a short one does, and a large one is not complete."""
+    large = frame(TEXT, b'{"type": "ping", "ping": "' + b"0" * 70_000 + b'"}')
     limits = replace(LIMITS, bytes=1000.0, bytes_at_once=1000)
     async with opened(tmp_path, limits) as house:
         for _ in range(5):
             socket = await house.enter()
             socket.say(type="ping", ping="0" * 2000)  # so that it must wait with what it says next
             assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
-            socket.say(type="ping", ping="0" * 70_000)
-            await until(lambda: house.server.held > 70_000)
+            socket.say(type="ping", ping="short")
+            socket.write(large if whole else large[:-1])
+            await until(lambda: house.server.held > 90_000)
             socket.cut()
             await until(lambda: not house.server.sockets())
         await until(lambda: not house.server.sockets())

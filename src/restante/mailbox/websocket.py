@@ -368,8 +368,9 @@ class Socket(WSListener):
 
     @property
     def holding(self) -> int:
-        """Bytes that it owes, takes for reading, or said and are not done."""
-        return self._owing + self.reading + self.connection.turn.held
+        """Bytes that it owes, takes for reading, or said and are not done, if these are many."""
+        turn = self.connection.turn
+        return self._owing + self.reading + (turn.held if turn.large else 0)
 
     @property
     def address(self) -> Hashable:
