@@ -70,6 +70,7 @@ def test_a_transfer_under_way_is_taken_over_whole(their: Their, data: Path) -> N
             "spoke": ["a"],
             "size": len(app["mailboxes"][mailbox]["messages"][0].wire),
             "visitors": 0,
+            "names": 17,
         }
     }
     assert msgspec.to_builtins(app["nameplates"]["4"]) == {
