@@ -62,7 +62,7 @@ def client_version(app: str, side: str, now: float, said: Any, blur: int) -> Rec
         "app_id": app,
         "side": side,
         "connect_time": _blurred(now, blur),
-        "blur_time": blur,
+        "blur_time": float(blur),
         "implementation": implementation,
         "version": version,
     }
@@ -74,7 +74,7 @@ def _times(added: list[float], now: float, blur: int) -> Record:
     total = now - first
     if total < 0:
         total = 0.0
-    return {"started": _blurred(first, blur), "waiting_time": waiting, "total_time": total, "blur_time": blur}
+    return {"started": _blurred(first, blur), "waiting_time": waiting, "total_time": total, "blur_time": float(blur)}
 
 
 def _blurred(when: float, blur: int) -> float:

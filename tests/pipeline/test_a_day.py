@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from restante.pipeline.tables import BUILDS
 from support.pipeline.busy_week import DAY, busy_week
 from support.pipeline.oracles import ORACLES
-from support.pipeline.tables import TABLES, Values, assert_adds_up, collected, table
+from support.pipeline.tables import TABLES, Values, assert_adds_up, collected, needed, table, with_folders
 
 pytestmark = pytest.mark.thorough  # of fewer rows, test_tables.py shows the same
 
@@ -30,9 +30,10 @@ def test_a_day_of_over_100_000_rows_is_as_plain_python_has_it(
     spark: SparkSession, tmp_path: Path, inputs: Mapping[str, Sequence[Values]], name: str
 ) -> None:
     build = BUILDS[name]
-    frames = {each: _stored(spark, tmp_path / f"{each}.parquet", each, inputs[each]) for each in build.inputs}
+    full = with_folders(build, inputs)
+    frames = {each: _stored(spark, tmp_path / f"{each}.parquet", each, full[each]) for each in needed(build)}
     made = collected(build.rows(frames))
-    assert made == ORACLES[name](inputs)
+    assert made == ORACLES[name](full)
     assert_adds_up(name, made, inputs)
 
 

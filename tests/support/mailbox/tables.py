@@ -40,7 +40,8 @@ class Usage:
     def in_any_order(self) -> tuple[Any, ...]:
         """Give the same for the same records: a sweep may prune two mailboxes in either order."""
         tables = self.nameplates, self.mailboxes, self.client_versions
-        return *(sorted(table, key=repr) for table in tables), self.current, self.pruned
+        ordered = (sorted(table, key=lambda record: repr(sorted(record.items()))) for table in tables)
+        return *ordered, self.current, self.pruned
 
     def order_as(self, other: Usage) -> None:
         """Take over the order of the same records."""
