@@ -36,8 +36,8 @@ GUESSES: Final = 64
 for one allocation in 800."""
 
 LISTED: Final = 4
-"""Digits of the longest nameplates that are listed: to list those of five takes 24 ms. Of five and more digits, two in
-a hundred are left free, so that MANY_GUESSES find one."""
+"""Digits of the longest nameplates that are listed: to list those of five takes 24 ms. Of five and more digits, two
+in a hundred are left free, so that MANY_GUESSES find one."""
 
 MANY_GUESSES: Final = 1000
 """Draws for those: with two in a hundred free, all of them fail once in 600 million times. Each takes 1.5 µs."""
@@ -122,7 +122,7 @@ def _free_nameplate(app: App, dice: Dice) -> str:
 
 def _allocatable(length: int) -> int:
     """Return how many nameplates of a length may be live before longer ones are allocated."""
-    count = 9 * 10 ** (length - 1)
+    count: int = 9 * 10 ** (length - 1)
     return count if length <= LISTED else count - count // 50
 
 
