@@ -162,3 +162,12 @@ def test_what_is_allocated_is_taken() -> None:
 def test_apps_do_not_share_nameplates() -> None:
     state = taken(DIGITS)
     assert ask(state, session.Allocate("another app", "me")).name in DIGITS
+
+
+def test_of_five_digits_some_are_left_free_so_that_one_is_found_without_a_list() -> None:
+    """To list 90,000 names takes 24 ms."""
+    state = State()
+    state._make_app("x").taken = {1: 9, 2: 90, 3: 900, 4: 9000, 5: 88_199}
+    assert len(allocated(state, show(0))) == 5
+    state.app("x").taken[5] = 88_200
+    assert len(allocated(state, show(0))) == 6
