@@ -11,8 +11,8 @@ from restante.mailbox.limits import KIB, MIB
 class Client:
     """A connection that holds something until it is closed."""
 
-    def __init__(self, address: Hashable, holding: int) -> None:
-        self.address = address
+    def __init__(self, *addresses: Hashable, holding: int) -> None:
+        self.addresses = addresses
         self.holding = holding
 
     def give_up(self) -> None:
@@ -29,32 +29,38 @@ def closed(excess: int, *came: tuple[Client, int], now: int) -> set[Client]:
 
 
 def test_an_address_that_holds_much_is_closed_before_those_that_hold_a_little_for_long() -> None:
-    idle = [(Client(f"honest {number}", 18 * KIB), 0) for number in range(10)]
-    attackers = [(Client("attacker", 4 * MIB), 3600) for _ in range(66)]
+    idle = [(Client(f"honest {number}", holding=18 * KIB), 0) for number in range(10)]
+    attackers = [(Client("attacker", holding=4 * MIB), 3600) for _ in range(66)]
     gone = closed(100 * MIB, *idle, *attackers, now=3600)
     assert gone <= {client for client, _ in attackers}
     assert len(gone) == 25
 
 
 def test_many_small_ones_of_an_address_are_much() -> None:
-    attackers = [(Client("attacker", SPARED // 2), 0) for _ in range(100)]
-    large = Client("honest", 2 * MIB)
+    attackers = [(Client("attacker", holding=SPARED // 2), 0) for _ in range(100)]
+    large = Client("honest", holding=2 * MIB)
+    assert large not in closed(MIB, *attackers, (large, 20), now=20)
+
+
+def test_whoever_has_another_address_named_for_each_connection_counts_as_one_all_the_same() -> None:
+    attackers = [(Client("attacker", f"named {number}", holding=SPARED // 2), 0) for number in range(100)]
+    large = Client("honest", holding=2 * MIB)
     assert large not in closed(MIB, *attackers, (large, 20), now=20)
 
 
 def test_a_newcomer_is_spared_while_others_hold_as_much_for_longer() -> None:
-    attackers = [(Client(f"attacker {number}", 4 * MIB), 0) for number in range(64)]
-    newcomer = Client("honest", 4 * MIB)
+    attackers = [(Client(f"attacker {number}", holding=4 * MIB), 0) for number in range(64)]
+    newcomer = Client("honest", holding=4 * MIB)
     assert newcomer not in closed(32 * MIB, (newcomer, LONG), *attackers, now=LONG)
 
 
 def test_where_all_is_equal_the_first_to_hold_it_goes_first() -> None:
-    clients = [Client(number, MIB) for number in range(4)]
+    clients = [Client(number, holding=MIB) for number in range(4)]
     assert closed(2 * MIB, *((client, 0) for client in clients), now=0) == set(clients[:2])
 
 
 def test_who_let_go_and_holds_anew_counts_from_then_on() -> None:
-    holders, first, second = Holders(), Client(1, MIB), Client(2, MIB)
+    holders, first, second = Holders(), Client(1, holding=MIB), Client(2, holding=MIB)
     holders.note(first, 0)
     holders.note(second, 5)
     holders.note(first, 9, anew=True)

@@ -48,7 +48,7 @@ class Line(Protocol):
         """Read again."""
 
     def relieve(self) -> None:
-        """Note that all is done that was said, which was large."""
+        """Note that the connection's large messages have all been handled."""
 
 
 class _Nowhere:

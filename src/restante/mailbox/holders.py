@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Final, Protocol
 
 from restante.mailbox.limits import KIB
@@ -22,7 +22,7 @@ LONG: Final = 10
 """Seconds after which a connection has held its bytes for long. To send 2 MiB takes less, on most lines."""
 
 FREED: Final = 8
-"""One in so many of the bytes is freed at once, because to put the holders in order takes milliseconds."""
+"""Of `owed_bytes`, one part in so many is freed at once: sorting the holders takes milliseconds."""
 
 
 class Holder(Protocol):
@@ -33,8 +33,8 @@ class Holder(Protocol):
         """Bytes that it holds."""
 
     @property
-    def address(self) -> Hashable:
-        """What is equal for connections from one address."""
+    def addresses(self) -> Sequence[Hashable]:
+        """Whom it counts for: each is equal for all connections from one address."""
 
     def give_up(self) -> None:
         """Let go of all that it holds, and close."""
@@ -62,10 +62,14 @@ class Holders:
         self._since = {holder: self._since[holder] for holder in sizes}
         by_address = Counter[Hashable]()
         for holder, size in sizes.items():
-            by_address[holder.address] += size
+            for address in holder.addresses:
+                by_address[address] += size
+
+        def excessive(holder: Holder) -> int:
+            return max(0, *(by_address[address] - SPARED for address in holder.addresses))
 
         order = [
-            (-max(0, by_address[holder.address] - SPARED) * min(LONG, second - since + 1), number, holder)
+            (-excessive(holder) * min(LONG, second - since + 1), number, holder)
             for number, (holder, since) in enumerate(self._since.items())  # of equals, who has held for longest
         ]
         heapq.heapify(order)

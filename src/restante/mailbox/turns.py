@@ -45,7 +45,7 @@ Entry = tuple[Connection, str | PeerError | None, Now]
 
 
 def is_long(entry: Entry) -> bool:
-    """Tell whether it is a batch of its own."""
+    """Return whether this is a long message, which is a batch of its own."""
     return isinstance(entry[1], str) and len(entry[1]) > SHORT
 
 

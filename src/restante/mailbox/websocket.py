@@ -12,7 +12,7 @@ import fcntl
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
@@ -373,9 +373,9 @@ class Socket(WSListener):
         return self._owing + self.reading + (turn.held if turn.large else 0)
 
     @property
-    def address(self) -> Hashable:
-        """What is equal for connections from one address, as far as addresses are counted."""
-        return self.connection.accounts or self
+    def addresses(self) -> Sequence[Hashable]:
+        """The accounts of its addresses; itself, where addresses are not counted."""
+        return self.connection.accounts or (self,)
 
     def give_up(self) -> None:
         """Let go of what it holds, and close it; what it said and is not done is not done any more."""
