@@ -28,9 +28,9 @@ import pyarrow.parquet as pq
 
 from host import facts, scratch_root
 from pipeline_day import next_day, verification
+from restante.pipeline.lake.staging import stage
 from restante.pipeline.schemas import ARCHIVE, ARCHIVED, MAILBOXES
-from restante.pipeline.spark import session
-from restante.pipeline.staging import stage
+from restante.pipeline.spark.session import session
 from restante.pipeline.tables import BUILDS
 
 if TYPE_CHECKING:

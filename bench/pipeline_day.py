@@ -13,17 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from restante.pipeline.building import Days, build
-from restante.pipeline.envelopes import Stored
+from restante.pipeline.build import Days, build
+from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.ingest import Run
-from restante.pipeline.lake import FIRST_DAY, Lake
-from restante.pipeline.notes import Note
+from restante.pipeline.lake.commit_info import Note
+from restante.pipeline.lake.lake import FIRST_DAY, Lake
 from restante.pipeline.schemas import ARCHIVE, CLIENT_VERSIONS, MAILBOXES, NAMEPLATES, Table
 from restante.pipeline.sources.archived import ROWS, Found, Origin, batch
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS
-from restante.waku import rlp
-from restante.waku.keccak import keccaks
+from restante.waku.envelope import rlp
+from restante.waku.envelope.keccak import keccaks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,16 +18,17 @@ import pyarrow.parquet as pq
 
 from host import facts, scratch_root
 from pipeline_day import TABLES, USAGE, Quiet
-from restante.pipeline import laketable, partfiles, staging
-from restante.pipeline.building import build
+from restante.pipeline.build import build
 from restante.pipeline.ingest import Run
-from restante.pipeline.lake import Lake
-from restante.pipeline.laketable import LakeTable
-from restante.pipeline.notes import Ledger, Mark, Note
-from restante.pipeline.partfiles import File
+from restante.pipeline.lake import data_files, staging
+from restante.pipeline.lake import table as lake_table
+from restante.pipeline.lake.commit_info import Ledger, Mark, Note
+from restante.pipeline.lake.data_files import File
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.staging import Staged
+from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
-from restante.pipeline.spark import session
-from restante.pipeline.staging import Staged
+from restante.pipeline.spark.session import session
 
 FIRST = date(2026, 3, 9)
 A_DAY = 24
@@ -56,10 +57,10 @@ def main() -> None:
         for name, value in facts(folder).items():
             print(f"{name:10} {value}")
         with Lake.open(folder / "lake", write=True, make=True) as lake:
-            checkpoint, laketable.CHECKPOINT = laketable.CHECKPOINT, CHECKPOINT  # type: ignore[misc]
+            checkpoint, lake_table.CHECKPOINT = lake_table.CHECKPOINT, CHECKPOINT  # type: ignore[misc]
             for table in USAGE:
                 ingest(lake.table(table), options.commits)
-            laketable.CHECKPOINT = checkpoint  # type: ignore[misc]
+            lake_table.CHECKPOINT = checkpoint  # type: ignore[misc]
             with session("local[2]") as spark:
                 run = Run(lake, "bench", time.time, lambda: spark, Quiet("bench"), folder)
                 build(run, builds=TABLES)
@@ -105,7 +106,7 @@ def one_row(folder: Path, table: Table, number: int, day: date) -> Staged:
     }
     partition = {"day": day.isoformat(), "source": "main"}
     job = folder / f"{staging.RUN}{uuid.uuid4().hex}"
-    path = job / partfiles.folder([(name, partition[name]) for name in table.partitions]) / f"{number}.parquet"
+    path = job / data_files.folder([(name, partition[name]) for name in table.partitions]) / f"{number}.parquet"
     path.parent.mkdir(parents=True)
     pq.write_table(pa.table(row), path)
     return Staged(job, (File(path, partition, 1, path.stat().st_size),))

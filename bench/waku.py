@@ -21,8 +21,8 @@ import msgspec
 import uvloop
 
 from host import facts, scratch_root
-from restante.waku import enode
-from restante.waku.enode import Enode
+from restante.waku.devp2p import enode
+from restante.waku.devp2p.enode import Enode
 from servers import Bench, Server, ServerError, pin_generator
 from waku_caller import Caller, envelopes
 from waku_history import hashes_per_second, percentile

@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-from restante.waku import rlp, wire
-from restante.waku.devp2p import Connected, Devp2p, Disconnected, Packet
+from restante.waku.devp2p.enode import Enode
+from restante.waku.devp2p.hello import Capability, Hello
+from restante.waku.devp2p.rlpx import Rlpx
+from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet
+from restante.waku.devp2p.snappy import pack
 from restante.waku.dice import SystemDice
-from restante.waku.enode import Enode
-from restante.waku.hello import Capability, Hello
-from restante.waku.packed import pack
-from restante.waku.rlpx import Rlpx
+from restante.waku.envelope import rlp
+from restante.waku.protocol import packets
 
 DATA = 284
 """Bytes of an envelope's data: a sealed payload of 256 (waku.md of status-go's own requests); 305 with the fields."""
@@ -24,7 +25,7 @@ TOPICS = [os.urandom(4) for _ in range(5000)]
 
 # Times are perf_counter's: the loop's own, uvloop's, are whole milliseconds.
 _DICE = SystemDice()
-_STATUS = wire.write_options(wire.Options(pow=0.0, light=False, confirmations=True, topics=frozenset()))
+_STATUS = packets.write_options(packets.Options(pow=0.0, light=False, confirmations=True, topics=frozenset()))
 """Interested in nothing: what is measured is not relaying to the senders."""
 
 
@@ -57,7 +58,7 @@ class Caller(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     async def connect(self) -> Caller:
-        hello = Hello("bench", (Capability(*wire.CAPABILITY),), 0, self._key.public)
+        hello = Hello("bench", (Capability(*packets.CAPABILITY),), 0, self._key.public)
         rlpx = Rlpx.initiator(self._key, self._enode.public, _DICE)
         self._wire = Devp2p(rlpx, hello, self.loop.time())
         await self.loop.create_connection(lambda: self, self._enode.host, self._enode.port)
@@ -73,23 +74,23 @@ class Caller(asyncio.Protocol):
             if isinstance(event, Packet):
                 self._hear(event)
             elif isinstance(event, Connected):
-                self._wire.send(wire.STATUS, _STATUS)
+                self._wire.send(packets.STATUS, _STATUS)
             elif isinstance(event, Disconnected) and not self.greeted.done():
                 self.greeted.set_exception(ConnectionError(event.words))
         self._flush()
 
     def _hear(self, packet: Packet) -> None:
-        if packet.code == wire.STATUS:
+        if packet.code == packets.STATUS:
             self.greeted.set_result(None)
-        elif packet.code == wire.MESSAGE_RESPONSE:
-            if wire.read_response(packet.payload).refusals:
-                raise AssertionError(wire.read_response(packet.payload))
+        elif packet.code == packets.MESSAGE_RESPONSE:
+            if packets.read_response(packet.payload).refusals:
+                raise AssertionError(packets.read_response(packet.payload))
             self.confirmed += 1
             self.delays.append(time.perf_counter() - self._since.popleft())
             self._news.set()
-        elif packet.code == wire.P2P_MESSAGE:
+        elif packet.code == packets.P2P_MESSAGE:
             self._came.append(packet.payload)
-        elif packet.code == wire.REQUEST_COMPLETE and self._answer is not None:
+        elif packet.code == packets.REQUEST_COMPLETE and self._answer is not None:
             came, self._came = self._came, []
             self._answer.set_result((came, packet.payload, time.perf_counter()))
 
@@ -97,7 +98,7 @@ class Caller(asyncio.Protocol):
         """Ask; gives the packets of the answer, its end, unread both, and the seconds until that was here."""
         self._answer = self.loop.create_future()
         started = time.perf_counter()
-        self._wire.send(wire.REQUEST, request)
+        self._wire.send(packets.REQUEST, request)
         self._flush()
         came, end, here = await self._answer
         return came, end, here - started
@@ -108,9 +109,9 @@ class Caller(asyncio.Protocol):
             self.transport.write(data)
 
     def hand_over(self, raws: Iterable[bytes]) -> None:
-        body = wire.write_envelopes(raws)
+        body = packets.write_envelopes(raws)
         self._since.append(time.perf_counter())
-        self._wire.send(wire.MESSAGES, body, packed=pack(body))
+        self._wire.send(packets.MESSAGES, body, packed=pack(body))
         self._flush()
 
     async def pour(self, packets: Iterator[list[bytes]], at_once: int) -> None:

@@ -20,11 +20,11 @@ from pathlib import Path
 import msgspec
 
 from host import facts, scratch_root
-from restante.waku import bloom
 from restante.waku.archive import Archive, open_archive
-from restante.waku.archive.query import Page, Query
-from restante.waku.envelope import Envelope, make
-from restante.waku.keccak import keccak
+from restante.waku.archive.history.query import Page, Query
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.keccak import keccak
 
 START = 1_700_000_000
 DAYS = 30

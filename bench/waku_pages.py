@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from restante.waku import bloom, completion, request, wire
 from restante.waku.archive import open_archive
-from restante.waku.archive.query import Query
-from restante.waku.completion import Completed
-from restante.waku.envelope import Envelope
+from restante.waku.archive.history.query import Query
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.protocol import completion, request
+from restante.waku.protocol import packets as waku_packets
+from restante.waku.protocol.completion import Completed
 from waku_caller import Caller
 from waku_history import DAYS, KINDS, LIMIT, START, Shape, fill, percentile
 
@@ -132,7 +134,7 @@ class Asked:
 
     def check(self, truth: Truth) -> int:
         """Compare it with what must be; gives how many envelopes there were."""
-        found = [each for packet in self.packets for each in wire.read_envelopes(packet)]
+        found = [each for packet in self.packets for each in waku_packets.read_envelopes(packet)]
         keys, more = truth.page(self.query)
         assert [key_of(each) for each in found] == keys, f"wrong envelopes: {self.query}"
         end = completion.read(self.end)

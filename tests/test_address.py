@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from restante.address import household, read, shown
+from restante.common.net import household, read, shown
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.mailbox import addresses
-from restante.mailbox.addresses import PATIENCE, STRAIN_STEP, Account, Addresses, networks, who
-from restante.mailbox.limits import UNLIMITED
+from restante.mailbox.core import addresses
+from restante.mailbox.core.addresses import PATIENCE, STRAIN_STEP, Account, Addresses, networks, who
+from restante.mailbox.core.limits import UNLIMITED
 
 LOCAL = ("127.0.0.1", 5000)
 ABROAD = ("8.8.8.8", 5000)

@@ -16,8 +16,8 @@ import structlog
 from aiohttp import ClientSession
 
 from restante import __version__
-from restante.config import Serve
-from restante.mailbox.limits import Limits
+from restante.mailbox.core.limits import Limits
+from restante.mailbox.settings import Serve
 from restante.mailbox.store import status
 from restante.mailbox.store.schema import connect, migrations
 from support.bounds import bounded
@@ -41,15 +41,16 @@ def test_help_names_every_flag_of_serve() -> None:
 
 def test_importing_the_command_line_loads_no_servers() -> None:
     heavy = ("picows", "aiohttp", "uvloop", "pyspark", "coincurve", "cryptography", "sha3", "pyarrow", "plyvel")
-    code = f"import restante.cli, sys; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import restante.cli.main, sys; print([m for m in {heavy} if m in sys.modules])"
     assert run(sys.executable, "-c", code).stdout == "[]\n"
 
 
 def test_a_start_of_the_server_does_not_pay_for_what_structlog_would_like_to_have() -> None:
-    code = "import restante.mailbox.serve, sys; print([m for m in ('rich', 'twisted') if m in sys.modules])"
+    code = "import restante.mailbox.server.main, sys; print([m for m in ('rich', 'twisted') if m in sys.modules])"
     code += "; import rich.errors; print('twisted' in sys.modules, rich.errors)"
     assert run(sys.executable, "-c", code).stdout.startswith("[]\nFalse <module")
-    code = "import rich.errors, restante.mailbox.serve, structlog, sys; print('twisted' in sys.modules, rich.errors)"
+    code = "import rich.errors, restante.mailbox.server.main, structlog, sys"
+    code += "; print('twisted' in sys.modules, rich.errors)"
     assert run(sys.executable, "-c", code).stdout.startswith("False <module")
 
 
@@ -94,7 +95,7 @@ def test_a_port_in_use_names_the_flag(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_found_before_anything_is_loaded_that_takes_long(tmp_path: Path) -> None:
-    program = "import sys; from restante.cli import main\ntry: main()\nfinally: print(*sys.modules)"
+    program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
     with held_port() as free, socket.socket(socket.AF_INET6) as taken:
         taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         taken.bind(("::1", 0))
@@ -194,7 +195,7 @@ def test_status_counts_what_is_live(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["console", "json"])
 def test_a_fault_is_logged_by_its_type_and_place_alone(form: str, capfd: pytest.CaptureFixture[str]) -> None:
-    from restante.ops import logs
+    from restante.common import logs
 
     secret = "mailbox-of-somebody"
     mailboxes: dict[str, int] = {}

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from restante.config import SERVE, Part, Serve, address, settle
-from restante.errors import Misuse
-from restante.waku.config import WAKU
+from restante.common.errors import Misuse
+from restante.common.settings import Part, address, settle
+from restante.mailbox.settings import SERVE, Serve
+from restante.waku.settings import WAKU
 
 
 @pytest.fixture

@@ -23,12 +23,13 @@ import pytest
 import typer.main
 from wormhole_mailbox_server.database import create_channel_db, create_usage_db
 
-from restante.cli import app
-from restante.config import Serve
-from restante.mailbox import books, door, messages, rules, session
-from restante.mailbox.limits import Limits
+from restante.cli.main import app
+from restante.mailbox.core import admission, quotas, rules, session
+from restante.mailbox.core.limits import Limits
+from restante.mailbox.protocol import messages
+from restante.mailbox.settings import Serve
 from restante.waku import limits as waku_limits
-from restante.waku.config import WakuServe
+from restante.waku.settings import WakuServe
 from support.bounds import PATIENCE
 from support.documents import EXECUTED, ROOT, Document
 from support.mailbox.conversation import read_scripts
@@ -315,11 +316,11 @@ def test_the_protocol_notes_have_every_error() -> None:
     said |= {
         rules.FULL,
         rules.MAILBOX_FULL,
-        books.TOO_MANY_NAMEPLATES,
-        books.TOO_MANY_CLAIMS,
-        books.TOO_MUCH,
-        door.FULL,
-        door.TOO_MANY,
+        quotas.TOO_MANY_NAMEPLATES,
+        quotas.TOO_MANY_CLAIMS,
+        quotas.TOO_MUCH,
+        admission.FULL,
+        admission.TOO_MANY,
     }
     for words in said | {"crowded", "reclaimed"}:
         assert f"`{words}`" in notes, words

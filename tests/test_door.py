@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from restante.mailbox.addresses import PATIENCE, STRAIN_STEP, networks
-from restante.mailbox.door import FULL, TOO_MANY, Door, Entrance, Terms
-from restante.mailbox.limits import UNLIMITED
-from restante.mailbox.model import Now
+from restante.mailbox.core.addresses import PATIENCE, STRAIN_STEP, networks
+from restante.mailbox.core.admission import FULL, TOO_MANY, Door, Entrance, Terms
+from restante.mailbox.core.limits import UNLIMITED
+from restante.mailbox.core.model import Now
 
 ABROAD = "8.8.8.8"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from restante.errors import plain
+from restante.common.errors import plain
 
 
 @pytest.mark.parametrize(

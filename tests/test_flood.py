@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.mailbox import turns as turns_
-from restante.mailbox.desk import Connection
-from restante.mailbox.limits import UNLIMITED, Limits, Pace
-from restante.mailbox.messages import SHORT
-from restante.mailbox.model import Now, Policy
-from restante.mailbox.office import REFUSED, Lifetime, Office
+from restante.mailbox.core import fair_queue as turns_
+from restante.mailbox.core.dispatcher import Connection
+from restante.mailbox.core.fair_queue import BACKLOG, BATCH, SHARE, WEIGHT, Entry, Turns
+from restante.mailbox.core.limits import UNLIMITED, Limits, Pace
+from restante.mailbox.core.model import Now, Policy
+from restante.mailbox.protocol.messages import SHORT
+from restante.mailbox.server.commit_loop import REFUSED, Lifetime, Office
 from restante.mailbox.store.sqlite import SqliteStore
-from restante.mailbox.turns import BACKLOG, BATCH, SHARE, WEIGHT, Entry, Turns
 from support.bounds import bounded
 from support.effort import examples, some
 from support.mailbox.givens import FakeClock, FakeDice, Inbox

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from restante.mailbox.holders import LONG, SPARED, Holders
-from restante.mailbox.limits import KIB, MIB
+from restante.mailbox.core.limits import KIB, MIB
+from restante.mailbox.core.memory_holders import LONG, SPARED, Holders
 
 
 class Client:

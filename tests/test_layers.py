@@ -1,206 +1,153 @@
-"""Arrows point down only: cli → shells → engines → cores → words (docs/design.md, "The house")."""
+"""Which folder may import which (docs/design.md, "Layout")."""
 
 from __future__ import annotations
 
 import ast
 import functools
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import restante
 
 ROOT = Path(restante.__file__).parent
 
-LAYERS: list[set[str]] = [
-    # words
-    {"restante", "restante.errors", "restante.records", "restante.bucket", "restante.address"},
-    {"restante.mailbox", "restante.mailbox.messages", "restante.mailbox.limits", "restante.mailbox.permission"},
-    {"restante.waku", "restante.waku.rlp", "restante.waku.tally", "restante.waku.keccak", "restante.waku.bloom"},
-    {"restante.waku.envelope", "restante.waku.keys", "restante.waku.packed", "restante.waku.interest"},
-    {"restante.waku.hello", "restante.waku.enode", "restante.waku.wire"},
-    {"restante.waku.acceptance", "restante.waku.mining"},
-    {"restante.waku.limits", "restante.waku.times"},
-    {"restante.mailbox.addresses"},
-    {"restante.config", "restante.plural", "restante.ops", "restante.ops.logs"},
-    {"restante.ops.process", "restante.ops.progress", "restante.ops.ports"},
-    {"restante.waku.config"},
-    {"restante.mailbox.model", "restante.mailbox.takeover.reference", "restante.mailbox.takeover.report"},
-    {"restante.pipeline", "restante.pipeline.schemas", "restante.pipeline.changed"},
-    {"restante.pipeline.notes"},
-    # cores
-    {"restante.waku.ecies", "restante.waku.archive.ids"},
-    {"restante.waku.archive.query"},
-    {"restante.waku.peer", "restante.waku.pool", "restante.waku.sealing"},
-    {"restante.waku.mailserver", "restante.waku.request", "restante.waku.saves"},
-    {"restante.waku.completion", "restante.waku.gaps", "restante.waku.inbox"},
-    {"restante.waku.errand", "restante.waku.walk"},
-    {"restante.waku.requester"},
-    {"restante.waku.handshake"},
-    {"restante.waku.frames"},
-    {"restante.waku.rlpx"},
-    {"restante.waku.devp2p"},
-    {"restante.mailbox.state", "restante.mailbox.usage", "restante.mailbox.session"},
-    {"restante.mailbox.rules"},
-    {"restante.mailbox.books"},
-    {"restante.mailbox.desk", "restante.mailbox.takeover.translation"},
-    {"restante.mailbox.sweep", "restante.mailbox.door", "restante.mailbox.turns"},
-    {"restante.pipeline.columns"},
-    {"restante.pipeline.cleaning", "restante.pipeline.fields"},
-    {"restante.pipeline.envelopes", "restante.pipeline.timing"},
-    # engines
-    {"restante.pipeline.deltalog", "restante.pipeline.partfiles"},
-    {"restante.store"},
-    {"restante.store.directory", "restante.store.newfile", "restante.store.worker"},
-    {"restante.store.database"},
-    {"restante.mailbox.store.load", "restante.mailbox.store.rows", "restante.mailbox.store.schema"},
-    {"restante.mailbox.takeover.source", "restante.waku.archive.schema"},
-    {"restante.waku.archive"},
-    {"restante.waku.archive.rows", "restante.waku.archive.pruning", "restante.waku.archive.reading"},
-    {"restante.waku.archive.plans", "restante.waku.archive.readers"},
-    {"restante.waku.archive.history"},
-    {"restante.waku.archive.checking", "restante.waku.archive.backup", "restante.waku.files"},
-    {"restante.waku.files.rlpfile", "restante.waku.files.parquet", "restante.waku.files.leveldb"},
-    {"restante.mailbox.store.sqlite", "restante.mailbox.store.status", "restante.waku.archive.sqlite"},
-    {"restante.mailbox.store", "restante.mailbox.takeover"},
-    # shells
-    {"restante.mailbox.takeover.exporting", "restante.mailbox.takeover.importing"},
-    {"restante.waku.files.exporting", "restante.waku.files.importing"},
-    {"restante.pipeline.sources"},
-    {"restante.pipeline.sources.rows", "restante.pipeline.sources.snapshot", "restante.pipeline.sources.marks"},
-    {"restante.pipeline.sources.job", "restante.pipeline.sources.schema"},
-    {"restante.pipeline.sources.reader", "restante.pipeline.sources.tasks", "restante.pipeline.sources.paths"},
-    {"restante.pipeline.sources.archived"},
-    {"restante.pipeline.sources.rlps", "restante.pipeline.sources.parquets"},
-    {"restante.pipeline.sources.traces", "restante.pipeline.sources.events"},
-    {"restante.pipeline.sources.usage", "restante.pipeline.sources.archive", "restante.pipeline.sources.files"},
-    {"restante.pipeline.sources.logs"},
-    {"restante.mailbox.inflow", "restante.mailbox.holders", "restante.mailbox.office", "restante.mailbox.outflow"},
-    {"restante.mailbox.first_bytes"},
-    {"restante.mailbox.websocket", "restante.ops.trace"},
-    {"restante.mailbox.server", "restante.ops.admin"},
-    {"restante.mailbox.serve"},
-    {"restante.waku.dice", "restante.waku.accounts"},
-    {"restante.waku.link"},
-    {"restante.waku.keyfile", "restante.waku.caller", "restante.waku.results", "restante.waku.statefile"},
-    {"restante.waku.post", "restante.waku.ask"},
-    {"restante.waku.follow"},
-    {"restante.waku.address", "restante.waku.history", "restante.waku.probe"},
-    {"restante.waku.answers"},
-    {"restante.waku.relay"},
-    {"restante.waku.node"},
-    {"restante.waku.metrics"},
-    {"restante.waku.serve"},
-    {"restante.pipeline.jvm"},
-    {"restante.pipeline.spark"},
-    {"restante.pipeline.tables.build", "restante.pipeline.tables.buckets", "restante.pipeline.tables.commonest"},
-    {"restante.pipeline.tables.outcomes", "restante.pipeline.tables.hours"},
-    {"restante.pipeline.tables.versions", "restante.pipeline.tables.envelopes", "restante.pipeline.tables.timing"},
-    {"restante.pipeline.tables"},
-    {"restante.pipeline.writing"},
-    {"restante.pipeline.staging"},
-    {"restante.pipeline.laketable"},
-    {"restante.pipeline.lake", "restante.pipeline.vacuum"},
-    {"restante.pipeline.views"},
-    {"restante.pipeline.steps"},
-    {"restante.pipeline.scratch"},
-    {"restante.pipeline.ingest"},
-    {"restante.pipeline.building"},
-    {"restante.cli_waku", "restante.cli_pipeline"},
-    {"restante.cli"},
-    {"restante.__main__"},
+LAYERS = {
+    "mailbox": ["protocol", "core", "settings", "store", "reference_import", "server"],
+    "waku": [
+        *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "dice", "key_file"),
+        *("archive", "files", "connection", "client", "node"),
+    ],
+    "pipeline": ["schemas", "spark", "lake", "clean", "sources", "tables", "views", "steps", "ingest", "build"],
+}
+"""The folders and modules of each part: each may import those before it."""
+
+STRANGERS = {("waku.node", "waku.client")}
+"""Folders of one part of which neither imports the other."""
+
+BETWEEN_PARTS = {
+    ("pipeline.clean", "waku.envelope"),
+    ("pipeline.clean", "waku.archive.ids"),
+    ("pipeline.sources", "waku.envelope"),
+}
+"""What one part may import of another. Everything may import `common`; `cli` may import everything."""
+
+PURE = [
+    *("mailbox.protocol", "mailbox.core"),
+    *(
+        "mailbox.reference_import.reference",
+        "mailbox.reference_import.report",
+        "mailbox.reference_import.translation",
+    ),
+    *(
+        "waku.envelope",
+        "waku.devp2p",
+        "waku.protocol",
+        "waku.limits",
+        "waku.archive.ids",
+        "waku.archive.history.query",
+    ),
+    *("waku.node.pool", "waku.node.mailserver", "waku.connection.quotas", "waku.node.save_schedule"),
+    *("waku.client.ranges", "waku.client.inbox", "waku.client.actions", "waku.client.walk", "waku.client.requester"),
+    *("pipeline.clean", "pipeline.sources.events", "pipeline.sources.marks"),
 ]
-
-PACKAGES = {
-    "restante.pipeline",
-    "restante.pipeline.tables",
-    "restante.pipeline.sources",
-    "restante.mailbox",
-    "restante.mailbox.store",
-    "restante.mailbox.takeover",
-    "restante.ops",
-    "restante.store",
-    "restante.waku",
-    "restante.waku.archive",
-    "restante.waku.files",
-}
-
-PURE = {
-    "restante.mailbox." + name
-    for name in (
-        *("messages", "model", "state", "usage", "session", "rules", "desk", "sweep"),
-        *("limits", "permission", "addresses", "books", "door", "turns", "holders"),
-        *("takeover.reference", "takeover.report", "takeover.translation"),
-    )
-}
-
-PURE |= {"restante.pipeline." + name for name in ("fields", "envelopes", "timing", "sources.events")}
-PURE |= {"restante.address", "restante.pipeline.cleaning", "restante.pipeline.sources.marks"}
-
-PURE |= {
-    "restante.waku." + name
-    for name in (
-        *("rlp", "keccak", "bloom", "envelope", "keys", "ecies", "limits", "archive.ids", "archive.query"),
-        *("handshake", "frames", "rlpx", "packed", "hello", "devp2p", "enode"),
-        *("interest", "wire", "peer", "pool", "mailserver", "acceptance"),
-        *("mining", "sealing", "request", "completion"),
-        *("gaps", "inbox", "errand", "walk", "requester", "times"),
-    )
-}
+"""Folders and modules that know no I/O, no clock and no randomness: these are arguments."""
 
 IMPURE = {
-    "asyncio",
-    "sqlite3",
-    "socket",
-    "time",
-    "random",
-    "secrets",
-    "os",
-    "picows",
-    "uvloop",
-    "aiohttp",
-    "structlog",
+    *("asyncio", "sqlite3", "socket", "time", "random", "secrets", "os"),
+    *("picows", "uvloop", "aiohttp", "structlog", "pyspark", "deltalake"),
 }
-"""What no core may know: I/O, clocks and dice."""
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
+    """Return every module, less the `restante.` before its name."""
     found = {}
     for path in ROOT.rglob("*.py"):
-        parts = ["restante", *path.relative_to(ROOT).with_suffix("").parts]
+        parts = path.relative_to(ROOT).with_suffix("").parts
         found[".".join(part for part in parts if part != "__init__")] = path
+    del found[""], found["__main__"]
     return found
 
 
 @functools.cache
-def imports(path: Path) -> set[str]:
+def imports(module: str) -> frozenset[str]:
+    """Return what a module imports, by whole names, `restante.` left out."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(modules()[module].read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
+            assert node.level == 0, f"{module}: imports are absolute"
             assert node.module
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return found
+    return frozenset(name.removeprefix("restante.") for name in found)
 
 
-def layer(module: str) -> int:
-    return next((number for number, names in enumerate(LAYERS) if module in names), -1)
+def own_imports(module: str) -> set[str]:
+    """Return the modules of ours that a module imports, without the packages on the way to them."""
+    named = imports(module) & set(modules())
+    return {name for name in named if not any(other.startswith(name + ".") for other in named)} - {module}
 
 
-def test_every_module_has_its_layer() -> None:
-    assert {name for names in LAYERS for name in names} == set(modules())
+def inside(module: str, folders: set[str] | list[str]) -> bool:
+    return any(module == folder or module.startswith(folder + ".") for folder in folders)
 
 
-def test_arrows_point_down_only() -> None:
-    for module, path in modules().items():
-        for imported in imports(path) & set(modules()):
-            if imported in {module, *PACKAGES}:
-                continue  # a package on the way to one of its modules
-            down = layer(imported) < layer(module) or imported.rpartition(".")[0] == module
-            assert down, f"{module} imports {imported}, which is not below it"
+def split(module: str) -> tuple[str, str]:
+    """Return a module's part, and its folder or module there."""
+    part, _, rest = module.partition(".")
+    return part, rest.partition(".")[0]
 
 
-def test_cores_know_no_clock_no_dice_and_no_sockets() -> None:
-    for module in PURE:
-        named = {name.partition(".")[0] for name in imports(modules()[module])}
-        assert not named & IMPURE, f"{module} imports {named & IMPURE}"
+def test_every_folder_of_a_part_has_its_place() -> None:
+    there = {split(module) for module in modules()}
+    assert {part for part, _ in there} == {"cli", "common", *LAYERS}
+    for part, layers in LAYERS.items():
+        assert sorted(each for where, each in there if where == part and each) == sorted(layers)
+
+
+@pytest.mark.parametrize("part", LAYERS)
+def test_a_folder_imports_only_those_before_it(part: str) -> None:
+    for module in modules():
+        (own, folder), layers = split(module), LAYERS[part]
+        if own != part or not folder:
+            continue
+        allowed = layers[: layers.index(folder) + 1]
+        for imported in own_imports(module):
+            where, other = split(imported)
+            if where != part or not other:
+                continue
+            assert other in allowed, f"{module} imports {imported}: {folder} is before {other}"
+            for one, another in STRANGERS:
+                assert {f"{part}.{folder}", f"{part}.{other}"} != {one, another}, f"{module} imports {imported}"
+
+
+def test_a_part_imports_another_only_where_it_is_named() -> None:
+    used = set()
+    for module in modules():
+        for imported in own_imports(module):
+            if split(module)[0] in {split(imported)[0], "cli"} or split(imported)[0] == "common":
+                continue
+            named = {
+                (importer, imported_folder)
+                for importer, imported_folder in BETWEEN_PARTS
+                if inside(module, [importer]) and inside(imported, [imported_folder])
+            }
+            assert named, f"{module} imports {imported}"
+            used |= named
+    assert used == BETWEEN_PARTS
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    TopologicalSorter({module: own_imports(module) for module in modules()}).prepare()
+
+
+def test_pure_modules_know_no_io_no_clock_and_no_randomness() -> None:
+    for name in PURE:
+        assert any(inside(module, [name]) for module in modules()), name
+    for module in modules():
+        if inside(module, PURE):
+            named = {name.partition(".")[0] for name in imports(module)}
+            assert not named & IMPURE, f"{module} imports {named & IMPURE}"

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.bucket import Bucket
-from restante.mailbox.addresses import PATIENCE
-from restante.mailbox.door import CONNECTION_STRAIN
-from restante.mailbox.limits import UNLIMITED, Limits, Pace
+from restante.common.token_bucket import Bucket
+from restante.mailbox.core.addresses import PATIENCE
+from restante.mailbox.core.admission import CONNECTION_STRAIN
+from restante.mailbox.core.limits import UNLIMITED, Limits, Pace
 
 steps = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1000)), max_size=20)
 

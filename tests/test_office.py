@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from restante.mailbox.desk import Connection
-from restante.mailbox.model import Policy
-from restante.mailbox.office import REFUSED, SETTLING, Lifetime, Office
-from restante.mailbox.server import SystemClock
+from restante.mailbox.core.dispatcher import Connection
+from restante.mailbox.core.fair_queue import BATCH
+from restante.mailbox.core.model import Policy
+from restante.mailbox.core.pruning import sweep
+from restante.mailbox.server.commit_loop import REFUSED, SETTLING, Lifetime, Office
+from restante.mailbox.server.server import SystemClock
 from restante.mailbox.store.sqlite import SqliteStore
-from restante.mailbox.sweep import sweep
-from restante.mailbox.turns import BATCH
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
 from support.mailbox.tables import sql_rows, sql_usage
 

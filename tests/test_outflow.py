@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from restante.mailbox.outflow import SLICE, Outflow
+from restante.mailbox.server.send_budget import SLICE, Outflow
 
 
 class Writer:

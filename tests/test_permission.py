@@ -7,19 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox.permission import (
-    FALL_EVERY,
-    LONGEST,
-    MOST_BITS,
-    RISE_EVERY,
-    STEPS,
-    Demand,
-    Tide,
-    flaw,
-    mint,
-    offer,
-    zero_bits,
-)
+from restante.mailbox.core.adaptive import FALL_EVERY, RISE_EVERY, STEPS, Tide
+from restante.mailbox.protocol.hashcash import LONGEST, MOST_BITS, Demand, flaw, mint, offer, zero_bits
 
 SAMPLE = "1:6:210723:resource-string::NmZNF4eIbk87mqYz:000003n"
 """The stamp that spec 002 shows; made by `hashcash -b 6 -m resource-string`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from restante.plural import counted
+from restante.common.plural import counted
 from support.documents import ROOT
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from restante.mailbox.addresses import Account
-from restante.mailbox.books import TOO_MANY_CLAIMS
-from restante.mailbox.desk import Connection, Desk
-from restante.mailbox.limits import KIB, MIB, RESERVE, SMALL_MAILBOX, Limits
-from restante.mailbox.model import Now, Policy
-from restante.mailbox.rules import FULL
-from restante.mailbox.state import State
+from restante.mailbox.core.addresses import Account
+from restante.mailbox.core.dispatcher import Connection, Desk
+from restante.mailbox.core.limits import KIB, MIB, RESERVE, SMALL_MAILBOX, Limits
+from restante.mailbox.core.model import Now, Policy
+from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
+from restante.mailbox.core.rules import FULL
+from restante.mailbox.core.state import State
 from support.mailbox.givens import FakeDice, Inbox
 
 STORED = 80 * MIB

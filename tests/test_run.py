@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from restante.cli_pipeline import LAKE
-from restante.config import Serve
-from restante.waku.config import WakuServe
+from restante.cli.pipeline import LAKE
+from restante.mailbox.settings import Serve
+from restante.waku.settings import WakuServe
 from support.documents import ROOT
 from support.processes import on_a_terminal, run
 

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from restante.mailbox.permission import Demand, mint
-from restante.mailbox.server import OWN, needed_descriptors
+from restante.mailbox.protocol.hashcash import Demand, mint
+from restante.mailbox.server.server import OWN, needed_descriptors
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame

@@ -17,16 +17,24 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
-from restante.errors import Misuse
-from restante.mailbox.addresses import Client, who
-from restante.mailbox.desk import Connection
-from restante.mailbox.first_bytes import LONGEST, ROOM
-from restante.mailbox.limits import MIB, UNLIMITED
-from restante.mailbox.model import Policy
-from restante.mailbox.office import Lifetime, Office
-from restante.mailbox.server import ASKS_FOR_NOTHING, DROP_AFTER, OVERSIZE, PING_EVERY, RESERVE, Manners, Server
+from restante.common.errors import Misuse
+from restante.mailbox.core.addresses import Client, who
+from restante.mailbox.core.dispatcher import Connection
+from restante.mailbox.core.fair_queue import BACKLOG
+from restante.mailbox.core.limits import MIB, UNLIMITED
+from restante.mailbox.core.model import Policy
+from restante.mailbox.server.commit_loop import Lifetime, Office
+from restante.mailbox.server.first_request import LONGEST, ROOM
+from restante.mailbox.server.server import (
+    ASKS_FOR_NOTHING,
+    DROP_AFTER,
+    OVERSIZE,
+    PING_EVERY,
+    RESERVE,
+    Manners,
+    Server,
+)
 from restante.mailbox.store.sqlite import SqliteStore
-from restante.mailbox.turns import BACKLOG
 from support.bounds import BOUND, bounded
 from support.mailbox.givens import FakeClock, FakeDice
 from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
@@ -295,7 +303,7 @@ async def test_a_callback_that_fails_is_logged_and_closes_its_connection(
         raise ZeroDivisionError
 
     socket = await house.enter()
-    monkeypatch.setattr("restante.mailbox.server.Socket._decode", broken)
+    monkeypatch.setattr("restante.mailbox.server.server.Socket._decode", broken)
     socket.say(type="ping", ping=1)
     assert await socket.closed() == 1011
     out = capsys.readouterr()
@@ -477,7 +485,7 @@ async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
         raise ZeroDivisionError
 
     first, second = await house.enter(), await house.enter()
-    monkeypatch.setattr("restante.mailbox.desk.decide", broken)
+    monkeypatch.setattr("restante.mailbox.core.dispatcher.decide", broken)
     with structlog.testing.capture_logs() as logs:
         first.say(type="ping", ping=1)
         assert (await first.hear())["type"] == "ack"
@@ -522,7 +530,7 @@ async def test_connections_that_ask_for_nothing_are_few_for_an_address(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abroad = Client(IPv4Address("8.8.8.8"), 1, counted=True)
-    monkeypatch.setattr("restante.mailbox.door.who", lambda *_: abroad)
+    monkeypatch.setattr("restante.mailbox.core.admission.who", lambda *_: abroad)
     server = house.server
     server.door.limits = replace(server.limits, address_connections=3)
     silent = [await RawSocket.connect(house.port) for _ in range(3)]

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from restante.mailbox.desk import LISTENERS
-from restante.mailbox.door import Door, Terms
-from restante.mailbox.inflow import READ, Inflow
-from restante.mailbox.limits import MIB, UNLIMITED, Limits
-from restante.mailbox.model import Policy
-from restante.mailbox.office import Lifetime, Office
-from restante.mailbox.outflow import SLICE
-from restante.mailbox.server import Manners, Server, system_secret
+from restante.mailbox.core.admission import Door, Terms
+from restante.mailbox.core.dispatcher import LISTENERS
+from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
+from restante.mailbox.core.model import Policy
+from restante.mailbox.server.commit_loop import Lifetime, Office
+from restante.mailbox.server.connection import CLOSING, FRAMES, NO_ROOM, NOT_READ, Socket
+from restante.mailbox.server.receive_buffer import READ, Inflow
+from restante.mailbox.server.send_budget import SLICE
+from restante.mailbox.server.server import Manners, Server, system_secret
 from restante.mailbox.store.sqlite import SqliteStore
-from restante.mailbox.websocket import CLOSING, FRAMES, NO_ROOM, NOT_READ, Socket
 from support.bounds import bounded
 from support.mailbox.givens import FakeClock, FakeDice
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame

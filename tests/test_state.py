@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox.model import Mailbox, MailboxSide, Nameplate, NameplateGone, NameplateSide
-from restante.mailbox.state import App, State
+from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate, NameplateGone, NameplateSide
+from restante.mailbox.core.state import App, State
 from support.effort import examples
 
 sides = st.lists(st.sampled_from("abc"), unique=True, max_size=2)

@@ -1,5 +1,5 @@
 """`python -m restante` is `restante`."""
 
-from restante.cli import main
+from restante.cli.main import main
 
 main()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from restante.errors import StoreError
-from restante.mailbox.office import REFUSED, Lifetime, Office
+from restante.common import admin_http
+from restante.common.errors import StoreError
+from restante.mailbox.server.commit_loop import REFUSED, Lifetime, Office
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
-from restante.ops import admin
 from support.bounds import BOUND, bounded
 from support.mailbox.altered import SpeaksFirst
 from support.mailbox.clients import Clients
@@ -103,7 +103,7 @@ async def test_a_commit_that_does_not_end_is_told_at_the_admin_port(
         async with (
             inside(tmp_path) as here,
             Clients() as clients,
-            admin.apart("127.0.0.1", port, lambda: here.store.flushing),
+            admin_http.apart("127.0.0.1", port, lambda: here.store.flushing),
             ClientSession() as http,
         ):
 
@@ -113,16 +113,16 @@ async def test_a_commit_that_does_not_end_is_told_at_the_admin_port(
 
             sender = await clients.opened(here.url, APP, "a", "m")
             await here.office.idle.wait()
-            monkeypatch.setattr(admin, "TURNS", BOUND)
-            monkeypatch.setattr(admin, "HANGS", 0.0)
+            monkeypatch.setattr(admin_http, "TURNS", BOUND)
+            monkeypatch.setattr(admin_http, "HANGS", 0.0)
             assert await health() == (200, "ok\n")
             here.gate.shut()
             added = await sender.say("add", phase="1", body="held")
             await here.gate.reached()
             assert await health() == (503, "the disk hangs: what is being written has not ended for 0 s\n")
-            monkeypatch.setattr(admin, "HANGS", 2 * BOUND)
+            monkeypatch.setattr(admin_http, "HANGS", 2 * BOUND)
             assert await health() == (200, "ok\n"), "a commit may take its time"
-            monkeypatch.setattr(admin, "HANGS", 0.0)
+            monkeypatch.setattr(admin_http, "HANGS", 0.0)
             here.gate.open()
             await sender.answers(added)
             assert await health() == (200, "ok\n")

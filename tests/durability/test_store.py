@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from restante.errors import StoreError
+from restante.common.errors import StoreError
 from restante.mailbox.store.schema import APPLICATION_ID, connect, migrations
 from restante.mailbox.store.sqlite import SqliteStore
 from support.mailbox.ledger import Ledger

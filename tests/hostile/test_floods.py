@@ -14,8 +14,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from restante.mailbox.limits import Limits
-from restante.mailbox.turns import BATCH, SHARE
+from restante.mailbox.core.fair_queue import BATCH, SHARE
+from restante.mailbox.core.limits import Limits
 from support.effort import rounds, some
 from support.mailbox.raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 from support.mailbox.siege import Siege

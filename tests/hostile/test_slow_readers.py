@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from restante.mailbox.limits import MIB
+from restante.mailbox.core.limits import MIB
 from support.mailbox.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

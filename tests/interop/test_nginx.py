@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from restante.mailbox.server import PING_EVERY
+from restante.mailbox.server.server import PING_EVERY
 from support.documents import Document
 from support.mailbox.raw_socket import PING, PONG, RawSocket, frame
 from support.ports import held_port

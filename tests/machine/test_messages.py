@@ -18,10 +18,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from restante.errors import PeerError
-from restante.mailbox import messages, permission, session
-from restante.mailbox.messages import Malformed
-from restante.mailbox.session import Session
+from restante.common.errors import PeerError
+from restante.mailbox.core import session
+from restante.mailbox.core.session import Session
+from restante.mailbox.protocol import hashcash, messages
+from restante.mailbox.protocol.messages import Malformed
 from support.effort import examples
 
 # ── what may come in ─────────────────────────────────────────────────────────────────────────────
@@ -218,7 +219,7 @@ def cost(text: str) -> float:
             session.step(said, messages.parse(text))
         return time.thread_time() - began
 
-    asked = Session(permission.Demand(20, "resource"))
+    asked = Session(hashcash.Demand(20, "resource"))
     return max(min(once(said) for _ in range(5)) for said in (session.FRESH, asked, BOUND, BUSY))
 
 

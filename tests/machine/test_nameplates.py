@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox import session
-from restante.mailbox.model import Decision, Now, Policy
-from restante.mailbox.rules import decide
-from restante.mailbox.state import State
+from restante.mailbox.core import session
+from restante.mailbox.core.model import Decision, Now, Policy
+from restante.mailbox.core.rules import decide
+from restante.mailbox.core.state import State
 from support.effort import examples
 from support.mailbox.givens import FakeDice
 

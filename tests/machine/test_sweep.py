@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox import sweep
-from restante.mailbox.desk import Desk
-from restante.mailbox.model import Now, Policy
+from restante.mailbox.core import pruning
+from restante.mailbox.core.dispatcher import Desk
+from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import SqliteStore
 from support.effort import examples
@@ -100,7 +100,7 @@ deeds = st.tuples(
 
 @pytest.fixture(autouse=True)
 def slices_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "SLICE", 1)
+    monkeypatch.setattr(pruning, "SLICE", 1)
 
 
 async def sweep_a_town(
@@ -124,7 +124,7 @@ async def sweep_a_town(
 
         slices = iter(meanwhile)
         known = set(town.touches())
-        for _ in sweep.sweep(desk, town.now, PRUNE_AFTER, 0.0):
+        for _ in pruning.sweep(desk, town.now, PRUNE_AFTER, 0.0):
             await town.commit()
             pruned |= known - set(town.touches())
             for deed in next(slices, []):

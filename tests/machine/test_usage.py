@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from machine import records
-from restante.mailbox import usage
-from restante.mailbox.model import Mailbox, MailboxSide, Nameplate, NameplateSide
+from restante.mailbox.core import usage
+from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate, NameplateSide
 from support.effort import examples
 
 moments = st.floats(0, 4e9) | st.integers(0, 4_000_000_000).map(float)

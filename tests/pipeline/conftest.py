@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from restante.pipeline.spark import session
+from restante.pipeline.spark.session import session
 from support.effort import is_thorough
 from support.pipeline.runs import LakeWorld
 from support.pipeline.sessions import INTERPRETED, SETTINGS

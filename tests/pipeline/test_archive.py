@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.pipeline.sources import SourceError, archive, recognise
+from restante.pipeline.sources import archive
+from restante.pipeline.sources.recognise import recognise
+from restante.pipeline.sources.source import SourceError
 from restante.waku.archive import ids
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
-from restante.waku.envelope import Envelope
+from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
 from support.pipeline.runs import LakeWorld, no_spark
 from support.pipeline.servers import TERMS

@@ -18,14 +18,15 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from restante.errors import Misuse, StoreError
-from restante.pipeline import building, deltalog, notes
-from restante.pipeline.building import Built, Days, _Room
-from restante.pipeline.laketable import LakeTable
-from restante.pipeline.notes import Ledger, Mark
-from restante.pipeline.partfiles import Where
+from restante.common.errors import Misuse, StoreError
+from restante.pipeline import build as pipeline_build
+from restante.pipeline.build import Built, Days, _Room
+from restante.pipeline.lake import commit_info, delta_log
+from restante.pipeline.lake.commit_info import Ledger, Mark
+from restante.pipeline.lake.data_files import Where
+from restante.pipeline.lake.staging import Staged
+from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN
-from restante.pipeline.staging import Staged
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import Build
 from support.effort import rounds
@@ -67,7 +68,7 @@ def build(
 ) -> dict[str, Built]:
     days = Days(date.fromisoformat(first), date.fromisoformat(last)) if first else None
     with world.run() as run:
-        return {built.table: built for built in building.build(run, days, plan=plan, builds=builds)}
+        return {built.table: built for built in pipeline_build.build(run, days, plan=plan, builds=builds)}
 
 
 def outcomes(world: LakeWorld, first: str = "", last: str = "") -> Built:
@@ -259,7 +260,7 @@ def test_days_that_were_dropped_by_age_stay_as_they_were_built_where_their_input
 def test_a_table_that_lags_behind_by_more_commits_than_are_told_apart_is_built_anew(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (notes, building):
+    for module in (commit_info, pipeline_build):
         monkeypatch.setattr(module, "COMMITS", 4)
     lived(plain, FIRST)
     outcomes(plain)
@@ -275,7 +276,7 @@ def test_a_table_that_lags_behind_by_more_commits_than_are_told_apart_is_built_a
 def test_commits_that_leave_no_day_to_build_do_not_make_a_table_lag_behind(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (notes, building):
+    for module in (commit_info, pipeline_build):
         monkeypatch.setattr(module, "COMMITS", 4)
     lived(plain, FIRST, THIRD)
     plain.keep("nameplates", SECOND)
@@ -310,7 +311,7 @@ def test_a_lake_of_before_is_built_anew_once_and_its_marks_are_found(plain: Lake
 def test_a_build_reads_as_many_log_entries_however_many_there_are(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = deltalog._read
+    read = delta_log._read
     entries: list[Path] = []
 
     def count(path: Path) -> bytes:
@@ -323,7 +324,7 @@ def test_a_build_reads_as_many_log_entries_however_many_there_are(
         outcomes(plain)
         return len(entries)
 
-    monkeypatch.setattr(deltalog, "_read", count)
+    monkeypatch.setattr(delta_log, "_read", count)
     outcomes(plain)
     few = max(reads(), reads())
     for number in range(40):
@@ -343,7 +344,7 @@ def test_a_build_reads_as_many_log_entries_however_many_there_are(
 def test_days_are_built_some_at_a_time_where_they_have_many_rows(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "ROWS", 2)
+    monkeypatch.setattr(pipeline_build, "ROWS", 2)
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
     assert [note.days for note in plain.notes("outcomes")] == [[THIRD], [FIRST, SECOND]]
@@ -365,7 +366,7 @@ def test_a_run_that_was_cut_off_between_two_days_is_finished_by_the_next(
 
     lived(plain, FIRST, SECOND, THIRD)
     with monkeypatch.context() as patched:
-        patched.setattr(building, "ROWS", 1)
+        patched.setattr(pipeline_build, "ROWS", 1)
         patched.setattr(LakeTable, "commit", cut_off)
         with pytest.raises(KeyboardInterrupt):
             outcomes(plain)

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.pipeline.changed import packed, unpacked
+from restante.pipeline.lake.changed import packed, unpacked
 from support.effort import examples
 
 DAY = date(2016, 1, 1)

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from restante.pipeline import cleaning, envelopes, timing
-from restante.pipeline.lake import Lake
-from restante.pipeline.laketable import LakeTable
-from restante.pipeline.notes import Ledger, Mark
+from restante.pipeline.clean import envelopes, rules, timing
+from restante.pipeline.lake.commit_info import Ledger, Mark
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.tables import TABLES
 from support.bounds import PATIENCE
 from support.documents import ROOT, Document
@@ -104,7 +104,7 @@ def test_the_guide_names_every_column_of_every_table(name: str) -> None:
     assert f"| `{name}` | {table.grain} | {columns} |\n" in GUIDE.text
 
 
-@pytest.mark.parametrize("reason", [*cleaning.FAULTS, *timing.FAULTS, *filter(None, envelopes.FAULTS)])
+@pytest.mark.parametrize("reason", [*rules.FAULTS, *timing.FAULTS, *filter(None, envelopes.FAULTS)])
 def test_the_guide_tells_every_reason_of_the_quarantine(reason: str) -> None:
     assert reason in GUIDE.text
 

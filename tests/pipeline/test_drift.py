@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from restante.errors import Misuse
+from restante.common.errors import Misuse
 from restante.mailbox.store.schema import FILE
-from restante.pipeline.sources import SourceError, origins, parse, recognise
+from restante.pipeline.sources.recognise import recognise
+from restante.pipeline.sources.source import SourceError, origins, parse
 from support.mailbox.reference_sources import Their
 from support.pipeline.servers import T0, alter, nameplate, ours, read
 

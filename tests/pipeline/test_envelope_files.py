@@ -18,11 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.pipeline import ingest
-from restante.pipeline.notes import Ledger
-from restante.pipeline.sources import Source, SourceError, Terms, paths, recognise, rlps
-from restante.waku import rlp
+from restante.pipeline.lake.commit_info import Ledger
+from restante.pipeline.sources import paths, rlps
+from restante.pipeline.sources.recognise import recognise
+from restante.pipeline.sources.source import Source, SourceError, Terms
 from restante.waku.archive.sqlite import SqliteArchive
-from restante.waku.envelope import Envelope
+from restante.waku.envelope import rlp
+from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import parquet
 from restante.waku.files.exporting import export
 from support.effort import examples

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.pipeline.envelopes import CLOCKS, DAY, FAULTS, Stored, verify
+from restante.pipeline.clean.envelopes import CLOCKS, DAY, FAULTS, Stored, verify
 from restante.waku.archive import ids
-from restante.waku.envelope import Envelope, make, parse
-from restante.waku.rlp import RlpError
+from restante.waku.envelope.envelope import Envelope, make, parse
+from restante.waku.envelope.rlp import RlpError
 from support.effort import examples
 from support.mutation import mutated
 from support.waku.strategies import envelopes

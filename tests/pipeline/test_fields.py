@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.pipeline.fields import Fields
-from restante.waku import rlp
-from restante.waku.envelope import Envelope, make, parse
-from restante.waku.rlp import RlpError
+from restante.pipeline.clean.fields import Fields
+from restante.waku.envelope import rlp
+from restante.waku.envelope.envelope import Envelope, make, parse
+from restante.waku.envelope.rlp import RlpError
 from support.effort import examples
 from support.mutation import mutated
 from support.vectors import load

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from restante.errors import StoreError
-from restante.mailbox.takeover.importing import take_over
-from restante.pipeline import building, ingest
-from restante.pipeline.lake import Lake
-from restante.pipeline.laketable import LakeTable
-from restante.pipeline.notes import Ledger
+from restante.common.errors import StoreError
+from restante.mailbox.reference_import.importing import take_over
+from restante.pipeline import build, ingest
+from restante.pipeline.lake.commit_info import Ledger
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import NAMEPLATES
-from restante.pipeline.sources import Span
+from restante.pipeline.sources.source import Span
 from restante.pipeline.sources.usage import Usage
 from restante.pipeline.steps import Step, Tasks
 from support.effort import examples
@@ -300,7 +300,7 @@ def test_spark_is_begun_before_a_step_whose_tasks_another_thread_asks_for(
 
     world.spark = begin
     monkeypatch.setattr(ingest, "_read", lambda *given: Ledger(read=1, clean=1, counted=1))
-    monkeypatch.setattr(building, "_build", lambda *given, **others: 1)
+    monkeypatch.setattr(build, "_build", lambda *given, **others: 1)
     with ours(tmp_path / "a", nameplate(1), current(None)):
         [found] = read(f"relay={tmp_path / 'a'}", tmp_path / "s").values()
         world.ingest(f"relay={tmp_path / 'a'}")

@@ -17,7 +17,7 @@ from typing import Final
 import duckdb
 import pytest
 
-from restante.pipeline.lake import Lake
+from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import view
 from support.bounds import PATIENCE

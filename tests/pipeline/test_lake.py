@@ -11,9 +11,9 @@ import pytest
 from deltalake import write_deltalake
 
 import restante.pipeline
-from restante.errors import Misuse, RestanteError, StoreError
-from restante.pipeline.lake import FIRST_DAY, Lake
-from restante.pipeline.notes import State
+from restante.common.errors import Misuse, RestanteError, StoreError
+from restante.pipeline.lake.commit_info import State
+from restante.pipeline.lake.lake import FIRST_DAY, Lake
 from support.pipeline.lakes import LETTERS
 
 ONE_SENTENCE = r"\A\S[^\n]+\Z"
@@ -89,7 +89,7 @@ def test_one_writes_and_the_others_are_told_what_to_do_while_anybody_reads(tmp_p
 def test_a_killed_writer_holds_nothing(tmp_path: Path) -> None:
     make(tmp_path)
     code = (
-        "import sys; from pathlib import Path; from restante.pipeline.lake import Lake\n"
+        "import sys; from pathlib import Path; from restante.pipeline.lake.lake import Lake\n"
         "with Lake.open(Path(sys.argv[1]), write=True): print('open', flush=True); input()"
     )
     with subprocess.Popen(

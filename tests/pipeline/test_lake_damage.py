@@ -16,11 +16,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 import restante.pipeline
-from restante.errors import Misuse, StoreError
-from restante.pipeline import partfiles, staging, views
-from restante.pipeline.lake import Lake
+from restante.common.errors import Misuse, StoreError
+from restante.pipeline import views
+from restante.pipeline.lake import data_files, staging
+from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES
-from restante.pipeline.spark import SparkError
+from restante.pipeline.spark.session import SparkError
 from support.disk import no_file_beyond
 from support.pipeline.lakes import LETTERS, add, frame, held, letter, note, notes, opened, seen, stored
 
@@ -196,7 +197,7 @@ def test_what_is_not_known_to_be_on_disk_is_told(lake: Path, monkeypatch: pytest
                 table.commit([staged], note=note())
         assert seen(lake).version == 1
         with monkeypatch.context() as patch:
-            patch.setattr(partfiles, "flush", refuse)
+            patch.setattr(data_files, "flush", refuse)
             with pytest.raises(StoreError, match="nobody knows whether it is on disk: Input/output error"):
                 table.commit(note=note())
 

@@ -12,8 +12,9 @@ from typing import Final
 import pytest
 from deltalake import DeltaTable
 
-from restante.pipeline import deltalog, laketable, partfiles, staging
-from restante.pipeline.vacuum import vacuum
+from restante.pipeline.lake import data_files, delta_log, staging
+from restante.pipeline.lake import table as lake_table
+from restante.pipeline.lake.vacuum import vacuum
 from support.pipeline.lakes import LETTERS, Row, add, held, letter, note, notes, opened, rows, seen, stored
 from support.processes import run
 
@@ -119,7 +120,7 @@ def files(lake: Path) -> set[Path]:
 def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    properly, append = partfiles.flush, laketable.LakeTable._append
+    properly, append = data_files.flush, lake_table.LakeTable._append
     said: list[str | Path] = []
 
     def flush(path: Path) -> None:
@@ -131,9 +132,9 @@ def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is
         said.append("commit")
 
     monkeypatch.setattr(staging, "flush", flush)
-    monkeypatch.setattr(partfiles, "flush", flush)
-    monkeypatch.setattr(laketable.LakeTable, "_append", commit)
-    monkeypatch.setattr(laketable, "CHECKPOINT", 1)
+    monkeypatch.setattr(data_files, "flush", flush)
+    monkeypatch.setattr(lake_table.LakeTable, "_append", commit)
+    monkeypatch.setattr(lake_table, "CHECKPOINT", 1)
     folder, log = tmp_path / "letters", tmp_path / "letters" / "_delta_log"
     with opened(tmp_path) as table:
         for version in range(2):
@@ -144,7 +145,7 @@ def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is
             place = folder / "day=2026-11-01" / "source=main"
             assert set(said[:at]) == {
                 *(file.path for file in staged.files),
-                *(place / f"hour={hour}" for hour in (3, partfiles.NULL)),
+                *(place / f"hour={hour}" for hour in (3, data_files.NULL)),
                 *(place, place.parent, folder, tmp_path),
             }
             assert said[at + 1 : at + 4] == [log / f"{version:020}.json", log, folder]
@@ -186,7 +187,7 @@ def test_files_that_were_never_in_a_version_count_from_when_they_were_written(tm
 def test_a_file_whose_removal_the_log_does_not_tell_any_more_counts_from_when_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(laketable, "CHECKPOINT", 1)
+    monkeypatch.setattr(lake_table, "CHECKPOINT", 1)
     with opened(tmp_path) as table:
         add(table, [letter(1)], finished=1000.0)
         [old] = files(tmp_path)
@@ -195,10 +196,10 @@ def test_a_file_whose_removal_the_log_does_not_tell_any_more_counts_from_when_it
         [kept] = [file.path for file in table.files()]
         os.utime(kept, (2000, 2000))
         assert vacuum(table, grace=1500, now=2600.0) == [], "it was replaced only 600 s ago"
-        monkeypatch.setattr(deltalog, "RETENTION", float("-inf"))
+        monkeypatch.setattr(delta_log, "RETENTION", float("-inf"))
         for _ in range(3):
             table.commit(note=note())
-        assert not deltalog.file(table.folder, 1).exists()
+        assert not delta_log.file(table.folder, 1).exists()
         assert [each.path for each in vacuum(table, grace=1500, now=2600.0)] == [old]
         assert vacuum(table, grace=0, now=4e9) == []
     assert stored(tmp_path) == [letter(2)]

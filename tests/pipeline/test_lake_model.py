@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from restante.pipeline import deltalog, laketable
-from restante.pipeline.laketable import LakeTable
-from restante.pipeline.notes import Point
-from restante.pipeline.vacuum import vacuum
+from restante.pipeline.lake import delta_log
+from restante.pipeline.lake import table as lake_table
+from restante.pipeline.lake.commit_info import Point
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.vacuum import vacuum
 from support.effort import examples
 from support.pipeline.lakes import LETTERS, Row, arrow, contents, frame, held, letter, note, opened, seen, stored
 
@@ -95,8 +96,8 @@ def committed(
     """Do the commits to a table and to a list of rows, and hold them against each other after each."""
     model: list[Row] = []
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(laketable, "CHECKPOINT", 2)
-        patch.setattr(deltalog, "RETENTION", float("-inf"))  # no entry is kept that is not needed
+        patch.setattr(lake_table, "CHECKPOINT", 2)
+        patch.setattr(delta_log, "RETENTION", float("-inf"))  # no entry is kept that is not needed
         lake, version = Path(folder), -1
         touched: list[set[str]] = []
         points: list[Point | None] = []

@@ -15,7 +15,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from restante.pipeline import deltalog, laketable, partfiles, views
+from restante.pipeline import views
+from restante.pipeline.lake import data_files, delta_log
+from restante.pipeline.lake import table as lake_table
 from support.pipeline.lakes import add, by_spark, frame, held, letter, note, opened, rows, seen
 
 ROWS: Final = [
@@ -91,12 +93,12 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Give a lake with rows, some of them replaced, some in a second commit; the first log entries are not kept."""
     path: Path = tmp_path_factory.mktemp("readers") / request.param
     with opened(path) as table, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(laketable, "CHECKPOINT", 1)
-        patch.setattr(deltalog, "RETENTION", float("-inf"))
+        patch.setattr(lake_table, "CHECKPOINT", 1)
+        patch.setattr(delta_log, "RETENTION", float("-inf"))
         add(table, [*ROWS[:20], letter(99, day="1999-12-31", hour=22)])
         add(table, [*ROWS[20:]], replace={"day": {"1999-12-31"}})
         table.commit(note=note())
-    assert not deltalog.file(path / "letters", 0).exists()
+    assert not delta_log.file(path / "letters", 0).exists()
     return path
 
 
@@ -168,7 +170,7 @@ def test_values_that_no_path_may_have_come_back_as_they_were(spark: SparkSession
         add(table, meant)
     there = seen(tmp_path)
     for source in STRANGE:
-        assert sum(file.rows for file in partfiles.whole(there.files({"source": {source}}))) == 1, source
+        assert sum(file.rows for file in data_files.whole(there.files({"source": {source}}))) == 1, source
     assert by_spark(spark, tmp_path) == meant
     for reader in READERS:
         assert [row["source"] for row in rows(plain(reader(tmp_path)))] == STRANGE, reader

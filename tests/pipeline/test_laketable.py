@@ -14,12 +14,13 @@ from deltalake.transaction import CommitProperties
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from restante.errors import Misuse, StoreError
-from restante.pipeline import columns, deltalog, laketable
-from restante.pipeline.notes import Ledger, Mark, Note, Point
+from restante.common.errors import Misuse, StoreError
+from restante.pipeline.lake import columns, delta_log
+from restante.pipeline.lake import table as lake_table
+from restante.pipeline.lake.commit_info import Ledger, Mark, Note, Point
+from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
-from restante.pipeline.spark import SparkError
-from restante.pipeline.vacuum import vacuum
+from restante.pipeline.spark.session import SparkError
 from support.pipeline.lakes import (
     LETTERS,
     Row,
@@ -270,7 +271,7 @@ def test_a_foreign_commit_in_between_is_not_lost_and_its_rows_are_replaced_too(
 def test_foreign_commits_without_end_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)])
-        properly = laketable._open
+        properly = lake_table._open
         theirs = foreign(letter(3))
 
         def interfere(folder: Path, meant: Table) -> DeltaTable | None:
@@ -278,7 +279,7 @@ def test_foreign_commits_without_end_are_told(tmp_path: Path, monkeypatch: pytes
             write_deltalake(folder, theirs, mode="append", partition_by=list(LETTERS.partitions))
             return found
 
-        monkeypatch.setattr(laketable, "_open", interfere)
+        monkeypatch.setattr(lake_table, "_open", interfere)
         write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
         with pytest.raises(StoreError, match="another program keeps changing"):
             table.commit(note=note())
@@ -298,7 +299,7 @@ def test_days_are_not_touched_by_rows_that_are_only_written_anew(tmp_path: Path)
 def test_notes_outlive_checkpoints_and_other_programs_that_clean_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(laketable, "CHECKPOINT", 3)
+    monkeypatch.setattr(lake_table, "CHECKPOINT", 3)
     with opened(tmp_path) as table:
         add(table, [letter(1)], run="0", transactions={"a": 1})
         for number in range(1, 8):
@@ -322,7 +323,7 @@ def test_notes_outlive_checkpoints_and_other_programs_that_clean_logs(
 def test_log_entries_that_nobody_needs_are_removed_thirty_days_after_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(laketable, "CHECKPOINT", 3)
+    monkeypatch.setattr(lake_table, "CHECKPOINT", 3)
     log = tmp_path / "letters" / "_delta_log"
     written = 1_000_000_000
 
@@ -359,8 +360,8 @@ def test_a_clean_up_that_is_cut_off_is_done_by_the_next(tmp_path: Path, monkeypa
             add(table, [letter(number)], source="main", ledger=Ledger(), marks={"": Mark(number, "a", 2, "b")})
             DeltaTable(table.folder).create_checkpoint()
         state = table.state
-    monkeypatch.setattr(laketable, "CHECKPOINT", 1)
-    monkeypatch.setattr(deltalog, "RETENTION", float("-inf"))
+    monkeypatch.setattr(lake_table, "CHECKPOINT", 1)
+    monkeypatch.setattr(delta_log, "RETENTION", float("-inf"))
     properly = Path.unlink
     cut_off = 0
     for count in range(20):
@@ -390,8 +391,8 @@ def test_a_clean_up_that_is_cut_off_is_done_by_the_next(tmp_path: Path, monkeypa
 
 
 def test_a_log_that_cannot_be_cleaned_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laketable, "CHECKPOINT", 1)
-    monkeypatch.setattr(deltalog, "RETENTION", float("-inf"))
+    monkeypatch.setattr(lake_table, "CHECKPOINT", 1)
+    monkeypatch.setattr(delta_log, "RETENTION", float("-inf"))
 
     def refuse(*_given: object) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -409,7 +410,7 @@ def test_a_log_that_cannot_be_cleaned_fails_no_commit(tmp_path: Path, monkeypatc
 def test_a_checkpoint_that_was_missed_is_made_by_the_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(laketable, "CHECKPOINT", 3)
+    monkeypatch.setattr(lake_table, "CHECKPOINT", 3)
     with opened(tmp_path) as table:
         add(table, [letter(1)])
         theirs = foreign(letter(3))
@@ -511,7 +512,7 @@ def test_a_foreign_file_out_of_its_folder_is_told(tmp_path: Path) -> None:
     from deltalake import Schema
     from deltalake.transaction import AddAction
 
-    from restante.pipeline import columns
+    from restante.pipeline.lake import columns
 
     with opened(tmp_path) as table:
         add(table, [letter(1)])

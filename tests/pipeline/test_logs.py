@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.pipeline.sources import SourceError, recognise, tasks, traces
+from restante.pipeline.sources import tasks, traces
 from restante.pipeline.sources.logs import LARGEST
+from restante.pipeline.sources.recognise import recognise
+from restante.pipeline.sources.source import SourceError
 from support.effort import examples, rounds
 from support.mailbox.scene import Scene
 from support.mailbox.servers import Restante

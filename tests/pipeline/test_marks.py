@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from restante.pipeline.notes import Mark
+from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.sources.marks import Ids, behind, broken
 
 MARK = Mark(last=9, last_digest="nine", first=3, first_digest="three")

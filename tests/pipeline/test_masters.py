@@ -18,8 +18,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from restante.pipeline import jvm
 from restante.pipeline.schemas import CLEAN
+from restante.pipeline.spark import java
 from restante.pipeline.tables import BUILDS
 from support.bounds import PATIENCE
 from support.pipeline.busy_week import DAY, busy_week
@@ -115,7 +115,11 @@ def connect_server() -> Iterator[int]:
         *(str(home / "bin" / "spark-submit"), "--master", "local[2]", *confs),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
     ]
-    environment = ENVIRONMENT | {"JAVA_HOME": str(jvm.home()), "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = ENVIRONMENT | {
+        "JAVA_HOME": str(java.home()),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as server:

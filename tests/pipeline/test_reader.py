@@ -11,9 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from restante.pipeline.schemas import CLEAN
-from restante.pipeline.sources import Part, Span, reader, recognise
+from restante.pipeline.sources import reader
 from restante.pipeline.sources.reader import ROWS, UsageReader
+from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.rows import FAULT
+from restante.pipeline.sources.source import Part, Span
 from restante.pipeline.sources.usage import Usage
 from support.mailbox.reference_sources import Their
 from support.pipeline.servers import T0, TABLES, TERMS, alter, client, current, drained, mailbox, nameplate, ours

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from importlib.metadata import version
 from pathlib import Path
 
-from restante.pipeline.building import build
+from restante.pipeline.build import build
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.timing import PHASES
 from support.mailbox.scene import Scene

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from restante.errors import StoreError
-from restante.pipeline.scratch import PREFIX, scratch
+from restante.common.errors import StoreError
+from restante.pipeline.sources.scratch import PREFIX, scratch
 from support.processes import run
 
 

@@ -19,10 +19,10 @@ from pyspark import SparkConf
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from restante.errors import RestanteError
-from restante.pipeline import jvm
-from restante.pipeline import spark as spark_module
-from restante.pipeline.spark import (
+from restante.common.errors import RestanteError
+from restante.pipeline.spark import java
+from restante.pipeline.spark import session as spark_module
+from restante.pipeline.spark.session import (
     COLLECTOR,
     CONTEXT,
     HERE,
@@ -103,7 +103,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
 
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
-    monkeypatch.setattr(jvm, "home", lambda: Path("/java"))
+    monkeypatch.setattr(java, "home", lambda: Path("/java"))
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
 
     def begin(*given: str, **others: dict[str, str]) -> dict[str, str]:

@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
-from restante.pipeline.sources import SourceError, recognise, usage
+from restante.pipeline.sources import usage
+from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.snapshot import PACES, TRIES, snapshot
+from restante.pipeline.sources.source import SourceError
 from support.bounds import BOUND
 from support.mailbox.reference_sources import Their
 from support.pipeline.servers import T0, TERMS, Ours, mailbox, nameplate

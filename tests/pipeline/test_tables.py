@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 from restante.pipeline.schemas import CLEAN
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.commonest import KEPT
+from restante.pipeline.tables.top_n import KEPT
 from support.effort import rounds
 from support.pipeline.busy_week import DAY, busy_week, crowd
 from support.pipeline.oracles import ORACLES

@@ -14,10 +14,10 @@ import wormhole
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox import messages
-from restante.ops import trace
-from restante.pipeline import timing
-from restante.pipeline.cleaning import Fault, limits
+from restante.mailbox.protocol import messages
+from restante.mailbox.server import trace
+from restante.pipeline.clean import timing
+from restante.pipeline.clean.rules import Fault, limits
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources.events import items
 from support.effort import examples

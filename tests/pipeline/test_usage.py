@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from restante.mailbox.reference_import.importing import take_over
 from restante.mailbox.store import schema as mailbox_schema
-from restante.mailbox.takeover.importing import take_over
-from restante.pipeline.sources import Part, recognise, schema
+from restante.pipeline.sources import schema
+from restante.pipeline.sources.recognise import recognise
+from restante.pipeline.sources.source import Part
 from support.effort import examples
 from support.mailbox.reference_sources import Their, usage_v1
 from support.pipeline.servers import (

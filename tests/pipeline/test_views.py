@@ -8,9 +8,10 @@ import duckdb
 import pytest
 
 import restante.pipeline
-from restante.errors import StoreError
-from restante.pipeline import columns, views
-from restante.pipeline.lake import Lake
+from restante.common.errors import StoreError
+from restante.pipeline import views
+from restante.pipeline.lake import columns
+from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import CLEAN, NAMEPLATES, Column, Table
 from restante.pipeline.tables import TABLES
 from support.pipeline.lakes import LETTERS, add, letter, opened, seen

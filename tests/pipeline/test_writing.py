@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from restante.pipeline import partfiles, staging, writing
-from restante.pipeline.spark import local
-from restante.pipeline.writing import writer
+from restante.pipeline.lake import data_files, staging
+from restante.pipeline.lake import writer as lake_writer
+from restante.pipeline.lake.writer import writer
+from restante.pipeline.spark.session import local
 from support.pipeline.lakes import LETTERS, frame, letter
 
 Rows = list[tuple[str | None, int, bytes | None]]
@@ -42,7 +43,7 @@ def written(folder: Path, batches: Sequence[Rows]) -> list[Path]:
 
 def read(folder: Path, paths: Sequence[Path]) -> Iterator[tuple[str | None, int, bytes | None]]:
     for path in paths:
-        partition = partfiles.partition(path.relative_to(folder))
+        partition = data_files.partition(path.relative_to(folder))
         assert list(partition) == ["text", "number"]
         for value in pq.ParquetFile(path).read().column("value").to_pylist():
             yield partition["text"], int(partition["number"] or ""), value
@@ -85,7 +86,7 @@ def test_what_went_wrong_is_told_and_not_that_a_file_could_not_be_finished(tmp_p
 
 
 def test_a_full_disk_is_told_by_what_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "GROUP_ROWS", 1)
+    monkeypatch.setattr(lake_writer, "GROUP_ROWS", 1)
     (tmp_path / "text=a" / "number=0").mkdir(parents=True)
     monkeypatch.setattr("uuid.uuid4", lambda: UUID(int=0))
     (tmp_path / "text=a" / "number=0" / f"part-00000-{UUID(int=0).hex}.parquet").symlink_to("/dev/full")
@@ -100,16 +101,16 @@ def test_what_is_held_in_memory_is_written_when_it_is_much(tmp_path: Path, monke
         return int(pq.ParquetFile(path).num_row_groups)
 
     assert groups(5) == 1
-    monkeypatch.setattr(writing, "GROUP_ROWS", 2)
+    monkeypatch.setattr(lake_writer, "GROUP_ROWS", 2)
     assert groups(5) == 3
-    monkeypatch.setattr(writing, "GROUP_BYTES", 1)
+    monkeypatch.setattr(lake_writer, "GROUP_BYTES", 1)
     assert groups(5) == 5
 
 
 def test_spark_s_own_writer_would_make_the_same_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def staged(given: DataFrame) -> tuple[list[partfiles.File], pa.Schema]:
+    def staged(given: DataFrame) -> tuple[list[data_files.File], pa.Schema]:
         made = staging.stage(given, tmp_path, LETTERS, "r")
         files = [file._replace(path=file.path.parent.relative_to(made.folder), size=0) for file in made.files]
         schemas = {pq.read_schema(file.path).remove_metadata() for file in made.files}

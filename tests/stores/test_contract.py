@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox import model
-from restante.records import CurrentUsage
+from restante.common.usage_records import CurrentUsage
+from restante.mailbox.core import model
 from support.effort import examples
 from support.mailbox.engines import ENGINES, LIVE, Engine
 from support.mailbox.ledger import APP, Ledger

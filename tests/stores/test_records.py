@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from restante.mailbox import model
-from restante.mailbox.office import Lifetime, Office
-from restante.records import CurrentUsage, MailboxUsage, NameplateUsage
+from restante.common.usage_records import CurrentUsage, MailboxUsage, NameplateUsage
+from restante.mailbox.core import model
+from restante.mailbox.server.commit_loop import Lifetime, Office
 from support.bounds import BOUND
 from support.mailbox.engines import LIVE, USAGE, Engine
 from support.mailbox.givens import FakeClock, FakeDice

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from restante.errors import StoreBusy, StoreError
+from restante.common.errors import StoreBusy, StoreError
 from restante.mailbox.store import sqlite
 from support.mailbox.engines import LIVE, USAGE, Engine, SqliteInAFile
 from support.mailbox.ledger import Ledger

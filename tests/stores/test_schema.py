@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from restante.errors import StoreBusy, StoreError
-from restante.mailbox.state import State
+from restante.common.errors import StoreBusy, StoreError
+from restante.mailbox.core.state import State
 from restante.mailbox.store import open_store
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
 from restante.mailbox.store.sqlite import SqliteStore

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Final, NoReturn, Self
 
 PRELOADED: Final = (
-    "restante.mailbox.serve",
-    "restante.cli",
-    "restante.mailbox.takeover.importing",
-    "restante.mailbox.takeover.report",
+    "restante.mailbox.server.main",
+    "restante.cli.main",
+    "restante.mailbox.reference_import.importing",
+    "restante.mailbox.reference_import.report",
     # What `wormhole` and `twist` import, but for the modules that create Twisted's reactor: that must not be forked.
     "wormhole.cli.cli",
     "wormhole.cli.public_relay",

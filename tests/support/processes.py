@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from restante.cli import main
-from restante.ops.logs import log
+from restante.cli.main import main
+from restante.common.logs import log
 from support.bounds import BOUND, bounded
 from support.forks import Forked
 

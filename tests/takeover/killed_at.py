@@ -7,9 +7,9 @@ import sys
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
-from restante.cli import main
+from restante.cli.main import main
+from restante.mailbox.reference_import import importing
 from restante.mailbox.store.schema import connect
-from restante.mailbox.takeover import importing
 
 
 def die() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from restante.errors import Misuse, RestanteError, StoreError
-from restante.mailbox.state import State
+from restante.common.errors import Misuse, RestanteError, StoreError
+from restante.mailbox.core.state import State
+from restante.mailbox.reference_import.importing import take_over
+from restante.mailbox.reference_import.report import Report
 from restante.mailbox.store.load import load
 from restante.mailbox.store.schema import FILE, connect
-from restante.mailbox.takeover.importing import take_over
-from restante.mailbox.takeover.report import Report
 
 
 def taking(data: Path, channel: Path | None = None, usage: Path | None = None, *, merge: bool = False) -> Report:

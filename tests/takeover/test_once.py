@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from restante.errors import StoreError
+from restante.common.errors import StoreError
+from restante.mailbox.reference_import import importing
 from restante.mailbox.store import open_store
 from restante.mailbox.store.schema import connect
-from restante.mailbox.takeover import importing
 from support.effort import some
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox.state import State
+from restante.mailbox.core.state import State
+from restante.mailbox.reference_import import translation
+from restante.mailbox.reference_import.reference import CHANNEL, USAGE
+from restante.mailbox.reference_import.report import Counts
 from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
 from restante.mailbox.store.schema import connect
-from restante.mailbox.takeover import translation
-from restante.mailbox.takeover.reference import CHANNEL, USAGE
-from restante.mailbox.takeover.report import Counts
 from support.effort import examples
 from support.mailbox.picture import picture
 

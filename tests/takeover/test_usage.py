@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from wormhole_mailbox_server.database import create_or_upgrade_usage_db, create_usage_db
 
-from restante.errors import Misuse, StoreError
+from restante.common.errors import Misuse, StoreError
+from restante.common.usage_records import CurrentUsage
+from restante.mailbox.reference_import.exporting import give_back
+from restante.mailbox.reference_import.importing import SLICE
 from restante.mailbox.store import open_store
-from restante.mailbox.takeover.exporting import give_back
-from restante.mailbox.takeover.importing import SLICE
-from restante.records import CurrentUsage
 from support.mailbox.ledger import Ledger
 from support.mailbox.reference_sources import Their, alter, select, usage_v1
 from support.sqlite_schema import schema

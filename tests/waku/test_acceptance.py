@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku import acceptance, wire
-from restante.waku.acceptance import Flaw, Policy, Verdict, judge
-from restante.waku.envelope import Envelope, make
-from restante.waku.wire import OTHER_ERROR, TIME_ERROR
+from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.protocol import acceptance, packets
+from restante.waku.protocol.acceptance import Flaw, Policy, Verdict, judge
+from restante.waku.protocol.packets import OTHER_ERROR, TIME_ERROR
 from support.effort import examples
 from support.rows import every
 
@@ -111,9 +111,9 @@ def test_what_no_packet_could_hand_on_is_refused_whatever_the_limit(
     more: int, wanted: Flaw | None, max_size: int
 ) -> None:
     """Nobody would ever get it: status-go disconnects whoever sends a packet of more than 1 MiB."""
-    envelope = sent_at(NOW, size=wire.LARGEST - 20 + more)
-    assert len(envelope.raw) == wire.LARGEST + more
-    assert (len(wire.write_envelopes([envelope.raw])) <= wire.PACKET) == (wanted is None)
+    envelope = sent_at(NOW, size=packets.LARGEST - 20 + more)
+    assert len(envelope.raw) == packets.LARGEST + more
+    assert (len(packets.write_envelopes([envelope.raw])) <= packets.PACKET) == (wanted is None)
     assert flaw(envelope, Policy(min_pow=0.0, max_size=max_size)) is wanted
 
 

@@ -6,14 +6,14 @@ from collections import OrderedDict
 
 import pytest
 
-from restante.waku import accounts
-from restante.waku.accounts import LOOKS, Accounts, forget
+from restante.waku.connection import quotas
+from restante.waku.connection.quotas import LOOKS, Accounts, forget
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three are remembered."""
-    monkeypatch.setattr(accounts, "REMEMBERED", 3)
+    monkeypatch.setattr(quotas, "REMEMBERED", 3)
 
 
 def test_the_account_that_is_longest_unused_is_forgotten_first() -> None:

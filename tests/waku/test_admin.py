@@ -15,13 +15,15 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from restante.ops import admin
-from restante.waku import metrics, rlp, wire
-from restante.waku.acceptance import Policy
-from restante.waku.archive.query import Bounds, Page, Query
-from restante.waku.envelope import Envelope
+from restante.common import admin_http
+from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.envelope import rlp
+from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
-from restante.waku.mailserver import TRY_AGAIN
+from restante.waku.node import metrics
+from restante.waku.node.mailserver import TRY_AGAIN
+from restante.waku.protocol import packets as waku_packets
+from restante.waku.protocol.acceptance import Policy
 from support.ports import held_port
 from support.waku.asking import ask, page, plain
 from support.waku.inside import Inside, inside
@@ -70,7 +72,7 @@ class Admin:
 async def looked_at(here: Inside) -> AsyncIterator[Admin]:
     """Serve the node's admin port, as `serve` does."""
     node = here.node
-    runner = await admin.start("127.0.0.1", 0, ready=node.ready, metrics=partial(metrics.of, node))
+    runner = await admin_http.start("127.0.0.1", 0, ready=node.ready, metrics=partial(metrics.of, node))
     try:
         async with aiohttp.ClientSession() as session:
             yield Admin(session, f"http://127.0.0.1:{runner.addresses[0][1]}")
@@ -113,9 +115,9 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         assert await reader.relayed(5)
         for _ in range(2):
             await ask(reader, lower=EPOCH - 2)
-        reader.say(wire.REQUEST, plain(lower=EPOCH + 1))
+        reader.say(waku_packets.REQUEST, plain(lower=EPOCH + 1))
         await page(reader)
-        reader.say(wire.REQUEST, rlp.encode([1] * 6))
+        reader.say(waku_packets.REQUEST, rlp.encode([1] * 6))
         await here.settled(poster, reader)
         counts = await look.counts()
         refused = {flaw: counts[f"waku_envelopes_cache_failures_total {FAILURES[flaw]}"] for flaw in bad}
@@ -157,15 +159,15 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
 
 async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_path: Path) -> None:
     """With the reasons of status-go (waku/v1/peer.go)."""
-    large = wire.write_envelopes([*(letter(number).raw for number in range(5000)), b"\xc0"])
+    large = waku_packets.write_envelopes([*(letter(number).raw for number in range(5000)), b"\xc0"])
     packets = (
-        ("invalid_data", wire.MESSAGES, b"\x80"),
-        ("invalid_data", wire.MESSAGES, large),
-        ("invalid_data", wire.MESSAGE_RESPONSE, b"\x80"),
-        ("invalid_data", wire.BATCH_ACK, b"\x80"),
-        ("invalid_settings_changed", wire.STATUS_UPDATE, b"\x80"),
-        (None, wire.REQUEST, b"\x80"),
-        (None, wire.MESSAGES, wire.write_envelopes([letter(1, age=1000).raw])),
+        ("invalid_data", waku_packets.MESSAGES, b"\x80"),
+        ("invalid_data", waku_packets.MESSAGES, large),
+        ("invalid_data", waku_packets.MESSAGE_RESPONSE, b"\x80"),
+        ("invalid_data", waku_packets.BATCH_ACK, b"\x80"),
+        ("invalid_settings_changed", waku_packets.STATUS_UPDATE, b"\x80"),
+        (None, waku_packets.REQUEST, b"\x80"),
+        (None, waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1, age=1000).raw])),
         (None, 99, b"\x80"),
     )
     async with inside(tmp_path) as here, looked_at(here) as look:
@@ -191,7 +193,7 @@ async def test_how_long_answers_took_and_why_requests_were_refused(
         reader = await here.greet()
         make_page = here.archive.page
         clock = Counter(seconds=0)
-        monkeypatch.setattr("restante.waku.answers.perf_counter", lambda: clock["seconds"])
+        monkeypatch.setattr("restante.waku.node.history_requests.perf_counter", lambda: clock["seconds"])
 
         async def takes_long(query: Query, bounds: Bounds) -> Page:
             clock["seconds"] += 30
@@ -210,7 +212,7 @@ async def test_how_long_answers_took_and_why_requests_were_refused(
         counts = await look.counts()
         assert [counts[f"{name}_bucket {bound}"] for bound in ("0.005", "0.01", "20", "+Inf")] == [0, 1, 1, 2]
         for _ in range(3):
-            reader.say(wire.REQUEST, plain())
+            reader.say(waku_packets.REQUEST, plain())
             await page(reader)
         assert (await look.counts())["mailserver_delivery_failures_total peer_req_limit"] >= 1
 

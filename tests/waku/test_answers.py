@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
-from restante.errors import StoreError
-from restante.waku import answers, bloom, completion, rlp, wire
-from restante.waku.answers import LINE, OWN, Terms
-from restante.waku.archive.query import Bounds, Page, Query
-from restante.waku.completion import Completed, Failed
-from restante.waku.envelope import Envelope, make
-from restante.waku.keys import node_id
+from restante.common.errors import StoreError
+from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.envelope import bloom, rlp
+from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.keys import node_id
+from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.request import Demands
-from restante.waku.sealing import SymmetricKey, seal
+from restante.waku.node import history_requests
+from restante.waku.node.history_requests import LINE, OWN, Terms
+from restante.waku.protocol import completion
+from restante.waku.protocol import packets as waku_packets
+from restante.waku.protocol.completion import Completed, Failed
+from restante.waku.protocol.request import Demands
 from support.effort import rounds
 from support.waku.asking import ID, flat, page, plain, walk
 from support.waku.dice import Seeded
@@ -62,10 +65,10 @@ async def test_every_shape_is_answered_in_the_form_that_its_sender_reads(tmp_pat
         peer = await here.greet()
         for shape, body in SHAPES.items():
             asked = sealed(rlp.encode(body))
-            peer.say(wire.REQUEST, asked.raw)
+            peer.say(waku_packets.REQUEST, asked.raw)
             packets: list[list[Envelope]] = []
-            while (heard := await peer.hear())[0] == wire.P2P_MESSAGE:
-                packets.append(wire.read_envelopes(heard[1]))
+            while (heard := await peer.hear())[0] == waku_packets.P2P_MESSAGE:
+                packets.append(waku_packets.read_envelopes(heard[1]))
             assert flat(packets) == LETTERS, shape
             assert rlp.span(heard[1]).is_list == (shape in LISTS), shape
             assert completion.read(heard[1]) == Completed(asked.hash, LETTERS[-1].hash), shape
@@ -82,7 +85,7 @@ async def test_the_old_fixed_form_and_one_for_our_own_key_are_answered(tmp_path:
             sealed(bytes([0x50, 0, 0, 0]) + old + FILTER),
             sealed(rlp.encode(SHAPES["by filter and batch"]), to=key.public),
         ):
-            peer.say(wire.REQUEST, asked.raw)
+            peer.say(waku_packets.REQUEST, asked.raw)
             packets, end = await page(peer)
             assert flat(packets) == LETTERS
             assert end == Completed(asked.hash, LETTERS[-1].hash)
@@ -96,7 +99,7 @@ async def test_the_cursor_loop_gives_each_envelope_once_in_both_orders(tmp_path:
             found: list[Envelope] = []
             cursor, pages = b"", 0
             while True:
-                peer.say(wire.REQUEST, plain(limit=2, cursor=cursor))
+                peer.say(waku_packets.REQUEST, plain(limit=2, cursor=cursor))
                 packets, end = await page(peer)
                 assert isinstance(end, Completed)
                 found += flat(packets)
@@ -113,7 +116,7 @@ async def test_without_batch_each_envelope_has_a_packet(tmp_path: Path) -> None:
     async with inside(tmp_path, history=DEMANDS) as here:
         await archive(here, *LETTERS)
         peer = await here.greet()
-        peer.say(wire.REQUEST, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], 0, b"", False])).raw)
+        peer.say(waku_packets.REQUEST, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], 0, b"", False])).raw)
         packets, _ = await page(peer)
         assert [len(packet) for packet in packets] == [1] * len(LETTERS)
 
@@ -123,7 +126,7 @@ async def test_packets_stay_under_a_mebibyte(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await archive(here, *large)
         peer = await here.greet()
-        peer.say(wire.REQUEST, plain())
+        peer.say(waku_packets.REQUEST, plain())
         packets, _ = await page(peer)
         assert [len(packet) for packet in packets] == [3, 1]
 
@@ -132,12 +135,12 @@ async def test_a_packet_of_several_has_room_to_spare_below_a_mebibyte(tmp_path: 
     """Two would fit with their head exactly; there may be receivers that count otherwise."""
     first = letter(1, size=500_000, age=9)
     base = len(letter(2, size=500_000).raw) - 500_000
-    second = letter(2, size=wire.LARGEST - len(first.raw) - base, age=8)
-    assert len(wire.write_envelopes([first.raw, second.raw])) == wire.PACKET
+    second = letter(2, size=waku_packets.LARGEST - len(first.raw) - base, age=8)
+    assert len(waku_packets.write_envelopes([first.raw, second.raw])) == waku_packets.PACKET
     async with inside(tmp_path) as here:
         await archive(here, first, second)
         peer = await here.greet()
-        peer.say(wire.REQUEST, plain())
+        peer.say(waku_packets.REQUEST, plain())
         packets, _ = await page(peer)
         assert packets == [[first], [second]]
 
@@ -154,7 +157,7 @@ async def test_an_envelope_that_no_packet_holds_is_left_out_and_never_named_as_t
         await archive(here, *largest, first)
         peer = await here.greet()
         for limit, expected in ((0, [first]), (1, []), (3, [first])):
-            peer.say(wire.REQUEST, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], limit, b"", batch])).raw)
+            peer.say(waku_packets.REQUEST, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], limit, b"", batch])).raw)
             packets, end = await page(peer)
             assert flat(packets) == expected
             assert isinstance(end, Completed)
@@ -167,7 +170,7 @@ async def test_an_envelope_that_no_packet_holds_is_left_out_and_never_named_as_t
 async def test_nothing_found_is_said_with_a_hash_of_zeros(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        peer.say(wire.REQUEST, plain())
+        peer.say(waku_packets.REQUEST, plain())
         assert await page(peer) == ([], Completed(ID))
 
 
@@ -191,11 +194,11 @@ async def test_what_cannot_be_served_is_answered_with_an_error(tmp_path: Path) -
     async with inside(tmp_path, history=DEMANDS) as here:
         peer = await here.greet()
         for case, (asked, words) in REFUSED.items():
-            peer.say(wire.REQUEST, asked)
+            peer.say(waku_packets.REQUEST, asked)
             _, end = await page(peer)
             assert isinstance(end, Failed), case
             assert words in end.words, case
-            peer.say(wire.REQUEST, plain())
+            peer.say(waku_packets.REQUEST, plain())
             assert await page(peer) == ([], Completed(ID)), case
 
 
@@ -203,7 +206,7 @@ async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) ->
     async with inside(tmp_path) as here:
         peer = await here.greet()
         for junk in (b"", b"\x80", b"\xc0", rlp.encode([1] * 6), b"\xff" * 20):
-            peer.say(wire.REQUEST, junk)
+            peer.say(waku_packets.REQUEST, junk)
         await peer.fence()
         assert peer.inbox == []
         assert here.node.answers.counts["requests refused"] == 5
@@ -225,7 +228,7 @@ async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> Non
             (stranger, sealed(body).raw),
             (known, sealed(body).raw),
         ):
-            peer.say(wire.REQUEST, asked)
+            peer.say(waku_packets.REQUEST, asked)
             _, end = await page(peer)
             told.append(end.words if isinstance(end, Failed) else "served")
         assert told == [
@@ -241,14 +244,14 @@ async def test_who_asks_too_often_is_told_also_when_it_comes_again(tmp_path: Pat
         peer = await here.greet()
         ends = []
         for _ in range(4):
-            peer.say(wire.REQUEST, plain())
+            peer.say(waku_packets.REQUEST, plain())
             ends.append((await page(peer))[1])
         assert ends[:2] == [Completed(ID)] * 2
         assert ends[3] == Failed(ID, "rate limit exceeded")
         peer.cut()
         await here.until("the end of its connection", lambda: not here.node.links)
         again = await here.greet(key=peer.key)
-        again.say(wire.REQUEST, plain())
+        again.say(waku_packets.REQUEST, plain())
         assert (await page(again))[1] == Failed(ID, "rate limit exceeded")
 
 
@@ -258,19 +261,19 @@ async def test_who_has_much_looked_at_is_told_also_when_it_comes_as_another(tmp_
         peer = await here.greet()
         ends = []
         for _ in range(3):
-            peer.say(wire.REQUEST, plain())
+            peer.say(waku_packets.REQUEST, plain())
             ends.append((await page(peer))[1])
         assert ends == [Completed(ID, LETTERS[-1].hash)] * 1 + [Failed(ID, "rate limit exceeded")] * 2
         another = await here.greet()
-        another.say(wire.REQUEST, plain())
+        another.say(waku_packets.REQUEST, plain())
         assert (await page(another))[1] == Failed(ID, "rate limit exceeded")
         elsewhere = await RawPeer.greet(here.port, here.node.key.public, source="127.0.0.9")
-        elsewhere.say(wire.REQUEST, plain())
+        elsewhere.say(waku_packets.REQUEST, plain())
         assert (await page(elsewhere))[1] == Completed(ID, LETTERS[-1].hash)
         elsewhere.cut()
         await here.until("its end", lambda: len(here.node.links) == 2)
         moved = await here.greet(key=elsewhere.key)
-        moved.say(wire.REQUEST, plain())
+        moved.say(waku_packets.REQUEST, plain())
         assert (await page(moved))[1] == Failed(ID, "rate limit exceeded")
 
 
@@ -278,7 +281,7 @@ async def test_three_loops_at_once_of_status_go_are_served(tmp_path: Path) -> No
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
         peer = await here.greet()
-        peer.say_all([(wire.REQUEST, plain(id=bytes([number]) * 32)) for number in range(3)])
+        peer.say_all([(waku_packets.REQUEST, plain(id=bytes([number]) * 32)) for number in range(3)])
         ends = [(await page(peer))[1] for _ in range(3)]
         assert ends == [Completed(bytes([number]) * 32, LETTERS[-1].hash) for number in range(3)]
 
@@ -287,7 +290,7 @@ async def test_a_line_has_an_end(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         count = LINE + 10
-        peer.say_all([(wire.REQUEST, plain(id=bytes([number]) * 32)) for number in range(count)])
+        peer.say_all([(waku_packets.REQUEST, plain(id=bytes([number]) * 32)) for number in range(count)])
         ends = [(await page(peer))[1] for _ in range(count)]
         refused = [end for end in ends if isinstance(end, Failed)]
         assert {end.words for end in refused} == {"too many requests at once"}
@@ -300,9 +303,9 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         await archive(here, *large, *LETTERS)
         slow, quick = await here.greet(), await here.greet()
         for number in range(5):
-            slow.say(wire.REQUEST, plain(id=bytes([number]) * 32))
+            slow.say(waku_packets.REQUEST, plain(id=bytes([number]) * 32))
         await here.until("a page that waits", lambda: any(link.stuck for link in here.node.links))
-        quick.say(wire.REQUEST, plain(lower=EPOCH - 100, upper=EPOCH - 96))
+        quick.say(waku_packets.REQUEST, plain(lower=EPOCH - 100, upper=EPOCH - 96))
         packets, _ = await page(quick)
         assert flat(packets) == LETTERS
         slow.cut()
@@ -315,7 +318,7 @@ async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
     places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their page ends where it is, with a cursor: with it they get the rest. Here all are of one address."""
-    monkeypatch.setattr(f"restante.waku.answers.{places}", 2)
+    monkeypatch.setattr(f"restante.waku.node.history_requests.{places}", 2)
     count, size = rounds(16, 25), rounds(300_000, 900_000)
     large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(size)) for _ in range(count)), key=lambda each: each.hash)
     async with inside(tmp_path, history=Terms(bounds=Bounds(bytes=32 << 20))) as here:
@@ -323,7 +326,7 @@ async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
         slow = [await here.greet() for _ in range(2)]
         here.narrow(*slow)
         for peer in slow:
-            peer.say_all([(wire.REQUEST, plain(lower=EPOCH - 40))] * 2)
+            peer.say_all([(waku_packets.REQUEST, plain(lower=EPOCH - 40))] * 2)
         await here.until("pages that wait", lambda: len(here.node.answers._unread) == 2)
         quick = await here.greet()
         for _ in range(3):
@@ -344,7 +347,7 @@ async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
 async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("restante.waku.answers.PAGES", 1)
+    monkeypatch.setattr("restante.waku.node.history_requests.PAGES", 1)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
         made, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
@@ -356,11 +359,11 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
 
         here.archive.page = when_told  # type: ignore[method-assign, assignment]
         slow, quick = await here.greet(), await here.greet()
-        slow.say(wire.REQUEST, plain())
+        slow.say(waku_packets.REQUEST, plain())
         await made.wait()
         [link] = here.node.answers._making
         link.pause_writing()
-        quick.say(wire.REQUEST, plain())
+        quick.say(waku_packets.REQUEST, plain())
         await here.until("who waits", lambda: here.node.answers._places.waiting == 1)
         on.set()
         assert flat((await page(quick))[0]) == LETTERS
@@ -379,10 +382,10 @@ async def test_what_takes_less_than_a_millisecond_is_measured_too(
 ) -> None:
     """uvloop's clock has whole milliseconds."""
     seconds = itertools.count(1)
-    monkeypatch.setattr("restante.waku.answers.perf_counter", lambda: next(seconds) / 8192)
+    monkeypatch.setattr("restante.waku.node.history_requests.perf_counter", lambda: next(seconds) / 8192)
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        peer.say(wire.REQUEST, plain())
+        peer.say(waku_packets.REQUEST, plain())
         assert await page(peer) == ([], Completed(ID))
         answers = here.node.answers
         await here.until("the end of its line", lambda: not answers._making)
@@ -404,7 +407,7 @@ async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:
 
         here.archive.page = without_end  # type: ignore[method-assign, assignment]
         peer = await here.greet()
-        peer.say(wire.REQUEST, plain())
+        peer.say(waku_packets.REQUEST, plain())
         await begun.wait()
         assert not ended.is_set()
         peer.cut()
@@ -426,10 +429,10 @@ async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
         here.archive.page = when_told  # type: ignore[method-assign, assignment]
         many = [await here.greet() for _ in range(OWN + 2)]
         for number, peer in enumerate(many):
-            peer.say(wire.REQUEST, plain(limit=10 + number))
+            peer.say(waku_packets.REQUEST, plain(limit=10 + number))
         await here.until("their lines", lambda: len(lines) == len(many) and len(asked) >= OWN)
         other = await RawPeer.greet(here.port, here.node.key.public, source="127.0.0.9")
-        other.say(wire.REQUEST, plain(limit=99))
+        other.say(waku_packets.REQUEST, plain(limit=99))
         await here.until("the page of another", lambda: 99 in asked)
         assert len(asked) == OWN + 1
         on.set()
@@ -440,7 +443,7 @@ async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
 async def test_an_address_that_is_here_has_its_places_once_however_many_come_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "ACCOUNTS", 2)
+    monkeypatch.setattr(history_requests, "ACCOUNTS", 2)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
         on, make_page, lines = asyncio.Event(), here.archive.page, here.node.answers._making
@@ -457,10 +460,10 @@ async def test_an_address_that_is_here_has_its_places_once_however_many_come_aft
             await RawPeer.greet(here.port, here.node.key.public, source=f"127.0.0.{number}") for number in (2, 3, 4)
         ]
         for peer in (*many, *others):
-            peer.say(wire.REQUEST, plain(limit=10))
+            peer.say(waku_packets.REQUEST, plain(limit=10))
         await here.until("their pages", lambda: len(asked) == OWN + len(others))
         late = await here.greet()
-        late.say(wire.REQUEST, plain(limit=99))
+        late.say(waku_packets.REQUEST, plain(limit=99))
         await late.fence()
         await here.until("its line", lambda: len(lines) == OWN + len(others) + 1)
         for _ in range(TURNS):
@@ -488,7 +491,7 @@ async def test_a_page_that_cannot_be_made_is_answered_too(
         peer = await here.greet()
         with monkeypatch.context() as broken:
             broken.setattr(here.archive, "page", fails)
-            peer.say(wire.REQUEST, plain())
+            peer.say(waku_packets.REQUEST, plain())
             assert (await page(peer))[1] == Failed(ID, words)
-        peer.say(wire.REQUEST, plain())
+        peer.say(waku_packets.REQUEST, plain())
         assert (await page(peer))[1] == Completed(ID)

@@ -16,7 +16,7 @@ import pytest
 
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
-from restante.waku.envelope import make
+from restante.waku.envelope.envelope import make
 from support.processes import RESTANTE, called, on_a_terminal, restante, run
 from support.rows import every
 from support.waku import leveldbs
@@ -172,7 +172,7 @@ def test_an_export_that_is_told_to_stop_leaves_nothing_unfinished(tmp_path: Path
     (tmp_path / "files").mkdir()
     code = (
         "import os, signal, sys\n"
-        "from restante.cli import main\n"
+        "from restante.cli.main import main\n"
         "from restante.waku.files import rlpfile\n"
         "rlpfile.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "main()"
@@ -188,7 +188,7 @@ def test_without_the_extra_its_name_is_said(tmp_path: Path) -> None:
         "import sys, importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'coincurve' else find(name, *rest)\n"
         f"sys.argv[1:] = ['waku', 'check', '--data', {str(tmp_path)!r}]\n"
-        "from restante.cli import main; main()"
+        "from restante.cli.main import main; main()"
     )
     result = run(sys.executable, "-c", code)
     assert result.returncode == 2

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from restante.errors import Misuse
-from restante.waku import request
-from restante.waku.ask import How, ask
-from restante.waku.caller import CallError, SilentError, call
+from restante.common.errors import Misuse
+from restante.waku.client.actions import Budgets, Patience, Report
+from restante.waku.client.fetch import How, ask
+from restante.waku.client.inbox import Inbox
+from restante.waku.client.outbound_connection import CallError, SilentError, call
+from restante.waku.client.probe import Outcome, _probe
+from restante.waku.client.ranges import Query, State
+from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
-from restante.waku.enode import Enode
-from restante.waku.envelope import Envelope
-from restante.waku.errand import Budgets, Patience, Report
-from restante.waku.gaps import Query, State
-from restante.waku.inbox import Inbox
-from restante.waku.interest import Interest
-from restante.waku.mining import mine
-from restante.waku.probe import Outcome, _probe
-from restante.waku.request import Request
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.mining import mine
+from restante.waku.protocol import request
+from restante.waku.protocol.interest import Interest
+from restante.waku.protocol.request import Request
 from support.ports import held_port
 from support.waku.fake_node import SHARED, FakeNode, listening
 from support.waku.fixed import KEY
@@ -110,7 +110,7 @@ async def test_the_work_that_a_server_wants_is_done() -> None:
 
 
 async def test_a_server_that_wants_more_work_than_we_do_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.waku.ask.mine", partial(mine, budget=100))
+    monkeypatch.setattr("restante.waku.client.fetch.mine", partial(mine, budget=100))
     came: list[Envelope] = []
     async with listening(Honest(LETTERS), pow=1e3) as (hungry, first), listening(Honest(LETTERS)) as (_, second):
         report = await ask([first, second], QUERY, ENVELOPE, came.extend, patience=ONCE)
@@ -301,7 +301,7 @@ TIMED_OUT = {"does not confirm", "no mailserver", "silent"}
 
 async def test_a_probe_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once: some of them wait for as long as there is patience."""
-    monkeypatch.setattr("restante.waku.probe.BETWEEN", 0.0)
+    monkeypatch.setattr("restante.waku.client.probe.BETWEEN", 0.0)
 
     async def probe(name: str) -> tuple[Outcome, str]:
         options = {"mailserver": Honest([]), **PROBES[name][0]}
@@ -327,7 +327,7 @@ class Tardy(Honest):
 
 
 async def test_a_probe_asks_again_for_what_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.waku.probe.BETWEEN", 0.0)
+    monkeypatch.setattr("restante.waku.client.probe.BETWEEN", 0.0)
     tardy = Tardy([])
     async with listening(tardy) as (_, enode):
         found = await _probe(enode, ENVELOPE, 60.0)

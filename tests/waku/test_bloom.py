@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku import bloom
+from restante.waku.envelope import bloom
 from support.effort import examples
 from support.vectors import load
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku import completion
-from restante.waku.completion import Completed, Failed
-from restante.waku.rlp import RlpError
+from restante.waku.envelope.rlp import RlpError
+from restante.waku.protocol import completion
+from restante.waku.protocol.completion import Completed, Failed
 from support.effort import examples
 from support.mutation import mutated
 from support.rows import every

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import Misuse
-from restante.waku import rlp
-from restante.waku.devp2p import Connected, Devp2p, Disconnected, Limits, Packet
-from restante.waku.hello import Capability, Hello, Reason, Shared
-from restante.waku.packed import pack
-from restante.waku.rlpx import Rlpx
+from restante.common.errors import Misuse
+from restante.waku.devp2p.hello import Capability, Hello, Reason, Shared
+from restante.waku.devp2p.rlpx import Rlpx
+from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Limits, Packet
+from restante.waku.devp2p.snappy import pack
+from restante.waku.envelope import rlp
 from support.mutation import mutated
 from support.rows import every
 from support.waku.dice import Seeded

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import PeerError
-from restante.waku import ecies
-from restante.waku.keys import Key
+from restante.common.errors import PeerError
+from restante.waku.envelope import ecies
+from restante.waku.envelope.keys import Key
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load

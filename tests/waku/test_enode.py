@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import Misuse
-from restante.waku import enode
-from restante.waku.enode import Enode
-from restante.waku.keys import Key
+from restante.common.errors import Misuse
+from restante.waku.devp2p import enode
+from restante.waku.devp2p.enode import Enode
+from restante.waku.envelope.keys import Key
 from support.rows import every
 
 PUBLIC = Key(b"\1" * 32).public

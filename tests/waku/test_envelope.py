@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rlp.sedes import List, big_endian_int, binary
 
-from restante.errors import Misuse, PeerError
-from restante.waku import rlp
-from restante.waku.envelope import Envelope, cut, make, parse
-from restante.waku.rlp import RlpError
+from restante.common.errors import Misuse, PeerError
+from restante.waku.envelope import rlp
+from restante.waku.envelope.envelope import Envelope, cut, make, parse
+from restante.waku.envelope.rlp import RlpError
 from support.effort import examples
 from support.rows import every
 from support.vectors import load

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from restante.errors import Misuse, StoreError
-from restante.waku import wire
-from restante.waku.archive.query import Bounds, Page, Query
-from restante.waku.ask import How
-from restante.waku.caller import call
+from restante.common.errors import Misuse, StoreError
+from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.client.actions import Budgets, Patience, Report
+from restante.waku.client.fetch import How
+from restante.waku.client.outbound_connection import call
+from restante.waku.client.ranges import Query as Wanted
+from restante.waku.client.ranges import State
+from restante.waku.client.subscribe import REASONS, Rhythm, _Following, follow
+from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
-from restante.waku.enode import Enode
-from restante.waku.envelope import Envelope, make
-from restante.waku.errand import Budgets, Patience, Report
-from restante.waku.follow import REASONS, Rhythm, _Following, follow
-from restante.waku.gaps import Query as Wanted
-from restante.waku.gaps import State
-from restante.waku.interest import Interest
+from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.protocol import packets
+from restante.waku.protocol.interest import Interest
 from support.bounds import bounded
 from support.waku.fake_node import FakeNode, listening
 from support.waku.inside import Clock, Inside, inside
@@ -107,7 +107,7 @@ async def node(data: Path, number: int = 1) -> AsyncIterator[Inside]:
 
 
 async def post(here: Inside, envelope: Envelope) -> None:
-    peer = await here.greet(wire.Options(pow=0.0, topics=frozenset()))
+    peer = await here.greet(packets.Options(pow=0.0, topics=frozenset()))
     assert not (await peer.post(envelope)).refusals
 
 
@@ -204,12 +204,12 @@ async def test_live_envelopes_are_judged(tmp_path: Path) -> None:
             fresh(5, age=7200, ttl=8000),
         ]
         relay(fake, b"\xc1\x01")
-        relay(fake, wire.write_envelopes(each.raw for each in bad))
-        relay(fake, wire.write_envelopes([good.raw, good.raw]))
+        relay(fake, packets.write_envelopes(each.raw for each in bad))
+        relay(fake, packets.write_envelopes([good.raw, good.raw]))
         await following.has(good)
         many = [fresh(number, size=900) for number in range(100, 200)]
-        relay(fake, wire.write_envelopes([each.raw for each in many]))  # so much is read in slices
-        relay(fake, wire.write_envelopes([each.raw for each in many])[:-1])
+        relay(fake, packets.write_envelopes([each.raw for each in many]))  # so much is read in slices
+        relay(fake, packets.write_envelopes([each.raw for each in many])[:-1])
         await following.has(*many)
         await following.stop()
     assert following.came == [good, *many]
@@ -217,7 +217,7 @@ async def test_live_envelopes_are_judged(tmp_path: Path) -> None:
 
 def relay(fake: FakeNode, body: bytes) -> None:
     for link in fake.links:
-        link.send(wire.MESSAGES, body)
+        link.send(packets.MESSAGES, body)
 
 
 async def test_what_a_subscriber_raises_of_live_envelopes_ends_it(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from typing import Final
 
 import pytest
 
-from restante.waku import bloom
-from restante.waku.config import WakuServe
-from restante.waku.envelope import Envelope
-from restante.waku.keys import node_id
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keys import node_id
 from restante.waku.limits import Limits
+from restante.waku.settings import WakuServe
 from support.documents import Document
 from support.processes import child, run
 from support.waku import leveldbs

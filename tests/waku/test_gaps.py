@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku.gaps import Query, Range, State, including, without
+from restante.waku.client.ranges import Query, Range, State, including, without
 from support.effort import examples
 from support.waku.letters import TOPIC, letter
 

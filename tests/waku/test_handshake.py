@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import PeerError
-from restante.waku import ecies, handshake, rlp
-from restante.waku.handshake import PREFIX
-from restante.waku.keys import Key
+from restante.common.errors import PeerError
+from restante.waku.devp2p import handshake
+from restante.waku.devp2p.handshake import PREFIX
+from restante.waku.envelope import ecies, rlp
+from restante.waku.envelope.keys import Key
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from restante.waku import wire
-from restante.waku.answers import LONGEST, SHARE, Answers
-from restante.waku.archive.query import Bounds, Page, Query
-from restante.waku.completion import Completed, Failed
+from restante.waku.archive.history.query import Bounds, Page, Query
 from restante.waku.limits import Limits
+from restante.waku.node.history_requests import LONGEST, SHARE, Answers
+from restante.waku.protocol import packets
+from restante.waku.protocol.completion import Completed, Failed
 from support.waku.asking import ID, ask, flat, page, plain, walk
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
@@ -26,7 +26,7 @@ SMALL = 1024 + 128
 """Bytes that a request of one topic counts for."""
 LARGE = 1024 + 128 * 1000
 
-NOTHING = wire.Options(pow=0.0, confirmations=True, topics=frozenset())
+NOTHING = packets.Options(pow=0.0, confirmations=True, topics=frozenset())
 
 
 class Hours:
@@ -109,8 +109,8 @@ async def test_who_waits_holds_up_its_own_address_alone_and_is_heard(
         for _ in range(2):
             assert (await ask(hasty))[0] == LETTERS
         hours.on.clear()
-        hasty.say(wire.REQUEST, plain())
-        neighbour.say(wire.REQUEST, plain())
+        hasty.say(packets.REQUEST, plain())
+        neighbour.say(packets.REQUEST, plain())
         await here.until("those who wait", lambda: hours.waiting == 2)
         await hasty.fence()
         assert not (await hasty.post(letter(99, topic=b"else"))).refusals
@@ -131,10 +131,10 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
         for _ in range(2):
             await ask(peer)
         hours.on.clear()
-        peer.say(wire.REQUEST, plain())
+        peer.say(packets.REQUEST, plain())
         await here.until("one that waits", lambda: hours.waiting == 1)
         other = await here.greet()
-        other.say(wire.REQUEST, plain())
+        other.say(packets.REQUEST, plain())
         await here.until("another", lambda: hours.waiting == 2)
         hours.on.set()
         ends = [(await page(each))[1] for each in (peer, other)]
@@ -153,7 +153,7 @@ async def test_who_is_slow_to_read_is_not_hasty(tmp_path: Path, monkeypatch: pyt
         on = gated(here)
         peer = await here.greet()
         [link] = here.node.links
-        peer.say_all([(wire.REQUEST, plain())] * 3)
+        peer.say_all([(packets.REQUEST, plain())] * 3)
         await peer.fence()
         link.pause_writing()
         on.set()
@@ -172,7 +172,7 @@ async def test_who_goes_while_it_waits_leaves_nothing(tmp_path: Path, monkeypatc
         for _ in range(2):
             await ask(peer)
         hours.on.clear()
-        peer.say_all([(wire.REQUEST, plain())] * 10)
+        peer.say_all([(packets.REQUEST, plain())] * 10)
         await here.until("one that waits", lambda: hours.waiting == 1)
         await peer.fence()
         assert answers.waiting == 10 * SMALL
@@ -188,21 +188,21 @@ async def test_what_waits_of_all_has_a_bound_and_who_asks_for_little_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = plain(topics=frozenset(number.to_bytes(4, "big") for number in range(1000)))
-    monkeypatch.setattr("restante.waku.answers.WAITING", 3 * LARGE)
+    monkeypatch.setattr("restante.waku.node.history_requests.WAITING", 3 * LARGE)
     async with inside(tmp_path) as here:
         await here.archive.save(LETTERS, EPOCH)
         on = gated(here)
         answers = here.node.answers
         greedy = [await elsewhere(here, number) for number in (11, 12)]
         for peer in greedy:
-            peer.say_all([(wire.REQUEST, large)] * 3)
+            peer.say_all([(packets.REQUEST, large)] * 3)
             await peer.fence()
         assert answers.counts["requests refused"] == 3
         for peer in greedy:
             for code, body in peer.inbox:
-                assert (code, body[-len(TOO_MANY.words) :]) == (wire.REQUEST_COMPLETE, TOO_MANY.words.encode())
+                assert (code, body[-len(TOO_MANY.words) :]) == (packets.REQUEST_COMPLETE, TOO_MANY.words.encode())
         modest = await elsewhere(here, 13)
-        modest.say_all([(wire.REQUEST, plain())] * (SHARE // SMALL + 1))
+        modest.say_all([(packets.REQUEST, plain())] * (SHARE // SMALL + 1))
         await modest.fence()
         assert answers.counts["requests refused"] == 4
         assert (await page(modest))[1] == TOO_MANY

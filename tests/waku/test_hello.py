@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import PeerError
-from restante.waku import rlp
-from restante.waku.hello import Capability, Hello, Reason, Shared, share
+from restante.common.errors import PeerError
+from restante.waku.devp2p.hello import Capability, Hello, Reason, Shared, share
+from restante.waku.envelope import rlp
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load

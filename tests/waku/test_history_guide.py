@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import typer.main
 
-from restante.cli_waku import app
+from restante.cli.waku import app
+from restante.waku.client.actions import Budgets
+from restante.waku.client.probe import Outcome
 from restante.waku.dice import SystemDice
-from restante.waku.envelope import make
-from restante.waku.errand import Budgets
-from restante.waku.probe import Outcome
-from restante.waku.sealing import SymmetricKey, seal, topic_of
+from restante.waku.envelope.envelope import make
+from restante.waku.envelope.payload import SymmetricKey, seal, topic_of
 from support.documents import Document
 from support.processes import run
 from support.waku.fake_node import listening

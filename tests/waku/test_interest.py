@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from restante.waku import bloom, interest
-from restante.waku.interest import EVERYTHING, MANY, Interest, Interests
+from restante.waku.envelope import bloom
+from restante.waku.protocol import interest
+from restante.waku.protocol.interest import EVERYTHING, MANY, Interest, Interests
 from support.effort import examples
 
 TOPICS = [bytes((first, 2, 3, last)) for first in range(3) for last in (0, 1, 4)]

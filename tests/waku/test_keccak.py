@@ -6,7 +6,7 @@ from Crypto.Hash import keccak as oracle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku.keccak import keccak, running
+from restante.waku.envelope.keccak import keccak, running
 
 
 def expected(data: bytes) -> bytes:

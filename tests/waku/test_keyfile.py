@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from restante.errors import Misuse
-from restante.waku import keyfile
-from restante.waku.keys import Key
+from restante.common.errors import Misuse
+from restante.waku import key_file
+from restante.waku.envelope.keys import Key
 
 DIGITS = "ab" * 32
 
@@ -27,7 +27,7 @@ def test_a_key_is_made_where_there_is_none_for_its_owner_alone(tmp_path: Path) -
     path = tmp_path / "new" / "node.key"
     before = os.umask(0)
     try:
-        key = keyfile.load_or_make(path)
+        key = key_file.load_or_make(path)
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -37,9 +37,9 @@ def test_a_key_is_made_where_there_is_none_for_its_owner_alone(tmp_path: Path) -
 
 def test_a_key_that_is_there_is_read_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "node.key"
-    made = keyfile.load_or_make(path)
+    made = key_file.load_or_make(path)
     before = path.stat()
-    assert keyfile.load_or_make(path).secret == keyfile.load(path).secret == made.secret
+    assert key_file.load_or_make(path).secret == key_file.load(path).secret == made.secret
     assert path.stat().st_mtime_ns == before.st_mtime_ns
     assert path.stat().st_ino == before.st_ino
     assert list(tmp_path.iterdir()) == [path]
@@ -48,15 +48,15 @@ def test_a_key_that_is_there_is_read_and_left_as_it_is(tmp_path: Path) -> None:
 def test_a_key_that_is_there_is_read_where_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = keyfile.load_or_make(tmp_path / "node.key")
+    made = key_file.load_or_make(tmp_path / "node.key")
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)  # who runs the tests may be root, whom no mode stops
-    assert keyfile.load_or_make(tmp_path / "node.key").secret == made.secret
+    assert key_file.load_or_make(tmp_path / "node.key").secret == made.secret
     with pytest.raises(Misuse, match=r"cannot write .*another: Read-only file system \(--key\)"):
-        keyfile.load_or_make(tmp_path / "another")
+        key_file.load_or_make(tmp_path / "another")
 
 
 def test_what_a_killed_start_left_does_not_hinder_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,11 +68,11 @@ def test_what_a_killed_start_left_does_not_hinder_the_next(tmp_path: Path, monke
         end.setattr(os, "link", killed)
         end.setattr(Path, "unlink", killed)
         with pytest.raises(KeyboardInterrupt):
-            keyfile.load_or_make(path)
+            key_file.load_or_make(path)
     [left] = tmp_path.iterdir()
     assert stat.S_IMODE(left.stat().st_mode) == 0o600
     path.with_name(f"node.key.{os.getpid()}").touch()
-    assert keyfile.load_or_make(path).secret == keyfile.load(path).secret
+    assert key_file.load_or_make(path).secret == key_file.load(path).secret
 
 
 def test_who_is_faster_has_made_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,19 +83,19 @@ def test_who_is_faster_has_made_the_key(tmp_path: Path, monkeypatch: pytest.Monk
         link(draft, to)
 
     monkeypatch.setattr(os, "link", late)
-    assert keyfile.load_or_make(path).secret == Key(bytes.fromhex(DIGITS)).secret
+    assert key_file.load_or_make(path).secret == Key(bytes.fromhex(DIGITS)).secret
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("text", [DIGITS, f"0x{DIGITS}", f"  {DIGITS.upper()}\n\n"])
 def test_keys_are_read_as_geth_writes_them(tmp_path: Path, text: str) -> None:
-    assert keyfile.load(written(tmp_path / "node.key", text)).secret == Key(bytes.fromhex(DIGITS)).secret
+    assert key_file.load(written(tmp_path / "node.key", text)).secret == Key(bytes.fromhex(DIGITS)).secret
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o666, 0o602])
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
     path = written(tmp_path / "node.key", DIGITS, mode)
-    for read in (keyfile.load, keyfile.load_or_make):
+    for read in (key_file.load, key_file.load_or_make):
         with pytest.raises(Misuse, match=f"chmod 600 {path}"):
             read(path)
 
@@ -103,19 +103,19 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> Non
 @pytest.mark.parametrize("text", ["", "ab", "zz" * 32, "00" * 32, "ff" * 32, DIGITS + "ab", DIGITS * 10])
 def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
     with pytest.raises(Misuse, match="64 hexadecimal digits") as refused:
-        keyfile.load(written(tmp_path / "node.key", text))
+        key_file.load(written(tmp_path / "node.key", text))
     assert len(text) < 3 or text not in str(refused.value)
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="No such file"):
-        keyfile.load(tmp_path / "missing")
+        key_file.load(tmp_path / "missing")
     with pytest.raises(Misuse, match=r"No such file or directory \(--sign\)"):
-        keyfile.load(tmp_path / "missing", "--sign")
+        key_file.load(tmp_path / "missing", "--sign")
     (tmp_path / "binary").write_bytes(b"\xff" * 40)
     with pytest.raises(Misuse, match="cannot read the key file"):
-        keyfile.load(tmp_path / "binary")
+        key_file.load(tmp_path / "binary")
     with pytest.raises(Misuse, match=r"directory.*--key"):
-        keyfile.load_or_make(tmp_path)
+        key_file.load_or_make(tmp_path)
     with pytest.raises(Misuse, match=r"Not a directory.*--key"):
-        keyfile.load_or_make(tmp_path / "binary" / "node.key")
+        key_file.load_or_make(tmp_path / "binary" / "node.key")

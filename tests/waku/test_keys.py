@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import PeerError
-from restante.waku import keys
-from restante.waku.keccak import keccak
-from restante.waku.keys import Key
+from restante.common.errors import PeerError
+from restante.waku.envelope import keys
+from restante.waku.envelope.keccak import keccak
+from restante.waku.envelope.keys import Key
 from support.rows import every
 from support.vectors import load
 

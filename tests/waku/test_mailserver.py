@@ -9,11 +9,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from restante.waku.acceptance import Policy
-from restante.waku.envelope import Envelope
-from restante.waku.mailserver import FULL, LOCKED, TRY_AGAIN, Batch, Mailserver, Terms
-from restante.waku.pool import Pool
-from restante.waku.wire import OTHER_ERROR, Refusal, Response
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.node.mailserver import FULL, LOCKED, TRY_AGAIN, Batch, Mailserver, Terms
+from restante.waku.node.pool import Pool
+from restante.waku.protocol.acceptance import Policy
+from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
 from support.effort import examples
 from support.waku.letters import EPOCH, TOPIC, letter
 

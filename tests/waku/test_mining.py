@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import Misuse
-from restante.waku.acceptance import AHEAD, Policy, judge
-from restante.waku.envelope import Envelope, make
-from restante.waku.mining import LATE, NotMined, hashes, mine
+from restante.common.errors import Misuse
+from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.mining import LATE, NotMined, hashes, mine
+from restante.waku.protocol.acceptance import AHEAD, Policy, judge
 from support.effort import examples
 
 NOW = 1_600_000_000

@@ -17,21 +17,25 @@ from unittest.mock import Mock
 import pytest
 import structlog
 
-from restante.errors import StoreError
-from restante.waku import devp2p, link, node, relay, rlp, saves, serve, wire
-from restante.waku.acceptance import Policy
+from restante.common.errors import StoreError
 from restante.waku.archive.schema import FILE
-from restante.waku.enode import Enode
-from restante.waku.envelope import Envelope, make
-from restante.waku.hello import Reason
-from restante.waku.keys import Key, node_id
+from restante.waku.connection import peer_connection
+from restante.waku.connection.peer_connection import Link
+from restante.waku.devp2p import session
+from restante.waku.devp2p.enode import Enode
+from restante.waku.devp2p.hello import Reason
+from restante.waku.devp2p.snappy import pack
+from restante.waku.envelope import rlp
+from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
-from restante.waku.link import Link
-from restante.waku.mailserver import LOCKED, TRY_AGAIN, Terms
-from restante.waku.node import Housekeeping, Node
-from restante.waku.packed import pack
-from restante.waku.peer import Offered
-from restante.waku.wire import Options
+from restante.waku.node import main, node, relay, save_schedule
+from restante.waku.node.mailserver import LOCKED, TRY_AGAIN, Terms
+from restante.waku.node.node import Housekeeping, Node
+from restante.waku.protocol import packets as waku_packets
+from restante.waku.protocol.acceptance import Policy
+from restante.waku.protocol.packets import Options
+from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
 from support.waku.dice import Seeded
 from support.waku.inside import TURNS, Clock, Inside, inside
@@ -51,8 +55,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 class Quick(Node):
     """Asks whether a peer is there as soon as it says nothing."""
 
-    def _devp2p_limits(self) -> devp2p.Limits:
-        return devp2p.Limits(ping=0.01, silence=1000.0)
+    def _devp2p_limits(self) -> session.Limits:
+        return session.Limits(ping=0.01, silence=1000.0)
 
 
 def time_has_come(its_link: Link) -> None:
@@ -305,10 +309,10 @@ async def test_a_static_peer_that_is_not_there_is_told_in_plain_words(tmp_path: 
 async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
         good, bad = await here.greet(), await here.greet()
-        bad.say_all([(wire.MESSAGES, b"\x80")] * (node.WRONG - 1))
+        bad.say_all([(waku_packets.MESSAGES, b"\x80")] * (node.WRONG - 1))
         await bad.fence()
         assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
-        bad.say(wire.MESSAGES, b"\x80")
+        bad.say(waku_packets.MESSAGES, b"\x80")
         await bad.fence()
         await here.greet()
         assert await bad.ended() is Reason.TOO_MANY_PEERS
@@ -349,10 +353,10 @@ async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: 
         await here.until("its Hello", lambda: its_link._greeting is not None)
         timer = its_link._greeting
         assert timer is not None
-        peer.say(wire.STATUS, wire.write_options(FULL_NODE))
+        peer.say(waku_packets.STATUS, waku_packets.write_options(FULL_NODE))
         await peer.fence()
         assert timer.cancelled(), "who has said it may stay"
-        monkeypatch.setattr(link, "GREETING", 0.05)
+        monkeypatch.setattr(peer_connection, "GREETING", 0.05)
         assert await (await here.enter()).ended() is Reason.PING_TIMEOUT
         await peer.fence()
 
@@ -360,7 +364,7 @@ async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: 
 async def test_who_asks_for_more_than_there_is_here_is_disconnected(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        peer.frame(rlp.encode(BASE + wire.CODES) + pack(b"\xc0"))
+        peer.frame(rlp.encode(BASE + waku_packets.CODES) + pack(b"\xc0"))
         assert await peer.ended() is Reason.BREACH
 
 
@@ -370,7 +374,7 @@ async def test_who_asks_for_more_than_there_is_here_is_disconnected(tmp_path: Pa
 async def test_an_envelope_that_no_packet_holds_is_refused_and_not_relayed(tmp_path: Path) -> None:
     """status-go would disconnect from whoever sent it such a packet, and so from us, whoever made it."""
     large, small = letter(1, size=MIB - 20, ttl=1), letter(2)
-    assert len(wire.write_envelopes([large.raw])) > wire.PACKET
+    assert len(waku_packets.write_envelopes([large.raw])) > waku_packets.PACKET
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
         assert [each.hash for each in (await poster.post(large, small)).refusals] == [large.hash]
@@ -388,9 +392,9 @@ async def test_a_backlog_comes_in_packets_that_every_node_takes(tmp_path: Path) 
         found: list[Envelope] = []
         while len(found) < len(letters):
             code, body = await reader.hear()
-            assert code == wire.MESSAGES
-            assert len(body) <= wire.PACKET
-            found += wire.read_envelopes(body)
+            assert code == waku_packets.MESSAGES
+            assert len(body) <= waku_packets.PACKET
+            found += waku_packets.read_envelopes(body)
         assert Counter(each.hash for each in found) == Counter(each.hash for each in letters)
 
 
@@ -420,11 +424,11 @@ async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
         reader = await here.greet(NOTHING)
         for wanted in (200, 250):
             topics = frozenset(each.topic for each in letters[:wanted])
-            reader.say(wire.STATUS_UPDATE, wire.write_options(Options(topics=topics)))
+            reader.say(waku_packets.STATUS_UPDATE, waku_packets.write_options(Options(topics=topics)))
             await here.until("a backlog", lambda: any(each.in_arrears for each in here.node.links))
         await here.until("its end", lambda: not any(each.in_arrears for each in here.node.links))
         await here.settled(reader)
-        found = {each.hash for _, body in reader.inbox for each in wire.read_envelopes(body)}
+        found = {each.hash for _, body in reader.inbox for each in waku_packets.read_envelopes(body)}
         assert found == {each.hash for each in letters}
 
 
@@ -435,7 +439,7 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
         [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
-        monkeypatch.setattr(link, "TAKES_NOTHING", 3600.0)
+        monkeypatch.setattr(peer_connection, "TAKES_NOTHING", 3600.0)
         here.narrow(reader)
         number = 0
         while not its_link.stuck:
@@ -444,7 +448,7 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
         await poster.post(letter(number + 1, size=500_000))
         timer = its_link._patience
         assert timer is not None
-        assert 0 < timer.when() - here.node.loop.time() <= link.TAKES_NOTHING
+        assert 0 < timer.when() - here.node.loop.time() <= peer_connection.TAKES_NOTHING
         timer._run()
         timer.cancel()
         await here.until("the end of its patience", lambda: its_link not in here.node.links)
@@ -475,14 +479,14 @@ async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_p
 
 async def test_what_each_packet_counts_for(tmp_path: Path) -> None:
     packets = (
-        ((wire.MESSAGES, wire.write_envelopes([letter(1).raw])), 2),
-        ((wire.MESSAGES, b"\xc0"), 1),
-        ((wire.MESSAGES, wire.write_envelopes([letter(1, age=1000).raw])), 12),
-        ((wire.MESSAGES, b"\x80"), 11),
+        ((waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1).raw])), 2),
+        ((waku_packets.MESSAGES, b"\xc0"), 1),
+        ((waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1, age=1000).raw])), 12),
+        ((waku_packets.MESSAGES, b"\x80"), 11),
         ((99, b""), 1),
-        ((wire.STATUS_UPDATE, wire.write_options(Options(topics=frozenset()))), 101),
-        ((wire.STATUS_UPDATE, wire.write_options(Options(light=True))), 1),
-        ((wire.REQUEST, b"\x80"), 11),
+        ((waku_packets.STATUS_UPDATE, waku_packets.write_options(Options(topics=frozenset()))), 101),
+        ((waku_packets.STATUS_UPDATE, waku_packets.write_options(Options(light=True))), 1),
+        ((waku_packets.REQUEST, b"\x80"), 11),
     )
     async with inside(tmp_path, limits=Limits(address_envelopes=0)) as here:
         peer = await here.greet()
@@ -504,7 +508,7 @@ async def test_all_of_an_address_share_what_it_may_send_also_when_they_come_agai
             peer.cut()
             await here.until("the loss", lambda: not here.node.links)
         late = await RawPeer.enter(here.port, here.node.key.public)
-        late.say(wire.STATUS, wire.write_options(FULL_NODE))
+        late.say(waku_packets.STATUS, waku_packets.write_options(FULL_NODE))
         late.offer([letter(1000 + each) for each in range(15)])
         await here.until("one that is left unread", lambda: len(unread(here)) == 1)
 
@@ -523,7 +527,7 @@ async def test_who_is_left_unread_makes_room_for_itself(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         [its_link] = here.node.links
-        its_link.hold(link.BEHIND)
+        its_link.hold(peer_connection.BEHIND)
         again = await here.greet(key=peer.key)
         await again.fence()
         assert await peer.ended() is Reason.ALREADY_CONNECTED
@@ -544,8 +548,8 @@ async def test_what_a_peer_missed_while_it_did_not_read_comes_when_it_does(tmp_p
         async with bounded("all of them"):
             while len(found) < len(letters):
                 code, body = await reader.hear()
-                assert code == wire.MESSAGES
-                found |= {each.hash for each in wire.read_envelopes(body)}
+                assert code == waku_packets.MESSAGES
+                found |= {each.hash for each in waku_packets.read_envelopes(body)}
         assert found == {each.hash for each in letters}
 
 
@@ -647,7 +651,7 @@ async def test_who_reads_a_little_of_the_last_words_has_no_longer_for_them(
         its_link.resume_writing()
         its_link.pause_writing()
         [farewell] = timers("drop")
-        assert farewell.when() - here.node.loop.time() <= link.LAST_WORDS
+        assert farewell.when() - here.node.loop.time() <= peer_connection.LAST_WORDS
         farewell._run()
         farewell.cancel()
         await here.until("the loss", lambda: its_link not in here.node.links)
@@ -718,7 +722,7 @@ async def test_a_large_packet_with_one_that_is_no_envelope_counts_for_nothing(tm
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         peer = await here.greet(NOTHING)
         raws = [letter(number).raw for number in range(5000)]
-        peer.say(wire.MESSAGES, wire.write_envelopes([*raws, b"\xc0"]))
+        peer.say(waku_packets.MESSAGES, waku_packets.write_envelopes([*raws, b"\xc0"]))
         await here.until("the fault", lambda: here.node.counts["packets that were no good"] == 1)
         assert here.node.mailserver.counts == {}
         assert (await peer.post(letter(1))).refusals == ()
@@ -801,7 +805,7 @@ async def test_a_full_disk_is_said_and_what_comes_again_is_archived_when_there_i
         large = letter(2, size=100_000, ttl=100)
         with structlog.testing.capture_logs() as logs:
             response = await poster.post(large)
-            assert [(each.hash, each.code) for each in response.refusals] == [(large.hash, wire.OTHER_ERROR)]
+            assert [(each.hash, each.code) for each in response.refusals] == [(large.hash, waku_packets.OTHER_ERROR)]
             assert await reader.relayed(1) == [large]
             assert not (await poster.post(letter(1))).refusals  # this one is there
             await asked(here, "PRAGMA max_page_count = 1000000")
@@ -839,7 +843,7 @@ async def test_an_archive_that_cannot_be_written_is_not_called_full(
             await here.archive._writing.do(refuse)
             for envelope in (letter(1), letter(2)):
                 [refusal] = (await poster.post(envelope)).refusals
-                assert (refusal.code, refusal.words) == (wire.OTHER_ERROR, LOCKED)
+                assert (refusal.code, refusal.words) == (waku_packets.OTHER_ERROR, LOCKED)
             assert here.node.ready() == "the archive cannot be written"
             assert not here.node.short_of_room.is_set()
             await here.archive._writing.do(take)
@@ -961,7 +965,7 @@ async def test_peers_whose_time_comes_soon_one_after_the_other_are_looked_at_tog
             await here.greet(key=Key(bytes([100 + number]) * 32))
         for each in here.node.links:
             assert each._timer is not None
-            tenths = each._timer.when() / link.TOGETHER
+            tenths = each._timer.when() / peer_connection.TOGETHER
             assert abs(tenths - round(tenths)) < 1e-3
 
 
@@ -974,7 +978,7 @@ NEVER = Housekeeping(gap=1e6)
 async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_until_there_are_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saves, "FEW", 3)
+    monkeypatch.setattr(save_schedule, "FEW", 3)
     async with inside(tmp_path, housekeeping=NEVER) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
@@ -1029,11 +1033,11 @@ async def test_a_batch_begins_when_nothing_more_waits_to_be_read(tmp_path: Path)
         await peer.post(letter(0))
         [its_link] = here.node.links
         for turn in range(1, 6):
-            each = [letter(100 * turn + number) for number in range(saves.FEW)]
+            each = [letter(100 * turn + number) for number in range(save_schedule.FEW)]
             here.node.take(its_link, Offered(each), bytes([turn]))
             await asyncio.sleep(0)
         await here.archived()
-        assert here.archive.batches == [1, 5 * saves.FEW]
+        assert here.archive.batches == [1, 5 * save_schedule.FEW]
 
 
 async def test_what_waits_is_saved_and_confirmed_when_the_node_stops(tmp_path: Path) -> None:
@@ -1057,12 +1061,12 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
         peer = await here.greet()
         await peer.post(letter(1), letter(2, age=1000))
         await peer.post(letter(1))
-        peer.say(wire.REQUEST, b"history")
+        peer.say(waku_packets.REQUEST, b"history")
         await here.greet(key=KEY)
         await (await here.enter(KEY)).ended()
         await here.until("the loss", lambda: len(here.node.links) == 2)
         with structlog.testing.capture_logs() as logs:
-            serve._tell(here.node, here.node.mailserver.counts + here.node.counts + here.node.answers.counts)
+            main._tell(here.node, here.node.mailserver.counts + here.node.counts + here.node.answers.counts)
         [told] = logs
         assert told == {
             "event": "the last minute",
@@ -1086,7 +1090,7 @@ async def test_a_clock_that_is_probably_wrong_is_told(tmp_path: Path, late: int,
         bad = [letter(number, age=-60 if number % 2 else 1000) for number in range(late)]
         await (await here.greet()).post(*good, *bad)
         with structlog.testing.capture_logs() as logs:
-            serve._tell(here.node, here.node.mailserver.counts)
+            main._tell(here.node, here.node.mailserver.counts)
         assert [each["log_level"] for each in logs] == ["info", "warning"][: 1 + warned]
 
 

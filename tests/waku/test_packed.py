@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import PeerError
-from restante.waku.packed import literally, pack, unpack
+from restante.common.errors import PeerError
+from restante.waku.devp2p.snappy import literally, pack, unpack
 from support.mutation import mutated
 from support.rows import every
 

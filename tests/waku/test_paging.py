@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from restante.waku import bloom
-from restante.waku.answers import Terms
-from restante.waku.archive.query import Bounds
-from restante.waku.envelope import Envelope
+from restante.waku.archive.history.query import Bounds
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
+from restante.waku.node.history_requests import Terms
 from support.waku.asking import ask, pages, walk
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, letter

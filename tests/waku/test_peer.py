@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import PeerError
-from restante.waku import bloom, wire
-from restante.waku.interest import EVERYTHING, NOTHING, Interest
-from restante.waku.peer import (
+from restante.common.errors import PeerError
+from restante.waku.envelope import bloom
+from restante.waku.protocol import packets as waku_packets
+from restante.waku.protocol.interest import EVERYTHING, NOTHING, Interest
+from restante.waku.protocol.packets import Options
+from restante.waku.protocol.peer import (
     DEFAULT_POW,
     SUBPROTOCOL,
     Answered,
@@ -23,7 +25,6 @@ from restante.waku.peer import (
     Peer,
     Requested,
 )
-from restante.waku.wire import Options
 from support.rows import every
 from support.vectors import load
 from support.waku.letters import TOPIC, letter
@@ -36,7 +37,7 @@ DIGEST = bytes(range(32))
 
 def greeted(options: Options | None = None) -> Peer:
     peer = Peer()
-    assert peer.receive(wire.STATUS, wire.write_options(options or Options())) == Greeted()
+    assert peer.receive(waku_packets.STATUS, waku_packets.write_options(options or Options())) == Greeted()
     return peer
 
 
@@ -46,7 +47,7 @@ def greeted(options: Options | None = None) -> Peer:
 @every("status", CAPTURED)
 def test_every_captured_status_greets(status: bytes) -> None:
     peer = Peer()
-    assert peer.receive(wire.STATUS, status) == Greeted()
+    assert peer.receive(waku_packets.STATUS, status) == Greeted()
     assert peer.greeted
 
 
@@ -67,7 +68,7 @@ def test_topics_by_name_stand_above_a_filter() -> None:
     assert peer.interest == Interest.named([TOPIC])
 
 
-@every("code", [each for each in range(wire.CODES) if each != wire.STATUS])
+@every("code", [each for each in range(waku_packets.CODES) if each != waku_packets.STATUS])
 def test_whatever_else_comes_first_ends_the_conversation(code: int) -> None:
     peer = Peer()
     with pytest.raises(PeerError, match="first packet must be a Status") as ended:
@@ -80,7 +81,7 @@ def test_whatever_else_comes_first_ends_the_conversation(code: int) -> None:
 def test_a_status_that_is_none_ends_the_conversation(vector: dict[str, str]) -> None:
     peer = Peer()
     with pytest.raises(PeerError, match=vector["words"]) as ended:
-        peer.receive(wire.STATUS, bytes.fromhex(vector["wire"]))
+        peer.receive(waku_packets.STATUS, bytes.fromhex(vector["wire"]))
     assert ended.value.code == SUBPROTOCOL
     assert not peer.greeted
 
@@ -90,27 +91,33 @@ def test_a_status_that_is_none_ends_the_conversation(vector: dict[str, str]) -> 
 
 def test_packets_amount_to_what_they_say() -> None:
     peer, envelopes = greeted(), [letter(1), letter(2)]
-    body = wire.write_envelopes(each.raw for each in envelopes)
-    response = wire.Response(DIGEST, ())
-    assert peer.receive(wire.MESSAGES, body) == Offered(envelopes)
-    assert peer.receive(wire.MESSAGES, NAMES_NOTHING) == Offered([])
-    assert peer.receive(wire.BATCH_ACK, wire.write_ack(DIGEST)) == Confirmed(DIGEST)
-    assert peer.receive(wire.MESSAGE_RESPONSE, wire.write_response(response)) == Answered(response)
-    assert peer.receive(wire.REQUEST, b"anything") == Requested(b"anything")
+    body = waku_packets.write_envelopes(each.raw for each in envelopes)
+    response = waku_packets.Response(DIGEST, ())
+    assert peer.receive(waku_packets.MESSAGES, body) == Offered(envelopes)
+    assert peer.receive(waku_packets.MESSAGES, NAMES_NOTHING) == Offered([])
+    assert peer.receive(waku_packets.BATCH_ACK, waku_packets.write_ack(DIGEST)) == Confirmed(DIGEST)
+    assert peer.receive(waku_packets.MESSAGE_RESPONSE, waku_packets.write_response(response)) == Answered(response)
+    assert peer.receive(waku_packets.REQUEST, b"anything") == Requested(b"anything")
     assert peer.faults is None
 
 
 def test_a_second_status_is_ignored() -> None:
     peer = greeted(Options(pow=0.5))
-    assert peer.receive(wire.STATUS, wire.write_options(Options(pow=0.1, topics=frozenset()))) is None
-    assert peer.receive(wire.STATUS, b"no Status at all") is None
+    assert peer.receive(waku_packets.STATUS, waku_packets.write_options(Options(pow=0.1, topics=frozenset()))) is None
+    assert peer.receive(waku_packets.STATUS, b"no Status at all") is None
     assert (peer.pow, peer.interest, peer.faults) == (0.5, EVERYTHING, None)
 
 
-KNOWN = {wire.MESSAGES, wire.BATCH_ACK, wire.MESSAGE_RESPONSE, wire.STATUS_UPDATE, wire.REQUEST}
+KNOWN = {
+    waku_packets.MESSAGES,
+    waku_packets.BATCH_ACK,
+    waku_packets.MESSAGE_RESPONSE,
+    waku_packets.STATUS_UPDATE,
+    waku_packets.REQUEST,
+}
 
 
-@every("code", [each for each in range(wire.CODES) if each not in KNOWN])
+@every("code", [each for each in range(waku_packets.CODES) if each not in KNOWN])
 def test_what_nobody_sends_is_ignored(code: int) -> None:
     """P2P Messages and Request Complete among it: we have asked nobody for history."""
     peer = greeted()
@@ -120,22 +127,22 @@ def test_what_nobody_sends_is_ignored(code: int) -> None:
 
 def test_history_is_taken_from_who_is_trusted() -> None:
     peer, envelopes = greeted(), [letter(1, age=1_000_000)]
-    body = wire.write_envelopes(each.raw for each in envelopes)
-    assert peer.receive(wire.P2P_MESSAGE, body) is None
+    body = waku_packets.write_envelopes(each.raw for each in envelopes)
+    assert peer.receive(waku_packets.P2P_MESSAGE, body) is None
     peer.trusted = True
-    assert peer.receive(wire.P2P_MESSAGE, body) == Brought(envelopes)
-    assert peer.receive(wire.REQUEST_COMPLETE, b"anything") == Ended(b"anything")
-    assert isinstance(peer.receive(wire.P2P_MESSAGE, envelopes[0].raw), Fault)
+    assert peer.receive(waku_packets.P2P_MESSAGE, body) == Brought(envelopes)
+    assert peer.receive(waku_packets.REQUEST_COMPLETE, b"anything") == Ended(b"anything")
+    assert isinstance(peer.receive(waku_packets.P2P_MESSAGE, envelopes[0].raw), Fault)
 
 
-@every("code", sorted(KNOWN - {wire.REQUEST}))
+@every("code", sorted(KNOWN - {waku_packets.REQUEST}))
 def test_what_is_wrong_is_counted_and_the_conversation_goes_on(code: int) -> None:
     peer = greeted()
     fault = peer.receive(code, b"\xc1")
     assert isinstance(fault, Fault)
     assert peer.receive(code, b"\xc1") == fault
     assert peer.faults == {fault.words: 2}
-    assert peer.receive(wire.MESSAGES, NAMES_NOTHING) == Offered([])
+    assert peer.receive(waku_packets.MESSAGES, NAMES_NOTHING) == Offered([])
 
 
 def test_only_so_many_kinds_of_faults_are_told_apart() -> None:
@@ -151,7 +158,7 @@ def test_only_so_many_kinds_of_faults_are_told_apart() -> None:
 
 
 def update(peer: Peer, options: Options) -> object:
-    return peer.receive(wire.STATUS_UPDATE, wire.write_options(options))
+    return peer.receive(waku_packets.STATUS_UPDATE, waku_packets.write_options(options))
 
 
 def test_an_update_touches_only_what_it_names() -> None:
@@ -181,14 +188,16 @@ def test_a_filter_that_comes_later_takes_the_place_of_topics() -> None:
 
 def test_an_update_that_is_no_good_changes_nothing() -> None:
     peer = greeted(Options(pow=0.5))
-    assert isinstance(peer.receive(wire.STATUS_UPDATE, bytes.fromhex("c6c28080c20202")), Fault)
+    assert isinstance(peer.receive(waku_packets.STATUS_UPDATE, bytes.fromhex("c6c28080c20202")), Fault)
     assert (peer.pow, peer.interest) == (0.5, EVERYTHING)
 
 
 # ── anything ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@given(st.lists(st.tuples(st.integers(0, wire.CODES - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60))))
+@given(
+    st.lists(st.tuples(st.integers(0, waku_packets.CODES - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60)))
+)
 def test_after_a_good_status_nothing_is_an_error(packets: list[tuple[int, bytes]]) -> None:
     peer = greeted()
     for code, payload in packets:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku.envelope import Envelope, make, parse
-from restante.waku.pool import BLOCK, ENTRY, GRACE, LIVE, Live, Pool
+from restante.waku.envelope.envelope import Envelope, make, parse
+from restante.waku.node.pool import BLOCK, ENTRY, GRACE, LIVE, Live, Pool
 from support.effort import rounds
 from support.waku.letters import EPOCH, letter
 
@@ -52,7 +52,7 @@ def test_it_is_known_for_as_long_as_a_copy_would_not_be_refused_as_old() -> None
 
 def test_what_came_first_is_forgotten_first_whenever_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     """So nobody can have others' envelopes forgotten, and relayed anew, by some that live for days."""
-    monkeypatch.setattr("restante.waku.pool.BLOCK", 1)
+    monkeypatch.setattr("restante.waku.node.pool.BLOCK", 1)
     pool = Pool(3 * ENTRY, MIB)
     a, b, c, d = (expiring(second) for second in (20, 40, 10, 30))
     fill(pool, a, b, c)
@@ -61,7 +61,7 @@ def test_what_came_first_is_forgotten_first_whenever_it_expires(monkeypatch: pyt
 
 
 def test_hashes_are_forgotten_in_blocks_when_the_last_of_one_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.waku.pool.BLOCK", 2)
+    monkeypatch.setattr("restante.waku.node.pool.BLOCK", 2)
     pool = Pool(MIB, MIB)
     a, b, c = (expiring(second) for second in (10, 40, 20))
     fill(pool, a, b, c)
@@ -106,7 +106,7 @@ steps = st.lists(
 
 @given(steps)
 def test_whatever_comes_both_bounds_hold_and_the_books_balance(steps: list[tuple[Any, ...]]) -> None:
-    with patch("restante.waku.pool.BLOCK", 1):
+    with patch("restante.waku.node.pool.BLOCK", 1):
         _both_bounds_hold(steps)
 
 

@@ -12,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from restante.errors import Misuse
-from restante.waku import keyfile
-from restante.waku.address import PASSWORD, sealed_for
+from restante.cli.waku_arguments import sealed_for
+from restante.common.errors import Misuse
+from restante.waku import key_file
 from restante.waku.archive import open_archive
-from restante.waku.caller import CallError, call
+from restante.waku.client.outbound_connection import CallError, call
+from restante.waku.client.post import Letter
+from restante.waku.client.post import post as hand_over
+from restante.waku.connection.peer_connection import Link
 from restante.waku.dice import SystemDice
-from restante.waku.envelope import Envelope
-from restante.waku.link import Link
-from restante.waku.node import Node
-from restante.waku.post import Letter
-from restante.waku.post import post as hand_over
-from restante.waku.sealing import SymmetricKey, open_sealed, topic_of
-from restante.waku.wire import Response
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.payload import SymmetricKey, open_sealed, topic_of
+from restante.waku.node.node import Node
+from restante.waku.passwords import PASSWORD
+from restante.waku.protocol.packets import Response
 from support.bounds import BOUND, bounded
 from support.processes import RESTANTE, called, run
 from support.rows import every
@@ -67,7 +68,7 @@ def archived(data: Path) -> list[Envelope]:
 
 
 def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_the_key(tmp_path: Path) -> None:
-    bob, alice = SystemDice().key(), keyfile.load_or_make(tmp_path / "alice")
+    bob, alice = SystemDice().key(), key_file.load_or_make(tmp_path / "alice")
     topic = "01020304"
     with node(tmp_path / "data") as enode:
         posted = [
@@ -121,7 +122,7 @@ async def test_a_node_that_never_confirms_is_waited_for_as_long_as_one_has_patie
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It goes as soon as it has lost its patience: for its goodbye to be heard it would wait longer than the test.
-    monkeypatch.setattr("restante.waku.post.call", partial(call, seconds=10 * BOUND))
+    monkeypatch.setattr("restante.waku.client.post.call", partial(call, seconds=10 * BOUND))
     async with inside(tmp_path, node_type=Unconfirming) as here, bounded("the loss of patience"):
         letter = Letter(b"text", b"abcd", SymmetricKey(bytes(32)))
         with pytest.raises(CallError, match=r"did not confirm within 0\.1 s; it may have the envelope"):

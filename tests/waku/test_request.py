@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku import bloom, request, rlp
-from restante.waku.envelope import U32, Envelope, make
-from restante.waku.mining import mine
-from restante.waku.request import Demands, Request, RequestError
-from restante.waku.sealing import SymmetricKey, open_sealed, seal
+from restante.waku.envelope import bloom, rlp
+from restante.waku.envelope.envelope import U32, Envelope, make
+from restante.waku.envelope.mining import mine
+from restante.waku.envelope.payload import SymmetricKey, open_sealed, seal
+from restante.waku.protocol import request
+from restante.waku.protocol.request import Demands, Request, RequestError
 from support.effort import examples
 from support.mutation import mutated
 from support.rows import every

@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from restante.waku import enode, keyfile
-from restante.waku.ask import How, ask
+from restante.waku import key_file
+from restante.waku.client.actions import Patience
+from restante.waku.client.fetch import How, ask
+from restante.waku.client.post import Letter
+from restante.waku.client.post import post as hand_over
+from restante.waku.client.ranges import Query
+from restante.waku.devp2p import enode
 from restante.waku.dice import SystemDice
-from restante.waku.envelope import make
-from restante.waku.errand import Patience
-from restante.waku.files import parquet, rlpfile
-from restante.waku.gaps import Query
-from restante.waku.post import Letter
-from restante.waku.post import post as hand_over
-from restante.waku.sealing import SymmetricKey, seal, topic_of
+from restante.waku.envelope.envelope import make
+from restante.waku.envelope.payload import SymmetricKey, seal, topic_of
+from restante.waku.files import parquet, rlp_file
 from support.bounds import bounded
 from support.effort import some
 from support.ports import nobodys_port
@@ -125,7 +126,7 @@ def test_history_in_files(tmp_path: Path) -> None:
             assert result == (0, "fetched 30 envelopes\n", "")
     said = {each["hash"] for each in lines((tmp_path / "all.jsonl").read_text())}
     assert said == {each.hash.hex() for each in LETTERS}
-    for file, read in ((tmp_path / "all.rlp", rlpfile.read), (tmp_path / "all.parquet", parquet.read)):
+    for file, read in ((tmp_path / "all.rlp", rlp_file.read), (tmp_path / "all.parquet", parquet.read)):
         assert sorted(each.hash.hex() for each in read(file)) == sorted(said)  # type: ignore[union-attr] # no flaws
     assert names(tmp_path) == ["all.jsonl", "all.parquet", "all.rlp"]
 
@@ -157,7 +158,7 @@ def test_a_channel_is_opened_and_the_password_is_the_mailserver_s(tmp_path: Path
 def test_what_is_sealed_with_a_password_or_for_a_key_is_opened(tmp_path: Path) -> None:
     dice = SystemDice()
     (tmp_path / "password").write_text("swordfish\n")
-    mine = keyfile.load_or_make(tmp_path / "my.key")
+    mine = key_file.load_or_make(tmp_path / "my.key")
     sealed = [
         make(EPOCH + 50, 50, TOPIC, seal(b"by password", to=SymmetricKey.from_password("swordfish"), dice=dice)),
         make(EPOCH + 51, 50, TOPIC, seal(b"for me", to=mine.public, dice=dice)),
@@ -171,12 +172,12 @@ def test_what_is_sealed_with_a_password_or_for_a_key_is_opened(tmp_path: Path) -
 
 
 def test_who_is_known_by_a_key(tmp_path: Path) -> None:
-    keyfile.load_or_make(tmp_path / "node.key")
+    key_file.load_or_make(tmp_path / "node.key")
     fetch = ("request", "-o", tmp_path / "all.rlp", *PLAIN, *SINCE)
     with listening_beside(Honest(LETTERS)) as (node, enode):
         for command in (fetch, ("probe", "--form", "plain")):
             assert waku(*command, str(enode), "--key", tmp_path / "node.key").code == 0
-    assert node.known == {keyfile.load(tmp_path / "node.key").public}
+    assert node.known == {key_file.load(tmp_path / "node.key").public}
 
 
 def test_what_is_known_is_fetched_once(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_what_nobody_answers_for_is_said(tmp_path: Path) -> None:
     reason, missing = result.err.splitlines()
     assert reason == f"{enode.address}: its answer takes more than 12 envelopes"
     assert missing == f"nobody answered for all of it; missing are the times {EPOCH} to {EPOCH + 500}"
-    assert len(list(rlpfile.read(file))) == 12
+    assert len(list(rlp_file.read(file))) == 12
     assert msgspec.json.decode(state.read_bytes())["known"] == {}
 
 
@@ -365,7 +366,7 @@ async def test_who_is_told_to_stop_while_the_file_is_finished_leaves_nothing_unf
     state = tmp_path / "history" / "state.json"
     told = (
         "import os, signal, sys\n"
-        "from restante.cli import main\n"
+        "from restante.cli.main import main\n"
         "from restante.waku.files import parquet\n"
         "parquet.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "main()"

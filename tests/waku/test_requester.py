@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import Misuse
-from restante.waku import bloom, completion
-from restante.waku.envelope import Envelope
-from restante.waku.errand import Budgets, Patience
-from restante.waku.gaps import Query, State
-from restante.waku.inbox import Inbox
-from restante.waku.interest import Interest
-from restante.waku.requester import TOO_LARGE, UNASKED, Phase
+from restante.common.errors import Misuse
+from restante.waku.client.actions import Budgets, Patience
+from restante.waku.client.inbox import Inbox
+from restante.waku.client.ranges import Query, State
+from restante.waku.client.requester import TOO_LARGE, UNASKED, Phase
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.protocol import completion
+from restante.waku.protocol.interest import Interest
 from support.effort import examples
 from support.rows import every
 from support.waku.errands import DROP, GO, SLOW, Errand

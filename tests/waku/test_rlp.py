@@ -9,8 +9,8 @@ import rlp as oracle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku import rlp
-from restante.waku.rlp import RlpError
+from restante.waku.envelope import rlp
+from restante.waku.envelope.rlp import RlpError
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load, unhex

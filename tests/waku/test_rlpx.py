@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import PeerError
-from restante.waku import frames, handshake
-from restante.waku.keys import Key
-from restante.waku.rlpx import FIRST, Rlpx, largest
+from restante.common.errors import PeerError
+from restante.waku.devp2p import frames, handshake
+from restante.waku.devp2p.rlpx import FIRST, Rlpx, largest
+from restante.waku.envelope.keys import Key
 from support.effort import examples
 from support.mutation import mutated
 from support.rows import every

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from restante.waku.saves import FEW, GAP, PLENTY, PROMPT, Saves
+from restante.waku.node.save_schedule import FEW, GAP, PLENTY, PROMPT, Saves
 
 LATE = PROMPT * 1.5
 """Seconds since a confirmation, of a peer that did not wait for it."""

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed, encode_ds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import Misuse, PeerError
-from restante.waku import ecies
-from restante.waku.keys import Key
-from restante.waku.sealing import (
+from restante.common.errors import Misuse, PeerError
+from restante.waku.envelope import ecies
+from restante.waku.envelope.keys import Key
+from restante.waku.envelope.payload import (
     LARGEST,
     Opened,
     SymmetricKey,

@@ -18,21 +18,22 @@ from pathlib import Path
 import pytest
 import structlog
 
-from restante.waku import keyfile, wire
-from restante.waku import serve as waku_serve
-from restante.waku.acceptance import Policy
+from restante.waku import key_file
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import PAGE
-from restante.waku.caller import CallError, call
-from restante.waku.config import WakuServe
-from restante.waku.enode import Enode
-from restante.waku.hello import Reason
-from restante.waku.interest import Interest
-from restante.waku.keys import Key
-from restante.waku.node import Housekeeping
-from restante.waku.serve import GRACE, _foretell, _prune, _static
-from restante.waku.wire import OTHER_ERROR
+from restante.waku.client.outbound_connection import CallError, call
+from restante.waku.devp2p.enode import Enode
+from restante.waku.devp2p.hello import Reason
+from restante.waku.envelope.keys import Key
+from restante.waku.node import main as waku_serve
+from restante.waku.node.main import GRACE, _foretell, _prune, _static
+from restante.waku.node.node import Housekeeping
+from restante.waku.protocol import packets as waku_packets
+from restante.waku.protocol.acceptance import Policy
+from restante.waku.protocol.interest import Interest
+from restante.waku.protocol.packets import OTHER_ERROR
+from restante.waku.settings import WakuServe
 from support.bounds import bounded
 from support.processes import called, started
 from support.waku.inside import inside
@@ -80,7 +81,7 @@ async def test_a_port_that_is_taken_and_a_flag_that_means_nothing_are_one_senten
 
 
 async def test_its_own_enode_as_a_peer_is_one_sentence(tmp_path: Path) -> None:
-    own = Enode(keyfile.load_or_make(tmp_path / "data" / "node.key").public, "127.0.0.1", 1)
+    own = Enode(key_file.load_or_make(tmp_path / "data" / "node.key").public, "127.0.0.1", 1)
     async with started(tmp_path / "data", WAKU, ("--peer", str(own))) as serving:
         assert await serving.ended() == 2
         assert serving.log == [f"restante: --peer {own}: that is this node itself, by its key"]
@@ -201,7 +202,7 @@ async def test_sigterm_confirms_what_was_offered_and_says_goodbye(tmp_path: Path
             await poster.fence()  # all of it was read
             node.serving.send(signal.SIGTERM)
             await node.serving.logged("draining")
-            assert [code for code, _ in poster.inbox if code != wire.MESSAGES] == []
+            assert [code for code, _ in poster.inbox if code != waku_packets.MESSAGES] == []
             busy.execute("ROLLBACK")
         for packet in packets:
             assert not (await poster.confirmed(packet)).refusals

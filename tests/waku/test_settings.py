@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from restante.config import settle
-from restante.errors import Misuse
-from restante.waku.address import PASSWORD, how_to_ask
-from restante.waku.config import WAKU, WakuServe, read_topic
-from restante.waku.keys import Key, node_id
+from restante.cli.waku_arguments import how_to_ask
+from restante.common.errors import Misuse
+from restante.common.settings import settle
+from restante.waku.envelope.keys import Key, node_id
+from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import MIB
-from restante.waku.sealing import SymmetricKey
-from restante.waku.serve import _answers
+from restante.waku.node.main import _answers
+from restante.waku.passwords import PASSWORD
+from restante.waku.settings import WAKU, WakuServe, read_topic
 from support.rows import every
 
 ENODE = f"enode://{Key(bytes([1]) * 32).public.hex()}@127.0.0.1:30303"

@@ -9,11 +9,11 @@ from typing import Final
 
 import pytest
 
-from restante.waku import wire
-from restante.waku.answers import Terms
-from restante.waku.archive.query import Bounds
+from restante.waku.archive.history.query import Bounds
 from restante.waku.archive.schema import FILE
-from restante.waku.envelope import make
+from restante.waku.envelope.envelope import make
+from restante.waku.node.history_requests import Terms
+from restante.waku.protocol import packets as waku_packets
 from support.effort import rounds
 from support.waku.asking import flat, page, plain
 from support.waku.dice import Seeded
@@ -52,9 +52,9 @@ async def test_a_page_that_is_not_read_does_not_make_the_log_grow(tmp_path: Path
     large = [make(EPOCH - 50 + number, 1, TOPIC, dice.draw(rounds(300_000, 900_000))) for number in range(25)]
     async with inside(tmp_path, history=Terms(bounds=Bounds(bytes=32 << 20))) as here:
         await here.archive.save(large, EPOCH)
-        slow, poster = await here.greet(wire.Options(pow=0.0, topics=frozenset())), await here.greet()
+        slow, poster = await here.greet(waku_packets.Options(pow=0.0, topics=frozenset())), await here.greet()
         here.narrow(slow)
-        slow.say(wire.REQUEST, plain(upper=EPOCH - 1))
+        slow.say(waku_packets.REQUEST, plain(upper=EPOCH - 1))
         await here.until("a page that waits", lambda: bool(here.node.answers._unread))
         before = log_of(tmp_path)
         assert await ingest(here, poster) > 15 * CHECKPOINT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from restante.errors import Misuse
-from restante.waku.times import read_time
+from restante.cli.times import read_time
+from restante.common.errors import Misuse
 from support.rows import every
 
 NOW = 1_795_223_193

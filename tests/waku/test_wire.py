@@ -12,11 +12,12 @@ from Crypto.Hash import keccak as keccak_oracle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import PeerError
-from restante.waku import bloom, wire
-from restante.waku.envelope import Envelope, make, parse
-from restante.waku.rlp import RlpError
-from restante.waku.wire import Options, Refusal, Response
+from restante.common.errors import PeerError
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope, make, parse
+from restante.waku.envelope.rlp import RlpError
+from restante.waku.protocol import packets
+from restante.waku.protocol.packets import Options, Refusal, Response
 from support.mutation import mutated
 from support.rows import Test, every
 from support.vectors import load
@@ -47,18 +48,18 @@ def options_of(shown: dict[str, Any]) -> Options:
 
 @named("options")
 def test_options_are_read(vector: dict[str, Any]) -> None:
-    assert wire.read_options(bytes.fromhex(vector["wire"])) == options_of(vector["options"])
+    assert packets.read_options(bytes.fromhex(vector["wire"])) == options_of(vector["options"])
 
 
 @every("vector", [each for each in VECTORS["options"] if each["ours"]], ids=lambda each: each["name"])
 def test_options_are_written_as_status_go_writes_them(vector: dict[str, Any]) -> None:
-    assert wire.write_options(options_of(vector["options"])).hex() == vector["wire"]
+    assert packets.write_options(options_of(vector["options"])).hex() == vector["wire"]
 
 
 @named("no options")
 def test_what_names_no_options_is_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
-        wire.read_options(bytes.fromhex(vector["wire"]))
+        packets.read_options(bytes.fromhex(vector["wire"]))
 
 
 limits = st.tuples(*[st.integers(0, 2**64 - 1)] * 3)
@@ -76,22 +77,22 @@ options = st.builds(
 
 @given(options)
 def test_what_is_written_is_read(given_options: Options) -> None:
-    assert wire.read_options(wire.write_options(given_options)) == given_options
+    assert packets.read_options(packets.write_options(given_options)) == given_options
 
 
 def test_ten_thousand_topics_are_taken_and_one_more_is_not() -> None:
-    topics = [number.to_bytes(4, "big") for number in range(wire.MOST_TOPICS + 1)]
-    most = wire.write_options(Options(topics=frozenset(topics[:-1]), bloom=bloom.FULL, packets=(2**64 - 1,) * 3))
-    assert len(wire.read_options(most).topics or ()) == wire.MOST_TOPICS
+    topics = [number.to_bytes(4, "big") for number in range(packets.MOST_TOPICS + 1)]
+    most = packets.write_options(Options(topics=frozenset(topics[:-1]), bloom=bloom.FULL, packets=(2**64 - 1,) * 3))
+    assert len(packets.read_options(most).topics or ()) == packets.MOST_TOPICS
     with pytest.raises(RlpError, match="more than 10000 topics"):
-        wire.read_options(oracle.encode([[5, topics]]))
+        packets.read_options(oracle.encode([[5, topics]]))
 
 
 def test_a_long_status_is_not_looked_into() -> None:
-    longest = oracle.encode([[9, bytes(wire.MOST_BYTES - 10)]])
-    assert wire.read_options(longest) == Options()
+    longest = oracle.encode([[9, bytes(packets.MOST_BYTES - 10)]])
+    assert packets.read_options(longest) == Options()
     with pytest.raises(RlpError, match="more than 65536 bytes"):
-        wire.read_options(longest + b"\0")
+        packets.read_options(longest + b"\0")
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
@@ -100,17 +101,17 @@ def test_a_long_status_is_not_looked_into() -> None:
 @named("envelopes")
 def test_an_envelope_is_read_and_written(vector: dict[str, Any]) -> None:
     body = bytes.fromhex(vector["wire"])
-    [envelope] = wire.read_envelopes(body)
+    [envelope] = packets.read_envelopes(body)
     assert (envelope.expiry, envelope.ttl, envelope.nonce) == (vector["expiry"], vector["ttl"], vector["nonce"])
     assert (envelope.topic.hex(), envelope.data.hex()) == (vector["topic"], vector["data"])
     assert envelope.hash.hex() == vector["hash"]
-    assert wire.write_envelopes([envelope.raw]) == body
+    assert packets.write_envelopes([envelope.raw]) == body
 
 
 @named("no envelopes")
 def test_one_bad_envelope_spoils_the_packet(vector: dict[str, Any]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
-        wire.read_envelopes(bytes.fromhex(vector["wire"]))
+        packets.read_envelopes(bytes.fromhex(vector["wire"]))
 
 
 def small(number: int, size: int = 3) -> Envelope:
@@ -119,16 +120,18 @@ def small(number: int, size: int = 3) -> Envelope:
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=5))
 def test_envelopes_keep_their_order(nonces: list[int]) -> None:
-    body = wire.write_envelopes(small(each).raw for each in nonces)
+    body = packets.write_envelopes(small(each).raw for each in nonces)
     assert body == oracle.encode([[1_600_000_050, 50, b"\1\2\3\4", bytes(3), each] for each in nonces])
-    assert [each.nonce for each in wire.read_envelopes(body)] == nonces
+    assert [each.nonce for each in packets.read_envelopes(body)] == nonces
 
 
 def test_more_envelopes_than_a_packet_can_sensibly_have_are_refused() -> None:
     raw = small(7, 0).raw
-    assert len(wire.read_envelopes(wire.write_envelopes([raw] * wire.MOST_ENVELOPES))) == wire.MOST_ENVELOPES
+    assert (
+        len(packets.read_envelopes(packets.write_envelopes([raw] * packets.MOST_ENVELOPES))) == packets.MOST_ENVELOPES
+    )
     with pytest.raises(RlpError, match="more than 50000 envelopes"):
-        wire.read_envelopes(wire.write_envelopes([raw] * (wire.MOST_ENVELOPES + 1)))
+        packets.read_envelopes(packets.write_envelopes([raw] * (packets.MOST_ENVELOPES + 1)))
 
 
 class Watched(bytes):
@@ -142,10 +145,10 @@ class Watched(bytes):
 
 
 READERS: dict[str, Callable[[bytes], object]] = {
-    "options": wire.read_options,
-    "envelopes": wire.read_envelopes,
-    "ack": wire.read_ack,
-    "response": wire.read_response,
+    "options": packets.read_options,
+    "envelopes": packets.read_envelopes,
+    "ack": packets.read_ack,
+    "response": packets.read_response,
 }
 
 
@@ -161,10 +164,10 @@ def test_a_megabyte_of_nothing_is_refused_at_its_beginning(read: Callable[[bytes
 def test_packets_have_room_for_their_own_head() -> None:
     """status-go drops whoever sends more than 1 MiB, and counts all of the packet."""
     envelopes = [small(number, size) for number, size in enumerate((300_000, 300_000, 300_000, 300_000, 10, 900_000))]
-    parts = list(wire.parted(each.raw for each in envelopes))
+    parts = list(packets.parted(each.raw for each in envelopes))
     assert [[parse(raw).nonce for raw in part] for part in parts] == [[0, 1, 2], [3, 4], [5]]
     for part in parts:
-        assert len(wire.write_envelopes(part)) <= wire.PACKET
+        assert len(packets.write_envelopes(part)) <= packets.PACKET
 
 
 @pytest.mark.parametrize(("more", "expected"), [(0, [2]), (1, [1, 1])])
@@ -173,36 +176,36 @@ def test_packets_of_several_envelopes_have_room_to_spare_and_one_alone_may_need_
 ) -> None:
     first = small(1, 500_000).raw
     head = len(first) - 500_000
-    second = small(2, wire.PACKET - 16 + more - len(first) - head).raw
-    assert len(first + second) == wire.PACKET - 16 + more
-    assert [len(part) for part in wire.parted([first, second])] == expected
-    alone = small(3, wire.LARGEST - head).raw
-    assert len(alone) == wire.LARGEST
-    assert list(wire.parted([second, alone, first])) == [[second], [alone], [first]]
+    second = small(2, packets.PACKET - 16 + more - len(first) - head).raw
+    assert len(first + second) == packets.PACKET - 16 + more
+    assert [len(part) for part in packets.parted([first, second])] == expected
+    alone = small(3, packets.LARGEST - head).raw
+    assert len(alone) == packets.LARGEST
+    assert list(packets.parted([second, alone, first])) == [[second], [alone], [first]]
 
 
 @given(
-    st.lists(st.integers(20, 300) | st.integers(300_000, wire.PACKET - 40), max_size=9),
-    st.sampled_from([0, 500, wire.SEVERAL, wire.LARGEST]),
+    st.lists(st.integers(20, 300) | st.integers(300_000, packets.PACKET - 40), max_size=9),
+    st.sampled_from([0, 500, packets.SEVERAL, packets.LARGEST]),
 )
 def test_what_stands_in_one_piece_is_parted_alike(sizes: list[int], most: int) -> None:
     raws = [small(number, size).raw for number, size in enumerate(sizes)]
     whole, stops = b"".join(raws), list(accumulate(map(len, raws)))
-    parts = [[whole[([*stops, 0])[each - 1] : stops[each]] for each in part] for part in wire.packets(stops, most)]
-    assert parts == list(wire.parted(raws, most))
+    parts = [[whole[([*stops, 0])[each - 1] : stops[each]] for each in part] for part in packets.packets(stops, most)]
+    assert parts == list(packets.parted(raws, most))
 
 
 @given(st.integers(-40, 40))
 def test_what_no_packet_holds_is_left_out(more: int) -> None:
-    large = small(9, wire.PACKET - 34 + more)
-    parts = list(wire.parted(each.raw for each in (small(1), large, small(2))))
+    large = small(9, packets.PACKET - 34 + more)
+    parts = list(packets.parted(each.raw for each in (small(1), large, small(2))))
     sent = [parse(raw).nonce for part in parts for raw in part]
-    fits = len(wire.write_envelopes([large.raw])) <= wire.PACKET
+    fits = len(packets.write_envelopes([large.raw])) <= packets.PACKET
     assert sent == ([1, 9, 2] if fits else [1, 2])
     stops = list(accumulate(len(each.raw) for each in (small(1), large, small(2))))
-    numbers = [number for part in wire.packets(stops, wire.SEVERAL) for number in part]
+    numbers = [number for part in packets.packets(stops, packets.SEVERAL) for number in part]
     assert numbers == ([0, 1, 2] if fits else [0, 2])
-    assert max(len(wire.write_envelopes(part)) for part in parts) <= wire.PACKET
+    assert max(len(packets.write_envelopes(part)) for part in parts) <= packets.PACKET
 
 
 # ── confirmations ────────────────────────────────────────────────────────────────────────────────
@@ -211,8 +214,8 @@ def test_what_no_packet_holds_is_left_out(more: int) -> None:
 @named("acks")
 def test_a_batch_ack_is_read_in_both_forms(vector: dict[str, Any]) -> None:
     packet = bytes.fromhex(vector["packet"])
-    assert wire.read_ack(bytes.fromhex(vector["wire"])) == packet
-    assert (wire.write_ack(packet).hex() == vector["wire"]) is vector["ours"]
+    assert packets.read_ack(bytes.fromhex(vector["wire"])) == packet
+    assert (packets.write_ack(packet).hex() == vector["wire"]) is vector["ours"]
 
 
 @named("responses")
@@ -220,20 +223,20 @@ def test_a_response_is_read_and_written(vector: dict[str, Any]) -> None:
     packet = bytes.fromhex(vector["packet"])
     refusals = tuple(Refusal(bytes.fromhex(digest), code, words) for digest, code, words in vector["refusals"])
     response = Response(packet, refusals)
-    assert wire.read_response(bytes.fromhex(vector["wire"])) == response
-    assert (wire.write_response(response).hex() == vector["wire"]) is vector["ours"]
+    assert packets.read_response(bytes.fromhex(vector["wire"])) == response
+    assert (packets.write_response(response).hex() == vector["wire"]) is vector["ours"]
 
 
 @named("no responses")
 def test_what_is_no_response_is_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
-        wire.read_response(bytes.fromhex(vector["wire"]))
+        packets.read_response(bytes.fromhex(vector["wire"]))
 
 
 def test_an_ack_names_the_packet_by_the_hash_of_its_body() -> None:
     body = bytes.fromhex(VECTORS["envelopes"][0]["wire"])
     digest = keccak_oracle.new(digest_bits=256, data=body).digest()
-    assert wire.write_ack(digest) == oracle.encode(digest)
+    assert packets.write_ack(digest) == oracle.encode(digest)
 
 
 # ── anything ─────────────────────────────────────────────────────────────────────────────────────

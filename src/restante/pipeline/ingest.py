@@ -13,16 +13,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from restante.errors import StoreError
-from restante.pipeline import sources as from_
-from restante.pipeline.lake import Lake
-from restante.pipeline.laketable import LakeTable
-from restante.pipeline.notes import Ledger, Note
+from restante.common.errors import StoreError
+from restante.common.plural import counted
+from restante.pipeline.lake.commit_info import Ledger, Note
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN, QUARANTINE, Table
-from restante.pipeline.sources import DUPLICATE, Opened, Source, SourceError, Span, Terms, another_kind
-from restante.pipeline.spark import SparkError
+from restante.pipeline.sources.recognise import recognise
+from restante.pipeline.sources.source import (
+    DUPLICATE,
+    Opened,
+    Source,
+    SourceError,
+    Span,
+    Terms,
+    another_kind,
+    origins,
+    parse,
+    shared,
+)
+from restante.pipeline.spark.session import SparkError
 from restante.pipeline.steps import Step, Steps
-from restante.plural import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +56,7 @@ class Run(NamedTuple):
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
         """Do what needs Spark as a step that is shown; Spark is begun before."""
-        from restante.pipeline.spark import counter
+        from restante.pipeline.spark.session import counter
 
         tasks = counter(self.spark(), name)
         with self.steps.step(name, tasks) as step:
@@ -73,9 +84,9 @@ def recognised(specs: Sequence[str]) -> tuple[list[Source], list[Taken]]:
     found, unread = [], []
     for spec in specs:
         try:
-            found.append(from_.recognise(spec))
+            found.append(recognise(spec))
         except SourceError as error:
-            unread.append(Taken(from_.parse(spec).name, "", None, failure=str(error)))
+            unread.append(Taken(parse(spec).name, "", None, failure=str(error)))
     return found, unread
 
 
@@ -86,8 +97,8 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[T
     SparkError where a job fails.
     """
     refused = _refused(sources, [run.lake.table(table) for table in CLEAN.values()])
-    origins = from_.origins([source for source in sources if source.name not in refused])
-    terms = Terms(run.now(), run.lake.first_day, origins)
+    imported = origins([source for source in sources if source.name not in refused])
+    terms = Terms(run.now(), run.lake.first_day, imported)
     found: list[Taken] = []
     for source in sources:
         if source.name in refused:
@@ -104,13 +115,13 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[T
 def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
     """Return why sources are not read, by name: two read the same file, or the kind of one has changed."""
     found = {}
-    shared = from_.shared(sources)
+    twice = shared(sources)
     for source in sources:
         # A table's transaction tells who fed it without a look at all of its notes.
         fed = [each.table.name for each in tables if each.transaction(source.name) is not None]
-        if source.name in shared:
+        if source.name in twice:
             found[source.name] = (
-                f"source {source.name}: what is in {source.path} is read as source {shared[source.name]}, too, and"
+                f"source {source.name}: what is in {source.path} is read as source {twice[source.name]}, too, and"
                 " would be counted twice: leave one of them out"
             )
         elif fed and not {table.name for table in source.feeds}.intersection(fed):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from restante.errors import Misuse
-from restante.pipeline import columns, partfiles
-from restante.pipeline.lake import Lake
-from restante.pipeline.laketable import LakeTable
+from restante.common.errors import Misuse
+from restante.pipeline.lake import columns, data_files
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
 from restante.pipeline.tables import TABLES
 
@@ -34,7 +34,7 @@ def comments(table: Table) -> str:
 
 def view(table: LakeTable) -> str:
     """Give the statement that makes a table's view; without rows where the table has none yet."""
-    files = partfiles.whole(table.files())
+    files = data_files.whole(table.files())
     create = f"CREATE OR REPLACE VIEW {_name(table.table.name)} AS\nSELECT"
     if not files:
         nothing = (f"CAST(NULL AS {columns.of(each).duckdb}) AS {_name(each.name)}" for each in table.table.columns)
@@ -68,4 +68,4 @@ def files(lake: Path, table: str) -> list[Path]:
     if table not in TABLES:
         raise Misuse(f"there is no table {table!r}: there are {', '.join(sorted(TABLES))}")
     with Lake.open(lake, write=False) as opened:
-        return [file.path for file in partfiles.whole(opened.table(TABLES[table]).files())]
+        return [file.path for file in data_files.whole(opened.table(TABLES[table]).files())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from restante.waku.keys import SECRET, Key
+from restante.waku.envelope.keys import SECRET, Key
 
 
 class SystemDice:

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
-from restante.cli import main
-from restante.mailbox import serve
-from restante.mailbox.model import Change, Now
-from restante.mailbox.office import Office
+from restante.cli.main import main
+from restante.mailbox.core.model import Change, Now
+from restante.mailbox.server import main as mailbox_main
+from restante.mailbox.server.commit_loop import Office
 from restante.mailbox.store import sqlite
 
 
@@ -89,7 +89,7 @@ def quick(seconds: float) -> AbstractContextManager[object]:
 
 
 def speaking(office: type[Office]) -> AbstractContextManager[object]:
-    return patch.object(serve, "Office", office)
+    return patch.object(mailbox_main, "Office", office)
 
 
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {

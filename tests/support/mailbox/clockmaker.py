@@ -3,8 +3,8 @@
 import signal
 import time
 
-from restante.cli import main
-from restante.mailbox.server import SystemClock
+from restante.cli.main import main
+from restante.mailbox.server.server import SystemClock
 
 DAYS = {signal.SIGUSR1: 0, signal.SIGUSR2: 1, signal.SIGWINCH: -1}
 

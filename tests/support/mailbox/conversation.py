@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from restante.mailbox.permission import Mode
+from restante.mailbox.protocol.hashcash import Mode
 from support.mailbox.givens import Frame, Inbox, Options, limited
 from support.mailbox.tables import shown
 from support.mailbox.worlds import World

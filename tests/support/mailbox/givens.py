@@ -11,13 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from restante.mailbox.addresses import networks
-from restante.mailbox.desk import Connection
-from restante.mailbox.door import Door, Terms
-from restante.mailbox.limits import UNLIMITED, Limits
-from restante.mailbox.model import Policy
-from restante.mailbox.permission import Mode
-from restante.mailbox.server import Manners
+from restante.mailbox.core.addresses import networks
+from restante.mailbox.core.admission import Door, Terms
+from restante.mailbox.core.dispatcher import Connection
+from restante.mailbox.core.limits import UNLIMITED, Limits
+from restante.mailbox.core.model import Policy
+from restante.mailbox.protocol.hashcash import Mode
+from restante.mailbox.server.server import Manners
 
 Frame = dict[str, Any]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from restante.mailbox.model import Policy
-from restante.mailbox.office import Lifetime, Office
-from restante.mailbox.server import Manners, Server, SystemClock, SystemDice
+from restante.mailbox.core.model import Policy
+from restante.mailbox.server.commit_loop import Lifetime, Office
+from restante.mailbox.server.server import Manners, Server, SystemClock, SystemDice
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import BOUND, bounded

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from restante.mailbox import session
-from restante.mailbox.model import Change, Decision, Mailbox, MailboxTouched, Now, Policy
-from restante.mailbox.rules import Prune, decide
-from restante.mailbox.state import State
+from restante.mailbox.core import session
+from restante.mailbox.core.model import Change, Decision, Mailbox, MailboxTouched, Now, Policy
+from restante.mailbox.core.rules import Prune, decide
+from restante.mailbox.core.state import State
 from restante.mailbox.store import Store
 from support.mailbox.givens import FakeDice
 

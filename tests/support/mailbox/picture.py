@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from restante.mailbox.state import State
+from restante.mailbox.core.state import State
 from restante.mailbox.store import Store
 from support.mailbox.ledger import Ledger
 

@@ -89,7 +89,7 @@ class Server:
 class Restante(Server):
     """Ours."""
 
-    main = "restante.cli:main"
+    main = "restante.cli.main:main"
     flags: tuple[str, ...] = ()
     """What the operator wants beyond that."""
 

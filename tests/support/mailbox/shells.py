@@ -11,10 +11,10 @@ from pathlib import Path
 
 import aiohttp
 
-from restante.mailbox.desk import PARTING, Desk
-from restante.mailbox.model import Now
-from restante.mailbox.office import Lifetime, Office
-from restante.mailbox.server import Server
+from restante.mailbox.core.dispatcher import PARTING, Desk
+from restante.mailbox.core.model import Now
+from restante.mailbox.server.commit_loop import Lifetime, Office
+from restante.mailbox.server.server import Server
 from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
 from support.mailbox.tables import Rows, Usage, live_rows, usage_rows
 from support.mailbox.worlds import Disk, LocalWorld

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from restante import records
-from restante.mailbox import model
-from restante.mailbox.model import Change
-from restante.mailbox.state import State
+from restante.common import usage_records
+from restante.mailbox.core import model
+from restante.mailbox.core.model import Change
+from restante.mailbox.core.state import State
 from restante.mailbox.store.schema import FILE
 from support.mailbox.givens import EPOCH, Frame
 
@@ -145,15 +145,15 @@ def note(usage: Usage, changes: Sequence[Change]) -> None:
     for change in changes:
         if isinstance(change, model.Pruned):
             usage.pruned = change.wall
-        elif isinstance(change, records.NameplateUsage):
+        elif isinstance(change, usage_records.NameplateUsage):
             usage.nameplates.append(msgspec.structs.asdict(change))
-        elif isinstance(change, records.MailboxUsage):
+        elif isinstance(change, usage_records.MailboxUsage):
             usage.mailboxes.append(msgspec.structs.asdict(change))
-        elif isinstance(change, records.ClientVersion):
+        elif isinstance(change, usage_records.ClientVersion):
             record = msgspec.structs.asdict(change)
             del record["address_id"]  # a secret makes it, and no rule looks at it
             usage.client_versions.append(record)
-        elif isinstance(change, records.CurrentUsage):
+        elif isinstance(change, usage_records.CurrentUsage):
             usage.current = msgspec.structs.asdict(change)
 
 

@@ -12,16 +12,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from restante.errors import StoreBusy
-from restante.mailbox.desk import Connection, Desk
-from restante.mailbox.messages import stamp
-from restante.mailbox.model import Change, Now
-from restante.mailbox.office import REFUSED, SETTLING
-from restante.mailbox.session import Session
-from restante.mailbox.state import State
+from restante.common.errors import StoreBusy
+from restante.mailbox.core.dispatcher import Connection, Desk
+from restante.mailbox.core.model import Change, Now
+from restante.mailbox.core.pruning import save, sweep
+from restante.mailbox.core.session import Session
+from restante.mailbox.core.state import State
+from restante.mailbox.protocol.messages import stamp
+from restante.mailbox.server.commit_loop import REFUSED, SETTLING
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import SqliteStore
-from restante.mailbox.sweep import save, sweep
 from support.bounds import bounded
 from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
 from support.mailbox.picture import picture

@@ -16,11 +16,11 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from restante.pipeline import columns, deltalog, partfiles
-from restante.pipeline.lake import Lake
-from restante.pipeline.laketable import LakeTable
-from restante.pipeline.notes import Note
-from restante.pipeline.partfiles import Where
+from restante.pipeline.lake import columns, data_files, delta_log
+from restante.pipeline.lake.commit_info import Note
+from restante.pipeline.lake.data_files import Where
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Column, Table
 from support.pipeline.tables import ARROW
 
@@ -156,17 +156,17 @@ def seen(path: Path, table: Table = LETTERS) -> LakeTable:
 def notes(table: LakeTable) -> list[Note]:
     """Give the notes of its versions, as far as their entries are there, newest first."""
     last = -1 if table.version is None else table.version
-    there = [version for version in range(last, -1, -1) if deltalog.file(table.folder, version).exists()]
-    found = [deltalog.note(table.folder, version) for version in there]
+    there = [version for version in range(last, -1, -1) if delta_log.file(table.folder, version).exists()]
+    found = [delta_log.note(table.folder, version) for version in there]
     return [note for note in found if note.run or note.days]
 
 
 def of_before(folder: Path) -> None:
     """Make a table's log what the version of Restante wrote that had no states."""
-    for entry in (folder / deltalog.LOG).glob("*.json"):
+    for entry in (folder / delta_log.LOG).glob("*.json"):
         lines = [json.loads(line) for line in entry.read_text().splitlines()]
         for line in lines:
-            if noted := line.get("commitInfo", {}).get(deltalog.KEY):
+            if noted := line.get("commitInfo", {}).get(delta_log.KEY):
                 for field in ("commit", "state"):
                     del noted[field]
                 noted["built"] = {name: point["version"] for name, point in noted.pop("inputs", {}).items()}
@@ -183,7 +183,7 @@ def contents(table: LakeTable, where: Where | None = None) -> pa.Table:
     """Read the files that a table lists, by pyarrow: the values of a partition are those that the log has."""
     schema = arrow(table.table)
     parts = [schema.empty_table()]
-    for file in partfiles.whole(table.files(where)):
+    for file in data_files.whole(table.files(where)):
         part = pq.ParquetFile(file.path).read()
         assert part.num_rows == file.rows
         for name, value in file.partition.items():

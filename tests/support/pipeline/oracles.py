@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 from pyspark.sql import DataFrame
 
-from restante.pipeline.laketable import LakeTable
-from restante.pipeline.partfiles import Where
+from restante.pipeline.lake.data_files import Where
+from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.tables import BUILDS, buckets
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
-from restante.pipeline.tables.commonest import KEPT
+from restante.pipeline.tables.top_n import KEPT
 from support.pipeline.lakes import contents, held
 from support.pipeline.runs import LakeWorld
 from support.pipeline.tables import TABLES

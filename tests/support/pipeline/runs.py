@@ -17,13 +17,13 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from restante.pipeline.building import Built, Days
-from restante.pipeline.building import build as build_tables
+from restante.pipeline.build import Built, Days
+from restante.pipeline.build import build as build_tables
 from restante.pipeline.ingest import Run, Taken
 from restante.pipeline.ingest import ingest as ingest_sources
-from restante.pipeline.lake import Lake
-from restante.pipeline.notes import Ledger, Note
-from restante.pipeline.sources import recognise
+from restante.pipeline.lake.commit_info import Ledger, Note
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
 from support.pipeline.lakes import contents, held, notes
@@ -51,7 +51,7 @@ def no_spark(*_given: object, **_others: object) -> NoReturn:
 
 def command(*words: str | Path, ends: int = 0) -> subprocess.CompletedProcess[str]:
     """Run a command of the pipeline in this process; it must not start Spark."""
-    with patch("restante.pipeline.spark.session", no_spark):
+    with patch("restante.pipeline.spark.session.session", no_spark):
         done = called("pipeline", *words)
     assert done.returncode == ends, done.stderr
     return done

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from restante.mailbox.model import Change, Now
+from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
+from restante.mailbox.core.model import Change, Now
 from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import SqliteStore
-from restante.pipeline.notes import Mark
+from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLEAN
-from restante.pipeline.sources import Source, Span, Terms, origins, recognise
 from restante.pipeline.sources.reader import UsageReader
+from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.rows import columns
+from restante.pipeline.sources.source import Source, Span, Terms, origins
 from restante.pipeline.sources.usage import Usage
-from restante.records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 
 T0 = 1_700_000_000.0
 """2023-11-14, 22:13:20 UTC; all that is in these databases began then, or later."""

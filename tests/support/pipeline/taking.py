@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from restante.pipeline.notes import Mark
+from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import Table
-from restante.pipeline.sources import Opened, Span, Terms, recognise
+from restante.pipeline.sources.recognise import recognise
+from restante.pipeline.sources.source import Opened, Span, Terms
 from restante.pipeline.sources.tasks import Task
 from support.pipeline.servers import TERMS
 

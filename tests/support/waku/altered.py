@@ -11,12 +11,14 @@ from functools import partial
 from typing import Final
 from unittest.mock import patch
 
-from restante.cli import main
-from restante.waku import devp2p, link, serve
+from restante.cli.main import main
 from restante.waku.archive import sqlite
-from restante.waku.envelope import Envelope
-from restante.waku.mailserver import Batch
-from restante.waku.node import Node
+from restante.waku.connection import peer_connection
+from restante.waku.devp2p import session
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.node import main as node_main
+from restante.waku.node.mailserver import Batch
+from restante.waku.node.node import Node
 from support.mailbox.altered import HangsAtCommit, NeverFlushes, connecting
 
 
@@ -51,14 +53,14 @@ class CommitsLate(sqlite.SqliteArchive):
 
 
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
-    "confirms-first": (patch.object(serve, "Node", ConfirmsFirst),),
-    "confirms-meanwhile": (patch.object(serve, "Node", ConfirmsMeanwhile),),
+    "confirms-first": (patch.object(node_main, "Node", ConfirmsFirst),),
+    "confirms-meanwhile": (patch.object(node_main, "Node", ConfirmsMeanwhile),),
     "commits-late": (patch.object(sqlite, "SqliteArchive", CommitsLate),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
     "never-flushes": (connecting(NeverFlushes),),
     "patient": (
-        patch.object(link, "TAKES_NOTHING", 1e6),
-        patch.object(devp2p, "Limits", partial(devp2p.Limits, silence=1e6)),
+        patch.object(peer_connection, "TAKES_NOTHING", 1e6),
+        patch.object(session, "Limits", partial(session.Limits, silence=1e6)),
     ),
 }
 

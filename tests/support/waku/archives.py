@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 
 from restante.waku.archive import Archived, open_archive
-from restante.waku.envelope import Envelope, parse
-from restante.waku.rlp import RlpError
+from restante.waku.envelope.envelope import Envelope, parse
+from restante.waku.envelope.rlp import RlpError
 from support.processes import TESTS
 from support.waku.envelopes import envelope, everything
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from restante.waku import completion, request, wire
-from restante.waku.completion import Completed, Failed
-from restante.waku.envelope import Envelope
-from restante.waku.request import Request
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.protocol import completion, request
+from restante.waku.protocol import packets as waku_packets
+from restante.waku.protocol.completion import Completed, Failed
+from restante.waku.protocol.request import Request
 from support.waku.letters import EPOCH, TOPIC
 from support.waku.raw_peer import RawPeer
 
@@ -25,10 +26,10 @@ async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]
     packets: list[list[Envelope]] = []
     while True:
         code, body = await peer.hear()
-        if code == wire.REQUEST_COMPLETE:
+        if code == waku_packets.REQUEST_COMPLETE:
             return packets, completion.read(body)
-        assert code == wire.P2P_MESSAGE
-        packets.append(wire.read_envelopes(body))
+        assert code == waku_packets.P2P_MESSAGE
+        packets.append(waku_packets.read_envelopes(body))
 
 
 def flat(packets: list[list[Envelope]]) -> list[Envelope]:
@@ -37,7 +38,7 @@ def flat(packets: list[list[Envelope]]) -> list[Envelope]:
 
 async def ask(peer: RawPeer, **given: Any) -> tuple[list[Envelope], bytes]:
     """Ask for a page; gives its envelopes and its cursor. It ends with what it says it ends with."""
-    peer.say(wire.REQUEST, plain(**given))
+    peer.say(waku_packets.REQUEST, plain(**given))
     packets, end = await page(peer)
     assert isinstance(end, Completed), end
     found = flat(packets)

@@ -38,9 +38,10 @@ from typing import Any, Protocol
 import rlp as oracle
 from Crypto.Hash import keccak as keccak_oracle
 
-from restante.waku import bloom, wire
-from restante.waku.envelope import Envelope
-from restante.waku.wire import Options
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.protocol import packets
+from restante.waku.protocol.packets import Options
 from support.waku.letters import letter, mined
 from support.waku.raw_peer import FULL_NODE, Packet
 
@@ -133,7 +134,7 @@ class WakuReplay:
             for name in _names(found[1]):
                 await world.enter(name)
                 self.heard[name].clear()
-                await world.say(name, (wire.STATUS, wire.write_options(_options(found[2], FULL_NODE))))
+                await world.say(name, (packets.STATUS, packets.write_options(_options(found[2], FULL_NODE))))
         elif found := re.fullmatch(r"([\w, ]+) enters?", line):
             for name in _names(found[1]):
                 await world.enter(name)
@@ -155,7 +156,7 @@ class WakuReplay:
             _EXPECTED[found[2]](self, code, payload, found[3])
         elif found := _CONNECT.fullmatch(line):
             for name in _names(found[1]):
-                assert self.heard[name].pop(0)[0] == wire.STATUS
+                assert self.heard[name].pop(0)[0] == packets.STATUS
         elif found := re.fullmatch(r"(\w+) cut (\w+)", line):
             reason = await self.world.cut(found[1])
             assert reason == int(found[2], 16), f"the reason is {reason}"
@@ -191,36 +192,36 @@ class WakuReplay:
 
     def _packet(self, kind: str, rest: str) -> Packet:
         if kind == "messages":
-            return wire.MESSAGES, self._body(rest)
+            return packets.MESSAGES, self._body(rest)
         if kind in {"status", "update"}:
-            code = wire.STATUS if kind == "status" else wire.STATUS_UPDATE
-            return code, wire.write_options(_options(rest, Options()))
+            code = packets.STATUS if kind == "status" else packets.STATUS_UPDATE
+            return code, packets.write_options(_options(rest, Options()))
         code_text, _, body = rest.partition(" ")
         return int(code_text), bytes.fromhex(body) if kind == "packet" else bytes(int(body))
 
     def _is_status(self, code: int, payload: bytes, rest: str) -> None:
-        assert code == wire.STATUS
-        assert payload.hex() == wire.write_options(_options(rest, Options())).hex()
+        assert code == packets.STATUS
+        assert payload.hex() == packets.write_options(_options(rest, Options())).hex()
 
     def _is_ack(self, code: int, payload: bytes, rest: str) -> None:
-        assert code == wire.BATCH_ACK, f"got {code}: {payload.hex()}"
+        assert code == packets.BATCH_ACK, f"got {code}: {payload.hex()}"
         assert payload == oracle.encode(_hash(self._body(rest)))
 
     def _is_response(self, code: int, payload: bytes, rest: str) -> None:
-        assert code == wire.MESSAGE_RESPONSE, f"got {code}: {payload.hex()}"
+        assert code == packets.MESSAGE_RESPONSE, f"got {code}: {payload.hex()}"
         names, _, refused = rest.partition(" refused=")
         version, (packet, errors) = oracle.decode(payload)
         assert (version, packet) == (b"\1", _hash(self._body(names)))
         wanted = [self.letters[name].hash for name in refused.split(",") if name]
         assert [error[0] for error in errors] == wanted, f"errors are {errors}"
         for _, number, words in errors:
-            assert int.from_bytes(number, "big") in {wire.TIME_ERROR, wire.OTHER_ERROR}
+            assert int.from_bytes(number, "big") in {packets.TIME_ERROR, packets.OTHER_ERROR}
             assert words.decode()
 
     def _is_messages(self, code: int, payload: bytes, rest: str) -> None:
-        assert code == wire.MESSAGES, f"got {code}: {payload.hex()}"
+        assert code == packets.MESSAGES, f"got {code}: {payload.hex()}"
         names = {each.raw: name for name, each in self.letters.items()}
-        got = [names[each.raw] for each in wire.read_envelopes(payload)]
+        got = [names[each.raw] for each in packets.read_envelopes(payload)]
         assert got == rest.split(), f"got {got}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from restante.waku.keys import Key
+from restante.waku.envelope.keys import Key
 
 
 class Seeded:

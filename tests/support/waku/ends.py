@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from restante.waku.devp2p import Devp2p, Event
-from restante.waku.hello import Capability, Hello
-from restante.waku.keys import Key
-from restante.waku.rlpx import Rlpx
+from restante.waku.devp2p.hello import Capability, Hello
+from restante.waku.devp2p.rlpx import Rlpx
+from restante.waku.devp2p.session import Devp2p, Event
+from restante.waku.envelope.keys import Key
 from support.waku.dice import Seeded
 
 KEY = Key(b"\5" * 32)

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from restante.waku.archive import Archive, open_archive, pruning
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import SqliteArchive
-from restante.waku.envelope import Envelope
+from restante.waku.envelope.envelope import Envelope
 from support.disk import crashing
 
 

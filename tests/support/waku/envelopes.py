@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from restante.waku.archive import Archive, Archived, TopicCount
-from restante.waku.envelope import U32, Envelope, make
+from restante.waku.envelope.envelope import U32, Envelope, make
 
 T0: Final = 1_700_000_000
 TTL: Final = 50

@@ -9,13 +9,24 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from restante.waku.envelope import Envelope
-from restante.waku.errand import Action, Ask, Budgets, Connect, Finished, HandOver, Leave, Patience, Report, Save
-from restante.waku.gaps import Query, State
-from restante.waku.inbox import Inbox
-from restante.waku.interest import EVERYTHING
-from restante.waku.request import Request
-from restante.waku.requester import Requester
+from restante.waku.client.actions import (
+    Action,
+    Ask,
+    Budgets,
+    Connect,
+    Finished,
+    HandOver,
+    Leave,
+    Patience,
+    Report,
+    Save,
+)
+from restante.waku.client.inbox import Inbox
+from restante.waku.client.ranges import Query, State
+from restante.waku.client.requester import Requester
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.protocol.interest import EVERYTHING
+from restante.waku.protocol.request import Request
 from support.waku.letters import EPOCH
 from support.waku.mailservers import Mailserver, Packet
 

@@ -10,21 +10,21 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from restante.waku import request, wire
-from restante.waku.accounts import Account
-from restante.waku.devp2p import Devp2p
+from restante.waku.connection.peer_connection import Link
+from restante.waku.connection.quotas import Account
+from restante.waku.devp2p.enode import Enode
+from restante.waku.devp2p.hello import Capability, Hello, Reason
+from restante.waku.devp2p.rlpx import Rlpx
+from restante.waku.devp2p.session import Devp2p
 from restante.waku.dice import SystemDice
-from restante.waku.enode import Enode
-from restante.waku.hello import Capability, Hello, Reason
-from restante.waku.keccak import keccak
-from restante.waku.keys import Key
+from restante.waku.envelope.keccak import keccak
+from restante.waku.envelope.keys import Key
+from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import Limits
-from restante.waku.link import Link
-from restante.waku.peer import Event, Offered, Requested
-from restante.waku.request import Demands, Request, RequestError
-from restante.waku.rlpx import Rlpx
-from restante.waku.sealing import SymmetricKey
-from restante.waku.wire import Options, Refusal, Response
+from restante.waku.protocol import packets, request
+from restante.waku.protocol.packets import Options, Refusal, Response
+from restante.waku.protocol.peer import Event, Offered, Requested
+from restante.waku.protocol.request import Demands, Request, RequestError
 from support.bounds import BOUND
 from support.waku.mailservers import Mailserver
 
@@ -77,7 +77,7 @@ class FakeNode:
         return None if self.greets else Reason.TOO_MANY_PEERS
 
     def status(self) -> bytes:
-        return wire.write_options(Options(pow=self.pow, confirmations=self.says_so))
+        return packets.write_options(Options(pow=self.pow, confirmations=self.says_so))
 
     def take(self, link: Link, event: Event, payload: bytes) -> None:
         if isinstance(event, Offered):
@@ -100,7 +100,7 @@ class FakeNode:
             self.mailserver.envelopes = [*self.mailserver.envelopes, *event.envelopes]
         if self.confirms:
             refusals = tuple(Refusal(each.hash, 22, self.refuses) for each in event.envelopes if self.refuses)
-            link.send(wire.MESSAGE_RESPONSE, wire.write_response(Response(keccak(payload), refusals)))
+            link.send(packets.MESSAGE_RESPONSE, packets.write_response(Response(keccak(payload), refusals)))
 
     def _requested(self, link: Link, payload: bytes) -> None:
         demands = Demands(keys=(self.shared,), min_pow=self.pow, require_signature=self.strict)
@@ -113,9 +113,9 @@ class FakeNode:
         self.was_asked.set()
         for packet in self.mailserver.packets(asked):
             if isinstance(packet, bytes):
-                link.send(wire.REQUEST_COMPLETE, packet)
+                link.send(packets.REQUEST_COMPLETE, packet)
             else:
-                link.send(wire.P2P_MESSAGE, wire.write_envelopes(each.raw for each in packet))
+                link.send(packets.P2P_MESSAGE, packets.write_envelopes(each.raw for each in packet))
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from restante.waku.keys import Key
+from restante.waku.envelope.keys import Key
 
 KEY = Key(bytes(range(1, 33)))
 OTHER_KEY = Key(bytes(range(2, 34)))

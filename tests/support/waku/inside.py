@@ -9,18 +9,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from restante.errors import StoreFull
-from restante.waku.acceptance import Policy
-from restante.waku.answers import Terms as AnswerTerms
+from restante.common.errors import StoreFull
 from restante.waku.archive.sqlite import SqliteArchive
-from restante.waku.enode import Enode
-from restante.waku.envelope import Envelope
-from restante.waku.keys import Key, node_id
+from restante.waku.devp2p.enode import Enode
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.mailserver import Mailserver, Terms
-from restante.waku.node import Housekeeping, Node
-from restante.waku.pool import Pool
-from restante.waku.wire import Options
+from restante.waku.node.history_requests import Terms as AnswerTerms
+from restante.waku.node.mailserver import Mailserver, Terms
+from restante.waku.node.node import Housekeeping, Node
+from restante.waku.node.pool import Pool
+from restante.waku.protocol.acceptance import Policy
+from restante.waku.protocol.packets import Options
 from support.bounds import bounded
 from support.waku.letters import EPOCH
 from support.waku.raw_peer import FULL_NODE, RawPeer, everybody_goes

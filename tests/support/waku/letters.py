@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from restante.waku.envelope import Envelope, make
+from restante.waku.envelope.envelope import Envelope, make
 
 EPOCH = 1_700_000_000
 """Now, until a test moves the clock."""

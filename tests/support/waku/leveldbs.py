@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-from restante.waku.envelope import Envelope
+from restante.waku.envelope.envelope import Envelope
 
 
 def key(envelope: Envelope, *, old: bool = False) -> bytes:

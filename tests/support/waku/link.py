@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from restante.waku.devp2p import LIMITS, Devp2p, Event, Limits
-from restante.waku.hello import Capability, Hello
-from restante.waku.keys import Key
-from restante.waku.rlpx import Rlpx
+from restante.waku.devp2p.hello import Capability, Hello
+from restante.waku.devp2p.rlpx import Rlpx
+from restante.waku.devp2p.session import LIMITS, Devp2p, Event, Limits
+from restante.waku.envelope.keys import Key
 from support.waku.dice import Seeded
 
 A, B = Key(b"\1" * 32), Key(b"\2" * 32)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from restante.waku import bloom, completion
-from restante.waku.completion import NOTHING
-from restante.waku.envelope import Envelope, make
-from restante.waku.request import Answer, Request
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.protocol import completion
+from restante.waku.protocol.completion import NOTHING
+from restante.waku.protocol.request import Answer, Request
 from support.waku.letters import TOPIC
 
 Packet = list[Envelope] | bytes

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from restante.waku import bloom
 from restante.waku.archive import Archive
-from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
-from restante.waku.envelope import Envelope
+from restante.waku.archive.history.query import BOUNDS, Bounds, Page, Query
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
 from support.waku.envelopes import T0
 
 

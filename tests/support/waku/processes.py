@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from restante.waku import enode
 from restante.waku.archive.sqlite import SqliteArchive
-from restante.waku.enode import Enode
-from restante.waku.keys import Key
-from restante.waku.wire import Options
+from restante.waku.devp2p import enode
+from restante.waku.devp2p.enode import Enode
+from restante.waku.envelope.keys import Key
+from restante.waku.protocol.packets import Options
 from support.bounds import bounded
 from support.processes import RESTANTE, Serving, started
 from support.waku.raw_peer import FULL_NODE, RawPeer, everybody_goes

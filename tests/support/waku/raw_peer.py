@@ -7,14 +7,15 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from restante.waku import rlp, wire
-from restante.waku.envelope import Envelope
-from restante.waku.hello import Capability, Hello, Reason
-from restante.waku.keccak import keccak
-from restante.waku.keys import Key
-from restante.waku.packed import pack, unpack
-from restante.waku.rlpx import Rlpx
-from restante.waku.wire import Options, Response
+from restante.waku.devp2p.hello import Capability, Hello, Reason
+from restante.waku.devp2p.rlpx import Rlpx
+from restante.waku.devp2p.snappy import pack, unpack
+from restante.waku.envelope import rlp
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keccak import keccak
+from restante.waku.envelope.keys import Key
+from restante.waku.protocol import packets
+from restante.waku.protocol.packets import Options, Response
 from support.bounds import bounded
 from support.waku.dice import Seeded
 
@@ -81,7 +82,7 @@ class RawPeer:
         async with bounded("the handshake"):
             while not peer.rlpx.ready:
                 await peer._read()
-        hello = Hello("test", (Capability(*wire.CAPABILITY),), 0, peer.key.public)
+        hello = Hello("test", (Capability(*packets.CAPABILITY),), 0, peer.key.public)
         peer.frame(b"\x80" + hello.encode())
         frame = await peer._frame()
         if frame[0] != 0x80:
@@ -99,9 +100,9 @@ class RawPeer:
     ) -> RawPeer:
         """Connect, and have both Statuses said."""
         peer = await cls.enter(port, node, key, source)
-        peer.say(wire.STATUS, wire.write_options(options))
+        peer.say(packets.STATUS, packets.write_options(options))
         code, _ = await peer.hear()
-        assert code == wire.STATUS
+        assert code == packets.STATUS
         return peer
 
     # ── saying ───────────────────────────────────────────────────────────────────────────────────
@@ -124,8 +125,8 @@ class RawPeer:
 
     def offer(self, envelopes: Iterable[Envelope]) -> bytes:
         """Send Messages; gives the packet's hash."""
-        body = wire.write_envelopes(each.raw for each in envelopes)
-        self.say(wire.MESSAGES, body)
+        body = packets.write_envelopes(each.raw for each in envelopes)
+        self.say(packets.MESSAGES, body)
         return keccak(body)
 
     async def drain(self) -> None:
@@ -144,13 +145,13 @@ class RawPeer:
     async def confirmed(self, packet: bytes) -> Response:
         """Wait until a packet is confirmed, both ways; relayed ones may come before and stay in `inbox`."""
         kept = []
-        while (heard := await self.hear())[0] != wire.MESSAGE_RESPONSE:
+        while (heard := await self.hear())[0] != packets.MESSAGE_RESPONSE:
             kept.append(heard)
-        response = wire.read_response(heard[1])
+        response = packets.read_response(heard[1])
         assert response.packet == packet
         code, body = await self.hear()
-        assert code == wire.BATCH_ACK
-        assert wire.read_ack(body) == packet
+        assert code == packets.BATCH_ACK
+        assert packets.read_ack(body) == packet
         self.inbox = kept + self.inbox
         return response
 
@@ -163,8 +164,8 @@ class RawPeer:
         found: list[Envelope] = []
         while len(found) < count:
             code, body = await self.hear()
-            assert code == wire.MESSAGES, (code, body)
-            found += wire.read_envelopes(body)
+            assert code == packets.MESSAGES, (code, body)
+            found += packets.read_envelopes(body)
         return found
 
     async def fence(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from restante.waku.envelope import Envelope
+from restante.waku.envelope.envelope import Envelope
 from support.proc import descriptors, resident
 from support.waku.asking import ask
 from support.waku.raw_peer import RawPeer

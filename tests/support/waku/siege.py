@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from restante.waku.archive.schema import FILE
-from restante.waku.envelope import Envelope, make
-from restante.waku.wire import Options
+from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.protocol.packets import Options
 from support.bounds import bounded
 from support.effort import rounds
 from support.mailbox.siege import GIVE_BACK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from restante.waku.envelope import make
+from restante.waku.envelope.envelope import make
 
 U32, U64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 

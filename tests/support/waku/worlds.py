@@ -10,17 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from restante.errors import PeerError
-from restante.waku import bloom, wire
-from restante.waku.acceptance import Policy
-from restante.waku.envelope import Envelope
-from restante.waku.interest import Interest, Interests
-from restante.waku.keccak import keccak
+from restante.common.errors import PeerError
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
-from restante.waku.mailserver import FULL, Mailserver, Terms
-from restante.waku.peer import Changed, Greeted, Offered, Peer
-from restante.waku.pool import Pool
-from restante.waku.wire import Options, Response
+from restante.waku.node.mailserver import FULL, Mailserver, Terms
+from restante.waku.node.pool import Pool
+from restante.waku.protocol import packets
+from restante.waku.protocol.acceptance import Policy
+from restante.waku.protocol.interest import Interest, Interests
+from restante.waku.protocol.packets import Options, Response
+from restante.waku.protocol.peer import Changed, Greeted, Offered, Peer
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH
 from support.waku.raw_peer import GoneError, Packet, RawPeer
@@ -70,7 +71,7 @@ class JoinedCores:
             packets=(0, 0, 0),
             bytes=(0, 0, 0),
         )
-        self.inboxes[name].append((wire.STATUS, wire.write_options(status)))
+        self.inboxes[name].append((packets.STATUS, packets.write_options(status)))
 
     async def say(self, name: str, *packets: Packet) -> None:
         changes = [self._hear(name, *packet) for packet in packets]
@@ -155,12 +156,12 @@ class JoinedCores:
         self._send(name, living)
 
     def _send(self, name: str, envelopes: list[Envelope]) -> None:
-        for part in wire.parted(each.raw for each in envelopes):
-            self.inboxes[name].append((wire.MESSAGES, wire.write_envelopes(part)))
+        for part in packets.parted(each.raw for each in envelopes):
+            self.inboxes[name].append((packets.MESSAGES, packets.write_envelopes(part)))
 
     def _confirm(self, name: str, response: Response) -> None:
-        self.inboxes[name].append((wire.MESSAGE_RESPONSE, wire.write_response(response)))
-        self.inboxes[name].append((wire.BATCH_ACK, wire.write_ack(response.packet)))
+        self.inboxes[name].append((packets.MESSAGE_RESPONSE, packets.write_response(response)))
+        self.inboxes[name].append((packets.BATCH_ACK, packets.write_ack(response.packet)))
 
 
 class LiveNode:

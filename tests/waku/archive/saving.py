@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from restante.waku.archive import open_archive
 from restante.waku.archive.sqlite import SqliteArchive
-from restante.waku.envelope import Envelope, make
+from restante.waku.envelope.envelope import Envelope, make
 from support.mailbox.altered import WAYS
 
 SIZE: Final = 25

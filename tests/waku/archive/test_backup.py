@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from restante.errors import Misuse, StoreError
+from restante.common.errors import Misuse, StoreError
 from restante.waku.archive import backup, checking, open_archive
 from restante.waku.archive.schema import FILE, SCHEMA
 from support.disk import no_file_beyond

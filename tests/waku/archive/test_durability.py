@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from restante.errors import StoreBusy
+from restante.common.errors import StoreBusy
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import SqliteArchive

@@ -9,10 +9,10 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
-from restante.waku import bloom
 from restante.waku.archive import ids
-from restante.waku.archive.query import CURSOR, MARK, Bounds, Page
-from restante.waku.envelope import Envelope
+from restante.waku.archive.history.query import CURSOR, MARK, Bounds, Page
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
 from support.waku.engines import Engine
 from support.waku.envelopes import T0, alike, envelope
 from support.waku.pages import answer, loop, on, pages, query

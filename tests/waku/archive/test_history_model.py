@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.waku import bloom
-from restante.waku.archive import history, ids, plans
-from restante.waku.archive.query import Bounds, Page, Query
-from restante.waku.envelope import Envelope
-from restante.waku.keccak import keccak
+from restante.waku.archive import ids
+from restante.waku.archive.history import page as history_page
+from restante.waku.archive.history import plans
+from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keccak import keccak
 from support.effort import examples
 from support.waku.engines import ENGINES, Engine
 from support.waku.envelopes import T0, alike, envelope, held
@@ -137,7 +139,7 @@ async def test_pages_together_are_the_answer(
     steps: list[tuple[Any, ...] | None],
     ways: dict[str, Any],
 ) -> None:
-    with patch.multiple(plans, **ways), patch.object(history, "keccak", name):
+    with patch.multiple(plans, **ways), patch.object(history_page, "keccak", name):
         async with kind() as engine:
             for batch in start:
                 await engine.archive.save(batch, 1)
@@ -187,7 +189,7 @@ async def test_pages_together_are_the_answer_whatever_happens_while_one_is_made(
     room: int,
 ) -> None:
     """`room`: whether a page's envelopes are read at the first attempt, or counted first."""
-    with patch.multiple(plans, **ways), patch.multiple(history, keccak=name, ROOM=room or 2000):
+    with patch.multiple(plans, **ways), patch.multiple(history_page, keccak=name, ROOM=room or 2000):
         async with kind() as engine:
             await engine.archive.save(start, 1)
             taken = [partial(getattr(engine, step[0]), *step[1:]) if step else lambda: None for step in steps]
@@ -209,7 +211,7 @@ async def test_any_cursor_means_behind_this_key(
 ) -> None:
     """Of those alike, all come where it is none of theirs; where it is, those behind it."""
     after = at.sent.to_bytes(4, "big") + (at.hash if end is None else at.hash[:4] + end)
-    with patch.object(history, "keccak", name):
+    with patch.object(history_page, "keccak", name):
         async with kind() as engine:
             await engine.archive.save(start, 1)
             exact = await whole(engine, asked)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.waku.archive import Counts
-from restante.waku.envelope import Envelope
+from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
 from support.waku.engines import ENGINES, Engine
 from support.waku.envelopes import T0, alike, envelope, everything, topics_of

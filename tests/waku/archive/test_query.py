@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import Misuse
+from restante.common.errors import Misuse
 from restante.waku.archive import ids
-from restante.waku.archive.query import CURSOR, cursor, read_cursor
+from restante.waku.archive.history.query import CURSOR, cursor, read_cursor
 from support.waku.pages import query
 
 IDS = st.integers(0, ids.LAST)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from restante.errors import StoreBusy, StoreError, StoreFull
+from restante.common.errors import StoreBusy, StoreError, StoreFull
 from support.waku.engines import Engine
 from support.waku.envelopes import T0, envelope, everything, held
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import restante.waku.archive
-from restante.errors import Misuse, StoreBusy, StoreError
+from restante.common.errors import Misuse, StoreBusy, StoreError
 from restante.waku.archive import Counts, open_archive, reading
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
@@ -150,8 +150,8 @@ def test_a_start_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.Monk
             raise failure
 
     free = 0
-    monkeypatch.setattr("restante.store.database.sqlite3.connect", partial(sqlite3.connect, factory=Full))
-    monkeypatch.setattr("restante.store.database.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr("restante.common.sqlite.sqlite3.connect", partial(sqlite3.connect, factory=Full))
+    monkeypatch.setattr("restante.common.sqlite.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     with pytest.raises(StoreError, match=f"the disk is full; make room in {tmp_path}, and start again"):
         SCHEMA.connect(str(tmp_path / FILE))
     free = 1 << 30

@@ -18,13 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.errors import StoreError
-from restante.waku import bloom
-from restante.waku.archive import history, ids, plans, readers
-from restante.waku.archive.query import Page, Query
-from restante.waku.archive.readers import READERS
+from restante.common.errors import StoreError
+from restante.waku.archive import ids
+from restante.waku.archive.history import page, plans, readers
+from restante.waku.archive.history.query import Page, Query
+from restante.waku.archive.history.readers import READERS
 from restante.waku.archive.schema import SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.envelope import bloom
 from support.bounds import BOUND, bounded
 from support.effort import examples, rounds
 from support.waku.envelopes import T0, envelope
@@ -222,7 +223,7 @@ class Held:
         self.over = threading.Semaphore(0)
         self.ended: list[str] = []
         self._rows = rows
-        monkeypatch.setattr(history, "page", self._page)
+        monkeypatch.setattr(page, "page", self._page)
 
     def _page(self, database: sqlite3.Connection, *_: Any) -> Page:
         def hold(_: int) -> None:

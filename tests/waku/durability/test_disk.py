@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from restante.waku.envelope import make
-from restante.waku.wire import Options
+from restante.waku.envelope.envelope import make
+from restante.waku.protocol.packets import Options
 from support.effort import rounds
 from support.processes import traced
 from support.tracer import WAL, Call, read_notes

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from restante.waku import wire
-from restante.waku.node import Node
+from restante.waku.node.node import Node
+from restante.waku.protocol import packets
 from support.mailbox.inside import Gate, Gated
 from support.waku.altered import ConfirmsFirst, ConfirmsMeanwhile
 from support.waku.inside import Inside, inside
@@ -43,7 +43,7 @@ async def codes(*peers: RawPeer) -> list[list[int]]:
     return told
 
 
-CONFIRMED = [wire.MESSAGE_RESPONSE, wire.BATCH_ACK]
+CONFIRMED = [packets.MESSAGE_RESPONSE, packets.BATCH_ACK]
 
 
 async def told_while_held(data: Path, node_type: type[Node]) -> list[list[int]]:
@@ -58,7 +58,7 @@ async def told_while_held(data: Path, node_type: type[Node]) -> list[list[int]]:
 
 
 async def test_a_held_commit_confirms_nobody_and_relays(tmp_path: Path) -> None:
-    assert await told_while_held(tmp_path, Node) == [[], [wire.MESSAGES], [wire.MESSAGES]]
+    assert await told_while_held(tmp_path, Node) == [[], [packets.MESSAGES], [packets.MESSAGES]]
 
 
 async def test_a_node_that_confirms_first_is_caught(tmp_path: Path) -> None:
@@ -81,9 +81,9 @@ async def test_what_comes_behind_a_held_commit_is_confirmed_after_its_own(tmp_pa
         behind = other.offer([letter(1), letter(2)])
         nothing = reader.offer([letter(3, age=1000)])  # refused: no disk has a say in it
         assert await codes(poster, other, reader) == [
-            [wire.MESSAGES],
-            [wire.MESSAGES],
-            [wire.MESSAGES, *CONFIRMED, wire.MESSAGES],
+            [packets.MESSAGES],
+            [packets.MESSAGES],
+            [packets.MESSAGES, *CONFIRMED, packets.MESSAGES],
         ]
         assert nothing
 

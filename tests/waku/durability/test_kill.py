@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from restante.errors import PeerError
-from restante.waku import wire
-from restante.waku.envelope import Envelope
+from restante.common.errors import PeerError
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.protocol import packets
 from support.bounds import bounded
 from support.effort import rounds
 from support.waku.letters import letter
@@ -71,8 +71,8 @@ class Load:
                     some = self._some()
                     under_way[peer.offer(some)] = {each.hash for each in some}
                 code, body = await peer.hear()
-                if code == wire.MESSAGE_RESPONSE:
-                    response = wire.read_response(body)
+                if code == packets.MESSAGE_RESPONSE:
+                    response = packets.read_response(body)
                     assert not response.refusals, response
                     self.confirmed |= under_way.pop(response.packet)
                     count()

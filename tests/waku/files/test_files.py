@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.errors import Misuse, StoreError
-from restante.waku import rlp
+from restante.common.errors import Misuse, StoreError
 from restante.waku.archive import Archived
-from restante.waku.envelope import Envelope
-from restante.waku.files import Flaw, leveldb, parquet, rlpfile
+from restante.waku.envelope import rlp
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.files import Flaw, leveldb, parquet, rlp_file
 from support.disk import no_file_beyond
 from support.processes import run
 from support.waku import leveldbs
@@ -38,19 +38,19 @@ def archived(rows: list[Envelope]) -> list[Archived]:
 
 def read_rlp(folder: Path, content: bytes) -> list[Envelope | Flaw]:
     (folder / "file").write_bytes(content)
-    return list(rlpfile.read(folder / "file"))
+    return list(rlp_file.read(folder / "file"))
 
 
 def test_an_rlp_file_is_the_envelopes_one_after_the_other_and_nothing_else(tmp_path: Path) -> None:
-    rlpfile.write(tmp_path / "file", [archived([A, B]), archived([C])])
+    rlp_file.write(tmp_path / "file", [archived([A, B]), archived([C])])
     assert (tmp_path / "file").read_bytes() == A.raw + B.raw + C.raw
-    assert list(rlpfile.read(tmp_path / "file")) == [A, B, C]
+    assert list(rlp_file.read(tmp_path / "file")) == [A, B, C]
     assert read_rlp(tmp_path, b"") == []
 
 
 def test_an_item_that_is_no_envelope_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     cut_short = rlp.encode([1, 2, b"abcd"])
-    large = rlp.encode(bytes(rlpfile.LARGEST))
+    large = rlp.encode(bytes(rlp_file.LARGEST))
     found = read_rlp(tmp_path, A.raw + cut_short + b"\x07" + B.raw + large + C.raw)
     assert [each for each in found if isinstance(each, Envelope)] == [A, B, C]
     flaws = [each for each in found if isinstance(each, Flaw)]
@@ -287,5 +287,5 @@ def test_without_the_library_its_extra_is_named(tmp_path: Path) -> None:
     script = code.format(f"__import__('pathlib').Path({str(tmp_path)!r})")
     result = run(sys.executable, "-c", script)
     assert result.stderr.splitlines()[-1] == (
-        "restante.errors.Misuse: a LevelDB archive needs the extra 'leveldb': pip install 'restante[leveldb]'"
+        "restante.common.errors.Misuse: a LevelDB archive needs the extra 'leveldb': pip install 'restante[leveldb]'"
     )

@@ -12,14 +12,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from restante.errors import Misuse, StoreError
+from restante.common.errors import Misuse, StoreError
 from restante.waku.archive import checking, open_archive
 from restante.waku.archive.schema import FILE, SCHEMA
-from restante.waku.envelope import Envelope, make
+from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.files import importing
 from restante.waku.files.exporting import export
 from restante.waku.files.importing import take_in
-from restante.waku.wire import LARGEST
+from restante.waku.protocol.packets import LARGEST
 from support.disk import no_file_beyond
 from support.waku import leveldbs
 from support.waku.archives import ROWS, archive_of, flaw_of, raws_of, rows_of

@@ -10,11 +10,13 @@ from typing import Final
 
 import pytest
 
-from restante.waku import frames, rlp, wire
-from restante.waku.handshake import LARGEST
-from restante.waku.hello import Capability, Hello, Reason
-from restante.waku.keys import Key
-from restante.waku.packed import pack
+from restante.waku.devp2p import frames
+from restante.waku.devp2p.handshake import LARGEST
+from restante.waku.devp2p.hello import Capability, Hello, Reason
+from restante.waku.devp2p.snappy import pack
+from restante.waku.envelope import rlp
+from restante.waku.envelope.keys import Key
+from restante.waku.protocol import packets
 from support.waku.raw_peer import BASE, RawPeer
 from support.waku.siege import Siege
 
@@ -107,13 +109,13 @@ ENDS: Final[dict[str, Breaks]] = {
     "a frame's MAC with a bit changed": altered(-1),
     "a frame of no bytes": sized(0),
     "a frame of 16 MiB": sized(frames.LARGEST),
-    "a message id that is too high": packet(wire.CODES, pack(b"\xc0")),
+    "a message id that is too high": packet(packets.CODES, pack(b"\xc0")),
     "a message id of three bytes": framed(b"\x82\x01\x00" + pack(b"\xc0")),
     "a message id with a leading zero": framed(b"\x81\x10" + pack(b"\xc0")),
-    "what is not compressed": packet(wire.MESSAGES, b"\xff" * 20),
-    "a bomb of 16 MiB": packet(wire.MESSAGES, pack(bytes(1 << 24))),
-    "a size of 4 GiB and a few bytes": packet(wire.MESSAGES, b"\xff\xff\xff\xff\x0f" + bytes(10)),
-    "a size of 9 MiB and a few bytes": packet(wire.MESSAGES, b"\x80\x80\xc0\x04" + bytes(10)),
+    "what is not compressed": packet(packets.MESSAGES, b"\xff" * 20),
+    "a bomb of 16 MiB": packet(packets.MESSAGES, pack(bytes(1 << 24))),
+    "a size of 4 GiB and a few bytes": packet(packets.MESSAGES, b"\xff\xff\xff\xff\x0f" + bytes(10)),
+    "a size of 9 MiB and a few bytes": packet(packets.MESSAGES, b"\x80\x80\xc0\x04" + bytes(10)),
 }
 
 
@@ -172,7 +174,7 @@ NO_PACKETS: Final = [
 
 
 async def test_what_is_not_canonical_ends_nothing(siege: Siege) -> None:
-    codes = (wire.MESSAGES, wire.BATCH_ACK, wire.MESSAGE_RESPONSE, wire.STATUS_UPDATE)
+    codes = (packets.MESSAGES, packets.BATCH_ACK, packets.MESSAGE_RESPONSE, packets.STATUS_UPDATE)
     async with siege.beside_the_pair("RLP that is not canonical"):
         peer = await siege.greet()
         for code, body in itertools.product(codes, NO_PACKETS):
@@ -184,7 +186,7 @@ async def test_what_is_not_canonical_ends_nothing(siege: Siege) -> None:
 async def test_noise_in_every_packet_ends_nothing(siege: Siege) -> None:
     async with siege.beside_the_pair("noise in packets"):
         peer = await siege.greet()
-        for code in range(1, wire.CODES):
+        for code in range(1, packets.CODES):
             for size in (1, 30, 300):
                 peer.say(code, DICE.randbytes(size))
             await asyncio.sleep(0)

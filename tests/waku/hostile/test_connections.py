@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from restante.waku.envelope import make
+from restante.waku.envelope.envelope import make
 from support.bounds import bounded
 from support.effort import rounds
 from support.proc import resident

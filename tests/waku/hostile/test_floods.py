@@ -7,11 +7,11 @@ from typing import Final
 
 import pytest
 
-from restante.waku import wire
-from restante.waku.bloom import FULL
-from restante.waku.envelope import make
-from restante.waku.packed import pack
-from restante.waku.wire import Options
+from restante.waku.devp2p.snappy import pack
+from restante.waku.envelope.bloom import FULL
+from restante.waku.envelope.envelope import make
+from restante.waku.protocol import packets
+from restante.waku.protocol.packets import Options
 from support.effort import rounds
 from support.waku.raw_peer import BASE, RawPeer
 from support.waku.siege import NOTHING, REMEMBERED, TOPIC, Siege, floods
@@ -49,11 +49,11 @@ async def test_a_flood_of_good_envelopes(siege: Siege) -> None:
 
 async def test_a_flood_of_refused_envelopes(siege: Siege) -> None:
     bodies = [
-        wire.write_envelopes(each.raw for each in part)
+        packets.write_envelopes(each.raw for each in part)
         for part in floods(rounds(1000, 4000), 200, age=1000, size=300)
     ]
     async with siege.beside_the_pair("a flood of refused envelopes"):
-        await all_of(siege, *((wire.MESSAGES, body) for body in bodies))
+        await all_of(siege, *((packets.MESSAGES, body) for body in bodies))
 
 
 async def test_decades_of_ttl_are_refused(siege: Siege) -> None:
@@ -81,40 +81,40 @@ async def test_as_many_topics_as_envelopes_take_no_more_memory_than_is_set_aside
         await newcomer.fence()
 
 
-MANY: Final = [number.to_bytes(4, "big") for number in range(1 << 20, (1 << 20) + wire.MOST_TOPICS)]
+MANY: Final = [number.to_bytes(4, "big") for number in range(1 << 20, (1 << 20) + packets.MOST_TOPICS)]
 
 
 async def test_updates_of_ten_thousand_topics(siege: Siege) -> None:
-    bodies = [wire.write_options(Options(topics=frozenset(MANY[number:]))) for number in range(9)]
+    bodies = [packets.write_options(Options(topics=frozenset(MANY[number:]))) for number in range(9)]
     async with siege.beside_the_pair("updates of ten thousand topics"):
-        await all_of(siege, *((wire.STATUS_UPDATE, body) for body in bodies))
+        await all_of(siege, *((packets.STATUS_UPDATE, body) for body in bodies))
 
 
 async def test_minds_that_change_with_every_packet(siege: Siege) -> None:
-    bodies = [wire.write_options(Options(bloom=FULL ^ 1 << bit)) for bit in range(rounds(40, 120))]
+    bodies = [packets.write_options(Options(bloom=FULL ^ 1 << bit)) for bit in range(rounds(40, 120))]
     async with siege.beside_the_pair("filters that change with every packet"):
-        await all_of(siege, *((wire.STATUS_UPDATE, body) for body in bodies))
+        await all_of(siege, *((packets.STATUS_UPDATE, body) for body in bodies))
 
 
 async def test_packets_of_a_million_items(siege: Siege) -> None:
     """They are 50 kB on the wire: whoever listed the items would need seconds and hundreds of MiB for each."""
     million = b"\xfa\x10\x00\x00" + b"\x80" * (1 << 20)
-    codes = (wire.MESSAGES, wire.BATCH_ACK, wire.MESSAGE_RESPONSE, wire.STATUS_UPDATE)
+    codes = (packets.MESSAGES, packets.BATCH_ACK, packets.MESSAGE_RESPONSE, packets.STATUS_UPDATE)
     async with siege.beside_the_pair("packets of a million items"):
         for code in codes:
             peer = await siege.greet(NOTHING)
             peer.say(code, million)
             await peer.fence()
         stranger = await siege.enter()
-        stranger.say(wire.STATUS, million)
+        stranger.say(packets.STATUS, million)
         await stranger.ended()
 
 
 async def test_more_envelopes_than_a_packet_may_have(siege: Siege) -> None:
-    body = wire.write_envelopes([make(1, 1, b"tiny", b"").raw] * (wire.MOST_ENVELOPES + 1))
+    body = packets.write_envelopes([make(1, 1, b"tiny", b"").raw] * (packets.MOST_ENVELOPES + 1))
     async with siege.beside_the_pair("50,001 envelopes of 10 bytes"):
         peer = await siege.greet(NOTHING)
-        peer.say(wire.MESSAGES, body)
+        peer.say(packets.MESSAGES, body)
         await peer.drain()
         await siege.until("it was read", lambda: not peer.writer.transport.get_write_buffer_size())
 

@@ -15,17 +15,18 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from restante.waku import bloom, completion, rlp, wire
-from restante.waku.address import OFFLINE_INBOX
-from restante.waku.answers import LINE, OWN, PAGES
 from restante.waku.archive import open_archive
-from restante.waku.archive.plans import PAIRED, SPARSE
-from restante.waku.bloom import FULL
-from restante.waku.completion import Completed, Failed
-from restante.waku.envelope import Envelope, make
+from restante.waku.archive.history.plans import PAIRED, SPARSE
+from restante.waku.envelope import bloom, rlp
+from restante.waku.envelope.bloom import FULL
+from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.request import MOST, MOST_TOPICS, NO_TOPIC
-from restante.waku.sealing import SymmetricKey, seal
+from restante.waku.node.history_requests import LINE, OWN, PAGES
+from restante.waku.passwords import OFFLINE_INBOX
+from restante.waku.protocol import completion, packets
+from restante.waku.protocol.completion import Completed, Failed
+from restante.waku.protocol.request import MOST, MOST_TOPICS, NO_TOPIC
 from support.bounds import bounded
 from support.effort import rounds
 from support.waku.asking import ID, page, plain
@@ -101,7 +102,7 @@ async def answered(peer: RawPeer, requests: Iterable[bytes]) -> Counter[str]:
 
     async def say() -> None:
         for body in bodies:
-            peer.say(wire.REQUEST, body)
+            peer.say(packets.REQUEST, body)
             await peer.drain()
 
     saying = asyncio.create_task(say())
@@ -222,7 +223,7 @@ async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Gre
         for number in range(rounds(15, 60)):
             peer = await greet()
             bodies = (raw(bloom=bloom.write(HALF)), raw(topics=[HEAVY]), raw(topics=[WANTED]))
-            peer.say_all([(wire.REQUEST, body) for body in bodies * 3])
+            peer.say_all([(packets.REQUEST, body) for body in bodies * 3])
             await peer.drain()
             if number % 3:
                 await peer.hear()
@@ -238,7 +239,7 @@ async def test_who_asks_for_much_and_takes_nothing(siege: Siege, asking: Request
             peer = await siege.greet(NOTHING, f"127.0.3.{first + number // together}")
             buffer = peer.writer.get_extra_info("socket")
             buffer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            peer.say_all([(wire.REQUEST, raw(id=bytes([number]) * 32, topics=[HEAVY]))] * 5)
+            peer.say_all([(packets.REQUEST, raw(id=bytes([number]) * 32, topics=[HEAVY]))] * 5)
             await peer.drain()
         await siege.pair.plays(rounds(5, 20))
         await asking.asks(20)
@@ -258,7 +259,7 @@ async def test_garbage_sealed_with_the_password(siege: Siege, asking: Requester,
         peer = await greet()
         for start in range(0, len(bodies), 8):
             asked = [sealed(body) for body in bodies[start : start + 8]]
-            peer.say_all((wire.REQUEST, each.raw) for each in asked)
+            peer.say_all((packets.REQUEST, each.raw) for each in asked)
             left = {each.hash for each in asked}
             for _ in asked:
                 _, end = await page(peer)
@@ -272,8 +273,8 @@ async def test_what_is_no_request_at_all(siege: Siege, asking: Requester, greet:
     async with beside_both(siege, asking, "what is no request at all"):
         peer = await greet()
         for _ in range(rounds(100, 300)):
-            peer.say(wire.REQUEST, DICE.draw(_random.randrange(200)))
-            peer.say(wire.P2P_MESSAGE, wire.write_envelopes(each.raw for each in PAGE))
-            peer.say(wire.REQUEST_COMPLETE, completion.complete(ID))
+            peer.say(packets.REQUEST, DICE.draw(_random.randrange(200)))
+            peer.say(packets.P2P_MESSAGE, packets.write_envelopes(each.raw for each in PAGE))
+            peer.say(packets.REQUEST_COMPLETE, completion.complete(ID))
         await peer.fence()
         assert not peer.inbox

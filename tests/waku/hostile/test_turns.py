@@ -12,14 +12,15 @@ from typing import Final
 import msgspec
 import pytest
 
-from restante.waku import bloom, wire
-from restante.waku.answers import OWN, PAGES, Terms
-from restante.waku.archive.plans import PAIRED, SPARSE
-from restante.waku.archive.query import Bounds, Page, Query
-from restante.waku.archive.readers import Readers
+from restante.waku.archive.history.plans import PAIRED, SPARSE
+from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.readers import Readers
 from restante.waku.archive.schema import FILE
+from restante.waku.connection.peer_connection import Link
+from restante.waku.envelope import bloom
 from restante.waku.limits import Limits
-from restante.waku.link import Link
+from restante.waku.node.history_requests import OWN, PAGES, Terms
+from restante.waku.protocol import packets as waku_packets
 from support.effort import rounds
 from support.waku.asking import page, plain
 from support.waku.inside import Inside, inside
@@ -119,13 +120,13 @@ async def beside(here: Inside, addresses: list[str], body: bytes) -> AsyncIterat
 
     async def attack(peer: RawPeer) -> None:
         while True:
-            peer.say(wire.REQUEST, body)
+            peer.say(waku_packets.REQUEST, body)
             await page(peer)
 
     public = here.node.key.public
     attackers = [await RawPeer.greet(here.port, public, source=address) for address in addresses]
     for each in attackers:
-        each.say_all([(wire.REQUEST, body)] * AT_ONCE)
+        each.say_all([(waku_packets.REQUEST, body)] * AT_ONCE)
     attacks = [asyncio.create_task(attack(each)) for each in attackers]
     try:
         yield await RawPeer.greet(here.port, public, source="127.0.4.1")
@@ -156,7 +157,7 @@ async def test_every_request_waits_for_few_pages_of_others_and_each_is_bounded(
         turns = Turns(here)
         async with beside(here, addresses, plain(limit=1000, bloom=asked.bloom, topics=asked.topics)) as peer:
             for _ in range(TIMES):
-                peer.say(wire.REQUEST, WANTED)
+                peer.say(waku_packets.REQUEST, WANTED)
                 packets, _ = await page(peer)
                 assert sum(map(len, packets)) == len(LETTERS)
         assert len(turns.waited) == TIMES

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from restante.waku import rlp
-from restante.waku.devp2p import Connected, Disconnected, Packet
-from restante.waku.hello import Hello, Reason, Shared
+from restante.waku.devp2p.hello import Hello, Reason, Shared
+from restante.waku.devp2p.session import Connected, Disconnected, Packet
+from restante.waku.envelope import rlp
 from support.bounds import bounded
 from support.waku.ends import HELLO, KEY, Foreign, Ours
 

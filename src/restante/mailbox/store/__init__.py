@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from restante.mailbox.model import Change, Now
-from restante.mailbox.state import State
+from restante.mailbox.core.model import Change, Now
+from restante.mailbox.core.state import State
 
 
 class Store(Protocol):

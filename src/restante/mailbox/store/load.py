@@ -9,9 +9,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from restante.errors import StoreError
-from restante.mailbox import messages, model
-from restante.mailbox.state import State
+from restante.common.errors import StoreError
+from restante.mailbox.core import model
+from restante.mailbox.core.state import State
+from restante.mailbox.protocol import messages
 
 CHUNK: Final = 2000
 """Rows that are fetched at once. To step through them one by one, while objects are made of them, takes a third

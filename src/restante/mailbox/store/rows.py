@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import astuple
 
-from restante.mailbox import model
-from restante.mailbox.model import Change
-from restante.records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
+from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
+from restante.mailbox.core import model
+from restante.mailbox.core.model import Change
 
 Parameters = list[tuple[Any, ...]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from restante.store.database import Schema
+from restante.common.sqlite import Schema
 
 FILE: Final = "restante.sqlite"
 

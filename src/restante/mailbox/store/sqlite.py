@@ -15,16 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from restante.errors import StoreError
-from restante.mailbox.model import Change, Now
-from restante.mailbox.state import State
+from restante.common.data_directory import lock
+from restante.common.errors import StoreError
+from restante.common.logs import log
+from restante.common.sqlite import roll_back
+from restante.common.worker import Worker
+from restante.mailbox.core.model import Change, Now
+from restante.mailbox.core.state import State
 from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
 from restante.mailbox.store.schema import FILE, connect
-from restante.ops.logs import log
-from restante.store.database import roll_back
-from restante.store.directory import lock
-from restante.store.worker import Worker
 
 BUSY_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file. Longer, and clients time out."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from restante.common.data_directory import running
 from restante.mailbox.store.schema import SCHEMA
-from restante.store.directory import running
 
 
 class Status(msgspec.Struct):

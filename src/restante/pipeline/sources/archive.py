@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from restante.errors import plain
-from restante.pipeline import cleaning
-from restante.pipeline.envelopes import Stored
-from restante.pipeline.notes import Mark
+from restante.common.errors import plain
+from restante.pipeline.clean import rules
+from restante.pipeline.clean.envelopes import Stored
+from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVE, ARCHIVED
-from restante.pipeline.sources import Inode, Look, Part, Say, SourceError, Span, Spec, Terms, archived, marks, paths
+from restante.pipeline.sources import archived, marks, paths
 from restante.pipeline.sources.archived import Found, Origin
 from restante.pipeline.sources.snapshot import LITTLE, reading
-from restante.waku.envelope import U32
+from restante.pipeline.sources.source import Inode, Look, Part, Say, SourceError, Span, Spec, Terms
+from restante.waku.envelope.envelope import U32
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,7 +194,7 @@ class Archive:
 
     def _digest(self, arrival: int) -> str:
         row = self._database.execute("SELECT * FROM arrivals WHERE arrival = ?", (arrival,)).fetchone()
-        return "" if row is None else cleaning.digest(row)
+        return "" if row is None else rules.digest(row)
 
     def _must_fit(self, counted: int) -> None:
         needed = counted * (self._bytes // max(self._envelopes, 1) + 64) + LITTLE

@@ -10,10 +10,11 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from restante.pipeline.envelopes import DAY, FAULTS, Stored, Verified, verify
-from restante.pipeline.fields import Numbers, Truths
+from restante.pipeline.clean.envelopes import DAY, FAULTS, Stored, Verified, verify
+from restante.pipeline.clean.fields import Numbers, Truths
 from restante.pipeline.schemas import ARCHIVED
-from restante.pipeline.sources import DUPLICATE, rows
+from restante.pipeline.sources import rows
+from restante.pipeline.sources.source import DUPLICATE
 
 Row = TypeVar("Row")
 

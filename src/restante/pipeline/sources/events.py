@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from restante.pipeline.timing import NO_LOG
+from restante.pipeline.clean.timing import NO_LOG
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 """A string (RFC 8259 section 7), one that does not end, or a structural character."""

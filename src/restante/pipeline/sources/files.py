@@ -13,24 +13,12 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
 
-from restante.pipeline.notes import Mark
+from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, FILES
-from restante.pipeline.sources import (
-    Inode,
-    Look,
-    Part,
-    Say,
-    SourceError,
-    Span,
-    Spec,
-    Terms,
-    archived,
-    parquets,
-    paths,
-    rlps,
-)
+from restante.pipeline.sources import archived, parquets, paths, rlps
 from restante.pipeline.sources.archived import Origin
 from restante.pipeline.sources.paths import File
+from restante.pipeline.sources.source import Inode, Look, Part, Say, SourceError, Span, Spec, Terms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from restante.pipeline import cleaning
-from restante.pipeline.cleaning import DAY, ORIGIN, OWN, RULES, Fault, Limits, clean, digest
-from restante.pipeline.sources import DUPLICATE, Part
+from restante.pipeline.clean import rules as cleaning_rules
+from restante.pipeline.clean.rules import DAY, ORIGIN, OWN, RULES, Fault, Limits, clean, digest
+from restante.pipeline.sources.source import DUPLICATE, Part
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ def finished(job: Job, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, 
             values = clean(rules, row, within)
             if not isinstance(values, Fault):
                 own = values[0] == ""  # what was imported was written by another server, with its setting
-                values[-1] = cleaning.blur_us(values[-1], job.setting_us if own else None, values[when])
+                values[-1] = cleaning_rules.blur_us(values[-1], job.setting_us if own else None, values[when])
                 yield (row_id, *values, values[when] // DAY, source, None, None, None)
                 continue
             fault = str(values)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from restante.pipeline import timing
-from restante.pipeline.cleaning import Fault, Limits, limits
-from restante.pipeline.notes import Mark
+from restante.pipeline.clean import timing
+from restante.pipeline.clean.rules import Fault, Limits, limits
+from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
-from restante.pipeline.sources import Inode, Look, Part, Say, Span, Spec, Terms, events, paths, traces
+from restante.pipeline.sources import events, paths, traces
 from restante.pipeline.sources.paths import File
 from restante.pipeline.sources.rows import batches
+from restante.pipeline.sources.source import Inode, Look, Part, Say, Span, Spec, Terms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

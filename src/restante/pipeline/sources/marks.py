@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from restante.pipeline.notes import Mark
+from restante.pipeline.lake.commit_info import Mark
 
 
 class Ids(NamedTuple):

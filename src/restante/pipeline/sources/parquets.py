@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from restante.pipeline.envelopes import DAY, Stored
-from restante.pipeline.fields import Numbers
+from restante.pipeline.clean.envelopes import DAY, Stored
+from restante.pipeline.clean.fields import Numbers
 from restante.pipeline.sources.archived import BYTES, REST, ROWS, Found
-from restante.waku.envelope import TOPIC
+from restante.waku.envelope.envelope import TOPIC
 
 MAGIC: Final = b"PAR1"
 """What such a file begins with (parquet.apache.org, "File Format")."""

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from restante.errors import plain
-from restante.pipeline.notes import Mark
+from restante.common.errors import plain
+from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import TEXT
-from restante.pipeline.sources import HEAD, Inode, SourceError, is_glob
+from restante.pipeline.sources.source import HEAD, Inode, SourceError, is_glob
 
 SETTLED: Final = 10.0
 """Seconds after which a file's time of change tells of every later one: file systems count in up to two of them."""

@@ -7,9 +7,9 @@ from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 
-from restante.pipeline.envelopes import Stored
+from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.sources.archived import REST, Found, groups
-from restante.waku import rlp
+from restante.waku.envelope import rlp
 
 LARGEST: Final = 1 << 24
 """Bytes of an envelope that can have come over the wire: a frame is shorter (devp2p, rlpx.md "Framing")."""

@@ -9,10 +9,10 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from restante.pipeline import cleaning
-from restante.pipeline.cleaning import OWN, RULES, Faulty
+from restante.pipeline.clean import rules
+from restante.pipeline.clean.rules import OWN, RULES, Faulty
 from restante.pipeline.schemas import CLIENT_VERSIONS
-from restante.pipeline.sources import Say, SourceError
+from restante.pipeline.sources.source import Say, SourceError
 
 FILE: Final = "restante.sqlite"
 """Of our mailbox server, in its data directory (restante.mailbox.store.schema)."""
@@ -58,7 +58,7 @@ OURS: Final = Shape(
     newest=5,
     version="PRAGMA user_version",
     prefix="usage_",
-    since={cleaning.VISITORS.source: 3, cleaning.BLUR.source: 4},
+    since={rules.VISITORS.source: 3, rules.BLUR.source: 4},
     own=True,
     others=frozenset({"id", "side", "address_id"}),
 )
@@ -112,7 +112,7 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     return "id" if shape.own else free[0]
 
 
-def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: cleaning.Limits) -> int | None:
+def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules.Limits) -> int | None:
     """Return the server's setting: what it floors times to, in microseconds, at its last prune.
 
     None: to nothing, or it has not told yet. Raises SourceError.
@@ -123,7 +123,7 @@ def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: clean
     found = database.execute(f"SELECT blur_time FROM {called}").fetchall()  # noqa: S608
     blur = found[-1][0] if found else None
     try:
-        return (cleaning.duration(blur, within) if blur else 0) or None
+        return (rules.duration(blur, within) if blur else 0) or None
     except Faulty:
         raise SourceError(f"source {name}: the blur in {called} is no number of seconds: correct it there") from None
 

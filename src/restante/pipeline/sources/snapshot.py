@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from restante.errors import plain
-from restante.pipeline.sources import SourceError
+from restante.common.errors import plain
+from restante.pipeline.sources.source import SourceError
 
 BUSY: Final = 5.0
 """Seconds for which somebody may have the database to himself before we give up."""

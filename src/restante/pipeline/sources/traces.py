@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from restante.pipeline import timing
-from restante.pipeline.cleaning import Fault, Limits
-from restante.pipeline.notes import Mark
+from restante.pipeline.clean import timing
+from restante.pipeline.clean.rules import Fault, Limits
+from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import SERVER_COMMANDS
 from restante.pipeline.sources import paths
 from restante.pipeline.sources.paths import File

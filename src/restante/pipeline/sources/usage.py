@@ -1,6 +1,6 @@
 """Usage records: our mailbox server's database, and the reference server's usage database, of either version.
 
-Only the columns that restante.pipeline.cleaning has rules for are ever read: no side, nameplate, mailbox id or
+Only the columns that restante.pipeline.clean.rules has rules for are ever read: no side, nameplate, mailbox id or
 address leaves the copy.
 """
 
@@ -13,15 +13,16 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from restante.pipeline import cleaning
-from restante.pipeline.cleaning import RULES
-from restante.pipeline.notes import Mark
+from restante.pipeline.clean import rules
+from restante.pipeline.clean.rules import RULES
+from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
-from restante.pipeline.sources import Inode, Look, Part, Say, SourceError, Span, Spec, Terms, paths, schema
+from restante.pipeline.sources import paths, schema
 from restante.pipeline.sources.job import Job
 from restante.pipeline.sources.marks import Ids, behind, broken
 from restante.pipeline.sources.schema import APPLICATION_ID, FILE, OURS, THEIRS, Shape, shown
 from restante.pipeline.sources.snapshot import reading, snapshot
+from restante.pipeline.sources.source import Inode, Look, Part, Say, SourceError, Span, Spec, Terms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,7 +90,7 @@ class Usage:
     def __init__(self, source: UsageSource, copy: Path, shape: Shape, terms: Terms, say: Say) -> None:
         self._name, self._path, self._copy, self._shape = source.name, source.path, copy, shape
         self._terms, self._say = terms, say
-        self._limits = cleaning.limits(terms.first_day, terms.now)
+        self._limits = rules.limits(terms.first_day, terms.now)
         with self._reading() as database:
             self._version = version = schema.version(database, shape, self._name)
             self.tables = tuple(table for table in TABLES if version >= shape.since.get(table.name, 0))
@@ -210,7 +211,7 @@ class UsageTable:
     def digest(self, row_id: int) -> str:
         """Stand for a row; "" where there is none."""
         row = self._one(f"SELECT {self._columns()} FROM {self.called} WHERE {self._id} = ?", row_id)  # noqa: S608
-        return cleaning.digest(row) if row else ""
+        return rules.digest(row) if row else ""
 
     def imported(self, origin: str) -> tuple[Any, ...] | None:
         """Give the first row that was imported from there, as it was there."""

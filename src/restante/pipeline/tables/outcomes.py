@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from pyspark.sql import functions as f
 
+from restante.common.usage_records import Result
 from restante.pipeline.schemas import APP, SOURCE, Column, Table, day_of
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.commonest import by_day, grouped
-from restante.records import Result
+from restante.pipeline.tables.top_n import by_day, grouped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

@@ -17,8 +17,8 @@ from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import APP, SOURCE, Column, Table, day_of
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.commonest import OTHER, by_day, grouped
 from restante.pipeline.tables.outcomes import COUNTS, RESULTS, results
+from restante.pipeline.tables.top_n import OTHER, by_day, grouped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
-from restante.waku.envelope import Envelope, parse
+from restante.waku.archive.history.query import BOUNDS, Bounds, Page, Query
+from restante.waku.envelope.envelope import Envelope, parse
 
 
 class Counts(msgspec.Struct, frozen=True):

@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from restante.errors import Misuse, StoreError
-from restante.store.directory import lock
-from restante.store.newfile import new_file
+from restante.common.atomic_file import new_file
+from restante.common.data_directory import lock
+from restante.common.errors import Misuse, StoreError
 from restante.waku.archive.schema import FILE, SCHEMA
 
 PAGES: Final = 1024

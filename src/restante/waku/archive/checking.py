@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from restante.waku.archive import ids, reading
-from restante.waku.envelope import parse
-from restante.waku.rlp import RlpError
+from restante.waku.envelope.envelope import parse
+from restante.waku.envelope.rlp import RlpError
 
 _STEP: Final = 1000
 

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from restante.waku.envelope import TOPIC, Envelope
+from restante.waku.envelope.envelope import TOPIC, Envelope
 
 BITS: Final = 31
 """Of an id, for the hash: with 32 of `sent` that is what a signed 64-bit integer holds."""

@@ -10,7 +10,7 @@ import sqlite3
 from typing import Final
 
 from restante.waku.archive import ids
-from restante.waku.envelope import U32
+from restante.waku.envelope.envelope import U32
 
 _LAST_OF_MOST: Final = "SELECT id FROM envelopes WHERE id <= ? ORDER BY id LIMIT 1 OFFSET ? - 1"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from restante.waku.archive import Archived, Counts, TopicCount, ids
-from restante.waku.envelope import U32
+from restante.waku.envelope.envelope import U32
 
 LARGEST_PAGE: Final = 8 << 20
 """Bytes of envelopes that are read at a time, about."""

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Final
 
 from restante.waku.archive import ids
-from restante.waku.envelope import Envelope
+from restante.waku.envelope.envelope import Envelope
 
 _SIZES: Final = (1024, 256, 64, 16, 4, 1)
 """Rows by a statement; the driver keeps a statement of each size prepared."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from restante.errors import StoreError
-from restante.store.database import Schema, primary
+from restante.common.errors import StoreError
+from restante.common.sqlite import Schema, primary
 
 FILE: Final = "archive.sqlite"
 

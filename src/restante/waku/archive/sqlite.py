@@ -14,16 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from restante.errors import StoreBusy, StoreError
-from restante.ops.logs import log
-from restante.store.database import roll_back
-from restante.store.directory import lock
-from restante.store.worker import Worker
-from restante.waku.archive import Archived, Counts, TopicCount, history, pruning, reading, rows
-from restante.waku.archive.query import BOUNDS, Bounds, Page, Query
-from restante.waku.archive.readers import Readers
+from restante.common.data_directory import lock
+from restante.common.errors import StoreBusy, StoreError
+from restante.common.logs import log
+from restante.common.sqlite import roll_back
+from restante.common.worker import Worker
+from restante.waku.archive import Archived, Counts, TopicCount, pruning, reading, rows
+from restante.waku.archive.history import page
+from restante.waku.archive.history.query import BOUNDS, Bounds, Page, Query
+from restante.waku.archive.history.readers import Readers
 from restante.waku.archive.schema import FILE, SCHEMA, unreadable
-from restante.waku.envelope import Envelope
+from restante.waku.envelope.envelope import Envelope
 
 Result = TypeVar("Result")
 
@@ -160,7 +161,7 @@ class SqliteArchive:
         return await self.readers.read(lambda database: reading.after(database, arrival, limit))
 
     async def page(self, query: Query, bounds: Bounds = BOUNDS) -> Page:
-        return await self.readers.read(lambda database: history.page(database, query, bounds))
+        return await self.readers.read(lambda database: page.page(database, query, bounds))
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._close)

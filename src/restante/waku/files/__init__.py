@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from restante.waku.envelope import Envelope, parse
-from restante.waku.rlp import RlpError
+from restante.waku.envelope.envelope import Envelope, parse
+from restante.waku.envelope.rlp import RlpError
 
 
 class Flaw(msgspec.Struct, frozen=True):

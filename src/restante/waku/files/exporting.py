@@ -6,14 +6,14 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from restante.errors import Misuse, StoreError
-from restante.ops.progress import Advance, progress
-from restante.plural import counted
-from restante.store.newfile import new_file
+from restante.common.atomic_file import new_file
+from restante.common.errors import Misuse, StoreError
+from restante.common.plural import counted
+from restante.common.progress import Advance, progress
 from restante.waku.archive import Archived, reading
 from restante.waku.archive.schema import SCHEMA
-from restante.waku.files import rlpfile
-from restante.waku.rlp import RlpError
+from restante.waku.envelope.rlp import RlpError
+from restante.waku.files import rlp_file
 
 
 def export(data: Path, file: Path) -> int:
@@ -57,7 +57,7 @@ class _Pages:
 
 def _writer(file: Path) -> Callable[[Path, _Pages], None]:
     if file.suffix == ".rlp":
-        return rlpfile.write
+        return rlp_file.write
     if file.suffix == ".parquet":
         from restante.waku.files import parquet
 

@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
-from restante.errors import Misuse, StoreError, plain
-from restante.ops.progress import progress
-from restante.plural import counted
+from restante.common.errors import Misuse, StoreError, plain
+from restante.common.plural import counted
+from restante.common.progress import progress
 from restante.waku.archive import Archive, open_archive
-from restante.waku.config import RETENTION
-from restante.waku.envelope import Envelope
-from restante.waku.files import Flaw, Items, leveldb, rlpfile
-from restante.waku.wire import LARGEST
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.files import Flaw, Items, leveldb, rlp_file
+from restante.waku.protocol.packets import LARGEST
+from restante.waku.settings import RETENTION
 
 DAY: Final = 86400
 
@@ -115,7 +115,7 @@ def _opened(path: Path) -> Items:
     if path.is_dir():
         return leveldb.read(path)
     if path.suffix == ".rlp":
-        return rlpfile.read(path)
+        return rlp_file.read(path)
     if path.suffix == ".parquet":
         from restante.waku.files import parquet
 

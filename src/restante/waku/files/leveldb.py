@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from restante.errors import Misuse, StoreError, plain
+from restante.common.errors import Misuse, StoreError, plain
 from restante.waku import files
 
 CURSOR: Final = 36

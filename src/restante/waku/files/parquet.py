@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from restante.errors import StoreError
+from restante.common.errors import StoreError
 from restante.waku import files
 from restante.waku.archive import Archived
 

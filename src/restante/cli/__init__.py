@@ -1,0 +1,1 @@
+"""The command line: a module per part, which is imported when its command runs."""

@@ -1,0 +1,38 @@
+"""Times as people write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from restante.common.errors import Misuse
+from restante.waku.envelope.envelope import U32
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def read_time(text: str, now: int, flag: str) -> int:
+    """Read a time, as seconds since 1970. Raises Misuse.
+
+    `now`; `-24h` before now, in seconds, minutes, hours or days; seconds since 1970; or ISO 8601, in UTC unless it
+    says otherwise.
+    """
+    found = _read(text, now)
+    if found is None or not 0 <= found <= U32:
+        raise Misuse(f"{flag}: '{text}' is no time; say 1700000000, 2026-11-21T13:00, -24h or now")
+    return found
+
+
+def _read(text: str, now: int) -> int | None:
+    if text == "now":
+        return now
+    if before := re.fullmatch(r"-(\d{1,10})([smhd])", text, re.ASCII):
+        return now - int(before[1]) * _UNITS[before[2]]
+    if re.fullmatch(r"\d{1,10}", text, re.ASCII):
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())

@@ -1,0 +1,87 @@
+"""What the command line says of where an envelope goes, or is: its topic, for whom it is sealed, who is asked how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from restante.common.errors import Misuse, PeerError
+from restante.waku.client.fetch import How
+from restante.waku.envelope import keys
+from restante.waku.envelope.keys import Key
+from restante.waku.envelope.payload import SymmetricKey, topic_of
+from restante.waku.key_file import load as load_key
+from restante.waku.passwords import OFFLINE_INBOX, PASSWORD, check_password, password_in, read_password
+from restante.waku.settings import read_topic
+
+
+def sealed_for(
+    channel: str | None, topic: str | None, password_file: Path | None, to: str | None, environment: Mapping[str, str]
+) -> tuple[bytes, SymmetricKey | bytes]:
+    """Give the topic and the key. Raises Misuse where that is nobody's, or two people's."""
+    if channel is not None:
+        if topic or password_file or to:
+            raise Misuse("--channel stands for a topic and a key: leave --topic, --password-file and --to out")
+        check_password(channel, "--channel")
+        return topic_of(channel), SymmetricKey.from_password(channel)
+    if topic is None:
+        raise Misuse("say where it goes: --channel NAME, or --topic TOPIC and a key")
+    place = read_topic(topic, "--topic")
+    if to is not None and password_file is not None:
+        raise Misuse("seal it with a password or for a public key, not both: --password-file or --to")
+    if to is not None:
+        return place, _public(to)
+    password = read_password(password_file, environment)
+    if password is None:
+        raise Misuse(f"say who can open it: --password-file FILE, {PASSWORD} in the environment, or --to KEY")
+    return place, SymmetricKey.from_password(password)
+
+
+def asked_for(channel: str | None, topics: Sequence[str]) -> tuple[frozenset[bytes], SymmetricKey | None]:
+    """Give the topics to ask for, and what opens their envelopes if that is known. Raises Misuse."""
+    found = frozenset(read_topic(each, "--topic") for each in topics)
+    if channel is not None:
+        return found | {topic_of(channel)}, SymmetricKey.from_password(channel)
+    if not found:
+        raise Misuse("say what to ask for: --channel NAME, or --topic TOPIC")
+    return found, None
+
+
+def opening(
+    chat: SymmetricKey | None, password_file: Path | None, key_file: Path | None
+) -> tuple[SymmetricKey | Key, ...]:
+    """Give the keys that open what was asked for. Raises Misuse."""
+    keys: list[SymmetricKey | Key] = [] if chat is None else [chat]
+    if password_file is not None:
+        keys.append(SymmetricKey.from_password(password_in(password_file, "--open-password")))
+    if key_file is not None:
+        keys.append(load_key(key_file, "--open-key"))
+    return tuple(keys)
+
+
+def how_to_ask(form: str, password_file: Path | None, key_file: Path | None, environment: Mapping[str, str]) -> How:
+    """Give how to write requests. Raises Misuse."""
+    key = load_key(key_file) if key_file is not None else None
+    if form == "plain":
+        if password_file is not None:
+            raise Misuse("a plain request is for every Mailserver, and has no password: leave --password-file out")
+        return How(form="plain", key=key)
+    if form != "envelope":
+        raise Misuse(f"--form is envelope or plain, not '{form}'")
+    password = read_password(password_file, environment) or OFFLINE_INBOX
+    return How(to=SymmetricKey.from_password(password), key=key)
+
+
+def _public(text: str) -> bytes:
+    try:
+        found = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        found = b""
+    found = found[1:] if len(found) == keys.PUBLIC + 1 else found  # others write 04 in front
+    try:
+        if len(found) == keys.PUBLIC:
+            keys.check(found)
+            return found
+    except PeerError:
+        pass
+    raise Misuse(f"--to: '{text}' is no public key; it has 128 hexadecimal digits")

@@ -1,0 +1,29 @@
+"""Ports that another program has: found out before anything is loaded that takes long."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from restante.common.settings import unusable
+
+
+def refuse_taken(host: str | None, port: int, flag: str) -> None:
+    """Raise Misuse if another program listens there. Nothing is held: whoever listens later may still be refused.
+
+    It binds as asyncio does (create_server: SO_REUSEADDR, IPV6_V6ONLY), and leaves every other error to that.
+    """
+    if not port:
+        return
+    try:
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                tried.bind(where)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise unusable(host, port, flag, error) from error

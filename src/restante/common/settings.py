@@ -1,0 +1,231 @@
+"""Settings: defaults < TOML file < RESTANTE_* environment < flags.
+
+One struct per part; its fields are the whole truth about that part's options: the TOML table and the environment
+variables are read from them, and the command line and `restante config show` list them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+import msgspec.inspect
+
+from restante.common.errors import Misuse, plain
+
+PREFIX: Final = "RESTANTE_"
+
+PREFIXES: Final = (PREFIX, f"{PREFIX}WAKU_")
+"""Of each part's variables; another part's, which is longer, is none of ours."""
+
+NO_SETTINGS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WAKU_PASSWORD"})
+"""Variables that commands read, which are no settings of a part."""
+
+KUBERNETES: Final = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?")
+"""What Kubernetes adds to the name of a service, RESTANTE perhaps, to name variables of its own
+(kubernetes.io/docs/concepts/services-networking/service, "Environment variables")."""
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A settled value and where it came from."""
+
+    name: str
+    value: Any
+    source: str
+    fixed: bool = False
+    """By a flag or the environment: the file has no say."""
+
+
+class _Option(NamedTuple):
+    """One value to be settled."""
+
+    name: str
+    type: Any
+    default: Any
+    table: str
+    variable: str
+    flag: str
+
+
+TABLES: Final = ("serve", "waku")
+"""Of a file: one for each part. A part reads its own, and leaves the others alone."""
+
+LIMITS: Final = "limits"
+
+Places = Mapping[str, str]
+"""For each setting: who gave it, a file and its key, a variable or a flag; the flag also where nobody did."""
+
+
+class Part(Generic[S]):
+    """One part's options: the struct that holds them, its table, and what its environment variables begin with."""
+
+    def __init__(
+        self,
+        table: str,
+        settings: type[S],
+        limits: type[msgspec.Struct],
+        prefix: str,
+        check: Callable[[S, Places], None],
+    ) -> None:
+        self.table, self.settings, self.limits, self.prefix, self.check = table, settings, limits, prefix, check
+
+    def options(self) -> Iterator[_Option]:
+        for field in msgspec.structs.fields(self.settings):
+            if field.name != LIMITS:
+                variable, flag = self.prefix + field.name.upper(), "--" + field.name.replace("_", "-")
+                yield _Option(field.name, field.type, field.default, self.table, variable, flag)
+        for field in msgspec.structs.fields(self.limits):
+            variable, flag = f"{self.prefix}LIMIT_{field.name.upper()}", f"--limit {field.name}"
+            yield _Option(field.name, field.type, field.default, LIMITS, variable, flag)
+
+    def limits_given(self, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+        """Read --limit NAME=NUMBER."""
+        for text in texts or ():
+            name, equals, value = text.partition("=")
+            if not equals or name not in self.limits.__struct_fields__:
+                raise Misuse(
+                    f"--limit {text}: write NAME=NUMBER; names are {', '.join(self.limits.__struct_fields__)}"
+                )
+            yield name, value
+
+    def check_variables(self, environment: Mapping[str, str]) -> None:
+        """Refuse a variable that is no setting: it is a mistake in a name, and would have no effect."""
+        known = {option.variable.removeprefix(self.prefix) for option in self.options()}
+        others = tuple(each for each in PREFIXES if len(each) > len(self.prefix))
+        for name in environment:
+            if not name.startswith(self.prefix) or name.startswith(others) or name in NO_SETTINGS:
+                continue
+            own = name.removeprefix(self.prefix)
+            if own not in known and KUBERNETES.fullmatch(own) is None:
+                like = difflib.get_close_matches(own, known, 1)
+                todo = f"{self.prefix}{like[0]} may be meant" if like else "unset it"
+                raise Misuse(f"{name} in the environment is no setting: {todo}")
+
+    def read_file(self, path: Path) -> dict[str, dict[str, Any]]:
+        """Read our table of a TOML file, and the table of limits in it; the latter as `limits`."""
+        try:
+            content = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise Misuse(f"cannot read {path}: {plain(error)} (--config)") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise Misuse(f"{path} is not TOML: {error}") from error
+        for key, value in content.items():
+            if key not in TABLES or not isinstance(value, dict):
+                raise Misuse(
+                    f"{path}: '{key}' is not known; tables are {' and '.join(f'[{name}]' for name in TABLES)}"
+                )
+        table = dict(content.get(self.table, {}))
+        limits = table.pop(LIMITS, {})
+        if not isinstance(limits, dict):
+            raise Misuse(f"{path}: '{LIMITS}' is a table, [{self.table}.{LIMITS}]")
+        for keys, struct, shown in (
+            (table, self.settings, self.table),
+            (limits, self.limits, f"{self.table}.{LIMITS}"),
+        ):
+            names = [name for name in struct.__struct_fields__ if name != LIMITS]
+            for key in keys:
+                if key not in names:
+                    raise Misuse(f"{path}: [{shown}] has no key '{key}'; there are: {', '.join(names)}")
+        return {self.table: table, LIMITS: limits}
+
+
+def settle(
+    part: Part[S], flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
+) -> tuple[S, list[Source]]:
+    """Settle the options of a part; flags that were not given are None. `limit` is a list of NAME=NUMBER.
+
+    Raises Misuse for an unknown key, a value of a wrong type and a file that cannot be read.
+    """
+    part.check_variables(environment)
+    named = environment.get(f"{PREFIX}CONFIG")
+    path = file or (Path(named) if named else None)
+    tables = part.read_file(path) if path else {}
+    given = {(part.table, name): value for name, value in flags.items() if value is not None}
+    given |= {(LIMITS, name): value for name, value in part.limits_given(flags.get("limit"))}
+    settled: dict[str, dict[str, Any]] = {part.table: {}, LIMITS: {}}
+    sources, places = [], {}
+    for option in part.options():
+        shown = option.name if option.table == part.table else f"{LIMITS}.{option.name}"
+        value, source, place, fixed = option.default, "default", option.flag, False
+        table = tables.get(option.table, {})
+        if option.name in table:
+            source, place = str(path), f"{path}: {shown}"
+            value = convert(table[option.name], option.type, place, strict=True)
+        if option.variable in environment:
+            value, source, fixed = environment[option.variable], option.variable, True
+            place = option.variable
+            if option.type == tuple[str, ...]:
+                value = [each.strip() for each in value.split(",") if each.strip()]
+            value = convert(value, option.type, place)
+        if (option.table, option.name) in given:
+            value = convert(given[option.table, option.name], option.type, option.flag)
+            source, place, fixed = option.flag, option.flag, True
+        settled[option.table][option.name] = value
+        places[shown] = place
+        sources.append(Source(shown, value, source, fixed))
+    settings = part.settings(**settled[part.table], limits=part.limits(**settled[LIMITS]))
+    part.check(settings, places)
+    return settings, sources
+
+
+def shown(sources: Iterable[Source]) -> Iterator[str]:
+    """Write settings for people, a line each."""
+    for each in sources:
+        value = "" if each.value is None else msgspec.json.encode(each.value).decode()
+        yield f"{each.name:<29} = {value:<24} # {each.source}"
+
+
+def convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:
+    """Read a value as this type, a text of the command line or the environment too. Raises Misuse: what to write."""
+    try:
+        return msgspec.convert(value, wanted, strict=strict)
+    except msgspec.ValidationError:
+        raise Misuse(f"{name}: {_quoted(value)} is not {_words(msgspec.inspect.type_info(wanted))}") from None
+
+
+def _quoted(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _words(wanted: msgspec.inspect.Type) -> str:
+    """Say what should be written."""
+    if isinstance(wanted, msgspec.inspect.UnionType):
+        return _words(next(each for each in wanted.types if not isinstance(each, msgspec.inspect.NoneType)))
+    if isinstance(wanted, msgspec.inspect.LiteralType):
+        *others, last = map(str, wanted.values)
+        return f"{', '.join(others)} or {last}"
+    if isinstance(wanted, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+        return ("a whole number" if isinstance(wanted, msgspec.inspect.IntType) else "a number") + _range(wanted)
+    if isinstance(wanted, msgspec.inspect.BoolType):
+        return "true or false"
+    if isinstance(wanted, msgspec.inspect.VarTupleType):
+        one = wanted.item_type
+        return "a list of texts" if isinstance(one, msgspec.inspect.StrType) else f"a list of {_words(one)}"
+    return "a name" if isinstance(wanted, msgspec.inspect.StrType) and wanted.min_length else "a text"
+
+
+def _range(number: msgspec.inspect.IntType | msgspec.inspect.FloatType) -> str:
+    low = f" from {number.ge}" if number.ge is not None else f" over {number.gt}" if number.gt is not None else ""
+    high = f" to {number.le}" if number.le is not None else " up" if number.ge is not None else ""
+    return low + high
+
+
+def address(text: str, flag: str) -> tuple[str | None, int]:
+    """Read HOST:PORT, [IPV6]:PORT or *:PORT; a host of None is every interface."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise Misuse(f"{flag}: '{text}' is not HOST:PORT, like 127.0.0.1:4000, [::1]:4000 or *:4000")
+    return None if host == "*" else host, int(port)
+
+
+def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
+    """Say why nothing can listen there, and which flag names another place."""
+    return Misuse(f"cannot listen on {host or '*'}:{port}: {plain(error)} ({flag})")

@@ -1,0 +1,1 @@
+"""The rules of mailboxes, without sockets, SQL, clocks or an event loop."""

@@ -1,0 +1,156 @@
+"""The door: who comes in, and on which terms. Decides for each connection once, when it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from restante.common.errors import PeerError
+from restante.mailbox.core.adaptive import Tide
+from restante.mailbox.core.addresses import Account, Addresses, Client, Network, who
+from restante.mailbox.core.limits import UNLIMITED, Limits
+from restante.mailbox.core.model import Now
+from restante.mailbox.protocol.hashcash import Demand, Mode, offer
+
+CONNECTION_STRAIN: Final = 0.1
+"""What a connection adds to its address's strain (addresses.PATIENCE)."""
+
+FULL: Final = "the server has no room for more connections"
+TOO_MANY: Final = "too many connections from your address"
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator wants of those who come."""
+
+    mode: Mode = "none"
+    bits: int = 20
+    """What is demanded at least, where anything is."""
+    load: float = 200.0
+    """Connections a second above which mode `adaptive` demands work of everybody."""
+    trusted: Sequence[Network] = ()
+    """Proxies that say who their clients are."""
+
+
+class Entrance(msgspec.Struct, frozen=True):
+    """The terms on which a connection was let in."""
+
+    client: Client
+    accounts: tuple[Account, ...]
+    """Of the addresses that it counts for: none, one, or two where a proxy's headers differ."""
+    address_id: str
+    demand: Demand | None
+    offer: dict[str, Any] | None
+    """The welcome's `permission-required`."""
+    verdict: PeerError | None
+    """Why it may not stay."""
+
+
+class Knock(msgspec.Struct, frozen=True):
+    """A connection whose request has not come yet."""
+
+    accounts: tuple[Account, ...]
+    """Of the address that it counts for, unless it cannot be told yet."""
+    refused: str = ""
+    """The name of that address, if too many of its connections have asked for nothing: it is closed at once."""
+
+
+class Door:
+    """Knows addresses, and how hard it is to come in."""
+
+    def __init__(self, terms: Terms, secret: Callable[[], bytes]) -> None:
+        self.terms = terms
+        self.limits: Limits = UNLIMITED
+        self.addresses = Addresses(secret)
+        self.tide = Tide()
+        self.demanded = 0
+        """Connections of which work was demanded, all told."""
+        self.changes = 0
+        """How often what is demanded of some address has changed."""
+        self.news: dict[str, int] = {}
+        """Which those were, by address id, and the bits that are demanded of them now; whoever logs it clears it."""
+        self._secret = secret
+        self._came = 0
+
+    def knock(self, peer: Sequence[Any], wall: float) -> Knock:
+        """Take note of a connection before its request; it ends with `answer`.
+
+        More than may be open at a time need not be opened at a time. Behind a trusted proxy may be anybody.
+        """
+        client = who(peer, {}, self.terms.trusted)
+        accounts, most = self._accounts(client), self.limits.address_connections
+        if most and any(account.asking >= most for account in accounts):
+            return Knock((), self.addresses.day_id(client.address, wall))
+        for account in accounts:
+            account.asking += 1
+        return Knock(accounts)
+
+    def answer(self, knock: Knock) -> None:
+        """Take note that the request has come, or that the connection is gone."""
+        for account in knock.accounts:
+            account.asking -= 1
+
+    def enter(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> Entrance:
+        """Decide about a connection; `connections` are there already. One that may stay ends with `leave`."""
+        limits = self.limits
+        self._came += 1
+        client = who(peer, headers, self.terms.trusted)
+        accounts, wait = self._accounts(client), 0.0
+        for account in accounts:
+            wait = max(wait, account.connect(now.service, limits))
+            account.strain(now.service, CONNECTION_STRAIN)
+        most, verdict = limits.address_connections, None
+        if limits.connections and connections >= limits.connections:
+            verdict = PeerError(1013, FULL, hint="try again later")
+        elif most and any(account.connections > most for account in accounts):
+            verdict = PeerError(1008, TOO_MANY, hint=f"{most} may be open at a time")
+        elif wait:
+            verdict = PeerError(1008, TOO_MANY, hint=f"they come too fast; try again in {math.ceil(wait)} s")
+        address_id = self.addresses.day_id(client.address, now.wall)
+        demand = self._demand(accounts, address_id, now)
+        if verdict is not None:  # who is refused keeps nobody else out
+            self.leave(accounts)
+        return Entrance(
+            client,
+            accounts if verdict is None else (),
+            address_id,
+            demand,
+            None if self.terms.mode == "none" else offer(demand),
+            verdict,
+        )
+
+    def leave(self, accounts: tuple[Account, ...]) -> None:
+        for account in accounts:
+            account.connections -= 1
+
+    def _accounts(self, client: Client) -> tuple[Account, ...]:
+        if not client.counted:
+            return ()
+        addresses = (client.address,) if client.other is None else (client.address, client.other)
+        return tuple(dict.fromkeys(map(self.addresses.account, addresses)))  # they may be of one household
+
+    def _demand(self, accounts: tuple[Account, ...], address_id: str, now: Now) -> Demand | None:
+        terms = self.terms
+        if terms.mode == "none":
+            return None
+        bits = terms.bits
+        if terms.mode == "adaptive":
+            bits = self.tide.bits(terms.bits) or 0
+            for account in accounts:
+                of_it = account.bits(now.service, terms.bits) or 0
+                if of_it != account.demanded:
+                    account.demanded = of_it
+                    self.changes += 1
+                    self.news[address_id] = of_it
+                bits = max(bits, of_it)
+        if not bits:
+            return None
+        self.demanded += 1
+        return Demand(bits, self._secret()[:12].hex())
+
+    def tick(self) -> bool:
+        """Let a second go by; tells whether what is demanded of everybody has changed."""
+        came, self._came = self._came, 0
+        return self.terms.mode == "adaptive" and self.tide.tick(came, self.terms.load)

@@ -1,0 +1,257 @@
+"""What one connection has said so far, and what it may say next.
+
+`CHECKS` is the whole truth: for each message, what must hold, in the order in which the reference server looks
+(server_websocket.py:200-330, 0.8.0), with its words for when it does not. `step` reads it; `after` moves on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
+
+from restante.mailbox.core.model import Decision
+from restante.mailbox.protocol import hashcash, messages
+from restante.mailbox.protocol.messages import Malformed, Received
+
+
+class Session(msgspec.Struct, frozen=True, gc=False):
+    """Four tracks that run side by side; each only moves forward, but `subscribed`, which comes and goes."""
+
+    demand: hashcash.Demand | None = None
+    """The work that its welcome demanded, and that it has not shown yet."""
+    address_id: str | None = None
+    """What the client's address is called today."""
+    app_id: str | None = None
+    """Bound to this app; None before the bind."""
+    side: str = ""
+    allocated: str | None = None
+    """The nameplate that this connection was allocated."""
+    claimed: str | None = None
+    """The nameplate that it claimed, or was refused."""
+    released: bool = False
+    mailbox_id: str | None = None
+    """The mailbox that it opened last, or was refused."""
+    subscribed: int | None = None
+    """The key of the mailbox whose messages it gets."""
+    closed: bool = False
+
+
+FRESH: Final = Session()
+
+# ── commands: accepted messages ──────────────────────────────────────────────────────────────────
+
+
+class Command(msgspec.Struct, gc=False):
+    """An accepted message, with what the rules need to know of its connection."""
+
+    app_id: str
+    side: str
+
+
+class Submit(Command, gc=False):
+    pass
+
+
+class Bind(Command, gc=False):
+    client_version: object
+    address_id: str | None
+
+
+class List(Command, gc=False):
+    pass
+
+
+class Allocate(Command, gc=False):
+    pass
+
+
+class Claim(Command, gc=False):
+    nameplate: str
+
+
+class Release(Command, gc=False):
+    nameplate: str
+
+
+class Open(Command, gc=False):
+    mailbox_id: str
+
+
+class Add(Command, gc=False):
+    mailbox_id: str
+    phase: bytes
+    body: bytes
+    id: bytes
+
+
+class Close(Command, gc=False):
+    mailbox_id: str
+    mood: str | None
+
+
+class Ping(Command, gc=False):
+    ping: Raw
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────────
+
+_Check = tuple[Callable[[Session, Any], bool], str | None]
+
+
+def _said(track: Callable[[Session], object], words: str) -> _Check:
+    """Refuse what may be said once and was said."""
+    return (lambda session, _: not track(session), words)
+
+
+def _same(key: str, track: Callable[[Session], str | None], words: str) -> _Check:
+    """Refuse a name that is not the one this connection used."""
+    return (
+        lambda session, message: (
+            getattr(message, key) is UNSET or track(session) is None or getattr(message, key) == track(session)
+        ),
+        words,
+    )
+
+
+def _named(key: str, track: Callable[[Session], str | None], words: str) -> _Check:
+    """Refuse to guess a name that neither the message nor the connection has."""
+    return (
+        lambda session, message: getattr(message, key) is not UNSET or track(session) is not None,
+        words,
+    )
+
+
+# The words of these two are in the Malformed message itself.
+_COMPLETE: Final[_Check] = (lambda _, message: message.missing is None, None)
+_TYPED: Final[_Check] = (lambda _, message: message.mistyped is None, None)
+DENIED: Final = "permission denied"
+"""After this one the connection is closed."""
+
+_PERMITTED: Final[_Check] = (lambda session, _: session.demand is None, DENIED)
+_PAID: Final[_Check] = (
+    lambda session, message: session.demand is None or flaw(session.demand, message) is None,
+    DENIED,
+)
+_BOUND: Final[_Check] = (lambda session, _: session.app_id is not None, "must bind first")
+
+_NAMEPLATE: Final = "nameplate"
+_MAILBOX: Final = "mailbox"
+
+CHECKS: Final[dict[str | None, tuple[_Check, ...]]] = {
+    "ping": (_COMPLETE,),
+    "submit-permissions": (_PAID,),
+    "submit-permission": (_PAID,),
+    "bind": (_PERMITTED, _said(lambda s: s.app_id is not None, "already bound"), _COMPLETE, _TYPED),
+    "list": (_PERMITTED, _BOUND),
+    "allocate": (_PERMITTED, _BOUND, _said(lambda s: s.allocated, "you already allocated one, don't be greedy")),
+    "claim": (_PERMITTED, _BOUND, _COMPLETE, _said(lambda s: s.claimed, "only one claim per connection"), _TYPED),
+    "release": (
+        _PERMITTED,
+        _BOUND,
+        _said(lambda s: s.released, "only one release per connection"),
+        _same(_NAMEPLATE, lambda s: s.claimed, "release and claim must use same nameplate"),
+        _named(_NAMEPLATE, lambda s: s.claimed, "release without nameplate must follow claim"),
+        _TYPED,
+    ),
+    "open": (_PERMITTED, _BOUND, _said(lambda s: s.subscribed, "only one open per connection"), _COMPLETE, _TYPED),
+    "add": (
+        _PERMITTED,
+        _BOUND,
+        (lambda session, _: session.subscribed is not None, "must open mailbox before adding"),
+        _COMPLETE,
+    ),
+    "close": (
+        _PERMITTED,
+        _BOUND,
+        _said(lambda s: s.closed, "only one close per connection"),
+        _same(_MAILBOX, lambda s: s.mailbox_id, "open and close must use same mailbox"),
+        _named(_MAILBOX, lambda s: s.mailbox_id, "close without mailbox must follow open"),
+        _TYPED,
+    ),
+    "": (_PERMITTED, _BOUND, (lambda *_: False, "unknown type")),
+    None: ((lambda *_: False, "missing 'type'"),),
+}
+
+_CHECKS_OF: Final = {
+    messages.KINDS[kind]: tuple(check for check in checks if check not in {_COMPLETE, _TYPED})
+    for kind, checks in CHECKS.items()
+    if kind
+}
+"""The checks of a well-formed message: it is complete, and its values are what they should be."""
+
+
+def step(session: Session, message: Received | Malformed) -> Command | str:
+    """Tell whether this may be said now: the command it amounts to, or the error's words."""
+    if isinstance(message, Malformed):
+        for holds, words in CHECKS[message.kind]:
+            if not holds(session, message):
+                return words or message.missing or message.mistyped or ""
+        # No value is wrong, and yet it was not read: a key is there twice, and the first value was of a wrong type.
+        return message.missing or message.mistyped or f"{message.kind}: keys must not be repeated"
+    for holds, words in _CHECKS_OF[type(message)]:
+        if not holds(session, message):
+            return words or ""
+    return _COMMANDS[type(message)](session, message)
+
+
+def flaw(demand: hashcash.Demand, message: Received | Malformed) -> str | None:
+    """Tell what is wrong with what was said to a connection's demand: a hint for its sender; None: it is met."""
+    if not isinstance(message, messages.Submit):
+        return f"work comes first here: submit a hashcash stamp of {demand.bits} bits, or use a client that can"
+    return hashcash.flaw(demand, _value(message.method), _value(message.stamp))
+
+
+def _nameplate_of(session: Session, m: messages.Release) -> str:
+    return session.claimed or "" if m.nameplate is UNSET else m.nameplate
+
+
+def _mailbox_of(session: Session, m: messages.Close) -> str:
+    return session.mailbox_id or "" if m.mailbox is UNSET else m.mailbox
+
+
+def _value(raw: Raw | UnsetType) -> object:
+    """Read a value that may be anything; None for what is too long or cannot be read."""
+    try:
+        return None if raw is UNSET else messages.value_of(raw)
+    except ValueError:
+        return None
+
+
+_COMMANDS: Final[dict[type, Callable[[Session, Any], Command]]] = {
+    messages.Submit: lambda *_: Submit("", ""),
+    messages.SubmitOne: lambda *_: Submit("", ""),
+    messages.Bind: lambda s, m: Bind(m.appid, m.side, _value(m.client_version), s.address_id),
+    messages.List: lambda s, _: List(s.app_id or "", s.side),
+    messages.Allocate: lambda s, _: Allocate(s.app_id or "", s.side),
+    messages.Claim: lambda s, m: Claim(s.app_id or "", s.side, m.nameplate),
+    messages.Release: lambda s, m: Release(s.app_id or "", s.side, _nameplate_of(s, m)),
+    messages.Open: lambda s, m: Open(s.app_id or "", s.side, m.mailbox),
+    messages.Add: lambda s, m: Add(
+        s.app_id or "", s.side, s.mailbox_id or "", bytes(m.phase), bytes(m.body), bytes(m.id)
+    ),
+    messages.Close: lambda s, m: Close(s.app_id or "", s.side, _mailbox_of(s, m), m.mood),
+    messages.Ping: lambda s, m: Ping(s.app_id or "", s.side, m.ping),
+}
+
+
+def after(session: Session, command: Command, decision: Decision) -> Session:
+    """Give the session that a command leaves. What was refused was said all the same."""
+    move = _MOVES.get(type(command))
+    return session if move is None else move(session, command, decision)
+
+
+_MOVES: Final[dict[type[Command], Callable[[Session, Any, Decision], Session]]] = {
+    Submit: lambda s, *_: replace(s, demand=None) if s.demand else s,
+    Bind: lambda s, c, _: replace(s, app_id=c.app_id, side=c.side),
+    Allocate: lambda s, _, d: replace(s, allocated=d.name),
+    Claim: lambda s, c, _: replace(s, claimed=c.nameplate),
+    Release: lambda s, *_: replace(s, released=True),
+    Open: lambda s, c, d: replace(
+        s, mailbox_id=c.mailbox_id, subscribed=None if d.mailbox is None else d.mailbox.key
+    ),
+    Close: lambda s, *_: replace(s, closed=True, subscribed=None),
+}

@@ -1,0 +1,1 @@
+"""Messages and stamps as they are on the wire; no state."""

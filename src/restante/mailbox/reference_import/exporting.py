@@ -1,0 +1,56 @@
+"""`restante export`: usage records as a usage database of the reference server, for programs that read those."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from restante.common.atomic_file import new_file
+from restante.common.errors import StoreError
+from restante.mailbox.store.schema import SCHEMA
+
+TABLES: Final = {
+    "nameplates": "app_id, started, waiting_time, total_time, result",
+    "mailboxes": "app_id, for_nameplate, started, total_time, waiting_time, result",
+    "client_versions": "app_id, side, connect_time, implementation, version",
+}
+"""Each is `usage_` and this with us; its columns have the same names."""
+
+_CURRENT: Final = "rebooted, updated, blur_time, connections_websocket"
+
+
+def give_back(data: Path, file: Path) -> dict[str, int]:
+    """Write all usage records, our own and imported ones, to a new file; tell how many of each kind.
+
+    A server may be running on the data directory. The file appears when it is complete. Raises Misuse where it exists
+    already or there is nothing to export, StoreError where one of the two databases cannot be used.
+    """
+    with new_file(file) as unfinished, SCHEMA.reading(data) as ours:
+        try:
+            with closing(sqlite3.connect(unfinished, isolation_level=None)) as theirs:
+                counts = _write(ours, theirs)
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot export to {file}: {error}") from error
+    return counts
+
+
+def _write(ours: sqlite3.Connection, theirs: sqlite3.Connection) -> dict[str, int]:
+    ours.execute("BEGIN")  # all of it as it is at one moment
+    schema = resources.files("restante.mailbox.reference_import") / "usage-2.sql"
+    theirs.executescript(f"BEGIN; {schema.read_text()}")
+    counts = {
+        table: _copy(ours, f"SELECT {columns} FROM usage_{table} ORDER BY id", theirs, table)  # noqa: S608
+        for table, columns in TABLES.items()
+    }
+    _copy(ours, f"SELECT {_CURRENT} FROM usage_current", theirs, "current")  # noqa: S608
+    theirs.execute("COMMIT")
+    return counts
+
+
+def _copy(ours: sqlite3.Connection, select: str, theirs: sqlite3.Connection, table: str) -> int:
+    rows = ours.execute(select)
+    slots = ", ".join("?" * len(rows.description))
+    return theirs.executemany(f"INSERT INTO {table} VALUES ({slots})", rows).rowcount  # noqa: S608

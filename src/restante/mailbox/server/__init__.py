@@ -1,0 +1,1 @@
+"""The mailbox server: sockets, the commit loop, signals."""

@@ -1,0 +1,298 @@
+"""The office: batch, commit, then speak.
+
+While one batch is being committed, the next one gathers. Each is one transaction, and nothing that was decided
+in it is said to anybody before it is durable. There is no timer: under light load a batch is one
+command, under heavy load it is whatever came during one disk flush.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import msgspec
+
+from restante.common.errors import PeerError, StoreBusy
+from restante.common.logs import log, where
+from restante.common.usage_records import ClientVersion
+from restante.mailbox.core.dispatcher import Connection, Desk
+from restante.mailbox.core.fair_queue import BATCH, WEIGHT, Entry, Turns, is_long
+from restante.mailbox.core.model import Change, Dice, Now, Policy
+from restante.mailbox.core.pruning import save, sweep
+from restante.mailbox.protocol import messages
+from restante.mailbox.protocol.messages import Malformed, Received
+from restante.mailbox.store import Store
+
+SETTLING: Final = 120.0
+"""Seconds after a start in which nothing is pruned and nobody's place is given away. The Python client's delay
+between attempts grows to 61 s (mailbox reference client: min(1.5^n, 60) + U(0, 1))."""
+
+FORGET: Final = 500
+"""Usage records of each kind dropped in one transaction."""
+
+LOUDEST: Final = 10
+"""Lines at a time about addresses: whoever attacks must not fill the disk with log."""
+
+REFUSED: Final = "the server could not store this, try again"
+
+
+class Lifetime(msgspec.Struct, frozen=True):
+    """How long things are kept."""
+
+    prune_after: float = 660.0
+    """Seconds of service after which an idle mailbox is pruned (the reference: server_tap.py:63, 0.8.0)."""
+    keep_usage: float | None = None
+    """Seconds for which usage records are kept; None: for ever."""
+
+
+class Clock(Protocol):
+    """Wall time in seconds since 1970, and seconds since some fixed moment that nobody can set."""
+
+    def wall(self) -> float: ...
+
+    def monotonic(self) -> float: ...
+
+
+class Trace(Protocol):
+    """Takes note of when what was done (ops/trace.py)."""
+
+    def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
+        """Note a command of the batch at hand."""
+
+    def said(self, commit: float | None, server_tx: float) -> None:
+        """End the batch: it was durable, and answered."""
+
+
+class Office:
+    """The queue, the batches, and what is to be said after each."""
+
+    def __init__(self, store: Store, desk: Desk, clock: Clock, lifetime: Lifetime) -> None:
+        self.desk = desk
+        self._store = store
+        self._clock = clock
+        self._lifetime = lifetime
+        self._started = clock.monotonic()
+        self._served_before = store.service
+        self._rebooted = clock.wall()
+        self.turns = Turns()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._chores: Iterator[None] | None = None
+        self._forgetting = False
+        self._riders: list[Change] = []
+        """Records of binds, waiting for a commit to take them along: no answer rests on them, and none says more
+        than that somebody came. At most a second's worth (`write_down`)."""
+        self._due = False
+        """The riders have waited for long enough."""
+        self._stopping = False
+        self._committed: float | None = None
+        """Wall time at which the batch at hand was durable; None: it changed nothing."""
+        self.trace: Trace | None = None
+        self._wake = asyncio.Event()
+        self.idle = asyncio.Event()
+        """Set while everything that came in is done and said."""
+
+    @classmethod
+    async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, lifetime: Lifetime) -> Office:
+        """Read the state and open for business."""
+        state = await store.view()
+        state.settling = True
+        return cls(store, Desk(state, dice, policy), clock, lifetime)
+
+    def now(self) -> Now:
+        served = self._clock.monotonic() - self._started
+        return Now(self._clock.wall(), self._served_before + served)
+
+    # ── what comes in ────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, connection: Connection, said: str | PeerError | None) -> None:
+        """Take a frame's text, or what is wrong with it; it is answered when its batch is durable."""
+        self.turns.put((connection, said, self.now()))
+        self._rouse()
+
+    def lose(self, connection: Connection) -> None:
+        """Take note, in its turn, that a connection is gone; what it said before that is done without delay."""
+        self.turns.free(connection)
+        self.receive(connection, None)
+
+    def drop(self, connection: Connection) -> None:
+        """Do nothing more of what a connection said, as far as it waits."""
+        self.turns.drop(connection)
+
+    def sweep(self) -> None:
+        """Start a sweep, unless one is under way."""
+        if self._chores is None:
+            self._chores = sweep(self.desk, self.now, self._lifetime.prune_after, self._rebooted)
+            self._forgetting = self._lifetime.keep_usage is not None
+            self._rouse()
+
+    def save(self) -> None:
+        """Start saving touches, unless a sweep is under way."""
+        if self._chores is None and self.desk.state.unsaved:
+            self._chores = save(self.desk)
+            self._rouse()
+
+    def refusals(self) -> None:
+        """Log refusals since the last time, the most frequent ones first, and visitors; called once a minute."""
+        books = self.desk.books
+        refused, books.refused = books.refused, Counter()
+        for (words, address_id), times in refused.most_common(LOUDEST):
+            log.warning("refused", words=words, times=times, address=address_id)
+        if len(refused) > LOUDEST:
+            log.warning("refused, to others", times=sum(refused.values()), addresses=len(refused))
+        if books.visitors:
+            log.info("sides were sent a message and added none", mailboxes=books.visited, visitors=books.visitors)
+            books.visited = books.visitors = 0
+
+    def write_down(self) -> None:
+        """Commit what waits for a commit, if none came by; to be called once a second."""
+        self._due = bool(self._riders)
+        if self._due:
+            self._rouse()
+
+    def stop(self) -> None:
+        """Let `run` return once everything that was received is done and answered."""
+        self._stopping = self.turns.hurry = True
+        self._forgetting = False
+        self._chores = save(self.desk)
+        self._due = True
+        self._rouse()
+
+    def _rouse(self) -> None:
+        self.idle.clear()
+        self._wake.set()
+
+    # ── batch, commit, then speak ────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Serve until `stop`. Raises StoreError when a commit failed: then nothing more may be said."""
+        while True:
+            gathered = self._gather()
+            if not (gathered or self._chores or self._forgetting or (self._due and self._riders)):
+                if self._stopping:
+                    return
+                if self.turns.empty:
+                    self.idle.set()
+                self._wake.clear()
+                await self._wake.wait()
+                gathered = self._gather()
+            if gathered and is_long(gathered[0]):
+                await asyncio.sleep(0)  # to read it took the loop some milliseconds: others' turn before it is parsed
+            batch = self._take(gathered)
+            for fault in self.desk.faults:
+                log.error("a command failed; its connection is closed", fault=where(fault))
+            try:
+                await self._commit()
+            except StoreBusy as busy:
+                self._due = False  # the next second will do
+                if self.desk.changes:
+                    log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
+                    await self._undo(batch)
+                else:
+                    log.warning("records of binds were not stored yet", error=str(busy))
+            self._speak()
+            await self._tend()
+            if not self.turns.empty:
+                await asyncio.sleep(0)  # a batch that changed nothing has waited for nothing: sockets are read here
+
+    def _gather(self) -> list[Entry]:
+        """Take the next batch; have us woken when somebody who is in debt may go on."""
+        now = self.now().service
+        gathered = self.turns.gather(now, self.desk.policy.limits)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        wait = self.turns.wait(now)
+        if wait is not None:
+            self._alarm = asyncio.get_running_loop().call_later(wait, self._rouse)
+        return gathered
+
+    def _take(self, gathered: list[Entry]) -> list[Entry]:
+        """Do what was said, and a slice of the chores; gives what was done. Who is in debt must wait."""
+        desk, batch = self.desk, []
+        if desk.state.settling:
+            since = self.now().service - self._served_before
+            if since >= min(SETTLING, self._lifetime.prune_after):
+                desk.state.settled()
+        served, spent = self.now().service, 0
+        for number, entry in enumerate(gathered):
+            if spent >= WEIGHT:
+                self.turns.put_back(gathered[number:])
+                break
+            if self.turns.begins(entry):
+                batch.append(entry)
+                spent += self._do(*entry, served)
+        if self._chores is not None and next(self._chores, self) is self:
+            self._chores = None
+        return batch
+
+    def _do(self, connection: Connection, said: str | PeerError | None, now: Now, served: float) -> int:
+        """Do one thing that was said; gives the characters in it and the bytes that are sent for it."""
+        desk, pace = self.desk, connection.turn.pace
+        if isinstance(said, str):
+            desk.take(connection, said, now)
+            if pace is not None:
+                pace.charge(served, desk.policy.limits, desk.cost)
+            if self.trace is not None:
+                self.trace.took(connection.number, desk.heard, now.wall)
+            return desk.cost
+        if said is None:
+            desk.lose(connection, now)
+        else:
+            desk.refuse_frame(connection, said)
+        return 0
+
+    async def _commit(self) -> None:
+        changes = self._riders + self.desk.changes
+        if (
+            (self._due and changes)
+            or len(changes) >= BATCH
+            or any(type(change) is not ClientVersion for change in self.desk.changes)
+        ):
+            await self._store.apply(changes, self.now())
+            self._committed = self._clock.wall()
+            self._riders = []
+            self._due = self._stopping
+            return
+        self._riders = changes
+        if self._chores is not None:
+            await asyncio.sleep(0)  # a slice that changed nothing must not keep the loop from its sockets
+
+    async def _tend(self) -> None:
+        """Do what can wait until everything is said."""
+        if self._forgetting and self._chores is None:
+            before = self.now().wall - (self._lifetime.keep_usage or 0.0)
+            try:
+                self._forgetting = await self._store.forget_usage(before, FORGET) > 0
+            except StoreBusy as busy:  # the next sweep will
+                log.warning("old usage records were not dropped", error=str(busy))
+                self._forgetting = False
+        await self._store.tend()
+
+    async def _undo(self, batch: list[Entry]) -> None:
+        settling = self.desk.state.settling
+        state = await self._store.view()
+        state.settling = settling
+        self.desk.undo(state)
+        self._chores, self._forgetting = None, False
+        for connection, said, _ in batch:
+            if isinstance(said, str):
+                self.desk.refuse(connection, said, REFUSED)
+            elif said is not None:
+                self.desk.refuse_frame(connection, said)
+
+    def _speak(self) -> None:
+        wall = self._clock.wall()
+        stamp = messages.stamp(wall)
+        # The last first: who listens comes after who said it, and waits longer.
+        for connection in reversed(self.desk.turn()):
+            bodies, connection.outbox = connection.outbox, []
+            if connection.lost:
+                continue
+            connection.line.send(bodies, stamp)
+            if connection.verdict is not None:
+                connection.line.hang_up(connection.verdict.code, connection.verdict.words)
+        if self.trace is not None:
+            self.trace.said(self._committed, wall)
+        self._committed = None

@@ -1,0 +1,211 @@
+"""`restante serve`: puts the parts together, waits for a signal, takes them apart again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import uvloop
+from msgspec.structs import replace
+
+from restante import __version__
+from restante.common.errors import Misuse
+from restante.common.logs import log, watch
+from restante.common.settings import Source, address
+from restante.common.signals import listening_for_signals, raise_descriptors
+from restante.mailbox.core.addresses import networks
+from restante.mailbox.core.admission import Door, Terms
+from restante.mailbox.core.model import Policy
+from restante.mailbox.server.commit_loop import Lifetime, Office
+from restante.mailbox.server.server import (
+    OWN,
+    Manners,
+    Server,
+    SystemClock,
+    SystemDice,
+    needed_descriptors,
+    system_secret,
+    too_few,
+)
+from restante.mailbox.server.trace import TraceFile
+from restante.mailbox.settings import RELOADED, Serve
+from restante.mailbox.store import Store, open_store
+
+SAVE_EVERY: Final = 60
+"""Seconds between saves of when mailboxes were touched: a crash makes them seem idle for this much longer."""
+
+DAY: Final = 86400.0
+
+AT_START: Final = ("message_bytes", "handshake")
+"""Limits that listening sockets are made with."""
+
+Settle = Callable[[], tuple[Serve, list[Source]]]
+
+
+def serve(settings: Serve, settle: Settle) -> None:
+    """Serve until SIGTERM or SIGINT; `settle` reads the settings anew. Raises Misuse and StoreError."""
+    uvloop.run(_serve(settings, settle))
+
+
+async def _serve(settings: Serve, settle: Settle) -> None:
+    watch(asyncio.get_running_loop())
+    with listening_for_signals() as told:
+        await _serve_until(told, settings, settle)
+    log.info("stopped")
+
+
+async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> None:
+    descriptors, needed = raise_descriptors(), needed_descriptors(OWN)
+    if descriptors < needed:
+        raise too_few(descriptors, needed)
+    host, port = address(settings.listen, "--listen")
+    store = open_store(Path(settings.data))
+    clock = SystemClock()
+    gc.disable()  # while all that is live is made, there is nothing to collect
+    office = await Office.open(
+        store,
+        clock,
+        SystemDice(),
+        Policy(settings.blur_usage, not settings.no_list, settings.limits),
+        Lifetime(
+            prune_after=settings.prune_after,
+            keep_usage=settings.keep_usage * DAY if settings.keep_usage else None,
+        ),
+    )
+    # What was loaded lives long; the collector need not look at it again.
+    gc.freeze()
+    gc.enable()
+    server = Server(office, clock, _manners(settings), Door(_terms(settings), system_secret), descriptors=descriptors)
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.trace is not None:
+            trace = office.trace = TraceFile(Path(settings.trace))
+            stack.callback(trace.close)
+        reload = Reload(settings, settle, server)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        if settings.admin != "off":
+            from restante.common import admin_http  # aiohttp takes a third of the start
+
+            where = address(settings.admin, "--admin")
+            await stack.enter_async_context(admin_http.apart(*where, lambda: store.flushing))
+        addresses = await server.listen(host, port)
+        for each in addresses:
+            log.info("listening", url=f"ws://{_shown(each)}/v1", version=__version__, data=settings.data)
+        await _until(told, server, office, store, settings)
+
+
+def _manners(settings: Serve) -> Manners:
+    return Manners(
+        motd=settings.motd,
+        current_cli_version=settings.advertise_version,
+        error=settings.signal_error,
+        binary=settings.frames == "binary",
+    )
+
+
+def _terms(settings: Serve) -> Terms:
+    return Terms(
+        mode=settings.permission,
+        bits=settings.permission_bits,
+        load=settings.permission_load,
+        trusted=networks(settings.trust_proxy),
+    )
+
+
+class Reload:
+    """SIGHUP: reads the settings anew, and takes over what a running server can."""
+
+    def __init__(self, settings: Serve, settle: Settle, server: Server) -> None:
+        self._settings = settings
+        self._settle = settle
+        self._server = server
+
+    def __call__(self) -> None:
+        try:
+            wanted, sources = self._settle()
+        except Misuse as error:
+            log.error("the settings were not reloaded, and stay as they are", error=str(error))
+            return
+        for source in sources:
+            name, _, limit = source.name.partition(".")
+            before, after = getattr(self._settings, name), getattr(wanted, name)
+            reloaded = name in RELOADED and limit not in AT_START
+            if reloaded and source.fixed:
+                log.info("fixed, whatever the file says", setting=source.name, by=source.source)
+            elif limit:
+                before, after = getattr(before, limit), getattr(after, limit)
+            if before != after:
+                words = "set" if reloaded else "needs a restart"
+                log.info(words, setting=source.name, before=before, after=after)
+        fresh = {name: getattr(wanted, name) for name in RELOADED}
+        kept = {limit: getattr(self._settings.limits, limit) for limit in AT_START}
+        fresh["limits"] = replace(wanted.limits, **kept)
+        self._settings = replace(self._settings, **fresh)
+        self._server.turn_to(_manners(self._settings), _terms(self._settings), self._settings.limits)
+        trace = self._server.office.trace
+        if isinstance(trace, TraceFile):
+            trace.reopen()
+
+
+async def _until(told: asyncio.Event, server: Server, office: Office, store: Store, settings: Serve) -> None:
+    """Serve until told, then drain. Raises StoreError when a commit failed."""
+    running = asyncio.create_task(office.run())
+    ticking = asyncio.create_task(_tick(server, office, Disk(Path(settings.data), office), settings.prune_every))
+    waiting = asyncio.create_task(told.wait())
+    await asyncio.wait((running, ticking, waiting), return_when=asyncio.FIRST_COMPLETED)
+    for task in (running, ticking):
+        if task.done():
+            task.result()  # neither ends by itself but by an error
+    ticking.cancel()
+    waiting.cancel()
+    await server.drain(running)
+    await store.close()
+
+
+class Disk:
+    """Looks whether the disk has room for more."""
+
+    def __init__(self, data: Path, office: Office) -> None:
+        self._data = data
+        self._office = office
+
+    def look(self) -> None:
+        least, state = self._office.desk.policy.limits.free_disk, self._office.desk.state
+        try:
+            found = os.statvfs(self._data)
+            room = found.f_bavail * found.f_frsize >= least
+        except OSError:  # gone, or failing: whether it can be written is for the next commit to find out
+            room = False
+        if room != state.room:
+            state.room = room
+            if room:
+                log.info("the disk has room again")
+            else:
+                log.error("the disk is all but full: nothing new is taken until there is room", free_disk=least)
+
+
+async def _tick(server: Server, office: Office, disk: Disk, prune_every: float) -> None:
+    next_sweep = office.now().service + prune_every
+    while True:
+        await asyncio.sleep(1)
+        server.tick()
+        await server.look_at_the_doors()
+        office.write_down()
+        disk.look()
+        if server.second % 60 == 0:
+            office.refusals()
+        if office.now().service >= next_sweep:
+            next_sweep += prune_every
+            office.sweep()
+        elif server.second % SAVE_EVERY == 0:
+            office.save()
+
+
+def _shown(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

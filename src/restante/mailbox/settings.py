@@ -1,0 +1,55 @@
+"""Settings of `restante serve`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from restante.common.errors import Misuse
+from restante.common.settings import PREFIX, Part, Places, address
+from restante.mailbox.core.addresses import networks
+from restante.mailbox.core.limits import Limits
+from restante.mailbox.protocol.hashcash import MOST_BITS, Mode
+
+
+class Serve(msgspec.Struct, frozen=True, kw_only=True):
+    """`restante serve`: table [serve] of the file, RESTANTE_<NAME> in the environment, --<name> as a flag."""
+
+    data: Annotated[str, Meta(min_length=1)] = "restante-data"
+    listen: str = "127.0.0.1:4000"
+    admin: str = "127.0.0.1:4010"
+    motd: str | None = None
+    signal_error: str | None = None
+    advertise_version: str | None = None
+    no_list: bool = False
+    frames: Literal["text", "binary"] = "text"
+    blur_usage: Annotated[int, Meta(ge=0)] = 0
+    keep_usage: Annotated[float, Meta(gt=0, le=36525)] | None = None
+    prune_every: Annotated[float, Meta(ge=1)] = 300.0
+    prune_after: Annotated[float, Meta(ge=1)] = 660.0
+    permission: Mode = "none"
+    permission_bits: Annotated[int, Meta(ge=1, le=MOST_BITS)] = 20
+    permission_load: Annotated[float, Meta(gt=0, le=1e6)] = 200.0
+    trust_proxy: tuple[str, ...] = ()
+    trace: Annotated[str, Meta(min_length=1)] | None = None
+    log_format: Literal["auto", "console", "json"] = "auto"
+    limits: Limits = Limits()
+
+
+RELOADED: Final = frozenset({"motd", "signal_error", "permission", "permission_bits", "permission_load", "limits"})
+"""What a running server takes from its file anew on SIGHUP."""
+
+
+def _check(settings: Serve, places: Places) -> None:
+    address(settings.listen, places["listen"])
+    if settings.admin != "off":
+        address(settings.admin, places["admin"])
+    try:
+        networks(settings.trust_proxy)
+    except ValueError as error:
+        raise Misuse(f"{places['trust_proxy']}: {error}; write a network like 127.0.0.0/8 or fd00::/8") from error
+
+
+SERVE: Final = Part("serve", Serve, Limits, PREFIX, _check)

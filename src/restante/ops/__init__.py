@@ -1,1 +1,0 @@
-"""What an operator sees: logs, and the admin port."""

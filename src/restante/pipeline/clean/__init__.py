@@ -1,0 +1,1 @@
+"""A row as it was, to the lake's row or its fault."""

@@ -1,0 +1,117 @@
+"""Envelopes are verified: each one, when it is read for the lake, and never again.
+
+Canonical RLP, and of the shape of an envelope; what is stored beside it, its hash above all, agrees; and its time can
+be true. That it has expired is what archives are for, and its work is computed and never judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from restante.pipeline.clean.fields import Fields, Floats, Numbers, Truths
+from restante.waku.archive.ids import BITS, PROBES
+from restante.waku.envelope.envelope import U32, parse
+from restante.waku.envelope.keccak import keccaks
+from restante.waku.envelope.rlp import RlpError
+
+NO_ENVELOPE: Final = "not an envelope"
+OTHER_HASH: Final = "the hash is another's"
+OTHER_TOPIC: Final = "the topic is another's"
+TTL: Final = "its TTL reaches back beyond 1970"
+EARLY: Final = "sent before the lake's first day"
+LATE: Final = "sent after it came"
+
+FAULTS: Final = ("", NO_ENVELOPE, OTHER_HASH, OTHER_TOPIC, TTL, EARLY, LATE)
+"""What may be wrong; of several things the first is told."""
+
+CLOCKS: Final = 20
+"""Seconds that an envelope may have been sent after it came, by its own word: a Mailserver lets senders' clocks be 10
+ahead of its own (restante.waku.protocol.acceptance), and sets its own meanwhile."""
+
+DAY: Final = 86400
+
+
+class Stored(NamedTuple):
+    """What an archive or a file says of envelopes, beside them."""
+
+    latest: Numbers
+    """When each came, or the latest that it can have come; seconds since 1970."""
+    hashes: Sequence[bytes | None] | None = None
+    topics: Numbers | None = None
+    """-1 where that is not told."""
+    ids: Numbers | None = None
+    """Of an archive's rows, which have the first bits of the hash (restante.waku.archive.ids)."""
+
+
+class Verified(NamedTuple):
+    """What envelopes say, a column each; of what has a fault, only that has a meaning."""
+
+    fault: np.ndarray[Any, np.dtype[np.int8]]
+    """Its place in FAULTS."""
+    hash: list[bytes]
+    topic: Numbers
+    expiry: Numbers
+    ttl: Numbers
+    pow: Floats
+
+    @property
+    def sent(self) -> Numbers:
+        """When each was made, or so its sender says."""
+        return self.expiry - self.ttl
+
+
+def verify(raws: Sequence[bytes], stored: Stored, first_day: date) -> Verified:
+    """Verify envelopes. What is b"" is none."""
+    found = _read(raws)
+    sent = found.sent
+    for words, wrong in (
+        (OTHER_HASH, _other_hash(found, stored)),
+        (OTHER_TOPIC, _other_topic(found, stored)),
+        (TTL, sent < 0),
+        (EARLY, sent < (first_day - date(1970, 1, 1)).days * DAY),
+        (LATE, sent > stored.latest + CLOCKS),
+    ):
+        found.fault[wrong & (found.fault == 0)] = FAULTS.index(words)
+    return found
+
+
+def _read(raws: Sequence[bytes]) -> Verified:
+    fields = Fields(raws)
+    fault = np.where(fields.good, 0, FAULTS.index(NO_ENVELOPE)).astype(np.int8)
+    topic, expiry, ttl = (column.astype(np.int64) for column in (fields.topic, fields.expiry, fields.ttl))
+    found = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.pow())
+    for place in np.flatnonzero(~fields.good).tolist():  # hardly ever any: the other reader's word counts
+        try:
+            read = parse(raws[place])
+        except RlpError:
+            continue
+        found.fault[place] = 0
+        found.topic[place] = int.from_bytes(read.topic)
+        found.expiry[place], found.ttl[place], found.pow[place] = read.expiry, read.ttl, read.pow()
+    return found
+
+
+def _other_hash(found: Verified, stored: Stored) -> Truths:
+    wrong = np.zeros(len(found.hash), np.bool_)
+    if stored.hashes is not None:
+        others = [said not in (None, name) for said, name in zip(stored.hashes, found.hash, strict=True)]
+        wrong |= np.array(others, np.bool_)
+    if stored.ids is not None:
+        starts = np.frombuffer(b"".join([name[:4] for name in found.hash]), ">u4").astype(np.int64) >> 1
+        sent = found.sent & U32
+        # Where another envelope had its id, it got the next lower one that was free in its second (archive/ids.py).
+        # That all of those between are taken is not looked up: by chance another's id is as near once in a million.
+        above = (sent << BITS | starts) - stored.ids
+        wrong |= (above < 0) | (above >= PROBES) | (stored.ids >> BITS != sent)
+    return wrong
+
+
+def _other_topic(found: Verified, stored: Stored) -> Truths:
+    if stored.topics is None:
+        return np.zeros(len(found.hash), np.bool_)
+    other: Truths = (stored.topics != found.topic) & (stored.topics >= 0)
+    return other

@@ -1,0 +1,217 @@
+"""Timing: a line of a server's trace, or an event of a client's log → the lake's values, or its fault. Pure.
+
+A client's log has everything that went over the wire, from both sides: sides, nameplates, the mailbox, what was said
+in it, and, where somebody typed it, the code. Of all that only times pass here, ids of commands, and words of which
+the list is below; where another word stands, the lake gets OTHER. Formats: magic-wormhole 0.24.0, timing.py;
+restante.mailbox.server.trace.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from restante.pipeline.clean.rules import (
+    DAY,
+    MISSING,
+    RANGE,
+    TYPE,
+    Fault,
+    Faulty,
+    Limits,
+    Values,
+    text,
+    time,
+)
+
+NO_JSON: Final = "not JSON"
+NO_LOG: Final = "not a timing log"
+
+FAULTS: Final = (NO_JSON, NO_LOG, MISSING, TYPE, RANGE)
+"""All that can be wrong; NO_LOG is a file's, or of the rest of one."""
+
+EVENTS: Final = frozenset(
+    (
+        *("import", "command dispatch", "exit", "print", "input code", "permission"),
+        *("ws_send", "ws_receive", "pake1", "pake2", "get ack", "send ack", "tx file", "rx file", "unpack zip"),
+        *("transit", "transit connect", "transit connected", "find tor", "launch tor"),
+    )
+)
+"""The names of events (magic-wormhole 0.24.0, wherever `timing.add` is called)."""
+
+COMMANDS: Final = frozenset(
+    (
+        *("submit-permissions", "submit-permission", "bind", "list", "allocate", "claim", "release", "open", "add"),
+        *("close", "ping"),
+    )
+)
+"""What clients send (restante.mailbox.protocol.messages)."""
+
+REPLIES: Final = frozenset(
+    (*("welcome", "ack", "nameplates", "allocated", "claimed", "released", "closed", "pong", "message", "error"),)
+)
+"""What servers say (likewise)."""
+
+WAITING: Final = frozenset(("user", "crypto"))
+"""For whom a client waits."""
+
+PHASE: Final = re.compile(r"pake|version|(dilate-)?[0-9]{1,9}")
+"""The phases of a message that clients have; an application may call its own as it likes."""
+
+OTHER: Final = "other"
+"""Stands for a name, a phase or who is waited for that is not in those lists."""
+
+LONGEST: Final = 100
+"""Characters of an id that are kept, as in a trace (restante.mailbox.server.trace): clients' are four."""
+
+SECOND: Final = 1_000_000
+"""Microseconds."""
+
+_MOST: Final = 1 << 63
+"""What a BIGINT is below."""
+
+NULL: Final = Raw(b"null")
+
+
+class _Line(msgspec.Struct):
+    connection: int
+    command: str | None
+    id: Raw
+    server_rx: float
+    commit: float | None = None
+    server_tx: float | None = None
+
+
+class _Event(msgspec.Struct):
+    name: str
+    start: float
+    stop: float | None = None
+    details: Raw = Raw(b"{}")
+
+
+class _Details(msgspec.Struct):
+    waiting: Raw = NULL
+
+
+class _Said(msgspec.Struct):
+    """A message: sent, or received."""
+
+    type: Raw = NULL
+    id: Raw = NULL
+    phase: Raw = NULL
+    side: Raw = NULL
+    server_rx: float | None = None
+    server_tx: float | None = None
+
+
+class _Received(msgspec.Struct):
+    message: _Said
+    side: Raw = msgspec.field(default=NULL, name="_side")
+
+
+_WRONG: Final = (Faulty, ValueError, RecursionError)
+"""What an item raises that is wrong; msgspec's errors are ValueErrors."""
+
+_line: Final = msgspec.json.Decoder(_Line).decode
+_event: Final = msgspec.json.Decoder(_Event).decode
+_details: Final = msgspec.json.Decoder(_Details).decode
+_sent: Final = msgspec.json.Decoder(_Said).decode
+_received: Final = msgspec.json.Decoder(_Received).decode
+_plain: Final = msgspec.json.Decoder(str | int | float).decode
+
+
+def command(line: bytes, within: Limits) -> Values | Fault:
+    """Clean a line of a trace: the columns of `server_commands` from `connection` on, and the day."""
+    try:
+        read = _line(line)
+        came = time(read.server_rx, within)
+    except _WRONG as error:
+        return _fault(error)
+    if not 0 <= read.connection < _MOST:
+        return Fault(RANGE)
+    said = read.command if read.command is None or read.command in COMMANDS else ""
+    return [read.connection, said, _id(read.id), read.server_rx, read.commit, read.server_tx, came // DAY]
+
+
+def event(item: bytes, within: Limits) -> Values | Fault:
+    """Clean an event of a log: the columns of `client_events` from `name` on, and the day."""
+    try:
+        read = _event(item)
+        waiting = _details(read.details).waiting
+        said, own = _said(read)
+        began = time(read.start, within)
+    except _WRONG as error:
+        return _fault(error)
+    return [
+        read.name if read.name in EVENTS else OTHER,
+        read.start,
+        read.stop,
+        _word(waiting, lambda word: word in WAITING),
+        _kind(said.type, COMMANDS if read.name == "ws_send" else REPLIES),
+        _id(said.id),
+        _word(said.phase, lambda word: PHASE.fullmatch(word) is not None),
+        own,
+        said.server_rx,
+        said.server_tx,
+        began // DAY,
+    ]
+
+
+def _said(read: _Event) -> tuple[_Said, bool | None]:
+    """Give the message of an event, and of one that came from a mailbox, whether the client itself had put it there.
+
+    Raises ValueError, RecursionError.
+    """
+    if read.name == "ws_send":
+        said = _sent(read.details)
+        said.server_rx = said.server_tx = None  # a client's word for them is worth nothing
+        return said, None
+    if read.name == "ws_receive":
+        received = _received(read.details)
+        side, whose = _text(received.side), _text(received.message.side)
+        return received.message, None if side is None or whose is None else side == whose
+    return _Said(), None
+
+
+def _fault(error: Exception) -> Fault:
+    if isinstance(error, Faulty):
+        return Fault(error.args[0])
+    if not isinstance(error, msgspec.ValidationError):
+        return Fault(NO_JSON)
+    return Fault(MISSING if "missing required field" in str(error) else TYPE)
+
+
+def _value(said: Raw) -> Any:
+    """Read a text or a number; None for anything else."""
+    try:
+        return _plain(said)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _text(said: Raw) -> str | None:
+    value = _value(said)
+    return value if isinstance(value, str) else None
+
+
+def _id(said: Raw) -> str | None:
+    """Read an id as the trace has it: clients may send numbers."""
+    value = _value(said)
+    return None if value is None or len(str(value)) > LONGEST else text(str(value))
+
+
+def _kind(said: Raw, known: frozenset[str]) -> str | None:
+    """Read a message's type as the trace has it: "" for one that is not known, None for none."""
+    word = _text(said)
+    return word if word is None or word in known else ""
+
+
+def _word(said: Raw, known: Any) -> str | None:
+    """Read a word that must be known."""
+    if said == NULL:
+        return None
+    word = str(_value(said))
+    return word if known(word) else OTHER

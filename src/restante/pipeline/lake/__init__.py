@@ -1,0 +1,1 @@
+"""The lake: Delta tables, their log and their files."""

@@ -1,0 +1,180 @@
+"""The lake: a folder with the pipeline's tables, which one run at a time writes to.
+
+    LAKE/lake.json    what lake this is
+    LAKE/lock         held by the run that writes
+    LAKE/<table>/     a Delta table each
+
+Whoever reads takes no lock, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from restante.common.errors import Misuse, RestanteError, StoreError, plain
+from restante.pipeline.lake import delta_log
+from restante.pipeline.lake.data_files import flush
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.schemas import Table
+
+FILE: Final = "lake.json"
+LOCK: Final = "lock"
+
+FORMAT: Final = 2
+"""Of the lake's folder. A greater number: a later version of Restante. In 1 tables had all their log entries, and a
+version of Restante that knows no other calls a lake damaged that has not; a lake becomes 2 when it is opened for
+writing."""
+
+FIRST_DAY: Final = date(2015, 1, 1)
+"""No row is older: neither Magic Wormhole nor Whisper, from which Waku came, is."""
+
+_UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%=\x00-\x1f\x7f]")
+"""In a lake's path: Spark and DuckDB take some for patterns and a = for a partition, deltalake decodes a %XX."""
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    format: int
+    first_day: date
+
+
+class Lake:
+    """An open lake."""
+
+    def __init__(self, path: Path, first_day: date, *, write: bool) -> None:
+        self.path: Final = path
+        self.first_day: Final = first_day
+        self._run: Final = uuid.uuid4().hex if write else None
+        self._committed: Final[list[tuple[str, str | None]]] = []
+        """Table and source of each commit since it was opened."""
+
+    @staticmethod
+    @contextmanager
+    def open(path: Path, *, write: bool, make: bool = False, first_day: date = FIRST_DAY) -> Iterator[Lake]:
+        """Open a lake, for one writer at a time or any number of readers; `make` one where there is nothing.
+
+        Who only reads and would `make` one has an empty one that is not there. `first_day` is a new lake's. Raises
+        Misuse where there is none, something else is there, or another run is writing to it; StoreError where it is
+        damaged or cannot be written. An error that ends its use says which tables were committed before.
+        """
+        place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: another machine has its own behind them
+        if bad := _UNUSABLE.search(str(place)):
+            raise Misuse(
+                f"a lake's path may have no {bad[0]!r}, which other programs read as something else: {place}"
+            )
+        with contextlib.ExitStack() as stack:
+            there = (place / FILE).exists()
+            if not there:
+                _check(place, make=make)
+            if write:
+                stack.enter_context(_locked(place))
+                if not (place / FILE).exists():
+                    _make(place, first_day)
+            settings = _settings(place) if there or write else _Settings(FORMAT, first_day)
+            if write and settings.format < FORMAT:
+                _make(place, settings.first_day)
+            lake = Lake(place, settings.first_day, write=write)
+            try:
+                yield lake
+            except RestanteError as error:
+                if lake._committed:
+                    error.args = (f"{error}; committed before it: {_tables(lake._committed)}",)
+                raise
+
+    def table(self, table: Table) -> LakeTable:
+        """Give a table as it is now, be there a commit or none. Raises as LakeTable does."""
+        return LakeTable(self.path / table.name, table, run=self._run, committed=self._committed)
+
+    def tables(self) -> list[str]:
+        """Name the tables that are there."""
+        return sorted(log.parent.name for log in self.path.glob(f"*/{delta_log.LOG}"))
+
+
+def _tables(commits: Iterable[tuple[str, str | None]]) -> str:
+    """Name the tables of commits, and the sources whose rows they took."""
+    found: dict[str, dict[str, None]] = {}
+    for table, source in commits:
+        found.setdefault(table, {}).update({source: None} if source else {})
+    return ", ".join(f"{table} ({', '.join(sources)})" if sources else table for table, sources in found.items())
+
+
+def _check(place: Path, *, make: bool) -> None:
+    """Refuse a place that has no lake and, unless one is to be made there, any that has none."""
+    for folder in (place, *place.parents):
+        if (folder / delta_log.LOG).exists():
+            raise Misuse(
+                f"{folder} is a Delta table, not a lake: name the folder with the tables, or a new one (--lake)"
+            )
+    if place.exists() and not place.is_dir():
+        raise Misuse(f"{place} is not a folder: name the lake's, or a new one (--lake)")
+    if not make:
+        raise Misuse(f"there is no lake in {place}: `restante pipeline ingest` makes one (--lake names another)")
+    others = [] if not place.exists() else [entry.name for entry in place.iterdir() if not _ours(entry.name)]
+    if others:
+        raise Misuse(f"{place} has other things in it, {min(others)} for one: name a new or an empty folder (--lake)")
+
+
+def _ours(name: str) -> bool:
+    return name == LOCK or name.startswith(f"{FILE}.")
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        held = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise StoreError(f"cannot write to the lake {place}: {plain(error)} (--lake names another)") from error
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Misuse(
+                f"another run is writing to the lake {place}: wait until it is done, or stop it, and start this again"
+            ) from error
+        yield
+    finally:
+        os.close(held)
+
+
+def _make(place: Path, first_day: date) -> None:
+    """Write the lake's file, whole or not at all, in the place of one that is there."""
+    try:
+        made, name = tempfile.mkstemp(prefix=f"{FILE}.", dir=place)
+        try:
+            with os.fdopen(made, "wb") as draft:
+                draft.write(msgspec.json.encode(_Settings(FORMAT, first_day)))
+                draft.flush()
+                os.fchmod(made, 0o644)  # executors and readers may be other users
+                os.fsync(made)
+            Path(name).rename(place / FILE)
+        finally:
+            Path(name).unlink(missing_ok=True)
+        flush(place)
+        flush(place.parent)
+    except OSError as error:
+        raise StoreError(f"cannot write to the lake {place}: {plain(error)}") from error
+
+
+def _settings(place: Path) -> _Settings:
+    try:
+        raw = (place / FILE).read_bytes()
+        number = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("format")
+        if number is not None and msgspec.json.decode(number, type=int) > FORMAT:
+            raise Misuse(f"the lake {place} was made by a newer version of Restante: use that one, or a newer still")
+        return msgspec.json.decode(raw, type=_Settings)
+    except OSError as error:
+        raise StoreError(f"cannot read the lake {place}: {plain(error)}") from error
+    except msgspec.DecodeError as error:
+        raise StoreError(f"the lake {place} is damaged: its {FILE} says nothing sensible: restore it") from error

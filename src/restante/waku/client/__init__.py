@@ -1,0 +1,1 @@
+"""The requester: it fetches history, subscribes and posts."""

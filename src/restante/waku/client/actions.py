@@ -1,0 +1,100 @@
+"""An errand to Mailservers: what it may cost, what is to be done for it, and how it ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from restante.waku.client.ranges import Range, State
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.protocol.request import MOST, Request
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What each server may cost us."""
+
+    pages: Count = 1_000
+    envelopes: Count = 200_000
+    """Whatever they are."""
+    bytes: Count = 256 << 20
+    """Of envelopes."""
+    seconds: Annotated[float, Meta(gt=0, le=1e9)] = 600.0
+    """In which it is connected to, asked, or left alone since it failed."""
+    size: Count = 1 << 20
+    """Of an envelope that is handed over, in bytes."""
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait, in seconds."""
+
+    connect: float = 20.0
+    answer: float = 30.0
+    """Without anything that was asked for (status-go waits as long: protocol/messenger_mailserver.go)."""
+    back_off: float = 2.0
+    """Until a server that failed is tried again; doubled with each failure in a row."""
+    tries: int = 3
+    """Failures in a row, after which it is not tried again."""
+    overlap: float = 80.0
+    """What is younger than this is asked for again: 50 s that envelopes live, 20 in which they are taken after that,
+    10 for clocks that differ."""
+    limit: int = MOST
+    """Envelopes of a page."""
+
+
+# ── what is to be done ───────────────────────────────────────────────────────────────────────────
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """Connect to a server, trust it, and tell `connected` or `lost`."""
+
+    server: int
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Send this to a server, under an id of your own, and tell `asked` before anything of the answer."""
+
+    server: int
+    request: Request
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """Disconnect from a server; nothing is to be told."""
+
+    server: int
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """Hand these to the subscriber."""
+
+    envelopes: list[Envelope]
+
+
+class Save(msgspec.Struct, frozen=True):
+    """Keep this, now that the subscriber has what was handed over before."""
+
+    state: State
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What became of a query."""
+
+    missing: list[Range]
+    """What no server answered for; nothing: the query is complete."""
+    counts: Counter[str]
+    """Of envelopes: `handed over`, `known`, and what they were that were not asked for. And `pages`."""
+    failures: dict[int, str]
+    """Why servers are not asked any more, or failed last."""
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """It is over: nothing more is to be told, and nothing comes after this."""
+
+    report: Report
+
+
+Action = Connect | Ask | Leave | HandOver | Save | Finished

@@ -1,0 +1,245 @@
+"""Asking Mailservers for history: the requester's rules (restante.waku.client.requester), carried out over links."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Final
+
+import msgspec
+
+from restante.common.errors import Misuse
+from restante.waku.client.actions import (
+    Action,
+    Ask,
+    Budgets,
+    Connect,
+    Finished,
+    HandOver,
+    Leave,
+    Patience,
+    Report,
+    Save,
+)
+from restante.waku.client.inbox import REMEMBERED, Inbox
+from restante.waku.client.outbound_connection import Caller, CallError, call
+from restante.waku.client.ranges import Query, State
+from restante.waku.client.requester import Requester
+from restante.waku.devp2p.enode import Enode
+from restante.waku.dice import SystemDice
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keys import Key
+from restante.waku.envelope.mining import NotMined, mine
+from restante.waku.envelope.payload import SymmetricKey
+from restante.waku.protocol import request as requests
+from restante.waku.protocol.completion import ERROR
+from restante.waku.protocol.interest import EVERYTHING, Interest
+from restante.waku.protocol.peer import Brought, Ended
+from restante.waku.protocol.request import Form, Request
+
+CONNECT: Final = 10.0
+"""Seconds that a server has to greet."""
+
+Subscriber = Callable[[list[Envelope]], None]
+"""Is handed envelopes; what it has returned from counts as handed over."""
+
+Keep = Callable[[State], None]
+"""Is told what is known, whenever the subscriber has it."""
+
+
+class How(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests are written."""
+
+    form: Form = "envelope"
+    to: SymmetricKey | bytes | None = None
+    """What an envelope is sealed for: the key of the Mailserver's password, or its public key."""
+    key: Key | None = None
+    """Who we are, to Mailservers that let only some in; otherwise somebody else each time, so that nobody can tell
+    that two requests have the same sender."""
+
+    def __post_init__(self) -> None:
+        if self.form == "envelope" and self.to is None:
+            raise Misuse("a request in an envelope is sealed for somebody: name a key")
+
+
+async def ask(
+    servers: Sequence[Enode],
+    query: Query,
+    how: How,
+    subscriber: Subscriber,
+    *,
+    inbox: Inbox | None = None,
+    state: State | None = None,
+    keep: Keep | None = None,
+    budgets: Budgets | None = None,
+    patience: Patience | None = None,
+) -> Report:
+    """Ask servers, which are trusted by this, the first preferred, until the query is known or none is left to ask.
+
+    The subscriber is called with what nobody had before; an `inbox` that live envelopes go through as well makes that
+    hold for both. What a subscriber raises ends it all, and is raised here.
+    """
+    if not servers:
+        raise Misuse("there is nobody to ask: name a Mailserver")
+    budgets = budgets or Budgets()
+    if inbox is None:
+        inbox = Inbox([EVERYTHING], max(REMEMBERED, len(servers) * budgets.envelopes))
+    core = Requester(query, len(servers), inbox, state, budgets, patience)
+    return await _Asking(servers, core, how, subscriber, keep).run()
+
+
+class _Asking:
+    def __init__(
+        self, servers: Sequence[Enode], core: Requester, how: How, subscriber: Subscriber, keep: Keep | None
+    ) -> None:
+        self._servers = servers
+        self._core = core
+        self._how = how
+        self._subscriber = subscriber
+        self._keep = keep
+        self._dice = SystemDice()
+        self._loop = asyncio.get_running_loop()
+        self._report: asyncio.Future[Report] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._visits: dict[int, _Visit] = {}
+        """Those that count; one that was left may still be going away."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> Report:
+        self._tell(lambda: self._core.start(self._loop.time(), time.time()))
+        try:
+            return await self._report
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for task in self._tasks:
+                if not task.cancelling():  # else it is saying goodbye
+                    task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ── between the rules and the world ──────────────────────────────────────────────────────────
+
+    def _tell(self, event: Callable[[], list[Action]]) -> None:
+        """Tell the rules what happened, and do what they say."""
+        if self._report.done():
+            return
+        try:
+            for each in event():
+                self._do(each)
+        except Exception as error:  # noqa: BLE001 - the subscriber's, in a callback of the loop: `run` raises it
+            self._report.set_exception(error)
+            return
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self._core.next_timeout()
+        self._timer = None if due is None else self._loop.call_at(due, self._on_time)
+
+    def _on_time(self) -> None:
+        self._tell(lambda: self._core.handle_timeout(self._loop.time()))
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Connect(server):
+                visit = self._visits[server] = _Visit(server)
+                visit.task = self._start(self._visit(visit))
+            case Ask(server, request):
+                self._start(self._ask(self._visits[server], request))
+            case Leave(server):
+                left = self._visits.pop(server, None)
+                if left is not None and left.task is not None:
+                    left.task.cancel()
+            case HandOver(envelopes):
+                self._subscriber(envelopes)
+            case Save(state):
+                if self._keep is not None:
+                    self._keep(state)
+            case Finished(report):
+                self._report.set_result(report)
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._report.done():
+            self._report.set_exception(error)
+
+    # ── servers ──────────────────────────────────────────────────────────────────────────────────
+
+    def _counts(self, visit: _Visit) -> bool:
+        return self._visits.get(visit.server) is visit
+
+    async def _visit(self, visit: _Visit) -> None:
+        server = visit.server
+        try:
+            async with call(
+                self._servers[server],
+                self._how.key or self._dice.key(),
+                Interest.named([]),
+                CONNECT,
+                lambda event: self._heard(visit, event),
+            ) as visit.caller:
+                self._tell(lambda: self._core.connected(server, self._loop.time()))
+                words = await visit.caller.gone()
+        except CallError as error:
+            words = str(error)
+        self._lost(visit, words)
+
+    def _lost(self, visit: _Visit, words: str) -> None:
+        if self._counts(visit):
+            self._tell(lambda: self._core.lost(visit.server, words, self._loop.time()))
+
+    def _heard(self, visit: _Visit, event: Brought | Ended) -> None:
+        if not self._counts(visit):
+            return
+        now = self._loop.time()
+        if isinstance(event, Brought):
+            self._tell(lambda: self._core.came(visit.server, event.envelopes, now))
+        else:
+            self._tell(lambda: self._core.ended(visit.server, event.payload, now))
+
+    async def _ask(self, visit: _Visit, request: Request) -> None:
+        assert visit.caller is not None
+        try:
+            written, body = await self._written(request, visit.caller.node.pow)
+        except NotMined as error:
+            self._lost(visit, f"it asks for more work than we do: {error}")
+            return
+        if self._counts(visit):
+            self._tell(lambda: self._core.asked(visit.server, written, self._loop.time()))
+            visit.caller.ask(body)
+
+    async def _written(self, request: Request, least: float) -> tuple[bytes, bytes]:
+        """Write a request; gives its id and the packet's body."""
+        if self._how.form == "plain":
+            named = msgspec.structs.replace(request, id=self._id())
+            return named.id, requests.write(named)
+        assert self._how.to is not None
+        draft = requests.enclose(
+            request, self._how.to, now=int(time.time()), dice=self._dice, sign=self._how.key or self._dice.key()
+        )
+        start = int.from_bytes(self._dice.draw(4))
+        envelope = await asyncio.to_thread(mine, draft, least, start=start)
+        return envelope.hash, envelope.raw
+
+    def _id(self) -> bytes:
+        while (drawn := self._dice.draw(requests.ID)).startswith(ERROR):
+            continue  # once in 2^48
+        return drawn
+
+
+class _Visit:
+    """One connection to a server, from when it is wanted."""
+
+    def __init__(self, server: int) -> None:
+        self.server = server
+        self.caller: Caller | None = None
+        self.task: asyncio.Task[None] | None = None

@@ -1,0 +1,90 @@
+"""`restante waku probe`: posts an envelope that nobody else wants, and asks for it, to tell whether that works."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from restante.waku.client.actions import Patience
+from restante.waku.client.fetch import How, ask
+from restante.waku.client.outbound_connection import CallError, SilentError, call
+from restante.waku.client.post import Letter, RefusedError, UnconfirmedError, hand_in
+from restante.waku.client.ranges import Query
+from restante.waku.client.requester import SAYS
+from restante.waku.devp2p.enode import Enode
+from restante.waku.dice import SystemDice
+from restante.waku.envelope.envelope import TOPIC, Envelope
+from restante.waku.envelope.payload import SymmetricKey
+from restante.waku.protocol.interest import Interest
+
+TRIES: Final = 3
+"""Times that the envelope is asked for, where it is not there: a node may archive it after it has said nothing."""
+BETWEEN: Final = 1.0
+"""Seconds between them."""
+
+
+class Outcome(IntEnum):
+    """What a probe found; the number is the command's exit code."""
+
+    WELL = 0
+    UNREACHABLE = 3
+    SILENT = 4
+    UNCONFIRMED = 5
+    UNANSWERED = 6
+    REFUSED = 7
+    MISSING = 8
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a probe found, in words too."""
+
+    outcome: Outcome
+    words: str
+
+
+def probe(node: Enode, how: How, patience: float) -> Found:
+    """Probe a Mailserver. `patience` is for each of its answers, in seconds. Raises NotMined."""
+    return asyncio.run(_probe(node, how, patience))
+
+
+async def _probe(node: Enode, how: How, patience: float) -> Found:
+    dice = SystemDice()
+    letter = Letter(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
+    try:
+        async with call(node, how.key or dice.key(), Interest.named([]), patience) as caller:
+            posted = await hand_in(caller, letter, patience)
+    except SilentError as error:
+        return Found(Outcome.SILENT, str(error))
+    except (RefusedError, UnconfirmedError) as error:
+        return Found(Outcome.UNCONFIRMED, str(error))
+    except CallError as error:
+        return Found(Outcome.UNREACHABLE, str(error))
+    unsure = "" if posted.confirmed else "; it never confirms, so it may never have had it"
+    for attempt in range(TRIES):
+        if attempt:
+            await asyncio.sleep(BETWEEN)
+        found = await _fetch(node, posted.envelope, how, patience)
+        if found.outcome is not Outcome.MISSING:
+            return found
+    return Found(Outcome.MISSING, f"it answers, and the envelope that was posted is not there{unsure}")
+
+
+async def _fetch(node: Enode, envelope: Envelope, how: How, patience: float) -> Found:
+    began = time.monotonic()
+    came: list[Envelope] = []
+    query = Query(envelope.sent, envelope.sent, frozenset([envelope.topic]))
+    report = await ask([node], query, how, came.extend, patience=Patience(answer=patience, tries=1))
+    if envelope in came:
+        milliseconds = (time.monotonic() - began) * 1000
+        return Found(Outcome.WELL, f"all is well: posted, and fetched in {milliseconds:.0f} ms")
+    words = report.failures.get(0)
+    if words is None:
+        return Found(Outcome.MISSING, "")
+    said = words.removeprefix(SAYS)
+    if said != words:
+        return Found(Outcome.REFUSED, f"it answers a request with an error: {said}")
+    return Found(Outcome.UNANSWERED, f"it does not answer a request: {words}")

@@ -1,0 +1,383 @@
+"""The requester: asks Mailservers that are trusted for history, page after page, until all of a query is known.
+
+    WAITING ──time──▶ CONNECTING ──connected──▶ WRITING ──asked──▶ ASKED ──the page's end, a cursor──▶ WRITING
+       ▲                  │                        │                 │
+       └──── a failure: back off, or another ──────┴─────────────────┤ the last page of all there is to ask
+             server, from what is known                              ▼
+                                                                   DONE
+
+Nothing is read or written here, and no clock is looked at. Tell it what happens, do what it says, in that order, and
+call `handle_timeout` at `next_timeout`. Servers are numbers, the first preferred.
+
+One server is asked at a time. What it may cost is bounded by `Budgets`, each for itself, so that one which never ends
+leaves the others their turn. A cursor means something to the server that gave it, and is taken to no other: the next
+one is asked for what is not known yet (`walk.py`). What came from a server that cheats does not count as
+known. Whether a server leaves something out nobody can tell; that is what trust is needed for.
+
+An envelope may come to an archive late, by as long as it lives and 20 s. So what is younger than `overlap` when asked
+for is handed over, but not noted as known: it is asked for again in the next run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from enum import Enum, auto
+from typing import Final
+
+import msgspec
+
+from restante.common.errors import PeerError
+from restante.waku.client.actions import (
+    Action,
+    Ask,
+    Budgets,
+    Connect,
+    Finished,
+    HandOver,
+    Leave,
+    Patience,
+    Report,
+    Save,
+)
+from restante.waku.client.inbox import Inbox
+from restante.waku.client.ranges import Query, Range, State, without
+from restante.waku.client.walk import StuckError, Walk
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.protocol import completion
+from restante.waku.protocol.completion import Completed, Failed
+from restante.waku.protocol.request import Request
+
+UNASKED: Final = "from a server that was not asked"
+TOO_LARGE: Final = "too large"
+
+SAYS: Final = "it says: "
+"""Before what a server answers instead of a page."""
+
+
+class Phase(Enum):
+    """What is waited for."""
+
+    WAITING = auto()
+    CONNECTING = auto()
+    WRITING = auto()
+    ASKED = auto()
+    DONE = auto()
+
+
+class _Server(msgspec.Struct):
+    """What is known of a server."""
+
+    failures: int = 0
+    words: str = ""
+    """What it failed with last."""
+    out: bool = False
+    not_before: float = -math.inf
+    since: float = 0.0
+    """When it was turned to last."""
+    pages: int = 0
+    envelopes: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    """Spent, up to `since`."""
+    walks: list[Walk] = msgspec.field(default_factory=list)
+
+
+class Requester:
+    """One query, of one or more trusted servers."""
+
+    def __init__(
+        self,
+        query: Query,
+        servers: int,
+        inbox: Inbox,
+        state: State | None = None,
+        budgets: Budgets | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.query = query
+        self.budgets = budgets or Budgets()
+        self.patience = patience or Patience()
+        self.phase = Phase.WAITING
+        self.counts: Counter[str] = Counter()
+        self._inbox = inbox
+        self._base = (state or State()).copy()
+        self._todo = self._base.missing(query)
+        self._servers = [_Server() for _ in range(servers)]
+        self._at: int | None = None
+        """The server that is turned to."""
+        self._walk: Walk | None = None
+        self._id: bytes | None = None
+        self._held: Completed | None = None
+        """The end of a page whose last envelope has not come."""
+        self._due = math.inf
+        self._ahead = 0.0
+        """How much the wall clock shows more than the other one."""
+        self._out: list[Action] = []
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────────
+
+    def start(self, now: float, wall: float) -> list[Action]:
+        """Begin. `now` is of a clock that never goes back, `wall` of the one that envelopes are sent by."""
+        self._ahead = wall - now
+        for name in self.query.names():
+            self._inbox.know(map(bytes.fromhex, self._base.recent.get(name, ())))
+        self._turn(now)
+        return self._said()
+
+    def connected(self, server: int, now: float) -> list[Action]:
+        """Tell that a server is connected."""
+        if server == self._at and self.phase is Phase.CONNECTING:
+            self._begin(now)
+        return self._said()
+
+    def asked(self, server: int, request_id: bytes, now: float) -> list[Action]:
+        """Tell what a request was sent under."""
+        if server == self._at and self.phase is Phase.WRITING:
+            self._id = request_id
+            self._wait(Phase.ASKED, now, self.patience.answer)
+        return self._said()
+
+    def came(self, server: int, envelopes: list[Envelope], now: float) -> list[Action]:
+        """Tell of a P2P Message."""
+        if server != self._at or self._walk is None:
+            self.counts[UNASKED] += len(envelopes)
+            return self._said()
+        asked_for = self._take(self._servers[server], self._walk, envelopes)
+        if asked_for:
+            self._hand_over(asked_for)
+            self._due = max(self._due, now + self.patience.answer)
+        if not self._spent(now) and self._held is not None and self._walk.has(self._held.last):
+            self._end(self._held, now)
+        return self._said()
+
+    def ended(self, server: int, payload: bytes, now: float) -> list[Action]:
+        """Tell of a P2P Request Complete, by its body."""
+        if server != self._at or self.phase is not Phase.ASKED or self._id is None or self._held is not None:
+            return self._said()
+        try:
+            end = completion.read(payload, (self._id,))
+        except PeerError as error:
+            self._fail(error.words, now)
+            return self._said()
+        if end.id != self._id:
+            self.counts["ends of other answers"] += 1
+        elif isinstance(end, Failed):
+            self._fail(f"{SAYS}{end.plainly}", now, out=end.lasts)
+        else:
+            self._end(end, now)
+        return self._said()
+
+    def lost(self, server: int, words: str, now: float) -> list[Action]:
+        """Tell that a server cannot be reached, is gone, or cannot be asked."""
+        if server == self._at:
+            self._fail(words, now)
+        return self._said()
+
+    def next_timeout(self) -> float | None:
+        """Tell when `handle_timeout` is to be called; None: never."""
+        if self.phase is Phase.DONE:
+            return None
+        return self._due if self._at is None else min(self._due, self._spent_by(self._servers[self._at]))
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Do what time has come for."""
+        due = self.next_timeout()
+        if due is None or now < due:
+            return self._said()
+        if self._at is None:
+            self._turn(now)
+        elif not self._spent(now):
+            self._fail(self._overdue(), now)
+        return self._said()
+
+    # ── servers ──────────────────────────────────────────────────────────────────────────────────
+
+    def missing(self) -> list[Range]:
+        """Give what no server has answered for."""
+        return without(self._todo, [walk.known for walk in self._walks() if walk.known is not None])
+
+    def _walks(self) -> list[Walk]:
+        return [walk for server in self._servers for walk in server.walks]
+
+    def _turn(self, now: float) -> None:
+        """Turn to the server that is best to ask now, or wait for one, or finish."""
+        left = [number for number, each in enumerate(self._servers) if not each.out]
+        if not self.missing() or not left:
+            self._finish()
+            return
+        ready = [number for number in left if self._servers[number].not_before <= now]
+        if not ready:
+            self.phase, self._due = Phase.WAITING, min(self._servers[number].not_before for number in left)
+            return
+        self._at = ready[0]
+        self._servers[self._at].since = now
+        self._wait(Phase.CONNECTING, now, self.patience.connect)
+        self._out.append(Connect(self._at))
+
+    def _fail(self, words: str, now: float, *, out: bool = False) -> None:
+        """Give up the server that is turned to, for a while or for good, and turn to another."""
+        assert self._at is not None
+        server = self._servers[self._at]
+        pause = self.patience.back_off * 2**server.failures
+        server.seconds += now - server.since + pause
+        server.failures += 1
+        server.words = words
+        server.out = out or server.failures >= self.patience.tries
+        server.not_before = now + pause
+        self._leave()
+        self._turn(now)
+
+    def _leave(self) -> None:
+        if self._at is not None:
+            self._out.append(Leave(self._at))
+        self._at = self._walk = self._id = self._held = None
+
+    def _cheated(self, words: str, now: float) -> None:
+        """Give up a server for good; what it answered for is not known."""
+        assert self._at is not None
+        self._servers[self._at].walks.clear()
+        self._save()
+        self._fail(words, now, out=True)
+
+    def _overdue(self) -> str:
+        if self._held is not None:
+            return "its answer ended, and its last envelope did not come"
+        return {
+            Phase.CONNECTING: "it cannot be reached in time",
+            Phase.WRITING: "the request could not be written in time",
+        }.get(self.phase, "it does not answer")
+
+    # ── budgets ──────────────────────────────────────────────────────────────────────────────────
+
+    def _spent_by(self, server: _Server) -> float:
+        return server.since + self.budgets.seconds - server.seconds
+
+    def _spent(self, now: float) -> bool:
+        """Give up the server that is turned to for good where it has cost what it may."""
+        assert self._at is not None
+        server, budgets = self._servers[self._at], self.budgets
+        words = {
+            "pages": server.pages >= budgets.pages,
+            "envelopes": server.envelopes > budgets.envelopes,
+            "bytes": server.bytes > budgets.bytes,
+            "seconds": now >= self._spent_by(server),
+        }
+        over = [name for name, spent in words.items() if spent]
+        if over:
+            self._fail(f"its answer takes more than {getattr(budgets, over[0]):,.0f} {over[0]}", now, out=True)
+        return bool(over)
+
+    # ── pages ────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, now: float) -> None:
+        """Ask the server that is turned to for the first gap that is left."""
+        assert self._at is not None
+        lower, upper = self.missing()[0]
+        self._walk = Walk(lower, upper, now + self._ahead)
+        self._servers[self._at].walks.append(self._walk)
+        self._ask(now)
+
+    def _ask(self, now: float) -> None:
+        assert self._at is not None
+        assert self._walk is not None
+        self._id = self._held = None
+        topics = self.query.topics
+        request = Request(
+            id=b"",
+            lower=self._walk.lower,
+            upper=self._walk.upper,
+            # Servers of 2019 to 2021 look at the filter only; that of 6/WAKU1 finds what either kind archives.
+            bloom=bloom.of(topics) if topics else self.query.bloom,
+            topics=topics,
+            limit=self.patience.limit,
+            cursor=self._walk.cursor,
+        )
+        self._wait(Phase.WRITING, now, self.patience.answer)
+        self._out.append(Ask(self._at, request))
+
+    def _wait(self, phase: Phase, now: float, seconds: float) -> None:
+        self.phase, self._due = phase, now + seconds
+
+    def _take(self, server: _Server, walk: Walk, envelopes: list[Envelope]) -> list[Envelope]:
+        """Look at envelopes, up to what the server may bring; gives those that were asked for and not brought yet."""
+        found = []
+        for each in envelopes:
+            server.envelopes += 1
+            server.bytes += len(each.raw)
+            if server.envelopes > self.budgets.envelopes or server.bytes > self.budgets.bytes:
+                break
+            flaw = self.query.flaw(each) or (TOO_LARGE if each.size() > self.budgets.size else "")
+            if flaw:
+                self.counts[flaw] += 1
+            if walk.take(each) and not flaw:
+                found.append(each)
+        return found
+
+    def _hand_over(self, envelopes: list[Envelope]) -> None:
+        assert self._walk is not None
+        fresh = self._inbox.new(envelopes)
+        self.counts["known"] += len(envelopes) - len(fresh)
+        self.counts["handed over"] += len(fresh)
+        young = self._walk.asked - self.patience.overlap
+        for each in fresh:
+            if each.sent > young:
+                self._base.remember(self.query, each)
+        if fresh:
+            self._out.append(HandOver(fresh))
+
+    def _end(self, end: Completed, now: float) -> None:
+        """Take in the end of a page, if all of the page is here."""
+        assert self._at is not None
+        assert self._walk is not None
+        if end.last != completion.NOTHING and not self._walk.has(end.last):
+            self._held = end
+            return
+        server = self._servers[self._at]
+        server.pages += 1
+        self.counts["pages"] += 1
+        try:
+            self._walk.turn(end)
+        except StuckError as error:
+            self._cheated(error.words, now)
+            return
+        server.failures = 0
+        self._save()
+        if not self._walk.over:
+            if not self._spent(now):
+                self._ask(now)
+        elif self.missing():
+            if not self._spent(now):
+                self._begin(now)
+        else:
+            self._finish()
+
+    # ── what is kept ─────────────────────────────────────────────────────────────────────────────
+
+    def state(self) -> State:
+        """Give what is known for good."""
+        found = self._base.copy()
+        for walk in self._walks():
+            if walk.known is None:
+                continue
+            lower, upper = walk.known
+            settled = min(upper, math.floor(walk.asked - self.patience.overlap))
+            if lower <= settled:
+                found.learn(self.query, (lower, settled))
+        found.forget(self.query)
+        return found
+
+    def _save(self) -> None:
+        self._out.append(Save(self.state()))
+
+    def _finish(self) -> None:
+        self._leave()
+        self.phase = Phase.DONE
+        self._save()
+        failures = {number: each.words for number, each in enumerate(self._servers) if each.words}
+        self._out.append(Finished(Report(self.missing(), +self.counts, failures)))
+
+    def _said(self) -> list[Action]:
+        said, self._out = self._out, []
+        return said

@@ -1,0 +1,129 @@
+"""Where history goes: lines of JSON, or a file of envelopes, by its suffix."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from restante.common.atomic_file import new_file
+from restante.common.errors import Misuse, PeerError, StoreError
+from restante.waku.archive import Archived
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keys import Key
+from restante.waku.envelope.payload import Opened, SymmetricKey, open_sealed
+from restante.waku.files import Flaw, rlp_file
+
+Take = Callable[[list[Envelope]], None]
+
+SUFFIXES: Final = (".jsonl", ".rlp", ".parquet")
+PAGE: Final = 1000
+
+
+def check(file: Path | None) -> None:
+    """Raise Misuse where the name of a file does not tell what to write, or there is one already."""
+    if file is None:
+        return
+    if file.suffix not in SUFFIXES:
+        raise Misuse(f"{file}: the name must end in .jsonl, .rlp or .parquet, which tells what to write (-o)")
+    try:
+        exists = file.exists()
+    except OSError as error:
+        raise Misuse(f"cannot write {file}: {error.strerror} (-o)") from error
+    if exists:
+        raise Misuse(f"{file} exists already: name another file, or move it away (-o)")
+
+
+@contextmanager
+def results(file: Path | None, keys: Sequence[SymmetricKey | Key]) -> Iterator[Take]:
+    """Give what takes envelopes in: into a file that is there when all is written, or onto standard output at once.
+
+    With keys, lines say what is sealed in those that one of them opens. Raises Misuse, and StoreError where it cannot
+    be written.
+    """
+    check(file)
+    try:
+        if file is None:
+            yield lambda envelopes: _lines(sys.stdout.buffer, envelopes, keys)
+        else:
+            with new_file(file) as unfinished, _writing(file.suffix, unfinished, keys) as take:
+                yield take
+    except OSError as error:
+        raise StoreError(f"cannot write {file or 'standard output'}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _writing(suffix: str, unfinished: Path, keys: Sequence[SymmetricKey | Key]) -> Iterator[Take]:
+    if suffix == ".parquet":
+        with _table(unfinished) as take:
+            yield take
+        return
+    with unfinished.open("wb") as output:
+        if suffix == ".rlp":
+            yield lambda envelopes: output.writelines(each.raw for each in envelopes)
+        else:
+            yield lambda envelopes: _lines(output, envelopes, keys)
+
+
+@contextmanager
+def _table(unfinished: Path) -> Iterator[Take]:
+    """Write a table in the end, of what is set aside in a file until then: it may be more than memory holds."""
+    from restante.waku.files import parquet
+
+    with tempfile.NamedTemporaryFile(dir=unfinished.parent, suffix=".rlp") as aside:
+        yield lambda envelopes: aside.writelines(each.raw for each in envelopes)
+        aside.flush()
+        parquet.write(unfinished, _pages(Path(aside.name)))
+
+
+def _pages(file: Path) -> Iterator[list[Archived]]:
+    now = int(time.time())
+    page: list[Archived] = []
+    for number, each in enumerate(rlp_file.read(file), 1):
+        assert not isinstance(each, Flaw)
+        page.append(Archived(number, now, each.raw))
+        if len(page) == PAGE:
+            yield page
+            page = []
+    yield page
+
+
+def _lines(output: IO[bytes], envelopes: list[Envelope], keys: Sequence[SymmetricKey | Key]) -> None:
+    output.writelines(msgspec.json.encode(line(each, keys)) + b"\n" for each in envelopes)
+    output.flush()
+
+
+def line(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> dict[str, Any]:
+    """Give what a line says of an envelope: all that it has, and what is sealed in it if a key opens it."""
+    said: dict[str, Any] = {
+        "hash": envelope.hash.hex(),
+        "sent": envelope.sent,
+        "expiry": envelope.expiry,
+        "ttl": envelope.ttl,
+        "topic": envelope.topic.hex(),
+        "nonce": envelope.nonce,
+        "data": envelope.data.hex(),
+    }
+    opened = _opened(envelope, keys)
+    if opened is None:
+        return said
+    try:
+        said["text"] = opened.payload.decode()
+    except UnicodeDecodeError:
+        said["payload"] = opened.payload.hex()
+    if opened.signer is not None:
+        said["signer"] = opened.signer.hex()
+    return said
+
+
+def _opened(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> Opened | None:
+    for each in keys:
+        with suppress(PeerError):
+            return open_sealed(envelope.data, each)
+    return None

@@ -1,0 +1,83 @@
+"""What a requester keeps from one run to the next, in a file: JSON, replaced as a whole."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from restante.common.errors import Misuse, StoreError
+from restante.waku.client.ranges import State
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Have a state for this process alone. Raises Misuse where another one has it.
+
+    What is locked is a file beside it, since the state itself is replaced; it goes when it is over.
+    """
+    try:
+        is_directory = path.is_dir()
+    except OSError as error:
+        raise Misuse(f"cannot read {path}: {error.strerror} (--state)") from error
+    if is_directory:
+        raise Misuse(f"cannot read {path}: it is a directory (--state)")
+    beside = path.with_name(f"{path.name}.lock")
+    try:
+        lock = _lock(beside)
+    except BlockingIOError:
+        raise Misuse(f"another process is using {path}: wait for it (--state)") from None
+    except OSError as error:
+        raise Misuse(f"cannot write {beside}: {error.strerror} (--state)") from error
+    try:
+        yield
+    finally:
+        beside.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _lock(beside: Path) -> int:
+    """Lock a file that is there when it is locked: whoever had it before may have removed it meanwhile."""
+    while True:
+        lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), beside.stat()):
+                return lock
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def load(path: Path) -> State:
+    """Read a state; where there is no file, nothing is known. Raises Misuse where it is no state."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=State)
+    except FileNotFoundError:
+        return State()
+    except OSError as error:
+        raise Misuse(f"cannot read {path}: {error.strerror} (--state)") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Misuse(f"{path} is no state of a requester: {error} (--state)") from None
+
+
+def save(path: Path, state: State) -> None:
+    """Write a state, so that there is this one or the one before, whatever happens. Raises StoreError."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(state)))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror} (--state)") from error
+    finally:
+        draft.unlink(missing_ok=True)

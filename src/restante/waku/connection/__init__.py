@@ -1,0 +1,1 @@
+"""One connection to a peer, accepted or dialed."""

@@ -1,0 +1,88 @@
+"""What each address has used up: its peers share it, and to come again does not make one a newcomer."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from restante.common.token_bucket import Bucket
+from restante.waku.limits import Limits
+
+REMEMBERED: Final = 10_000
+"""Addresses that are remembered when nobody is here from there; the one longest unused is forgotten first."""
+
+LOOKS: Final = 8
+"""Accounts that are looked at for each new one. To come costs little though thousands are in use, and each new one
+makes room for itself and for seven that could not be forgotten before."""
+
+MINUTE: Final = 60.0
+
+Name = TypeVar("Name")
+Used = TypeVar("Used")
+
+
+class Account:
+    """One address."""
+
+    __slots__ = ("_bytes", "_connects", "_envelopes", "links")
+
+    def __init__(self) -> None:
+        self.links = 0
+        """Connections that it has now."""
+        self._bytes = Bucket()
+        self._connects = Bucket()
+        self._envelopes = Bucket()
+
+    def connect(self, now: float, limits: Limits) -> bool:
+        """Count a new connection; tell whether there may be one."""
+        rate = limits.address_connects / MINUTE
+        if rate and self._connects.wait(now, rate, limits.address_connects_at_once):
+            return False
+        self._connects.take(now, rate, 1)
+        return True
+
+    def charge(self, now: float, limits: Limits, size: int, envelopes: int) -> None:
+        """Count what one of its peers has sent."""
+        if size:
+            self._bytes.take(now, limits.address_bytes, size)
+        if envelopes:
+            self._envelopes.take(now, limits.address_envelopes, envelopes)
+
+    def wait(self, now: float, limits: Limits) -> float:
+        """Give the seconds for which none of its peers should be read."""
+        wait = 0.0
+        if limits.address_bytes:
+            wait = self._bytes.wait(now, limits.address_bytes, limits.address_bytes_at_once)
+        if limits.address_envelopes:
+            rate, most = limits.address_envelopes, limits.address_envelopes_at_once
+            wait = max(wait, self._envelopes.wait(now, rate, most))
+        return wait
+
+
+class Accounts:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self._accounts: OrderedDict[str, Account] = OrderedDict()
+
+    def of(self, address: str) -> Account:
+        """Give the account of an address."""
+        account = self._accounts.get(address)
+        if account is None:
+            forget(self._accounts, REMEMBERED, lambda each: bool(each.links))  # where nobody is here from there
+            account = self._accounts[address] = Account()
+        self._accounts.move_to_end(address)
+        return account
+
+
+def forget(accounts: OrderedDict[Name, Used], most: int, in_use: Callable[[Used], bool]) -> None:
+    """Make room for a new account among so many; none is forgotten in use, or what it has would be given twice."""
+    for _ in range(LOOKS):
+        if len(accounts) < most:
+            return
+        name = next(iter(accounts))
+        if in_use(accounts[name]):
+            accounts.move_to_end(name)
+        else:
+            del accounts[name]

@@ -1,0 +1,1 @@
+"""RLPx and devp2p, as bytes in and events out."""

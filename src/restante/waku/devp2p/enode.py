@@ -1,0 +1,89 @@
+"""Where a node is and who it is: `enode://<public key, 128 hex digits>@<host>:<port>[?discport=<port>]`.
+
+(ethereum.org "enode URL scheme"; geth p2p/enode/urlv4.go:71,110-166.) `discport` is where the node is discovered by
+UDP, if not at its TCP port; 0: nowhere. It is kept, and used for nothing here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final
+from urllib.parse import SplitResult, parse_qs, urlsplit
+
+import msgspec
+
+from restante.common.errors import Misuse, PeerError
+from restante.waku.envelope import keys
+from restante.waku.envelope.keys import PUBLIC
+
+_NAME: Final = re.compile(
+    r"(?=.{1,253}\Z)(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*"
+    r"(?!\d+\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+)
+"""A DNS name (RFC 1123 section 2.1), underscores let pass; not all digits at its end, which would be an address."""
+
+
+class Enode(msgspec.Struct, frozen=True, gc=False):
+    """A node's address; `str` of it is the URL."""
+
+    public: bytes
+    host: str
+    """An IPv4 or IPv6 address, without brackets, or a DNS name."""
+    port: int
+    discport: int | None = None
+
+    @property
+    def address(self) -> str:
+        """Host and port, as people write them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        query = "" if self.discport in {None, self.port} else f"?discport={self.discport}"
+        return f"enode://{self.public.hex()}@{self.address}{query}"
+
+
+def parse(url: str) -> Enode:
+    """Read an enode URL. Raises Misuse, which says what is wrong with it."""
+    try:
+        split = urlsplit(url.strip())
+        port = split.port
+    except ValueError as error:
+        raise Misuse(f"not an enode URL: {url!r}: {error}") from None
+    if split.scheme != "enode":
+        raise Misuse(f"not an enode URL: {url!r} does not begin with enode://")
+    if split.path.strip("/") or split.fragment or split.password is not None:
+        raise Misuse(f"not an enode URL: {url!r} has more than a key, a host, a port and a discport")
+    if not port:
+        raise Misuse(f"not an enode URL: {url!r} has no port")
+    return Enode(_public(url, split.username), _host(url, split), port, _discport(url, split.query))
+
+
+def _public(url: str, digits: str | None) -> bytes:
+    if digits is None or not re.fullmatch(f"[0-9A-Fa-f]{{{PUBLIC * 2}}}", digits):
+        raise Misuse(f"not an enode URL: {url!r} has no public key of {PUBLIC * 2} hex digits before the @")
+    public = bytes.fromhex(digits)
+    try:
+        keys.check(public)
+    except PeerError as error:
+        raise Misuse(f"not an enode URL: {url!r}: {error.words}") from None
+    return public
+
+
+def _host(url: str, split: SplitResult) -> str:
+    host = split.hostname or ""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        if not _NAME.fullmatch(host):
+            raise Misuse(f"not an enode URL: {url!r} has no host that is an address or a name") from None
+        return host
+
+
+def _discport(url: str, query: str) -> int | None:
+    given = parse_qs(query, keep_blank_values=True).get("discport")
+    if given is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,5}", given[0]) or int(given[0]) > 0xFFFF:
+        raise Misuse(f"not an enode URL: {url!r} has a discport that is no port")
+    return int(given[0])

@@ -1,0 +1,127 @@
+"""Frames of RLPx, sealed and opened: one cipher and one running hash for each direction (devp2p, rlpx.md "Framing").
+
+    wire   = header(16) ‖ header MAC(16) ‖ frame, padded with zeros to a multiple of 16 ‖ frame MAC(16)
+    header = bytes of the frame(3) ‖ C2 80 80 ‖ zeros
+
+Header and frame are encrypted with one AES-256-CTR stream that is never begun anew. MACs are taken of what is
+encrypted, and looked at before it is decrypted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hmac import compare_digest
+from typing import Final, TypeAlias
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from restante.common.errors import PeerError
+from restante.waku.devp2p.handshake import Secrets
+from restante.waku.envelope.keccak import Keccak
+from restante.waku.envelope.rlp import BREACH
+
+HEADER: Final = 32
+"""Bytes of a header with its MAC."""
+MAC: Final = 16
+BLOCK: Final = 16
+
+LARGEST: Final = 0xFFFFFF
+"""Bytes of a frame at most: its size has three."""
+
+_REST: Final = b"\xc2\x80\x80" + bytes(10)
+"""What stands behind the size in a header: [capability id, context id], both 0 and never used, and zeros."""
+
+_number = int.from_bytes
+
+Block: TypeAlias = Callable[[bytes], bytes]
+"""AES of one block."""
+
+_PADDING: Final = tuple(bytes(-size % BLOCK) for size in range(BLOCK))
+
+
+class _Mac:
+    """The MAC of one direction: a running hash of all that went by.
+
+    Its last digest is both the MAC of the last frame and the beginning of the next header's, and so it is kept.
+    """
+
+    __slots__ = ("_block", "_digest", "_running")
+
+    def __init__(self, running: Keccak, block: Block) -> None:
+        self._running = running
+        self._block = block
+        self._digest = running.digest()
+
+    def header(self, sealed: bytes) -> bytes:
+        """Take in a header."""
+        running = self._running
+        seed = _number(self._block(self._digest[:16]), "big") ^ _number(sealed, "big")
+        running.update(seed.to_bytes(16, "big"))
+        self._digest = digest = running.digest()
+        return digest[:16]
+
+    def frame(self, sealed: bytes | memoryview) -> bytes:
+        """Take in a frame."""
+        running = self._running
+        running.update(sealed)
+        digest = running.digest()[:16]
+        seed = _number(self._block(digest), "big") ^ _number(digest, "big")
+        running.update(seed.to_bytes(16, "big"))
+        self._digest = digest = running.digest()
+        return digest[:16]
+
+
+class Frames:
+    """Both directions of a connection."""
+
+    __slots__ = ("_decrypt", "_egress", "_encrypt", "_encrypt_into", "_ingress")
+
+    def __init__(self, secrets: Secrets) -> None:
+        # A block cipher without a mode keeps nothing from one block to the next: one is enough for both MACs.
+        block = Cipher(algorithms.AES(secrets.mac), modes.ECB()).encryptor().update  # noqa: S305 - RLPx says so
+        self._egress = _Mac(secrets.egress, block)
+        self._ingress = _Mac(secrets.ingress, block)
+        # In counter mode, decrypting is encrypting.
+        stream = Cipher(algorithms.AES(secrets.aes), modes.CTR(bytes(BLOCK)))
+        encryptor = stream.encryptor()
+        self._encrypt, self._encrypt_into = encryptor.update, encryptor.update_into
+        self._decrypt = stream.encryptor().update
+
+    def seal(self, frame: bytes) -> bytes:
+        """Write a frame as it goes over the wire. Raises OverflowError where it has more than `LARGEST` bytes."""
+        size = len(frame)
+        sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _REST, frame, _PADDING[size % BLOCK])))
+        header, body = sealed[:BLOCK], sealed[BLOCK:]
+        return b"".join((header, self._egress.header(header), body, self._egress.frame(body)))
+
+    def seal_whole(self, head: bytes, body: memoryview) -> bytearray:
+        """Write a large frame that is of two pieces, neither copied on the way. Raises OverflowError, too."""
+        size = len(head) + len(body)
+        wire = bytearray(HEADER + length(size))
+        out = memoryview(wire)
+        out[:BLOCK] = header = self._encrypt(size.to_bytes(3, "big") + _REST)
+        out[BLOCK:HEADER] = self._egress.header(header)
+        at = HEADER
+        for piece in (head, body, _PADDING[size % BLOCK]):
+            at += self._encrypt_into(piece, out[at:])
+        out[at:] = self._egress.frame(out[HEADER:at])
+        return wire
+
+    def size(self, wire: bytes) -> int:
+        """Read a header with its MAC: give the bytes of its frame. Raises PeerError."""
+        sealed = wire[:BLOCK]
+        if not compare_digest(self._ingress.header(sealed), wire[BLOCK:]):
+            raise PeerError(BREACH, "the MAC of a header is wrong")
+        return _number(self._decrypt(sealed)[:3], "big")
+
+    def open(self, wire: bytes, size: int) -> bytes:
+        """Read a frame with its MAC. Raises PeerError."""
+        sealed = wire[:-MAC]
+        if not compare_digest(self._ingress.frame(sealed), wire[-MAC:]):
+            raise PeerError(BREACH, "the MAC of a frame is wrong")
+        return self._decrypt(sealed)[:size]
+
+
+def length(size: int) -> int:
+    """Give the bytes that a frame of this size takes on the wire, behind its header."""
+    return size + -size % BLOCK + MAC

@@ -1,0 +1,150 @@
+"""Hello and Disconnect, the first and the last word of devp2p, and what two Hellos have in common (devp2p, rlpx.md).
+
+Hello      = [version, client id, [[name, version], …], port, public key(64), …]
+Disconnect = [reason], or the reason alone as a byte
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import msgspec
+
+from restante.common.errors import PeerError
+from restante.waku.envelope import rlp
+from restante.waku.envelope.keys import PUBLIC
+
+CLIENT: Final = "restante"
+"""What we call ourselves."""
+
+VERSION: Final = 5
+SNAPPY: Final = 5
+"""The version from which on all but Hello is compressed, if both have it (EIP-706)."""
+
+BASE: Final = 16
+"""Message ids below belong to devp2p itself; capabilities have theirs from here on."""
+
+LENGTHS: Final[Mapping[str, int]] = {"waku": 128}
+"""Message ids that a capability takes, whatever its version (status-go waku/v1/const.go:18)."""
+
+
+class Reason(IntEnum):
+    """Why a connection ends (rlpx.md, "Disconnect")."""
+
+    REQUESTED = 0x00
+    TCP_ERROR = 0x01
+    BREACH = 0x02
+    USELESS_PEER = 0x03
+    TOO_MANY_PEERS = 0x04
+    ALREADY_CONNECTED = 0x05
+    INCOMPATIBLE_VERSION = 0x06
+    NULL_IDENTITY = 0x07
+    CLIENT_QUITTING = 0x08
+    UNEXPECTED_IDENTITY = 0x09
+    SELF_CONNECTION = 0x0A
+    PING_TIMEOUT = 0x0B
+    SUBPROTOCOL = 0x10
+
+    @classmethod
+    def read(cls, payload: bytes) -> Reason:
+        """Read what a Disconnect says, in whatever form it says it. What cannot be read is REQUESTED.
+
+        go-ethereum's `[]DiscReason` is a byte string to its encoder, so that a bare byte is what it sends where the
+        specification has a list (p2p/transport.go:121); status-go reads what it cannot read as 0 (p2p/peer.go:337).
+        """
+        try:
+            item = rlp.decode(payload, tail=True)
+            while isinstance(item, list):
+                item = item[0]
+            return cls(int.from_bytes(item, "big"))
+        except (PeerError, IndexError, ValueError):
+            return cls.REQUESTED
+
+    def listed(self) -> bytes:
+        """Write it as the specification has it: for a peer that has read our Hello."""
+        return rlp.encode([self.value])
+
+    def bare(self) -> bytes:
+        """Write it as geth reads it in the place of a Hello (p2p/transport.go:167-169)."""
+        return bytes((self.value,))
+
+
+class Capability(NamedTuple):
+    """A protocol that a node speaks."""
+
+    name: str
+    version: int
+
+
+class Shared(NamedTuple):
+    """A protocol that both speak, and the message ids it has here."""
+
+    name: str
+    version: int
+    offset: int
+    length: int
+
+
+class Hello(msgspec.Struct, frozen=True, gc=False):
+    """Who a node is and what it speaks."""
+
+    client_id: str
+    capabilities: tuple[Capability, ...]
+    port: int
+    """That it listens on; 0 where it does not."""
+    public: bytes
+    version: int = VERSION
+
+    @lru_cache(maxsize=16)  # noqa: B019 - it is small, and of a node there is one
+    def encode(self) -> bytes:
+        """Write it."""
+        capabilities = [[name.encode(), version] for name, version in self.capabilities]
+        return rlp.encode([self.version, self.client_id.encode(), capabilities, self.port, self.public])
+
+    @classmethod
+    def parse(cls, payload: bytes) -> Hello:
+        """Read it. Raises PeerError.
+
+        Further items, and what follows the list, are ignored, and so is what version it is (EIP-8).
+        """
+        fields = rlp.items(rlp.decode(payload, tail=True))
+        if len(fields) < 5:
+            raise rlp.RlpError(f"a Hello has at least five items, not {len(fields)}")
+        version, client_id, capabilities, port, public = fields[:5]
+        hello = cls(
+            version=rlp.uint(version, 64),
+            client_id=_text(client_id),
+            capabilities=tuple(map(_capability, rlp.items(capabilities))),
+            port=rlp.uint(port, 64),
+            public=rlp.string(public),
+        )
+        if len(hello.public) != PUBLIC or not any(hello.public):
+            raise PeerError(Reason.NULL_IDENTITY, "a Hello without a public key")
+        return hello
+
+
+def _capability(item: rlp.Item) -> Capability:
+    name, version = rlp.items(item, 2)
+    return Capability(_text(name), rlp.uint(version, 64))
+
+
+def _text(item: rlp.Item) -> str:
+    return rlp.string(item).decode(errors="replace")
+
+
+def share(
+    ours: Iterable[Capability], theirs: Iterable[Capability], lengths: Mapping[str, int] = LENGTHS
+) -> tuple[Shared, ...]:
+    """Find what both speak: of each name the highest version, in the order of the names, ids from `BASE` on.
+
+    `lengths` has every name of `ours` (rlpx.md, "Capability Messaging"; geth p2p/peer.go:377-398).
+    """
+    highest = dict(sorted(set(ours) & set(theirs)))
+    found, offset = [], BASE
+    for name, version in highest.items():
+        found.append(Shared(name, version, offset, lengths[name]))
+        offset += lengths[name]
+    return tuple(found)

@@ -1,0 +1,325 @@
+"""devp2p: Hello, Ping, Pong, Disconnect, and packets of the one capability that is shared (devp2p, rlpx.md).
+
+    HANDSHAKE → (our Hello) → HELLO → (their Hello) → OPEN → (a Disconnect) → CLOSED
+
+Nothing is read or written here, and no clock is looked at: feed what arrives to `receive_data`, call `handle_timeout`
+at `next_timeout`, write what `data_to_send` gives after each of these, and close the socket when `closed`. What a
+peer sends is never an exception: it becomes the Disconnect that is written, and the event that says so.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from enum import Enum, auto
+from typing import Final
+
+import msgspec
+
+from restante.common.errors import Misuse, PeerError
+from restante.waku.devp2p.hello import BASE, LENGTHS, SNAPPY, Hello, Reason, Shared, share
+from restante.waku.devp2p.rlpx import PLAIN, Rlpx
+from restante.waku.devp2p.snappy import literally, pack, unpack
+from restante.waku.envelope import rlp
+
+HELLO: Final = 0
+DISCONNECT: Final = 1
+PING: Final = 2
+PONG: Final = 3
+
+PARTING: Final = 64
+"""Bytes of a Disconnect that are looked at; it has one to three."""
+
+_EMPTY: Final = b"\xc0"
+"""What a Ping and a Pong have for a payload."""
+
+_IDS: Final = tuple(map(rlp.encode, range(256)))
+"""Message ids as they stand before a payload; from 80 on they have two bytes."""
+
+
+class Limits(msgspec.Struct, frozen=True, gc=False):
+    """What a peer may do: in seconds, and in bytes of a packet."""
+
+    hello: float = 5.0
+    """For the handshake and its Hello together (geth p2p/transport.go:38)."""
+    ping: float = 15.0
+    """Of silence, after which we ask whether it is there (geth p2p/peer.go, pingInterval)."""
+    silence: float = 30.0
+    """Without a whole frame, after which it is not (geth p2p/server.go:62, frameReadTimeout)."""
+    packet: int = PLAIN
+    """Of a packet when inflated. What a frame may have is an argument of Rlpx."""
+
+
+LIMITS: Final = Limits()
+
+
+class Connected(msgspec.Struct, frozen=True, gc=False):
+    """Their Hello is there and will do; packets may be sent."""
+
+    hello: Hello
+    shared: tuple[Shared, ...]
+
+
+class Packet(msgspec.Struct, frozen=True, gc=False):
+    """A packet of the capability; its code counts from the capability's offset."""
+
+    code: int
+    payload: bytes
+
+
+class Disconnected(msgspec.Struct, frozen=True, gc=False):
+    """It is over; no event comes after this one."""
+
+    reason: Reason
+    by_us: bool
+    words: str
+
+
+Event = Connected | Packet | Disconnected
+
+
+class State(Enum):
+    """What is waited for."""
+
+    HANDSHAKE = auto()
+    HELLO = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+_HANDSHAKE, _HELLO, _OPEN, _CLOSED = State  # reaching for one through its class takes 0.1 µs, several times a frame
+
+
+class Devp2p:
+    """One end of a connection. Times are seconds of any clock that never goes back."""
+
+    __slots__ = (
+        "_asked",
+        "_end",
+        "_heard",
+        "_hello",
+        "_limits",
+        "_offset",
+        "_out",
+        "_rlpx",
+        "_snappy",
+        "_state",
+        "frames",
+    )
+
+    def __init__(self, rlpx: Rlpx, hello: Hello, now: float, limits: Limits = LIMITS) -> None:
+        """Begin, with what we say in our Hello. Raises Misuse for capabilities other than Waku's."""
+        if {capability.name for capability in hello.capabilities} - {*LENGTHS}:
+            raise Misuse(f"capabilities here are {', '.join(LENGTHS)}, and no others")
+        self._rlpx = rlpx
+        self._hello = hello
+        self._limits = limits
+        self._state = _HANDSHAKE
+        self._heard = now
+        """When a whole frame came last; before their Hello, when we began."""
+        self._asked = False
+        """Whether a Ping went out since."""
+        self.frames = 0
+        """That came, all told."""
+        # A peer that reads our Hello expects all that follows it to be compressed, whatever it has not said yet.
+        self._snappy = hello.version >= SNAPPY
+        self._offset = self._end = BASE
+        self._out: list[bytes | bytearray] = [rlpx.data_to_send()]
+
+    @property
+    def remote(self) -> bytes:
+        """The peer's public key; empty until the handshake says it. Proven when there is `Connected`."""
+        return self._rlpx.remote
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether it is over: the socket is to be closed when all is written."""
+        return self._state is _CLOSED
+
+    @property
+    def held(self) -> int:
+        """Tell how many bytes there are of a packet that is not complete."""
+        return self._rlpx.held
+
+    @property
+    def asking(self) -> bool:
+        """Tell whether the peer was asked if it is there, and has not said a thing since."""
+        return self._asked
+
+    # ── what we say ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def speaks(self) -> bool:
+        """Tell whether there is anything to be written."""
+        return bool(self._out)
+
+    def data_to_send(self) -> bytes | bytearray:
+        """Give what is to be written now, everything since the last call as one."""
+        out, self._out = self._out, []
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def send(self, code: int, payload: bytes, *, packed: bytes | None = None) -> None:
+        """Send a packet; `packed` is its payload through `pack`, for one that goes to many.
+
+        Says nothing any more when closed. Raises Misuse before `Connected`, and for a code the capability has not.
+        """
+        if self._state is _CLOSED:
+            return
+        message = self._message(code)
+        if self._snappy:
+            payload = packed or pack(payload)
+        self._out.append(self._rlpx.seal(_IDS[message] + payload))
+
+    def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
+        """Send a large packet of two pieces that nothing would compress, as `send` does, and without a copy of it."""
+        if self._state is _CLOSED:
+            return
+        message = _IDS[self._message(code)]
+        if self._snappy:
+            message += literally(len(head) + len(body))
+        self._out.append(self._rlpx.seal_whole(message + head, body))
+
+    def _message(self, code: int) -> int:
+        if self._state is not _OPEN:
+            raise Misuse("there is no Hello yet")
+        message = self._offset + code
+        if not self._offset <= message < self._end:
+            raise Misuse(f"code {code} is not one of the capability's")
+        return message
+
+    def disconnect(self, reason: Reason) -> None:
+        """Say why, and close. Before the handshake is done nothing can be said."""
+        if self._state in {_HELLO, _OPEN}:
+            self._say(DISCONNECT, reason.listed())
+        self._state = _CLOSED
+
+    def _say(self, message: int, payload: bytes) -> None:
+        self._out.append(self._rlpx.seal(_IDS[message] + (pack(payload) if self._snappy else payload)))
+
+    def _fail(self, error: PeerError) -> Disconnected:
+        reason = Reason(error.code)
+        self.disconnect(reason)
+        return Disconnected(reason, True, error.words)
+
+    # ── what they say ────────────────────────────────────────────────────────────────────────────
+
+    def receive_data(self, data: bytes | bytearray, now: float) -> list[Event]:
+        """Take what arrived, cut anywhere. Never raises for what it is."""
+        events: list[Event] = []
+        if self._state is _CLOSED:
+            return events
+        frames = self._rlpx.receive_data(data)
+        self.frames += len(frames)
+        try:
+            if self._state is _HANDSHAKE and self._rlpx.ready:
+                self._greet()
+            for frame in frames:
+                event = self._take(frame)
+                if event:
+                    events.append(event)
+                    if self._state is _CLOSED:
+                        return events
+            if self._rlpx.broken:
+                raise self._rlpx.broken
+        except PeerError as error:
+            events.append(self._fail(error))
+        if frames:
+            self._heard, self._asked = now, False
+        return events
+
+    def _greet(self) -> None:
+        self._out.append(self._rlpx.data_to_send())
+        if self._rlpx.remote == self._hello.public:
+            # In the place of a Hello it is a bare byte, and never compressed.
+            self._out.append(self._rlpx.seal(_IDS[DISCONNECT] + Reason.SELF_CONNECTION.bare()))
+            self._state = _CLOSED
+            raise PeerError(Reason.SELF_CONNECTION, "that is ourselves")
+        self._out.append(self._rlpx.seal(_IDS[HELLO] + self._hello.encode()))
+        self._state = _HELLO
+
+    def _take(self, frame: bytes) -> Event | None:
+        first = frame[0]
+        if 0 < first < 0x80:
+            message, payload = first, frame[1:]
+        elif first == 0x80:
+            message, payload = 0, frame[1:]
+        elif first == 0x81 and frame[1:2] >= b"\x80":
+            message, payload = frame[1], frame[2:]
+        else:
+            raise PeerError(Reason.BREACH, "a message id is none, or too high")
+        if self._state is _HELLO:
+            return self._first(message, payload)
+        if message < BASE:
+            return self._base(message, payload)
+        if message >= self._end:
+            raise PeerError(Reason.BREACH, f"no capability has message id {message}")
+        if self._snappy:
+            payload = unpack(payload, self._limits.packet)
+        elif len(payload) > self._limits.packet:
+            raise PeerError(Reason.BREACH, f"a packet has {len(payload)} bytes")
+        return Packet(message - self._offset, payload)
+
+    def _first(self, message: int, payload: bytes) -> Event:
+        """Read a Hello, or the Disconnect that came in its place."""
+        if message == DISCONNECT:
+            return self._parting(payload)
+        if message != HELLO:
+            raise PeerError(Reason.BREACH, f"message id {message} came before a Hello")
+        hello = Hello.parse(payload)
+        self._snappy = min(hello.version, self._hello.version) >= SNAPPY
+        if hello.public != self._rlpx.remote:
+            raise PeerError(Reason.UNEXPECTED_IDENTITY, "the Hello has another public key than the handshake")
+        shared = share(self._hello.capabilities, hello.capabilities)
+        if not shared:
+            raise PeerError(Reason.USELESS_PEER, "no capability is shared")
+        self._offset, self._end = shared[0].offset, shared[0].offset + shared[0].length
+        self._state = _OPEN
+        return Connected(hello, shared)
+
+    def _base(self, message: int, payload: bytes) -> Event | None:
+        """Read a message of devp2p itself; one it has not is ignored, so is a second Hello (geth p2p/peer.go)."""
+        if message == PING:
+            self._say(PONG, _EMPTY)
+        elif message == DISCONNECT:
+            return self._parting(payload)
+        return None
+
+    def _parting(self, payload: bytes) -> Disconnected:
+        if self._snappy:
+            # In the place of a Hello it never is compressed, and by ethereumjs not later either.
+            with suppress(PeerError):
+                payload = unpack(payload, PARTING)
+        self._state = _CLOSED
+        reason = Reason.read(payload[:PARTING])
+        return Disconnected(reason, False, f"the peer said {reason.name}")
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────
+
+    def next_timeout(self) -> float | None:
+        """Tell when `handle_timeout` is to be called; None: never. Later than it says is no harm."""
+        if self._state is _CLOSED:
+            return None
+        if self._state is not _OPEN:
+            return self._heard + self._limits.hello
+        return self._heard + (self._limits.silence if self._asked else self._limits.ping)
+
+    def excuse(self, now: float) -> None:
+        """Take its silence for none: it is we who did not read.
+
+        Pings it all the same, whatever it answers: so it hears from us, and its socket tells us when it is gone.
+        """
+        if self._state is _OPEN:
+            self._heard, self._asked = now, False
+            self._say(PING, _EMPTY)
+
+    def handle_timeout(self, now: float) -> list[Event]:
+        """Do what time has come for: ask a silent peer, or give it up."""
+        due = self.next_timeout()
+        if due is None or now < due:
+            return []
+        if self._state is not _OPEN:
+            return [self._fail(PeerError(Reason.PING_TIMEOUT, "there was no Hello in time"))]
+        if now >= self._heard + self._limits.silence:
+            return [self._fail(PeerError(Reason.PING_TIMEOUT, "the peer says nothing any more"))]
+        self._asked = True
+        self._say(PING, _EMPTY)
+        return []

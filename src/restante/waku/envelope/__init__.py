@@ -1,0 +1,1 @@
+"""Envelopes: encoding, keys, payloads, proof of work."""

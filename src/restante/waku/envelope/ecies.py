@@ -1,0 +1,57 @@
+"""ECIES as go-ethereum has it (crypto/ecies, AES-128 and SHA-256): of RLPx handshakes and of sealed payloads.
+
+    R(65, 04 ‖ X ‖ Y) ‖ IV(16) ‖ AES-128-CTR(ke, IV, plain) ‖ HMAC-SHA256(km, IV ‖ cipher ‖ authenticated)
+
+    z = X of ECDH(r, public);  K = SHA256(00000001 ‖ z);  ke = K[:16];  km = SHA256(K[16:])
+
+`authenticated` is the size prefix of a handshake's packet, empty for payloads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Final
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from restante.common.errors import PeerError
+from restante.waku.envelope.keys import PUBLIC, Key
+from restante.waku.envelope.rlp import BREACH
+
+IV: Final = 16
+_POINT: Final = 1 + PUBLIC
+_MAC: Final = 32
+OVERHEAD: Final = _POINT + IV + _MAC
+"""Bytes that encryption adds: 113."""
+
+
+def encrypt(public: bytes, plain: bytes, *, ephemeral: Key, iv: bytes, authenticated: bytes = b"") -> bytes:
+    """Encrypt to a public key. `ephemeral` and `iv` are dice: never used twice. Raises PeerError for a bad key."""
+    cipher_key, mac_key = _keys(ephemeral.agree(public))
+    sealed = iv + _ctr(cipher_key, iv, plain)
+    return b"\4" + ephemeral.public + sealed + _mac(mac_key, sealed, authenticated)
+
+
+def decrypt(key: Key, data: bytes, authenticated: bytes = b"") -> bytes:
+    """Decrypt what was encrypted to our key. Raises PeerError: it was not, or was altered."""
+    if len(data) < OVERHEAD or data[0] != 4:
+        raise PeerError(BREACH, "what is encrypted has no point in front")
+    cipher_key, mac_key = _keys(key.agree(data[1:_POINT]))
+    sealed, mac = data[_POINT:-_MAC], data[-_MAC:]
+    if not hmac.compare_digest(mac, _mac(mac_key, sealed, authenticated)):
+        raise PeerError(BREACH, "what is encrypted is not for this key, or was altered")
+    return _ctr(cipher_key, sealed[:IV], sealed[IV:])
+
+
+def _keys(shared: bytes) -> tuple[bytes, bytes]:
+    derived = hashlib.sha256(b"\0\0\0\1" + shared).digest()
+    return derived[:16], hashlib.sha256(derived[16:]).digest()
+
+
+def _ctr(key: bytes, iv: bytes, data: bytes) -> bytes:
+    return Cipher(algorithms.AES(key), modes.CTR(iv)).encryptor().update(data)
+
+
+def _mac(key: bytes, sealed: bytes, authenticated: bytes) -> bytes:
+    return hmac.digest(key, sealed + authenticated, "sha256")

@@ -1,0 +1,186 @@
+"""Sealing and opening: what stands in an envelope's data (7/WAKU-DATA, as status-go has shipped it).
+
+    plain = flags(1) ‖ size of the payload(1-3, little-endian) ‖ payload ‖ padding ‖ [signature(65)]
+
+    flags: 03 how many bytes the size takes · 04 signed
+
+    data, symmetric  = AES-256-GCM(key, nonce, plain) ‖ tag(16) ‖ nonce(12)
+    data, asymmetric = ECIES(public key, plain)                             see restante.waku.envelope.ecies
+
+The signature is made over the hash of all before it. Its last byte is 0 or 1, not 27 or 28 as 7/WAKU-DATA has it:
+status-go takes no other (waku/common/message.go, SigToPubKey). Padding hides the size of the payload: unless it is
+given, it is random, and makes `plain` a multiple of 256 bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, NamedTuple
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from restante.common.errors import Misuse, PeerError
+from restante.waku.envelope import ecies
+from restante.waku.envelope.envelope import TOPIC
+from restante.waku.envelope.keccak import keccak
+from restante.waku.envelope.keys import PUBLIC, SIGNATURE, Dice, Key, recover
+from restante.waku.envelope.rlp import BREACH
+
+LARGEST: Final = (1 << 24) - 1
+"""Bytes of a payload: more need a size of four bytes, which the two bits for it cannot say."""
+
+BLOCK: Final = 256
+"""What padding fills up to (waku/common/const.go, padSizeLimit)."""
+
+SYMMETRIC: Final = 32
+"""Bytes of a symmetric key."""
+
+ROUNDS: Final = 65356
+"""Of PBKDF2, for keys of passwords. Not 65536: this is what was shipped, and so what every key was made with."""
+
+_SIZE_OF_SIZE: Final = 0x03
+_SIGNED: Final = 0x04
+_NONCE: Final = 12
+_TAG: Final = 16
+
+
+class WrongKeyError(PeerError):
+    """The data was sealed with another key, or altered: encryption cannot tell which. Another key may open it."""
+
+    def __init__(self) -> None:
+        super().__init__(BREACH, "the data was sealed with another key, or altered")
+
+
+class UnreadableError(PeerError):
+    """The key is right, but what was sealed is no payload, or its signature is none. No other key will help."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(BREACH, words)
+
+
+class SymmetricKey:
+    """A key that both ends have. Raises Misuse where it is not 32 bytes."""
+
+    __slots__ = ("secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != SYMMETRIC:
+            raise Misuse(f"a symmetric key has {SYMMETRIC} bytes, not {len(secret)}")
+        self.secret: Final = secret
+
+    @classmethod
+    def from_password(cls, password: str) -> SymmetricKey:
+        """Derive the key of a password, or of a public chat's name. Takes tens of milliseconds: keep it."""
+        return cls(password_key(password))
+
+
+class Opened(NamedTuple):
+    """What was in an envelope's data."""
+
+    payload: bytes
+    signer: bytes | None
+    """The public key of who signed it, 64 bytes; None where nobody did."""
+    padding: bytes
+
+
+def password_key(password: str) -> bytes:
+    """Derive the 32 bytes of a password's key (waku/waku.go, AddSymKeyFromPassword). Raises Misuse: it is no text."""
+    return hashlib.pbkdf2_hmac("sha256", _utf8(password), b"", ROUNDS, SYMMETRIC)
+
+
+def topic_of(channel: str) -> bytes:
+    """Give the topic of a public chat: the first bytes of the hash of its name. Raises Misuse: it is no text."""
+    return keccak(_utf8(channel))[:TOPIC]
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Misuse("a password or a name has characters that cannot be written as UTF-8") from None
+
+
+# ── sealing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def seal(
+    payload: bytes, *, to: SymmetricKey | bytes, dice: Dice, sign: Key | None = None, padding: bytes | None = None
+) -> bytes:
+    """Seal a payload; gives the data of an envelope.
+
+    `to` is the key that both ends have, or the receiver's public key, 64 bytes. `sign` tells the receiver, and nobody
+    else, who sent it. `padding` is for those who must choose it; none is b"". Raises Misuse for a payload of 16 MiB
+    or more, and for a public key that is none.
+    """
+    plain = _plain(payload, sign, padding, dice)
+    if isinstance(to, SymmetricKey):
+        nonce = dice.draw(_NONCE)
+        return AESGCM(to.secret).encrypt(nonce, plain, None) + nonce
+    if len(to) != PUBLIC:
+        raise Misuse(f"a public key has {PUBLIC} bytes, not {len(to)}")
+    try:
+        return ecies.encrypt(to, plain, ephemeral=dice.key(), iv=dice.draw(ecies.IV))
+    except PeerError as error:
+        raise Misuse(error.words) from None
+
+
+def _plain(payload: bytes, sign: Key | None, padding: bytes | None, dice: Dice) -> bytes:
+    if len(payload) > LARGEST:
+        raise Misuse(f"a payload has up to {LARGEST} bytes, not {len(payload)}")
+    size = max(1, (len(payload).bit_length() + 7) // 8)  # one even of nothing (getSizeOfPayloadSizeField)
+    flags = size | (_SIGNED if sign else 0)
+    plain = bytes((flags,)) + len(payload).to_bytes(size, "little") + payload
+    if padding is None:
+        # A whole block where nothing is missing (message.go, appendPadding).
+        padding = dice.draw(BLOCK - (len(plain) + (SIGNATURE if sign else 0)) % BLOCK)
+    plain += padding
+    return plain + sign.sign(keccak(plain)) if sign else plain
+
+
+# ── opening ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def open_sealed(data: bytes, key: SymmetricKey | Key) -> Opened:
+    """Open the data of an envelope. Raises WrongKeyError and UnreadableError, both PeerErrors, and nothing else."""
+    return _parse(_open_symmetric(data, key) if isinstance(key, SymmetricKey) else _open_asymmetric(data, key))
+
+
+def _open_symmetric(data: bytes, key: SymmetricKey) -> bytes:
+    if len(data) < _TAG + _NONCE:
+        raise WrongKeyError
+    try:
+        return AESGCM(key.secret).decrypt(data[-_NONCE:], data[:-_NONCE], None)
+    except InvalidTag:
+        raise WrongKeyError from None
+
+
+def _open_asymmetric(data: bytes, key: Key) -> bytes:
+    try:
+        return ecies.decrypt(key, data)
+    except PeerError:
+        raise WrongKeyError from None
+
+
+def _parse(plain: bytes) -> Opened:
+    """Take apart what was sealed, as status-go does (waku/common/message.go, ValidateAndParse)."""
+    if not plain:
+        raise UnreadableError("nothing was sealed, not even flags")
+    flags, signer, end = plain[0], None, len(plain)
+    if flags & _SIGNED:
+        end -= SIGNATURE
+        if end <= 1:
+            raise UnreadableError("what was sealed ends before its signature")
+        signer = _signer(plain[:end], plain[end:])
+    start = 1 + (flags & _SIZE_OF_SIZE)  # 0 of them is a payload of nothing
+    stop = start + int.from_bytes(plain[1:start], "little")
+    if stop > end:
+        raise UnreadableError("what was sealed ends before its payload does")
+    return Opened(plain[start:stop], signer, plain[stop:end])
+
+
+def _signer(signed: bytes, signature: bytes) -> bytes:
+    try:
+        return recover(keccak(signed), signature)
+    except PeerError as error:
+        raise UnreadableError(error.words) from None

@@ -1,0 +1,48 @@
+"""Files of envelopes as they are on the wire: one RLP after the other, and nothing else (suffix .rlp)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from restante.waku import files
+from restante.waku.archive import Archived
+from restante.waku.envelope import rlp
+
+HEAD: Final = 9
+"""Bytes that the tag and the length of an item have at most."""
+
+LARGEST: Final = 1 << 24
+"""Bytes of an envelope that can have come over the wire: a frame is shorter (devp2p, rlpx.md "Framing")."""
+
+
+def write(file: Path, pages: Iterable[list[Archived]]) -> None:
+    """Write them, in the order given. Raises OSError."""
+    with file.open("wb") as output:
+        for page in pages:
+            output.writelines(each.raw for each in page)
+
+
+def read(file: Path) -> files.Items:
+    """Give each item. It ends with one whose length cannot be believed: nobody knows where the next begins.
+
+    Raises OSError.
+    """
+    size = file.stat().st_size
+    with file.open("rb", buffering=1 << 20) as data:
+        at = 0
+        while at < size:
+            where = f"byte {at}"
+            try:
+                whole = rlp.span(data.read(HEAD), 0, size - at)
+            except rlp.RlpError as error:
+                yield files.Flaw(where, f"{error}; the rest of the file cannot be read")
+                return
+            data.seek(at)
+            if whole.stop > LARGEST:
+                yield files.Flaw(where, "no envelope is as large")
+            else:
+                yield files.read(data.read(whole.stop), where)
+            at += whole.stop
+            data.seek(at)

@@ -1,0 +1,1 @@
+"""The Mailserver: it accepts, archives, relays, and answers history requests."""

@@ -1,0 +1,400 @@
+"""Requests answered: read, weighed, put in line; a page at a time from the archive, and out as the peer reads.
+
+    packet ──read──▶ request ──▶ the peer's line ──its turn──▶ a page ──▶ P2P Messages … Request Complete
+                        │                            └── its turn would come too late: an error
+                        └── no request, not allowed, too many: an error, at once
+
+Lines of peers take turns, each has one page in the making, and all together only so many: so what is kept in memory
+for them is bounded, and who asks for much makes nobody wait who asks for little. Nor does who asks and does not read:
+when others wait, its page ends where it is, with a cursor. Who asks faster than it may is answered later: to
+status-go two errors are the end, and it asks another Mailserver (protocol/messenger_mailserver_cycle.go).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from time import perf_counter
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from restante.common.errors import StoreError
+from restante.common.histogram import Tally
+from restante.common.logs import log, where
+from restante.common.token_bucket import Bucket
+from restante.waku.archive import Archive
+from restante.waku.archive.history.query import BOUNDS, Bounds, Page, Query
+from restante.waku.connection.peer_connection import REFUSED, Link
+from restante.waku.connection.quotas import forget
+from restante.waku.envelope import rlp
+from restante.waku.envelope.bloom import FULL
+from restante.waku.envelope.envelope import cut
+from restante.waku.envelope.keccak import keccak
+from restante.waku.limits import Limits
+from restante.waku.protocol import completion, packets, request
+from restante.waku.protocol.request import Demands, Request, RequestError
+
+PAGES: Final = 16
+"""Pages in memory at a time; each has up to 8 MiB."""
+
+OWN: Final = 4
+"""Of them, pages for one address: who comes by many connections makes nobody wait but himself."""
+
+LINE: Final = 16
+"""Requests of one peer that wait. status-go sends three at once, and the next when one is complete."""
+
+LONGEST: Final = 20.0
+"""Seconds that the first request of a line waits for its turn; then it is refused. status-go waits 30 for the whole
+answer (protocol/messenger_mailserver.go), and asks again: a page that comes later is made for nobody. How long a peer
+takes to read what it asked for before does not count: who is slow is not hasty."""
+
+WAITING: Final = 48 * 1024 * 1024
+"""Bytes of memory for requests that wait, of all peers: four hundred of a thousand topics, twenty thousand of ten."""
+
+SHARE: Final = 8 * 1024
+"""Bytes of it that each peer may have when others have taken all: three requests of status-go, of ten topics each."""
+
+ACCOUNTS: Final = 10_000
+"""Peers and addresses whose use is remembered when they are gone; the one longest unused is forgotten first."""
+
+
+VALIDATION: Final = "validation"
+PEER_LIMIT: Final = "peer_req_limit"
+ITERATOR: Final = "iterator"
+PROCESS: Final = "process"
+REFUSALS: Final = (VALIDATION, PEER_LIMIT, ITERATOR, PROCESS)
+"""Why a request is refused, in the words of status-go's metrics (mailserver/metrics.go): it is no good; its sender
+may not ask, or not so often; the archive cannot be read; or something else went wrong."""
+
+DELAYS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
+"""Seconds from when a request is read until the last byte of its answer was handed to the network."""
+
+SIZES: Final = (1024, 4096, 16384, 65536, 262144, 1048576)
+"""Bytes of a packet of envelopes."""
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is served, and how."""
+
+    demands: Demands = Demands()
+    descending: bool = False
+    allow: frozenset[bytes] | None = None
+    """Node ids; None: everybody."""
+    bounds: Bounds = BOUNDS
+    """Of a page."""
+
+
+class _Asked(NamedTuple):
+    """A request in a line."""
+
+    request: Request
+    since: float
+    """By `perf_counter`: the loop's clock may have whole milliseconds, which is as long as a page takes."""
+
+    @property
+    def size(self) -> int:
+        """Tell how much memory it takes, rather too much."""
+        return 1024 + 128 * len(self.request.topics)
+
+
+class _Places(asyncio.Semaphore):
+    """Room for so many pages, for those first who came first."""
+
+    waiting = 0
+    """How many lines wait for it."""
+
+    async def acquire(self) -> Literal[True]:
+        self.waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self.waiting -= 1
+
+
+class _Account:
+    """What one node, or one address, has asked for."""
+
+    __slots__ = ("lines", "pages", "places", "rows")
+
+    def __init__(self) -> None:
+        self.lines = 0
+        """Of an address: lines that have one of its places, or wait for one."""
+        self.pages = Bucket()
+        self.rows = Bucket()
+        self.places = _Places(OWN)
+
+    def wait(self, now: float, limits: Limits) -> float:
+        """Give the seconds until it may have its next page."""
+        pages = self.pages.wait(now, limits.pages, limits.pages_at_once) if limits.pages else 0.0
+        rows = self.rows.wait(now, limits.rows, limits.rows_at_once) if limits.rows else 0.0
+        return max(pages, rows)
+
+
+class Answers:
+    """The lines, and who is next."""
+
+    def __init__(self, archive: Archive, terms: Terms, limits: Limits, now: Callable[[], int]) -> None:
+        self.counts: Counter[str] = Counter()
+        """What became of requests."""
+        self.refusals: Counter[str] = Counter()
+        """Why they were refused."""
+        self.delays = Tally(DELAYS)
+        """How long answers took."""
+        self.searches = Tally(DELAYS)
+        """How long their pages took to be found, the wait for a reader with it."""
+        self.packets = Tally(SIZES)
+        """Bytes of envelopes in a packet."""
+        self.queries: Counter[str] = Counter()
+        """By what they asked for: topics, bloom or none."""
+        self.waiting = 0
+        """Bytes of requests that were read and not answered."""
+        self._archive = archive
+        self._terms = terms
+        self._limits = limits
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self._accounts: OrderedDict[bytes | str, _Account] = OrderedDict()
+        self._lines: dict[Link, deque[_Asked]] = {}
+        self._making: dict[Link, asyncio.Task[None]] = {}
+        """Who goes through a line."""
+        self._places = _Places(PAGES)
+        self._unread: dict[Link, None] = {}
+        """Who has a page that waits to be read, the longest first."""
+
+    def ask(self, link: Link, payload: bytes) -> None:
+        """Take a P2P Request."""
+        self.counts["requests"] += 1
+        try:
+            asked = request.read(payload, self._terms.demands, self._now())
+        except RequestError as error:
+            link.charge(REFUSED)
+            self.counts["attempts"] += error.id is not None
+            self._refuse(link, error.id, error.words, VALIDATION)
+            return
+        self.counts["attempts"] += 1
+        new = _Asked(asked, perf_counter())
+        words = self._objection(link, new)
+        if words:
+            self._refuse(link, asked.id, words, PEER_LIMIT)
+            return
+        self.waiting += new.size
+        line = self._lines.setdefault(link, deque())
+        line.append(new)
+        if link not in self._making:
+            self._begin(link, line)
+
+    def _begin(self, link: Link, line: deque[_Asked]) -> None:
+        self._lines[link] = line
+        task = self._making[link] = asyncio.create_task(self._serve(link, line))
+        task.add_done_callback(partial(self._made, link))
+
+    def _objection(self, link: Link, asked: _Asked) -> str:
+        """Tell why a request is not taken; empty where it is."""
+        terms = self._terms
+        if terms.allow is not None and link.node_id not in terms.allow:
+            return "this server serves those that it was told to"
+        line = self._lines.get(link, ())
+        own = asked.size + sum([each.size for each in line])
+        full = own > SHARE and self.waiting + asked.size > WAITING
+        return "too many requests at once" if full or len(line) > LINE else ""  # the first one is in the making
+
+    def _accounts_of(self, link: Link) -> list[_Account]:
+        found = []
+        for name in (link.node_id, link.address):
+            account = self._accounts.get(name)
+            if account is None:
+                forget(self._accounts, ACCOUNTS, lambda each: bool(each.lines))
+                account = self._accounts[name] = _Account()
+            self._accounts.move_to_end(name)
+            found.append(account)
+        return found
+
+    def _refuse(self, link: Link, digest: bytes | None, words: str, why: str) -> None:
+        self.counts["requests refused"] += 1
+        self.refusals[why] += 1
+        if digest is not None:
+            link.send(packets.REQUEST_COMPLETE, completion.failure(digest, words))
+
+    def forget(self, link: Link) -> None:
+        """Drop what a peer asked for that is gone."""
+        line = self._lines.pop(link, None)
+        while line:
+            self._drop(line)
+        making = self._making.get(link)
+        if making is not None:
+            making.cancel()
+
+    def _drop(self, line: deque[_Asked]) -> None:
+        """Take the first request from a line, if there is one: it was answered, or nobody waits for it."""
+        if line:
+            self.waiting -= line.popleft().size
+
+    # ── pages ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _serve(self, link: Link, line: deque[_Asked]) -> None:
+        """Answer what is in a peer's line; nothing is made for a peer that has not read what it has."""
+        while line:
+            await link.writable()
+            asked, done = line[0], True
+            try:
+                async with self._turn(link, self._loop.time() + LONGEST) as in_time:
+                    if in_time:
+                        done = await self._answer(link, asked.request)
+                    else:
+                        self._refuse(link, asked.request.id, "rate limit exceeded", PEER_LIMIT)
+            finally:
+                if done:
+                    self._drop(line)
+            if done and in_time:
+                self._note(perf_counter() - asked.since)
+
+    def _note(self, delay: float) -> None:
+        self.delays.add(delay)
+
+    @asynccontextmanager
+    async def _turn(self, link: Link, late: float) -> AsyncIterator[bool]:
+        """Wait for a place; gives False where it would come later than that.
+
+        Whoever waited longest for a peer to read gives up its own for it. A peer that asked faster than it may waits
+        in a place of its address: others are not held up by that, and no more pages than these add to what is spent.
+        """
+        account = self._of_address(link)
+        account.lines += 1
+        try:
+            if account.places.locked():
+                self._shorten(link.address)
+            async with account.places:
+                if not await self._may_have(link, late):
+                    yield False
+                    return
+                if self._places.locked():
+                    self._shorten()
+                async with self._places:
+                    yield True
+        finally:
+            account.lines -= 1
+
+    async def _may_have(self, link: Link, late: float) -> bool:
+        """Wait until a peer may have its next page, and count that; False where it would be too late."""
+        while True:
+            now = self._loop.time()
+            accounts = self._accounts_of(link)
+            wait = max(each.wait(now, self._limits) for each in accounts)
+            if now + wait > late:
+                return False
+            if not wait:
+                break
+            await self._pause(wait)
+        for each in accounts:
+            each.pages.take(now, self._limits.pages, 1)
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def _of_address(self, link: Link) -> _Account:
+        """Give the account of a peer's address."""
+        _, account = self._accounts_of(link)
+        return account
+
+    def _shorten(self, address: str | None = None) -> None:
+        """Have one page end, of this address if one is given."""
+        link = next((each for each in self._unread if address in {None, each.address}), None)
+        if link is not None:
+            del self._unread[link]
+            link.wait_no_more()
+
+    def _made(self, link: Link, task: asyncio.Task[None]) -> None:
+        del self._making[link]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a page could not be made", fault=where(task.exception()))
+        line = self._lines.pop(link, None)
+        if line:  # it came when the task was over already, or failed
+            self._begin(link, line)
+
+    async def _answer(self, link: Link, asked: Request) -> bool:
+        """Answer; False where there was no room for a beginning, and others waited."""
+        since = perf_counter()
+        try:
+            page = await self._archive.page(self._query(asked), self._terms.bounds)
+        except Exception as error:  # noqa: BLE001 - whatever it is, who asked is told, and the next page is made
+            log.error("a page could not be made", fault=where(error))
+            unread = isinstance(error, StoreError)
+            words = "the archive cannot be read" if unread else "internal error"
+            self._refuse(link, asked.id, words, ITERATOR if unread else PROCESS)
+            return True
+        self.searches.add(perf_counter() - since)
+        now = self._loop.time()
+        self.queries["topics" if asked.topics else "none" if asked.bloom in {None, FULL} else "bloom"] += 1
+        for each in self._accounts_of(link):
+            each.rows.take(now, self._limits.rows, page.looked)
+        return await self._hand_over(link, asked, page)
+
+    def _query(self, asked: Request) -> Query:
+        return Query(
+            lower=asked.lower,
+            upper=asked.upper,
+            topics=asked.topics or None,
+            bloom=asked.bloom,
+            limit=asked.limit,
+            after=asked.cursor or None,
+            descending=self._terms.descending,
+        )
+
+    async def _hand_over(self, link: Link, asked: Request, page: Page) -> bool:
+        """Send a page as the peer reads, and strictly last that it is complete; False where nothing was sent.
+
+        Of a page whose place is wanted meanwhile the rest is left for the next one, as if it had been too large.
+        """
+        last, cursor = page.last, page.cursor
+        whole, stops = memoryview(page.whole), [*page.stops, 0]
+        behind, sent = -1, 0  # the number of the envelope that was sent last, and how many were
+        for part in packets.packets(page.stops, packets.SEVERAL if asked.batch else 0):
+            if not await self._has_room(link):
+                if not sent:
+                    return False
+                last, cursor = _behind(bytes(whole[stops[behind - 1] : stops[behind]]))
+                break
+            body = whole[stops[part.start - 1] : stops[part.stop - 1]]
+            self.packets.add(len(body))
+            link.send_whole(packets.P2P_MESSAGE, rlp.list_head(len(body)), body)
+            behind, sent = part.stop - 1, sent + len(part)
+        else:
+            if behind != len(page.stops) - 1:  # no packet holds that one
+                last = keccak(whole[stops[behind - 1] : stops[behind]]) if sent else None
+        link.send(
+            packets.REQUEST_COMPLETE,
+            completion.complete(asked.id, last or completion.NOTHING, cursor or b"", asked.answer),
+        )
+        link.flush()
+        self.counts["requests answered"] += 1
+        self.counts["batched"] += asked.batch
+        self.counts["envelopes handed over"] += sent
+        return True
+
+    async def _has_room(self, link: Link) -> bool:
+        """Wait until the peer has read; False where somebody else needs the page's place before."""
+        link.flush()
+        if not link.stuck:
+            return True
+        self._unread[link] = None
+        try:
+            if self._of_address(link).places.waiting:
+                self._shorten(link.address)
+            if self._places.waiting:
+                self._shorten()
+            if link in self._unread:
+                await link.writable()
+            return link in self._unread
+        finally:
+            self._unread.pop(link, None)
+
+
+def _behind(raw: bytes) -> tuple[bytes, bytes]:
+    """Give the hash of an envelope, and the cursor that goes on behind it."""
+    envelope = cut(raw, rlp.span(raw))
+    return envelope.hash, envelope.sent.to_bytes(4) + envelope.hash

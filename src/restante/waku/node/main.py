@@ -1,0 +1,217 @@
+"""`restante waku serve`: puts the parts together, waits for a signal, takes them apart again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from restante import __version__
+from restante.common.errors import Misuse, StoreBusy
+from restante.common.logs import log, watch
+from restante.common.settings import address
+from restante.common.signals import listening_for_signals, raise_descriptors
+from restante.waku import key_file
+from restante.waku.archive import open_archive
+from restante.waku.devp2p import enode
+from restante.waku.devp2p.enode import Enode
+from restante.waku.envelope.keys import Key, node_id
+from restante.waku.envelope.payload import SymmetricKey
+from restante.waku.node.history_requests import Terms as AnswerTerms
+from restante.waku.node.mailserver import Mailserver, Terms
+from restante.waku.node.node import ENOUGH, OUR_CLOCK, Housekeeping, Node
+from restante.waku.node.pool import Pool
+from restante.waku.passwords import OFFLINE_INBOX, read_password
+from restante.waku.protocol.acceptance import Policy
+from restante.waku.protocol.request import Demands
+from restante.waku.settings import WakuServe, read_topic
+
+DAY: Final = 86400
+
+KEY: Final = "node.key"
+"""In the data directory, if --key names no other."""
+
+PRUNE_EVERY: Final = 60
+"""Seconds between looks at what is kept too long."""
+
+GRACE: Final = 600
+"""Seconds after the start in which nothing is removed. What is going to be is logged at once, and who has taken over
+an old archive, and did not mean that, has the time to stop the server and to say --retention 0."""
+
+
+def serve(settings: WakuServe) -> None:
+    """Serve until SIGTERM or SIGINT. Raises Misuse and StoreError."""
+    uvloop.run(_serve(settings))
+
+
+async def _serve(settings: WakuServe) -> None:
+    watch(asyncio.get_running_loop())
+    with listening_for_signals() as told:
+        await _serve_until(told, settings)
+    log.info("stopped")
+
+
+async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
+    raise_descriptors()
+    data = Path(settings.data)
+    archive = open_archive(data)
+    try:
+        key = key_file.load_or_make(Path(settings.key) if settings.key else data / KEY)
+        peers = _static(settings, key)
+        node = Node(
+            key, _mailserver(settings), archive, _housekeeping(settings), settings.limits, _answers(settings, key)
+        )
+        await _foretell(node)  # it reads much of the archive: one that is damaged is not served
+        async with contextlib.AsyncExitStack() as stack:
+            if settings.admin != "off":
+                from restante.common import admin_http  # aiohttp takes a third of the start
+                from restante.waku.node import metrics
+
+                where = address(settings.admin, "--admin")
+                runner = await admin_http.start(*where, ready=node.ready, metrics=partial(metrics.of, node))
+                stack.push_async_callback(runner.cleanup)
+            for each in await node.listen(*address(settings.listen, "--listen")):
+                _announce(key, each)
+            log.info("listening", version=__version__, data=settings.data)
+            gc.freeze()  # the collector need not look again and again at what the program itself is made of
+            await _until(told, node, peers)
+    finally:
+        await archive.close()
+
+
+def _announce(key: Key, where: tuple[str, int]) -> None:
+    """Print the enode: what a client needs, and nothing else, on standard output."""
+    print(Enode(key.public, *where), flush=True)  # noqa: T201 - the one line that scripts read
+    if where[0] in {"0.0.0.0", "::"}:  # noqa: S104 - to tell that it is no address to dial
+        print("peers dial this node's public address, not that one", file=sys.stderr)  # noqa: T201
+
+
+def _static(settings: WakuServe, key: Key) -> list[Enode]:
+    """Give the static peers, each once. Raises Misuse where one is this node."""
+    peers = {(each.public, each.address): each for each in map(enode.parse, settings.peer)}
+    for each in peers.values():
+        if each.public == key.public:
+            raise Misuse(f"--peer {each}: that is this node itself, by its key")
+    return list(peers.values())
+
+
+def _mailserver(settings: WakuServe) -> Mailserver:
+    limits = settings.limits
+    topics = frozenset(read_topic(each, "--topics") for each in settings.topics)
+    return Mailserver(
+        Policy(min_pow=settings.min_pow, max_size=limits.envelope_bytes, max_ttl=settings.max_ttl),
+        Terms(retention=_seconds(settings.retention), topics=topics or None),
+        Pool(limits.known_bytes, limits.pool_bytes),
+    )
+
+
+def _answers(settings: WakuServe, key: Key) -> AnswerTerms:
+    password = SymmetricKey.from_password(read_password(settings.password_file, os.environ) or OFFLINE_INBOX)
+    return AnswerTerms(
+        demands=Demands(
+            # Our public key is in our enode: where it opened requests, a password would restrict nobody.
+            keys=(password, key) if "plain" in settings.requests else (password,),
+            min_pow=settings.min_pow,
+            require_signature=settings.require_signature,
+            forms=frozenset(settings.requests),
+        ),
+        descending=settings.order == "desc",
+        allow=frozenset(node_id(enode.parse(each).public) for each in settings.allow) or None,
+    )
+
+
+def _housekeeping(settings: WakuServe) -> Housekeeping:
+    return Housekeeping(
+        max_peers=settings.max_peers,
+        max_peers_per_address=settings.max_peers_per_address,
+        retention=_seconds(settings.retention),
+        retention_bytes=settings.retention_bytes,
+    )
+
+
+def _seconds(days: float) -> int | None:
+    return int(days * DAY) if days else None
+
+
+async def _until(told: asyncio.Event, node: Node, peers: list[Enode]) -> None:
+    """Serve until told, then drain. Raises StoreError when a commit failed."""
+    running = asyncio.create_task(node.run())
+    others = [asyncio.create_task(_tick(node)), asyncio.create_task(_prune(node))]
+    others += [asyncio.create_task(node.stay_connected(each)) for each in peers]
+    waiting = asyncio.ensure_future(told.wait())
+    await asyncio.wait({running, waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (running, *others):
+        if task.done():
+            task.result()  # none ends by itself but by an error
+    waiting.cancel()
+    for task in others:
+        task.cancel()
+    await asyncio.gather(waiting, *others, return_exceptions=True)
+    await node.drain(running)
+
+
+async def _tick(node: Node) -> None:
+    second = 0
+    before: Counter[str] = Counter()
+    while True:
+        await asyncio.sleep(1)
+        second += 1
+        node.tick()
+        if second % 60 == 0:
+            counts = node.mailserver.counts + node.counts + node.relay.counts + node.answers.counts
+            _tell(node, counts - before)
+            before = counts
+
+
+def _tell(node: Node, minute: Counter[str]) -> None:
+    """Log what a minute brought; who brought it, and of what topic, is nobody's business."""
+    log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known), **minute)
+    offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
+    untimely = minute["future"] + minute["old"]
+    if offered >= ENOUGH and untimely > OUR_CLOCK * offered:
+        log.warning("a fifth of all envelopes seem to be from the future or old: is this machine's clock right?")
+
+
+async def _prune(node: Node) -> None:
+    """Remove what is kept too long or too much, at once where there is no room, but nothing for a while."""
+    await asyncio.sleep(GRACE)
+    while True:
+        node.short_of_room.clear()
+        try:
+            removed = await node.prune()
+        except StoreBusy as error:
+            log.warning("nothing was pruned", reason=str(error))
+        else:
+            if removed:
+                log.info("pruned", envelopes=removed)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(node.short_of_room.wait(), PRUNE_EVERY)
+
+
+async def _foretell(node: Node) -> None:
+    """Log what the first prune will remove."""
+    house = node.housekeeping
+    if house.retention is not None:
+        old = await node.archive.older(node.now() - house.retention)
+        if old:
+            log.warning(
+                "envelopes are older than --retention and will be removed; --retention 0 keeps them",
+                envelopes=old,
+                in_seconds=GRACE,
+            )
+    if house.retention_bytes is not None:
+        over = (await node.archive.counts()).bytes - house.retention_bytes
+        if over > 0:
+            log.warning(
+                "there is more than --retention-bytes; the oldest envelopes will be removed",
+                bytes=over,
+                in_seconds=GRACE,
+            )

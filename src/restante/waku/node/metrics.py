@@ -1,0 +1,145 @@
+"""Metrics for Prometheus: counts that the node keeps anyway, read when somebody asks.
+
+Names are status-go's where it has them (mailserver/metrics.go, waku/common/metrics.go), so that dashboards and alerts
+made for it work; what they count is what their names say, also where status-go's do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from restante.common.histogram import Tally
+from restante.waku.archive import Counts
+from restante.waku.node.history_requests import REFUSALS
+from restante.waku.node.node import REJECTED, Node
+
+DATABASE: Final = "sqlite"
+
+FLAWS: Final = {
+    "future": "in_future",
+    "old": "very_old",
+    "expired": "expired",
+    "ttl": "long_ttl",
+    "size": "oversized",
+    "pow": "low_pow",
+}
+"""Why envelopes are not taken (acceptance.py), and what status-go calls that (waku/waku.go, addAndBridge). It has no
+bound on the ttl, so that name is ours."""
+
+
+async def of(node: Node) -> bytes:
+    """Write all metrics, in the text format. Raises StoreError where the archive cannot be read."""
+    registry = CollectorRegistry()
+    registry.register(_Now(node, await node.archive.counts()))
+    return generate_latest(registry)
+
+
+class _Now:
+    """The counts, as they are."""
+
+    def __init__(self, node: Node, archive: Counts) -> None:
+        self._node = node
+        self._archive = archive
+
+    def collect(self) -> Iterator[Metric]:
+        """Give all metrics."""
+        yield from self._envelopes()
+        yield from self._requests()
+        yield _gauge("waku_peers", "Peers that have greeted", len(self._node.relay.interests))
+        yield _gauge("waku_connections", "Connections, those that have not greeted among them", len(self._node.links))
+        pool = self._node.mailserver.pool
+        yield _gauge("waku_envelopes_known", "Hashes of envelopes that are known", len(pool.known))
+        yield _gauge("waku_envelopes_cached_bytes", "Memory for envelopes that live", pool.size)
+
+    def _envelopes(self) -> Iterator[Metric]:
+        counts, node = self._node.mailserver.counts, self._node
+        received = counts["new"] + counts["known"] + sum(counts[flaw] for flaw in FLAWS)
+        yield _counter("waku_envelopes_received", "Envelopes that peers have offered", received)
+        yield _counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
+        refused = CounterMetricFamily(
+            "waku_envelopes_cache_failures", "Envelopes that were not taken", labels=["type"]
+        )
+        for flaw, name in FLAWS.items():
+            refused.add_metric([name], counts[flaw])
+        yield refused
+        rejected = CounterMetricFamily("waku_envelopes_rejected", "Packets that could not be read", labels=["reason"])
+        for reason in sorted({*REJECTED.values()}):
+            rejected.add_metric([reason], node.rejected[reason])
+        yield rejected
+        cached = CounterMetricFamily("waku_envelopes_cached", "Envelopes that were known, or not", labels=["cache"])
+        cached.add_metric(["hit"], counts["known"])
+        cached.add_metric(["miss"], counts["new"])
+        yield cached
+        yield _histogram("waku_envelopes_size_bytes", "Envelopes that were new and taken", node.mailserver.sizes)
+        yield _counter(
+            "waku_envelopes_relayed", "Envelopes that were sent on, for each peer", node.relay.counts["relayed"]
+        )
+        held = GaugeMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
+        held.add_metric([DATABASE], self._archive.envelopes)
+        yield held
+        yield _histogram(
+            "mailserver_archived_envelope_size_bytes",
+            "Envelopes that were archived",
+            node.mailserver.archived_sizes,
+            db=DATABASE,
+        )
+        yield _gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
+        failed = CounterMetricFamily(
+            "mailserver_archived_envelopes_failures", "Envelopes that had no room in the archive", labels=["db"]
+        )
+        failed.add_metric([DATABASE], counts["not archived"])
+        yield failed
+
+    def _requests(self) -> Iterator[Metric]:
+        answers = self._node.answers
+        counts = answers.counts
+        yield _counter("mailserver_requests", "Requests for history", counts["requests"])
+        yield _counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
+        failed = CounterMetricFamily(
+            "mailserver_delivery_failures", "Requests answered with an error, by its reason", labels=["type"]
+        )
+        for why in REFUSALS:
+            failed.add_metric([why], self._node.answers.refusals[why])
+        yield failed
+        yield _histogram(
+            "mailserver_delivery_duration_seconds",
+            "From when a request was read until its answer was sent",
+            answers.delays,
+        )
+        yield _histogram(
+            "mailserver_requests_bundle_process_duration_seconds", "How long a page was looked for", answers.searches
+        )
+        yield _histogram(
+            "mailserver_sent_envelope_batch_size_bytes", "Envelopes of a packet, together", answers.packets
+        )
+        yield _counter(
+            "mailserver_delivery_attempts", "Requests that could be read, answered or not", counts["attempts"]
+        )
+        yield _counter(
+            "mailserver_requests_batched", "Requests for packets of many envelopes, answered", counts["batched"]
+        )
+        queries = CounterMetricFamily(
+            "mailserver_envelope_queries", "Searches of the archive, by their filter", labels=["filter", "history"]
+        )
+        for name in ("topics", "bloom", "none"):
+            queries.add_metric([name, "unknown"], answers.queries[name])
+        yield queries
+        yield _counter("mailserver_envelopes", "Envelopes that were handed over", counts["envelopes handed over"])
+
+
+def _counter(name: str, words: str, value: float) -> Metric:
+    return CounterMetricFamily(name, words, value=value)
+
+
+def _gauge(name: str, words: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, words, value=value)
+
+
+def _histogram(name: str, words: str, tally: Tally, **labels: str) -> Metric:
+    found = HistogramMetricFamily(name, words, labels=[*labels])
+    found.add_metric([*labels.values()], tally.buckets(), tally.total)
+    return found

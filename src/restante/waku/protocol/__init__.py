@@ -1,0 +1,1 @@
+"""Packets of Waku v1, and one peer's conversation."""

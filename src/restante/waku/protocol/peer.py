@@ -1,0 +1,182 @@
+"""The conversation with one peer, above devp2p: who it is, what it wants, what it says.
+
+    greeting ──Status──▶ here ──▶ …
+
+`receive` is given each packet and says what it amounts to. Only a first packet that is no good Status ends a
+conversation (waku/v1/peer.go:470-540); whatever else is wrong is counted, and the conversation goes on: status-go
+does the same, although its log says otherwise (waku/v1/peer.go:229-231).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from restante.common.errors import PeerError
+from restante.waku.envelope.envelope import Envelope
+from restante.waku.protocol import packets
+from restante.waku.protocol.interest import EVERYTHING, NOTHING, Interest
+from restante.waku.protocol.packets import Options
+
+SUBPROTOCOL: Final = 0x10
+"""Disconnect reason "subprotocol error": what a failed handshake of Waku ends with."""
+
+MUCH: Final = 1 << 16
+"""Bytes of Messages that are read at once: some 200 envelopes, or 3,000 that are next to nothing."""
+
+DEFAULT_POW: Final = 0.001
+"""What a peer wants that does not say (waku/v1/status_options.go:106-134)."""
+
+
+class Greeted(msgspec.Struct, frozen=True):
+    """The peer has said who it is: it may be relayed to."""
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """The peer wants other envelopes than before."""
+
+    before: Interest
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """The peer hands over envelopes."""
+
+    envelopes: list[Envelope]
+
+
+class Poured(msgspec.Struct, frozen=True):
+    """The peer hands over so much that it is to be read in slices, `wire.walk_envelopes`."""
+
+    payload: bytes
+
+
+class Confirmed(msgspec.Struct, frozen=True):
+    """The peer has taken a packet of ours."""
+
+    packet: bytes
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """The peer tells what became of a packet of ours."""
+
+    response: packets.Response
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """The peer asks for history."""
+
+    payload: bytes
+
+
+class Brought(msgspec.Struct, frozen=True):
+    """A trusted peer hands over history."""
+
+    envelopes: list[Envelope]
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A trusted peer ends its answer to a request; `restante.waku.protocol.completion` reads it."""
+
+    payload: bytes
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """The peer broke the protocol, in a way that ends nothing."""
+
+    words: str
+    code: int
+    """Of the packet that could not be read."""
+
+
+Event = Greeted | Changed | Offered | Poured | Confirmed | Answered | Requested | Brought | Ended | Fault
+
+
+class Peer:
+    """One conversation."""
+
+    __slots__ = ("confirms", "faults", "greeted", "interest", "pow", "trusted")
+
+    def __init__(self) -> None:
+        self.greeted = False
+        self.pow = DEFAULT_POW
+        self.trusted = False
+        """It may send P2P Messages, and end answers; nobody may, by default (10/WAKU-MAILSERVER)."""
+        self.confirms = False
+        """It answers each Messages packet with a Batch Ack and a Message Response."""
+        self.interest = EVERYTHING
+        self.faults: Counter[str] | None = None
+        """What it did wrong, and how often; None until it does."""
+
+    def receive(self, code: int, payload: bytes) -> Event | None:
+        """Take a packet; None where there is nothing to do. Raises PeerError where the conversation must end."""
+        if not self.greeted:
+            return self._greet(code, payload)
+        read = _READERS.get(code) or (_OF_TRUSTED.get(code) if self.trusted else None)
+        if read is None:
+            return None
+        try:
+            return read(self, payload)
+        except PeerError as error:
+            self.blame(error.words)
+            return Fault(error.words, code)
+
+    def blame(self, words: str, times: int = 1) -> None:
+        """Count what the peer did wrong."""
+        if self.faults is None:
+            self.faults = Counter()
+        if words in self.faults or len(self.faults) < 32:
+            self.faults[words] += times
+
+    @property
+    def score(self) -> int:
+        """How often it was wrong."""
+        return self.faults.total() if self.faults is not None else 0
+
+    def _greet(self, code: int, payload: bytes) -> Greeted:
+        if code != packets.STATUS:
+            raise PeerError(SUBPROTOCOL, "the first packet must be a Status")
+        try:
+            options = packets.read_options(payload)
+        except PeerError as error:
+            raise PeerError(SUBPROTOCOL, f"Status: {error.words}") from None
+        self._take(options)
+        self.greeted = True
+        return Greeted()
+
+    def _update(self, payload: bytes) -> Changed | None:
+        before, pow_before = self.interest, self.pow
+        self._take(packets.read_options(payload))
+        if self.pow < pow_before:
+            return Changed(NOTHING)  # of every topic, those with less work are new to it
+        return Changed(before) if self.interest != before else None
+
+    def _take(self, options: Options) -> None:
+        if options.pow is not None:
+            self.pow = options.pow
+        if options.confirmations is not None:
+            self.confirms = options.confirmations
+        if options.topics is not None:
+            self.interest = Interest.named(options.topics)
+        elif options.bloom is not None:
+            self.interest = Interest(bloom=options.bloom)
+
+
+_READERS: Final[dict[int, Callable[[Peer, bytes], Event | None]]] = {
+    packets.MESSAGES: lambda _peer, payload: (
+        Offered(packets.read_envelopes(payload)) if len(payload) <= MUCH else Poured(payload)
+    ),
+    packets.BATCH_ACK: lambda _peer, payload: Confirmed(packets.read_ack(payload)),
+    packets.MESSAGE_RESPONSE: lambda _peer, payload: Answered(packets.read_response(payload)),
+    packets.STATUS_UPDATE: Peer._update,
+    packets.REQUEST: lambda _peer, payload: Requested(payload),
+}
+"""How each packet is read; a second Status, and what is not here, is ignored (waku/v1/peer.go:273-277)."""
+
+_OF_TRUSTED: Final[dict[int, Callable[[Peer, bytes], Event | None]]] = {
+    packets.P2P_MESSAGE: lambda _peer, payload: Brought(packets.read_envelopes(payload)),
+    packets.REQUEST_COMPLETE: lambda _peer, payload: Ended(payload),
+}
+"""And what only a trusted peer may send."""

@@ -1,0 +1,68 @@
+"""Settings of `restante waku serve`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from restante.common.errors import Misuse
+from restante.common.settings import PREFIX, Part, Places, address
+from restante.waku.devp2p import enode
+from restante.waku.limits import Limits
+
+RETENTION: Final = 30.0
+"""Days that envelopes are kept, if nothing else is said."""
+
+
+class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
+    """`restante waku serve`: table [waku] of a file, RESTANTE_WAKU_<NAME> in the environment, --<name> as a flag."""
+
+    data: Annotated[str, Meta(min_length=1)] = "restante-waku"
+    listen: str = "127.0.0.1:30303"
+    admin: str = "127.0.0.1:4011"
+    key: Annotated[str, Meta(min_length=1)] | None = None
+    min_pow: Annotated[float, Meta(ge=0, le=1e9)] = 2e-6
+    max_ttl: Annotated[int, Meta(ge=1, le=2**31)] = 7 * 86400
+    retention: Annotated[float, Meta(ge=0, le=36525)] = RETENTION
+    retention_bytes: Annotated[int, Meta(ge=1 << 20)] | None = None
+    topics: tuple[str, ...] = ()
+    requests: tuple[Literal["plain", "envelope"], ...] = ("plain", "envelope")
+    order: Literal["asc", "desc"] = "asc"
+    password_file: Annotated[str, Meta(min_length=1)] | None = None
+    require_signature: bool = False
+    allow: tuple[str, ...] = ()
+    peer: tuple[str, ...] = ()
+    max_peers: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    max_peers_per_address: Annotated[int, Meta(ge=1)] = 50
+    log_format: Literal["auto", "console", "json"] = "auto"
+    limits: Limits = Limits()
+
+
+def read_topic(text: str, flag: str) -> bytes:
+    """Read a topic, 8 hexadecimal digits, with or without 0x. Raises Misuse."""
+    try:
+        found = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        found = b""
+    if len(found) != 4:
+        raise Misuse(f"{flag}: '{text}' is no topic; it has 8 hexadecimal digits, like cd423760")
+    return found
+
+
+def _check(settings: WakuServe, places: Places) -> None:
+    address(settings.listen, places["listen"])
+    if settings.admin != "off":
+        address(settings.admin, places["admin"])
+    for name, enodes in (("peer", settings.peer), ("allow", settings.allow)):
+        for each in enodes:
+            try:
+                enode.parse(each)
+            except Misuse as error:
+                raise Misuse(f"{places[name]}: {error}") from None
+    for each in settings.topics:
+        read_topic(each, places["topics"])
+
+
+WAKU: Final = Part("waku", WakuServe, Limits, f"{PREFIX}WAKU_", _check)
