@@ -1,6 +1,6 @@
 """The fields of many envelopes, found for all of them at once by operations on arrays.
 
-What is found is what restante.waku.envelope.envelope finds, one by one and ten times as slowly; what is not `good` may be an
+What is found is what `waku.envelope.envelope` finds, one by one and ten times as slowly; what is not `good` may be an
 envelope nevertheless (one of 16 MiB has a length of four bytes), and is for that module to judge. The tests hold the
 two against each other.
 """
