@@ -328,7 +328,10 @@ def test_the_protocol_notes_have_every_error() -> None:
 
 def test_the_errors_in_the_waku_guide_are_said() -> None:
     guide = (ROOT / "docs" / "operations-waku.md").read_text().partition("| error | what to do |")[2]
-    said = "".join((ROOT / "src/restante/waku" / name).read_text() for name in ("answers.py", "request.py"))
+    said = "".join(
+        (ROOT / "src/restante/waku" / name).read_text()
+        for name in ("node/history_requests.py", "protocol/request.py")
+    )
     errors = re.findall(r"^\| `([^`]+)` \|", guide.partition("\n\n")[0], re.MULTILINE)
     assert len(errors) == 7
     for words in errors:

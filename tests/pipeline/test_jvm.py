@@ -95,7 +95,7 @@ def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_spark_runs_on_the_wheels_java_and_is_quiet(tmp_path: Path) -> None:
     code = """
-from restante.pipeline.spark import session
+from restante.pipeline.spark.session import session
 with session("local[1]") as spark:
     print(spark.range(4).selectExpr("sum(id)").collect()[0][0])
 """

@@ -29,7 +29,8 @@ MORTAL: Final = """
 import json, os, signal, sys, threading, time
 from contextlib import nullcontext
 from pathlib import Path
-from restante.pipeline import laketable, spark, staging
+from restante.pipeline.lake import staging, table
+from restante.pipeline.spark import session as spark
 
 def die(*given, **others):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -49,7 +50,7 @@ with spark.session("local[2]", settings=json.loads(sys.argv[1])) as session:
             parents, client.thread_connection = client.thread_connection, threading.local()
             spark.session = begun
             exec(where)
-            from restante.cli import main
+            from restante.cli.main import main
             sys.argv = ["restante", "pipeline", *arguments]
             main()
             os._exit(0)
@@ -60,11 +61,11 @@ after the other, each over its own connection to Java. The parent never uses `de
 after a fork."""
 
 BEFORE_THE_SECOND_COMMIT: Final = """
-commit = laketable.LakeTable.commit
-def once(table, *given, **others):
-    laketable.LakeTable.commit = die
-    return commit(table, *given, **others)
-laketable.LakeTable.commit = once
+commit = table.LakeTable.commit
+def once(lake_table, *given, **others):
+    table.LakeTable.commit = die
+    return commit(lake_table, *given, **others)
+table.LakeTable.commit = once
 """
 
 WHILE_SPARK_WRITES: Final = """
@@ -81,9 +82,9 @@ threading.Thread(target=watch, daemon=True).start()
 """
 
 WHEN_FILES_ARE_IN_PLACE: Final = """
-from restante.pipeline import building
-building.build.__kwdefaults__["builds"] = {"outcomes": building.BUILDS["outcomes"]}
-laketable.LakeTable._append = die
+from restante.pipeline import build
+build.build.__kwdefaults__["builds"] = {"outcomes": build.BUILDS["outcomes"]}
+table.LakeTable._append = die
 """
 
 
@@ -173,8 +174,8 @@ def test_who_stops_a_run_is_told_in_one_sentence_and_nothing_is_left_of_copies(
 
 WAITS: Final = """
 import threading
-from restante.cli import main
-from restante.pipeline import staging
+from restante.cli.main import main
+from restante.pipeline.lake import staging
 staging._written = lambda *given: threading.Event().wait()  # nothing goes on once Spark has written
 main()
 """

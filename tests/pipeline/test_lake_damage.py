@@ -226,8 +226,8 @@ def test_what_spark_cannot_do_is_told_and_leaves_nothing(spark: SparkSession, la
 CANNOT_WRITE: Final = """
 import sys
 from pathlib import Path
-from restante.errors import StoreError
-from restante.pipeline.lake import Lake
+from restante.common.errors import StoreError
+from restante.pipeline.lake.lake import Lake
 lake = Path(sys.argv[1])
 for path in (lake, lake / "new"):
     try:

@@ -21,11 +21,12 @@ from support.processes import run
 COMMITS: Final = """
 import os, pickle, signal, sys
 from pathlib import Path
-from restante.pipeline import deltalog, laketable, staging
-from restante.pipeline.lake import Lake
+from restante.pipeline.lake import delta_log, staging
+from restante.pipeline.lake import table as lake_table
+from restante.pipeline.lake.lake import Lake
 
 cases, table, note = pickle.loads(bytes.fromhex(sys.argv[1]))
-laketable.CHECKPOINT = 1
+lake_table.CHECKPOINT = 1
 
 
 def deadly(properly, count, after):
@@ -45,7 +46,7 @@ def deadly(properly, count, after):
 for path, where, staged in cases:
     if not (child := os.fork()):
         module, name, count, after = where.split()
-        owner = {"staging": staging, "table": laketable.LakeTable, "shutil": staging.shutil}[module]
+        owner = {"staging": staging, "table": lake_table.LakeTable, "shutil": staging.shutil}[module]
         setattr(owner, name, deadly(getattr(owner, name), int(count), after))
         with Lake.open(path, write=True) as lake:
             replace = {"day": {"2026-11-01"}}

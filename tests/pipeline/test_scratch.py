@@ -41,8 +41,8 @@ def test_what_a_killed_run_left_goes_with_the_next(temporary: Path) -> None:
     program = f"""
 import os, tempfile
 tempfile.tempdir = {str(temporary)!r}
-from restante.errors import StoreError
-from restante.pipeline.scratch import PREFIX, scratch
+from restante.common.errors import StoreError
+from restante.pipeline.sources.scratch import PREFIX, scratch
 kept = scratch()
 (kept.__enter__() / "copy").touch()
 os.kill(os.getpid(), 9)

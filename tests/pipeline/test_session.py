@@ -68,8 +68,8 @@ def test_where_spark_cannot_be_had_it_is_said_at_once(given: dict[str, Any], wor
 
 
 TOLD = """
-from restante.errors import RestanteError
-from restante.pipeline.spark import session
+from restante.common.errors import RestanteError
+from restante.pipeline.spark.session import session
 for given in ({"settings": {"spark.driver.memory": "12x"}}, {"master": "nonsense"}):
     try:
         with session(**given): pass

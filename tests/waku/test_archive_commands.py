@@ -173,8 +173,8 @@ def test_an_export_that_is_told_to_stop_leaves_nothing_unfinished(tmp_path: Path
     code = (
         "import os, signal, sys\n"
         "from restante.cli.main import main\n"
-        "from restante.waku.files import rlpfile\n"
-        "rlpfile.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "from restante.waku.files import rlp_file\n"
+        "rlp_file.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "main()"
     )
     words = ["waku", "export", str(tmp_path / "files" / "all.rlp"), "--data", str(data)]
