@@ -75,7 +75,7 @@ NOWHERE: Final = _Nowhere()
 
 
 class Turn:
-    """What a connection said and is not done yet; how fast it may go on. turns.py alone alters it."""
+    """What a connection said and is not done yet; how fast it may go on. fair_queue.py alone alters it."""
 
     __slots__ = ("held", "large", "long", "pace", "parked", "paused", "queued", "returned", "waiting")
 

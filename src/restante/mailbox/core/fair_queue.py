@@ -30,7 +30,7 @@ SHARE: Final = 8
 for much more than a batch. Clients say up to four things at once."""
 
 LARGE: Final = 8 * 1024
-"""Bytes of memory for what one connection said, from which on they are counted as its own (holders.py). Nearly all
+"""Bytes of memory for what one connection said, from which on they are counted as its own (memory_holders.py). Nearly all
 messages have less than a tenth of that."""
 
 LOOKS: Final = 1000

@@ -96,7 +96,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owed_bytes: Count = 256 * MIB
     """Bytes that all clients together may leave unread; in which their messages are read: a connection keeps
     twice the size of its largest; and what they said and is not done. Beyond that, connections of addresses that hold
-    much are closed (holders.py)."""
+    much are closed (memory_holders.py)."""
 
     free_disk: Count = 256 * MIB
     """Bytes that must stay free on the disk: room for the log, a checkpoint, and for ending what lives."""

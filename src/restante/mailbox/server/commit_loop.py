@@ -56,7 +56,7 @@ class Clock(Protocol):
 
 
 class Trace(Protocol):
-    """Takes note of when what was done (ops/trace.py)."""
+    """Takes note of when what was done (trace.py)."""
 
     def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
         """Note a command of the batch at hand."""

@@ -129,7 +129,7 @@ class Socket(WSListener):
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
         self.unfinished = self.largest = 0
-        """Bytes that were read since the last frame, and the most that these ever were (inflow.py)."""
+        """Bytes that were read since the last frame, and the most that these ever were (receive_buffer.py)."""
         self.reading = 0
         """Bytes in which its messages are read, as far as they are counted."""
         self.heard = self.bucket = server.second

@@ -1,4 +1,4 @@
-"""The WebSocket shell: listens, greets, keeps alive, drains. What goes over one WebSocket is in websocket.py."""
+"""The WebSocket shell: listens, greets, keeps alive, drains. What goes over one WebSocket is in connection.py."""
 
 from __future__ import annotations
 
