@@ -30,8 +30,8 @@ SHARE: Final = 8
 for much more than a batch. Clients say up to four things at once."""
 
 LARGE: Final = 8 * 1024
-"""Bytes of memory for what one connection said, from which on they are counted as its own (memory_holders.py). Nearly all
-messages have less than a tenth of that."""
+"""Bytes of memory for what one connection said, from which on they are counted as its own (memory_holders.py). Nearly
+all messages have less than a tenth of that."""
 
 LOOKS: Final = 1000
 """Connections that are looked at for a batch, of those that wait for room in the queue: 1.5 ms."""

@@ -1,4 +1,4 @@
-"""`restante` that is killed by SIGKILL before it runs a statement. python -m takeover.killed_at STATEMENT ARGS..."""
+"""`restante` that SIGKILL ends before it runs a statement. python -m reference_import.killed_at STATEMENT ARGS..."""
 
 import os
 import signal

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from reference_import.taking import refused, rows, state, taking
 from restante.mailbox.store.schema import connect
 from support.mailbox.reference_sources import CHANNEL_V2, Their, alter, usage_v1
 from support.processes import run
-from takeover.taking import refused, rows, state, taking
 
 # ── the source stays as it is ────────────────────────────────────────────────────────────────────
 
@@ -31,7 +31,7 @@ def prints(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
 
 
 def cut_off(how: str, relay: Path) -> None:
-    ended = run(sys.executable, "-m", "takeover.cut_off", how, relay)
+    ended = run(sys.executable, "-m", "reference_import.cut_off", how, relay)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 

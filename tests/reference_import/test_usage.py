@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from wormhole_mailbox_server.database import create_or_upgrade_usage_db, create_usage_db
 
+from reference_import.taking import rows, taking
 from restante.common.errors import Misuse, StoreError
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.reference_import.exporting import give_back
@@ -18,7 +19,6 @@ from restante.mailbox.store import open_store
 from support.mailbox.ledger import Ledger
 from support.mailbox.reference_sources import Their, alter, select, usage_v1
 from support.sqlite_schema import schema
-from takeover.taking import rows, taking
 
 TABLES = ("nameplates", "mailboxes", "client_versions")
 

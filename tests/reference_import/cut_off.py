@@ -1,4 +1,4 @@
-"""The reference server, killed by SIGKILL while it writes. python -m takeover.cut_off HOW RELAY
+"""The reference server, killed by SIGKILL while it writes. python -m reference_import.cut_off HOW RELAY
 
 journal    in the middle of a transaction, some of which is in the file already: it has to be taken back
 wal        after a commit that is in the -wal alone: it has to be added

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from reference_import.taking import content, refused, rows, state, taking
 from restante.common.errors import StoreError
 from restante.mailbox.reference_import import importing
 from restante.mailbox.store import open_store
@@ -19,7 +20,6 @@ from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
 from support.mailbox.reference_sources import CHANNEL_V2, Their, alter
 from support.processes import run
-from takeover.taking import content, refused, rows, state, taking
 
 TABLES = ("mailboxes", "nameplates", "messages", "usage_nameplates", "usage_mailboxes", "usage_client_versions")
 
@@ -233,7 +233,7 @@ def test_an_import_that_is_killed_is_whole_or_was_not(their: Their, data: Path, 
     """SIGKILL before this statement; `the end` is when all is said and done."""
     play(their)
     files = ("--channel", their.relay, "--usage", their.usage)
-    killed_at = (sys.executable, "-m", "takeover.killed_at", statement)
+    killed_at = (sys.executable, "-m", "reference_import.killed_at", statement)
     ended = run(*killed_at, "import", "--data", data, *files)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     if statement == "the end":
