@@ -23,7 +23,7 @@ from restante.mailbox.core.fair_queue import BACKLOG, BATCH, SHARE, WEIGHT, Entr
 from restante.mailbox.core.limits import UNLIMITED, Limits, Pace
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.protocol.messages import SHORT
-from restante.mailbox.server.commit_loop import REFUSED, Lifetime, Office
+from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Lifetime
 from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import bounded
 from support.effort import examples, some
@@ -37,7 +37,7 @@ class Peer(Inbox):
 
     order: ClassVar[list[Peer]] = []
 
-    def __init__(self, office: Office, *, hurried: bool = True) -> None:
+    def __init__(self, office: CommitLoop, *, hurried: bool = True) -> None:
         super().__init__()
         self.office = office
         self.connection = Connection(self)
@@ -63,10 +63,10 @@ class Peer(Inbox):
 
 
 @asynccontextmanager
-async def opened(data: Path, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[Office, FakeClock]]:
+async def opened(data: Path, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[CommitLoop, FakeClock]]:
     Peer.order = []
     clock, store = FakeClock(), SqliteStore.open(data)
-    office = await Office.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
+    office = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
     running = asyncio.create_task(office.run())
     yield office, clock
     office.stop()
@@ -74,7 +74,7 @@ async def opened(data: Path, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[
     await store.close()
 
 
-async def time_goes_by(office: Office, clock: FakeClock) -> None:
+async def time_goes_by(office: CommitLoop, clock: FakeClock) -> None:
     """Let the clock go on until everything is done."""
     await some_turns(office)
     while not office.idle.is_set():
@@ -83,7 +83,7 @@ async def time_goes_by(office: Office, clock: FakeClock) -> None:
         await some_turns(office)
 
 
-async def some_turns(office: Office) -> None:
+async def some_turns(office: CommitLoop) -> None:
     """Let the office do all that it will do without the clock: until it waits to be woken."""
     async with bounded("the office waits"):
         # It has nothing to tell who waits for it to wait.

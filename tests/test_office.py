@@ -15,7 +15,7 @@ from restante.mailbox.core.dispatcher import Connection
 from restante.mailbox.core.fair_queue import BATCH
 from restante.mailbox.core.model import Policy
 from restante.mailbox.core.pruning import sweep
-from restante.mailbox.server.commit_loop import REFUSED, SETTLING, Lifetime, Office
+from restante.mailbox.server.commit_loop import REFUSED, SETTLING, CommitLoop, Lifetime
 from restante.mailbox.server.server import SystemClock
 from restante.mailbox.store.sqlite import SqliteStore
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
@@ -25,7 +25,7 @@ from support.mailbox.tables import sql_rows, sql_usage
 class Desk:
     """An office that is open, and what one can do there."""
 
-    def __init__(self, office: Office, store: SqliteStore, clock: Any) -> None:
+    def __init__(self, office: CommitLoop, store: SqliteStore, clock: Any) -> None:
         self.office = office
         self.store = store
         self.clock = clock
@@ -60,7 +60,7 @@ async def opened(
     data: Path, clock: Any, lifetime: Lifetime | None = None, *, crash: bool = False
 ) -> AsyncIterator[Desk]:
     store = SqliteStore.open(data)
-    office = await Office.open(store, clock, FakeDice(), Policy(), lifetime or Lifetime())
+    office = await CommitLoop.open(store, clock, FakeDice(), Policy(), lifetime or Lifetime())
     running = asyncio.create_task(office.run())
     yield Desk(office, store, clock)
     if crash:

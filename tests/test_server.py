@@ -23,7 +23,7 @@ from restante.mailbox.core.dispatcher import Connection
 from restante.mailbox.core.fair_queue import BACKLOG
 from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import Lifetime, Office
+from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
 from restante.mailbox.server.first_request import LONGEST, ROOM
 from restante.mailbox.server.server import (
     ASKS_FOR_NOTHING,
@@ -63,7 +63,7 @@ async def open_house(data: Path, **manners: Any) -> AsyncIterator[House]:
     store = SqliteStore.open(data)
     clock = FakeClock()
     policy = Policy(limits=replace(UNLIMITED, message_bytes=MIB))
-    office = await Office.open(store, clock, FakeDice(), policy, Lifetime())
+    office = await CommitLoop.open(store, clock, FakeDice(), policy, Lifetime())
     server = Server(office, clock, Manners(**manners))
     addresses = await server.listen("127.0.0.1", 0)
     running = asyncio.create_task(office.run())

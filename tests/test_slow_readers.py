@@ -16,7 +16,7 @@ from restante.mailbox.core.admission import Door, Terms
 from restante.mailbox.core.dispatcher import LISTENERS
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import Lifetime, Office
+from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
 from restante.mailbox.server.connection import CLOSING, FRAMES, NO_ROOM, NOT_READ, Socket
 from restante.mailbox.server.receive_buffer import READ, Inflow
 from restante.mailbox.server.send_budget import SLICE
@@ -55,7 +55,7 @@ class House:
 @asynccontextmanager
 async def opened(data: Path, limits: Limits = LIMITS, terms: Terms | None = None) -> AsyncIterator[House]:
     store, clock = SqliteStore.open(data), FakeClock()
-    office = await Office.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
+    office = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
     server = Server(office, clock, Manners(), Door(terms or Terms(), system_secret))
     server.parting = 0.05
     ((_, port),) = await server.listen("127.0.0.1", 0)

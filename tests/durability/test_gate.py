@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 
 from restante.common import admin_http
 from restante.common.errors import StoreError
-from restante.mailbox.server.commit_loop import REFUSED, Lifetime, Office
+from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Lifetime
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
 from support.bounds import BOUND, bounded
@@ -36,7 +36,7 @@ def other_program(data: Path) -> Iterator[sqlite3.Connection]:
 # ── held ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def told_while_held(data: Path, office_type: type[Office]) -> list[list[str]]:
+async def told_while_held(data: Path, office_type: type[CommitLoop]) -> list[list[str]]:
     """Add a message whose commit is held; gives what the sender, the subscriber and a third client are told."""
     async with inside(data, office_type) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
@@ -53,7 +53,7 @@ async def told_while_held(data: Path, office_type: type[Office]) -> list[list[st
 
 
 async def test_a_held_commit_answers_nobody(tmp_path: Path) -> None:
-    assert await told_while_held(tmp_path, Office) == [[], [], []]
+    assert await told_while_held(tmp_path, CommitLoop) == [[], [], []]
 
 
 async def test_a_server_that_speaks_first_is_caught(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from unittest.mock import patch
 from restante.cli.main import main
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.server import main as mailbox_main
-from restante.mailbox.server.commit_loop import Office
+from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.store import sqlite
 
 
-class SpeaksFirst(Office):
+class SpeaksFirst(CommitLoop):
     """Speaks, then commits."""
 
     async def _commit(self) -> None:
@@ -31,7 +31,7 @@ class SpeaksFirst(Office):
         await super()._commit()
 
 
-class SpeaksMeanwhile(Office):
+class SpeaksMeanwhile(CommitLoop):
     """Forgets to wait for the commit before it speaks."""
 
     async def _commit(self) -> None:
@@ -88,8 +88,8 @@ def quick(seconds: float) -> AbstractContextManager[object]:
     return patch.object(sqlite, "QUICK", seconds)
 
 
-def speaking(office: type[Office]) -> AbstractContextManager[object]:
-    return patch.object(mailbox_main, "Office", office)
+def speaking(office: type[CommitLoop]) -> AbstractContextManager[object]:
+    return patch.object(mailbox_main, "CommitLoop", office)
 
 
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {

@@ -11,7 +11,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import Lifetime, Office
+from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
 from restante.mailbox.server.server import Manners, Server, SystemClock, SystemDice
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.sqlite import SqliteStore
@@ -72,7 +72,7 @@ class Gated(sqlite3.Connection):
 class Inside:
     """A server that listens."""
 
-    def __init__(self, store: SqliteStore, office: Office, server: Server, url: str) -> None:
+    def __init__(self, store: SqliteStore, office: CommitLoop, server: Server, url: str) -> None:
         assert isinstance(store.database, Gated)
         self.gate = store.database.gate = Gate()
         self.store = store
@@ -84,7 +84,7 @@ class Inside:
 
 @asynccontextmanager
 async def inside(
-    data: Path, office_type: type[Office] = Office, lifetime: Lifetime | None = None
+    data: Path, office_type: type[CommitLoop] = CommitLoop, lifetime: Lifetime | None = None
 ) -> AsyncIterator[Inside]:
     """Serve from this process, on a free port; every commit is made in the thread, however fast the disk is."""
     clock = SystemClock()

@@ -13,7 +13,7 @@ import aiohttp
 
 from restante.mailbox.core.dispatcher import PARTING, Desk
 from restante.mailbox.core.model import Now
-from restante.mailbox.server.commit_loop import Lifetime, Office
+from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
 from restante.mailbox.server.server import Server
 from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
 from support.mailbox.tables import Rows, Usage, live_rows, usage_rows
@@ -40,7 +40,7 @@ class OfficeWorld(LocalWorld):
 
     async def _open(self) -> None:
         lifetime = Lifetime(prune_after=self.options.prune_after)
-        self._office = await Office.open(self._store, self.clock, self.dice, self.policy, lifetime)
+        self._office = await CommitLoop.open(self._store, self.clock, self.dice, self.policy, lifetime)
         if not self.options.settling:
             self._office.desk.state.settled()
         self._work()

@@ -65,7 +65,7 @@ class Trace(Protocol):
         """End the batch: it was durable, and answered."""
 
 
-class Office:
+class CommitLoop:
     """The queue, the batches, and what is to be said after each."""
 
     def __init__(self, store: Store, desk: Desk, clock: Clock, lifetime: Lifetime) -> None:
@@ -94,7 +94,7 @@ class Office:
         """Set while everything that came in is done and said."""
 
     @classmethod
-    async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, lifetime: Lifetime) -> Office:
+    async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, lifetime: Lifetime) -> CommitLoop:
         """Read the state and open for business."""
         state = await store.view()
         state.settling = True

@@ -25,7 +25,7 @@ from restante.mailbox.core.memory_holders import Holders
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
-from restante.mailbox.server.commit_loop import Clock, Office
+from restante.mailbox.server.commit_loop import Clock, CommitLoop
 from restante.mailbox.server.receive_buffer import COUNTED
 from restante.mailbox.server.send_budget import Outflow
 
@@ -59,7 +59,7 @@ TOO_FAST: Final = 2
 class House(Protocol):
     """What a socket needs of the server."""
 
-    office: Office
+    office: CommitLoop
     clock: Clock
     limits: Limits
     kind: WSMsgType

@@ -22,7 +22,7 @@ from restante.common.signals import listening_for_signals, raise_descriptors
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import Door, Terms
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import Lifetime, Office
+from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
 from restante.mailbox.server.server import (
     OWN,
     Manners,
@@ -68,7 +68,7 @@ async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> 
     store = open_store(Path(settings.data))
     clock = SystemClock()
     gc.disable()  # while all that is live is made, there is nothing to collect
-    office = await Office.open(
+    office = await CommitLoop.open(
         store,
         clock,
         SystemDice(),
@@ -152,7 +152,7 @@ class Reload:
             trace.reopen()
 
 
-async def _until(told: asyncio.Event, server: Server, office: Office, store: Store, settings: Serve) -> None:
+async def _until(told: asyncio.Event, server: Server, office: CommitLoop, store: Store, settings: Serve) -> None:
     """Serve until told, then drain. Raises StoreError when a commit failed."""
     running = asyncio.create_task(office.run())
     ticking = asyncio.create_task(_tick(server, office, Disk(Path(settings.data), office), settings.prune_every))
@@ -170,7 +170,7 @@ async def _until(told: asyncio.Event, server: Server, office: Office, store: Sto
 class Disk:
     """Looks whether the disk has room for more."""
 
-    def __init__(self, data: Path, office: Office) -> None:
+    def __init__(self, data: Path, office: CommitLoop) -> None:
         self._data = data
         self._office = office
 
@@ -189,7 +189,7 @@ class Disk:
                 log.error("the disk is all but full: nothing new is taken until there is room", free_disk=least)
 
 
-async def _tick(server: Server, office: Office, disk: Disk, prune_every: float) -> None:
+async def _tick(server: Server, office: CommitLoop, disk: Disk, prune_every: float) -> None:
     next_sweep = office.now().service + prune_every
     while True:
         await asyncio.sleep(1)

@@ -35,7 +35,7 @@ from restante.mailbox.core.admission import Door, Entrance, Terms
 from restante.mailbox.core.limits import Limits, Pace
 from restante.mailbox.core.memory_holders import FREED, Holders
 from restante.mailbox.protocol import messages
-from restante.mailbox.server.commit_loop import LOUDEST, Clock, Office
+from restante.mailbox.server.commit_loop import LOUDEST, Clock, CommitLoop
 from restante.mailbox.server.connection import BACKLOG, TOO_FAST, Socket
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
 from restante.mailbox.server.send_budget import Outflow
@@ -183,7 +183,13 @@ class Server:
     """Listens, keeps connections alive, and lets them go."""
 
     def __init__(
-        self, office: Office, clock: Clock, manners: Manners, door: Door | None = None, *, descriptors: int = 1 << 20
+        self,
+        office: CommitLoop,
+        clock: Clock,
+        manners: Manners,
+        door: Door | None = None,
+        *,
+        descriptors: int = 1 << 20,
     ) -> None:
         self.office = office
         self.descriptors = descriptors
