@@ -22,7 +22,7 @@ RANGE: Final = "out of range"
 RESULT: Final = "unknown result"
 
 FAULTS: Final = (MISSING, TYPE, RANGE, RESULT)
-"""All that can be wrong with a row of usage records; docs/pipeline.md tells what each may come from."""
+"""All that can be wrong with a row of usage records; docs/pipeline/operating.md tells what each may come from."""
 
 SECOND: Final = 1_000_000
 """Microseconds."""
