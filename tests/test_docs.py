@@ -216,6 +216,11 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
         for command in commands:
             here.run(command)
     assert stat.S_IMODE((tmp_path / "post-copy.sqlite").stat().st_mode) == 0o600
+    with shell(tmp_path) as here:
+        for command in guide.lines("restore"):
+            here.run(command)
+        assert [each.name for each in (tmp_path / "post").glob("restante.sqlite*")] == ["restante.sqlite"]
+        assert "not running" in here.run("restante status --data post")
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
     assert (tmp_path / "usage-copy.sqlite").exists()
 
