@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from restante.common.errors import StoreBusy, StoreError
 from restante.mailbox.core.state import State
@@ -144,6 +145,26 @@ def assert_refused(path: Path, match: str) -> None:
     assert "\n" not in str(refusal.value)
     assert str(path) in str(refusal.value)
     assert path.read_bytes() == before
+
+
+def test_a_conversion_is_announced(tmp_path: Path) -> None:
+    thaw(1, tmp_path / FILE).close()
+    with capture_logs() as logged:
+        connect(str(tmp_path / FILE)).close()
+        connect(str(tmp_path / FILE)).close()  # it is converted already
+    [line] = logged
+    newest = len(migrations())
+    assert (line["event"], line["schema"], line["to_schema"]) == ("converting the database", 1, newest)
+
+
+def test_a_database_that_was_found_empty_is_told_of(tmp_path: Path) -> None:
+    """A file that was cut to nothing is a new database to SQLite."""
+    with capture_logs() as logged:
+        connect(str(tmp_path / "new")).close()
+        assert not logged
+        (tmp_path / FILE).touch()
+        connect(str(tmp_path / FILE)).close()
+    assert [line["event"] for line in logged] == ["the database file was empty: a new database is made in it"]
 
 
 def test_a_newer_database_is_refused(tmp_path: Path) -> None:
