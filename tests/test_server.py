@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from restante.common.errors import Misuse
 from restante.mailbox.core.addresses import Client, who
-from restante.mailbox.core.dispatcher import Connection
+from restante.mailbox.core.dispatcher import ConnectionState
 from restante.mailbox.core.fair_queue import BACKLOG
 from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.model import Policy
@@ -63,10 +63,10 @@ async def open_house(data: Path, **manners: Any) -> AsyncIterator[House]:
     store = SqliteStore.open(data)
     clock = FakeClock()
     policy = Policy(limits=replace(UNLIMITED, message_bytes=MIB))
-    office = await CommitLoop.open(store, clock, FakeDice(), policy, Lifetime())
-    server = Server(office, clock, Manners(**manners))
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), policy, Lifetime())
+    server = Server(commit_loop, clock, Manners(**manners))
     addresses = await server.listen("127.0.0.1", 0)
-    running = asyncio.create_task(office.run())
+    running = asyncio.create_task(commit_loop.run())
     yield House(server, addresses[0][1], running)
     if not running.done():
         await server.drain(running)
@@ -244,9 +244,9 @@ async def test_empty_fragments_cost_nothing(house: House) -> None:
     await socket.hang_up()
 
 
-def connections() -> list[Connection]:
+def connections() -> list[ConnectionState]:
     """Give all that there are; as long as they are held, those that other tests left are not collected."""
-    return [each for each in gc.get_objects() if type(each) is Connection]
+    return [each for each in gc.get_objects() if type(each) is ConnectionState]
 
 
 async def test_what_a_connection_is_closed_for_leaves_nothing_to_collect(house: House) -> None:
@@ -260,7 +260,7 @@ async def test_what_a_connection_is_closed_for_leaves_nothing_to_collect(house: 
             assert (await socket.hear())["type"] == "error"
             await socket.leave()
         other = await house.enter()
-        other.say(type="ping", ping=1)  # its answer comes after the office has taken note of the others
+        other.say(type="ping", ping=1)  # its answer comes after the commit loop has taken note of the others
         await other.hear()
         await other.hear()
         assert len(connections()) == len(before) + 1
@@ -286,10 +286,10 @@ async def test_a_connection_that_is_lost_leaves_nothing_to_collect(house: House)
             await socket.hear()
             await socket.hang_up()
         other = await house.enter()
-        other.say(type="ping", ping=1)  # its answer comes after the office has taken note of the others
+        other.say(type="ping", ping=1)  # its answer comes after the commit loop has taken note of the others
         await other.hear()
         await other.hear()
-        await house.server.office.idle.wait()
+        await house.server.commit_loop.idle.wait()
         assert len(connections()) == len(before) + 1
         await other.hang_up()
     finally:
@@ -407,7 +407,7 @@ async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(house: 
 async def test_who_says_too_much_with_its_handshake_is_left_unread(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house.server.office.turns, "gather", lambda *_: [])
+    monkeypatch.setattr(house.server.commit_loop.turns, "gather", lambda *_: [])
     socket = await RawSocket.connect(house.port)
     said = handshake() + frame(TEXT, b"{}") * 2 * BACKLOG
     assert len(said) < ROOM, "it is read at once"
@@ -421,7 +421,7 @@ async def test_who_says_too_much_with_its_handshake_is_left_unread(
     monkeypatch.undo()
     await asyncio.wait_for(socket.reader.readuntil(b"\r\n\r\n"), BOUND)
     assert (await socket.hear())["type"] == "welcome"
-    house.server.office._rouse()
+    house.server.commit_loop._rouse()
     for _ in range(2 * BACKLOG):
         assert (await socket.hear())["type"] == "error"
     await socket.hang_up()
@@ -517,8 +517,8 @@ async def test_the_log_tells_once_how_many_visitors_said_nothing(house: House) -
         while (await socket.hear())["type"] != "closed":
             pass
     with structlog.testing.capture_logs() as logged:
-        house.server.office.refusals()
-        house.server.office.refusals()
+        house.server.commit_loop.refusals()
+        house.server.commit_loop.refusals()
     [line] = logged
     assert line["event"] == "sides were sent a message and added none"
     assert (line["mailboxes"], line["visitors"]) == (1, 1)
@@ -537,7 +537,7 @@ async def test_connections_that_ask_for_nothing_are_few_for_an_address(
     for each, said in zip(silent, (b"", b"G", b"HEAD / HT"), strict=True):
         each.write(said)
     await until_asking(server, 3)
-    refused = server.office.desk.books.refused
+    refused = server.commit_loop.dispatcher.books.refused
     assert not refused
     late = await RawSocket.connect(house.port)
     assert await late.rest() == b""
@@ -571,7 +571,7 @@ async def until_asking(server: Server, number: int) -> None:
 
 async def test_descriptors_that_are_taken_already_are_needed_beside_those_for_connections(house: House) -> None:
     own = descriptors(os.getpid())
-    late = Server(house.server.office, FakeClock(), Manners(), descriptors=own + RESERVE)
+    late = Server(house.server.commit_loop, FakeClock(), Manners(), descriptors=own + RESERVE)
     with pytest.raises(
         Misuse, match=rf"the limit of descriptors is {own + RESERVE}, and (\d+) are needed"
     ) as refused:
@@ -580,7 +580,7 @@ async def test_descriptors_that_are_taken_already_are_needed_beside_those_for_co
     for door in late._doors:
         door.close()
     needed = int(str(refused.value).split(", and ")[1].split()[0])
-    assert Server(house.server.office, FakeClock(), Manners(), descriptors=needed).most - own >= RESERVE
+    assert Server(house.server.commit_loop, FakeClock(), Manners(), descriptors=needed).most - own >= RESERVE
 
 
 async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(tmp_path: Path) -> None:

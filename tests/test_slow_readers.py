@@ -55,11 +55,11 @@ class House:
 @asynccontextmanager
 async def opened(data: Path, limits: Limits = LIMITS, terms: Terms | None = None) -> AsyncIterator[House]:
     store, clock = SqliteStore.open(data), FakeClock()
-    office = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
-    server = Server(office, clock, Manners(), Door(terms or Terms(), system_secret))
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
+    server = Server(commit_loop, clock, Manners(), Door(terms or Terms(), system_secret))
     server.parting = 0.05
     ((_, port),) = await server.listen("127.0.0.1", 0)
-    running = asyncio.create_task(office.run())
+    running = asyncio.create_task(commit_loop.run())
     yield House(server, port)
     await server.drain(running)
     await store.close()
@@ -181,7 +181,7 @@ async def test_a_large_reply_that_is_not_read_is_owed_in_full(tmp_path: Path) ->
     async with opened(tmp_path, limits) as house:
         await fill(house, "m", 1, 7 * MIB)
         idle: list[RawSocket] = []
-        refused = house.server.office.desk.books.refused
+        refused = house.server.commit_loop.dispatcher.books.refused
         while not refused:
             assert len(idle) < LISTENERS
             idle.append(await house.member("b"))
@@ -215,7 +215,7 @@ async def test_what_messages_are_read_in_has_one_bound_and_the_oldest_goes(
             await until(lambda: order[-1].reading > times * (MIB - 2000))
             assert server.reading == sum(each.reading for each in order) <= limits.owed_bytes
         await until(lambda: set(server.sockets()) == set(order[2:]))
-        assert server.office.desk.books.refused == {
+        assert server.commit_loop.dispatcher.books.refused == {
             (NO_ROOM, each.connection.session.address_id): 2 for each in order
         }
         senders[-1].write(rest)  # whoever is in time is served
@@ -241,15 +241,15 @@ async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path
             senders[-1].write(frame(TEXT, text))
             await until(lambda: turns[-1].held > 4 * (MIB // 2))
             assert server.held <= limits.owed_bytes
-        assert server.office.turns.held == sum(each.held for each in turns)
+        assert server.commit_loop.turns.held == sum(each.held for each in turns)
         assert [bool(each.held) for each in turns[-2:]] == [True, True], "the first to hold goes first"
         assert sum(bool(each.held) for each in turns) < 5
         for each in senders:
             each.cut()
-        server.office.turns.hurry = True  # whoever waits is left unread, and a cut is noticed when it is read
-        server.office.sweep()
+        server.commit_loop.turns.hurry = True  # whoever waits is left unread, and a cut is noticed when it is read
+        server.commit_loop.sweep()
         await until(lambda: not server.sockets())
-        assert (server.held, len(server.holders), server.office.turns.empty) == (0, 0, True)
+        assert (server.held, len(server.holders), server.commit_loop.turns.empty) == (0, 0, True)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -268,9 +268,9 @@ async def test_nothing_is_held_any_more_for_who_left_while_what_it_said_waited(t
             socket.cut()
             await until(lambda: not house.server.sockets())
         await until(lambda: not house.server.sockets())
-        await house.server.office.idle.wait()
+        await house.server.commit_loop.idle.wait()
         assert (house.server.held, len(house.server.holders)) == (0, 0)
-        assert house.server.office.desk.connections == set()
+        assert house.server.commit_loop.dispatcher.connections == set()
 
 
 async def test_many_who_each_owe_little_make_nobody_go_who_just_sends(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ async def test_many_who_each_owe_little_make_nobody_go_who_just_sends(tmp_path: 
         sender.say(type="ping", ping="0" * (MIB // 4))
         assert [(await sender.hear())["type"] for _ in range(2)] == ["ack", "pong"]
         assert house.server.owing + house.server.reading <= limits.owed_bytes
-        assert [words for words, _ in house.server.office.desk.books.refused.elements()] == [NOT_READ] * 3
+        assert [words for words, _ in house.server.commit_loop.dispatcher.books.refused.elements()] == [NOT_READ] * 3
         for socket in (*idle, sender):
             await socket.hang_up()
 
@@ -313,7 +313,7 @@ async def test_who_owes_more_to_read_than_one_replay_is_closed_and_nobody_else(t
         idle.say(type="open", mailbox="m")
         await until(lambda: unread.deaf)
         assert unread._owing == 0
-        assert sum(house.server.office.desk.books.refused.values()) == 1
+        assert sum(house.server.commit_loop.dispatcher.books.refused.values()) == 1
         heard = []
         while (got := await idle.read())[0] == TEXT:
             heard.append(json.loads(got[1]))

@@ -89,7 +89,7 @@ def _choose(pick: int, likely: Sequence[str], others: Sequence[str]) -> str:
 MOTD = "hello"
 
 MOST = 300
-"""Entries gathered: one batch, for the office too, which takes 500 at most."""
+"""Entries gathered: one batch, for the commit loop too, which takes 500 at most."""
 
 
 class Entry(NamedTuple):

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.mailbox.core import pruning
-from restante.mailbox.core.dispatcher import Desk
+from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import SqliteStore
@@ -28,11 +28,11 @@ BOXES = 6
 
 
 class Town:
-    """A desk over a store, and one mailbox for each of a few clients, who have it open or have left."""
+    """A dispatcher over a store, and one mailbox for each of a few clients, who have it open or have left."""
 
-    def __init__(self, store: SqliteStore, desk: Desk) -> None:
+    def __init__(self, store: SqliteStore, dispatcher: Dispatcher) -> None:
         self.store = store
-        self.desk = desk
+        self.dispatcher = dispatcher
         self.service = 0.0
         self.inboxes: dict[int, Inbox] = {}
         self.used: set[int] = set()
@@ -46,17 +46,19 @@ class Town:
     def say(self, box: int, kind: str, **keys: Any) -> None:
         if box not in self.inboxes:
             inbox = self.inboxes[box] = Inbox()
-            self.desk.meet(inbox.connection)
+            self.dispatcher.meet(inbox.connection)
             self.say(box, "bind", appid="x", side=f"side{box}")
-        self.desk.take(self.inboxes[box].connection, json.dumps({"type": kind, **keys}), self.now())
+        self.dispatcher.take(self.inboxes[box].connection, json.dumps({"type": kind, **keys}), self.now())
 
     def touches(self) -> dict[int, float]:
-        return {mailbox.key: mailbox.touched for mailbox in self.desk.state.mailboxes()}
+        return {mailbox.key: mailbox.touched for mailbox in self.dispatcher.state.mailboxes()}
 
     def deserted(self) -> set[int]:
         """Keys of the mailboxes that a sweep must take."""
         touches = self.touches()
-        return {key for key in touches if self.service - touches[key] > PRUNE_AFTER} - set(self.desk.subscribers)
+        return {key for key in touches if self.service - touches[key] > PRUNE_AFTER} - set(
+            self.dispatcher.subscribers
+        )
 
     def do(self, box: int, deed: str) -> None:
         self.service += 0.125  # so that a touch can be told from the one before
@@ -78,15 +80,15 @@ class Town:
         elif deed == "release":
             self.say(box, "release", nameplate=str(box))
         elif box in self.inboxes:
-            self.desk.lose(self.inboxes.pop(box).connection, self.now())
+            self.dispatcher.lose(self.inboxes.pop(box).connection, self.now())
 
     async def commit(self) -> None:
-        assert self.desk.faults == []
-        if self.desk.changes:
-            await self.store.apply(self.desk.changes, self.now())
-        for connection in self.desk.turn():
+        assert self.dispatcher.faults == []
+        if self.dispatcher.changes:
+            await self.store.apply(self.dispatcher.changes, self.now())
+        for connection in self.dispatcher.turn():
             connection.outbox = []
-        found, state = await self.store.view(), self.desk.state
+        found, state = await self.store.view(), self.dispatcher.state
         assert picture(found, touches=False) == picture(state, touches=False)
         for mailbox in found.mailboxes():
             live = state.app(mailbox.app_id).mailboxes[mailbox.mailbox_id]
@@ -108,8 +110,8 @@ async def sweep_a_town(
 ) -> None:
     store = SqliteStore(connect(":memory:"))
     try:
-        town = Town(store, Desk(await store.view(), FakeDice(), Policy()))
-        desk, state = town.desk, town.desk.state
+        town = Town(store, Dispatcher(await store.view(), FakeDice(), Policy()))
+        dispatcher, state = town.dispatcher, town.dispatcher.state
         for deed in before:
             town.do(*deed)
             await town.commit()
@@ -124,7 +126,7 @@ async def sweep_a_town(
 
         slices = iter(meanwhile)
         known = set(town.touches())
-        for _ in pruning.sweep(desk, town.now, PRUNE_AFTER, 0.0):
+        for _ in pruning.sweep(dispatcher, town.now, PRUNE_AFTER, 0.0):
             await town.commit()
             pruned |= known - set(town.touches())
             for deed in next(slices, []):
@@ -142,10 +144,10 @@ async def sweep_a_town(
             len(pruned),
         )
         assert store.database.execute("SELECT connections_websocket FROM usage_current").fetchone() == (
-            sum(map(len, desk.subscribers.values())),
+            sum(map(len, dispatcher.subscribers.values())),
         )
         assert set(state.unsaved) <= town.used
-        for key in desk.subscribers:
+        for key in dispatcher.subscribers:
             assert town.touches()[key] >= PRUNE_AFTER
     finally:
         await store.close()

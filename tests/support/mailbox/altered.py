@@ -25,9 +25,9 @@ class SpeaksFirst(CommitLoop):
     """Speaks, then commits."""
 
     async def _commit(self) -> None:
-        changes = self.desk.changes
+        changes = self.dispatcher.changes
         self._speak()
-        self.desk.changes = changes
+        self.dispatcher.changes = changes
         await super()._commit()
 
 
@@ -88,8 +88,8 @@ def quick(seconds: float) -> AbstractContextManager[object]:
     return patch.object(sqlite, "QUICK", seconds)
 
 
-def speaking(office: type[CommitLoop]) -> AbstractContextManager[object]:
-    return patch.object(mailbox_main, "CommitLoop", office)
+def speaking(commit_loop: type[CommitLoop]) -> AbstractContextManager[object]:
+    return patch.object(mailbox_main, "CommitLoop", commit_loop)
 
 
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import Door, Terms
-from restante.mailbox.core.dispatcher import Connection
+from restante.mailbox.core.dispatcher import ConnectionState
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.protocol.hashcash import Mode
@@ -136,7 +136,7 @@ class Inbox:
         self.verdict: tuple[int, str] | None = None
         """The code and the words of the close; None: the server did not close it."""
         self.paused = False
-        self.connection = Connection(self)
+        self.connection = ConnectionState(self)
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         self.frames += [json.loads(body + stamp) for body in bodies]

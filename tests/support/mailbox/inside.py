@@ -72,29 +72,29 @@ class Gated(sqlite3.Connection):
 class Inside:
     """A server that listens."""
 
-    def __init__(self, store: SqliteStore, office: CommitLoop, server: Server, url: str) -> None:
+    def __init__(self, store: SqliteStore, commit_loop: CommitLoop, server: Server, url: str) -> None:
         assert isinstance(store.database, Gated)
         self.gate = store.database.gate = Gate()
         self.store = store
-        self.office = office
+        self.commit_loop = commit_loop
         self.server = server
         self.url = url
-        self.running = asyncio.create_task(office.run())
+        self.running = asyncio.create_task(commit_loop.run())
 
 
 @asynccontextmanager
 async def inside(
-    data: Path, office_type: type[CommitLoop] = CommitLoop, lifetime: Lifetime | None = None
+    data: Path, loop_type: type[CommitLoop] = CommitLoop, lifetime: Lifetime | None = None
 ) -> AsyncIterator[Inside]:
     """Serve from this process, on a free port; every commit is made in the thread, however fast the disk is."""
     clock = SystemClock()
     with patch.object(sqlite, "QUICK", 0.0):
         with patch("sqlite3.connect", partial(sqlite3.connect, factory=Gated)):
             store = SqliteStore.open(data)
-        office = await office_type.open(store, clock, SystemDice(), Policy(), lifetime or Lifetime())
-        server = Server(office, clock, Manners())
+        commit_loop = await loop_type.open(store, clock, SystemDice(), Policy(), lifetime or Lifetime())
+        server = Server(commit_loop, clock, Manners())
         [(host, port)] = await server.listen("127.0.0.1", 0)
-        here = Inside(store, office, server, f"ws://{host}:{port}/v1")
+        here = Inside(store, commit_loop, server, f"ws://{host}:{port}/v1")
         try:
             yield here
         finally:

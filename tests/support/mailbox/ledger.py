@@ -45,7 +45,7 @@ class Ledger:
     def note(self, *changes: Change) -> None:
         for change in changes:
             self.state.fold(change)
-            if not isinstance(change, MailboxTouched):  # as the desk: a touch is worth no commit
+            if not isinstance(change, MailboxTouched):  # as the dispatcher: a touch is worth no commit
                 self.changes.append(change)
 
     async def commit(self, store: Store) -> Sequence[Change]:

@@ -1,7 +1,7 @@
-"""The desk: takes what connections say, one thing after the other, and notes what each is to be told.
+"""The dispatcher: takes what connections say, one thing after the other, and notes what each is to be told.
 
 Everything here is synchronous and does no I/O. What is in an `outbox` must not leave before the changes in
-`changes` are durable; the office sees to that. A batch means what its commands mean one after the other, because
+`changes` are durable; the commit loop sees to that. A batch means what its commands mean one after the other, because
 each is decided on the state that the one before it left.
 """
 
@@ -100,8 +100,8 @@ class Turn:
         """Its socket is left unread for now."""
 
 
-class Connection:
-    """The desk's end of a connection."""
+class ConnectionState:
+    """The dispatcher's end of a connection."""
 
     __slots__ = ("accounts", "line", "lost", "number", "outbox", "session", "turn", "verdict")
 
@@ -120,39 +120,39 @@ class Connection:
         self.lost = False
 
 
-class Desk:
+class Dispatcher:
     """Sessions, subscribers, and the batch at hand."""
 
     def __init__(self, state: State, dice: Dice, policy: Policy) -> None:
         self.state = state
         self.dice = dice
         self.policy = policy
-        self.connections: set[Connection] = set()
+        self.connections: set[ConnectionState] = set()
         self.met = 0
         """Connections so far."""
         self.heard: Received | Malformed | None = None
         """The last message, if it was one."""
         self.changes: list[Change] = []
         """What is to be made durable before anything is said. Touches are not worth it."""
-        self.told: list[Connection] = []
+        self.told: list[ConnectionState] = []
         """Connections with something in their outbox, or a verdict."""
-        self.subscribers: dict[int, list[Connection]] = {}
+        self.subscribers: dict[int, list[ConnectionState]] = {}
         """Who has a mailbox open, by its key."""
         self.books = Books()
         self.cost = 0
         """Bytes that the last command made us send, to whomever."""
         self.faults: list[Exception] = []
         """What went wrong inside the rules in this batch; they are pure, so nothing else is touched."""
-        self._before: dict[Connection, Session] = {}
+        self._before: dict[ConnectionState, Session] = {}
 
     # ── what comes in ────────────────────────────────────────────────────────────────────────────
 
-    def meet(self, connection: Connection) -> None:
+    def meet(self, connection: ConnectionState) -> None:
         self.met += 1
         connection.number = self.met
         self.connections.add(connection)
 
-    def take(self, connection: Connection, text: str, now: Now) -> None:
+    def take(self, connection: ConnectionState, text: str, now: Now) -> None:
         """Take one frame's text; `now` is when it came."""
         self.cost = len(text)
         if connection.verdict is not None:
@@ -191,7 +191,7 @@ class Desk:
         if reply is not None:
             self._say(connection, reply)
 
-    def _deny(self, connection: Connection, message: Received | Malformed, text: str, now: Now) -> None:
+    def _deny(self, connection: ConnectionState, message: Received | Malformed, text: str, now: Now) -> None:
         """Answer what does not meet the connection's demand; it is closed."""
         assert connection.session.demand is not None
         self._reject(connection, DENIED, session.flaw(connection.session.demand, message) or "", text)
@@ -199,7 +199,7 @@ class Desk:
         for account in connection.accounts:
             account.strain(now.service, 2.0)
 
-    def _reject(self, connection: Connection, words: str, hint: str, text: str) -> None:
+    def _reject(self, connection: ConnectionState, words: str, hint: str, text: str) -> None:
         """Answer what cannot be done; what is refused for want of permission or room has a hint, and is counted."""
         self._say(connection, messages.Error(words, Raw(text), hint or UNSET))
         if hint:
@@ -213,7 +213,7 @@ class Desk:
     def listing(self, app_id: str) -> Raw:
         return Raw(self.state.app(app_id).listing() if self.policy.list_nameplates else b"[]")
 
-    def _part(self, connection: Connection, text: str, now: Now) -> None:
+    def _part(self, connection: ConnectionState, text: str, now: Now) -> None:
         """Answer what a client that is sent away may still be waiting for, and do nothing of it.
 
         Told that it is not served, the Python client wants to release what it asked for in the same breath, and comes
@@ -231,7 +231,7 @@ class Desk:
                 self.told.append(connection)
             connection.outbox += map(messages.encode, (messages.Ack(message.id), answer(message, now.wall)))
 
-    def lose(self, connection: Connection, now: Now) -> None:
+    def lose(self, connection: ConnectionState, now: Now) -> None:
         """Take note that a connection is gone."""
         self.connections.discard(connection)
         connection.lost = True
@@ -257,7 +257,7 @@ class Desk:
         """End a mailbox that has been idle for too long."""
         self._settle(decide(self.state, Prune(mailbox), now, self.dice, self.policy).changes, now)
 
-    def refuse_frame(self, connection: Connection, error: PeerError) -> None:
+    def refuse_frame(self, connection: ConnectionState, error: PeerError) -> None:
         """Answer what is no message at all, and have the connection closed."""
         if connection.verdict is None:
             self._say(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET))
@@ -268,7 +268,7 @@ class Desk:
 
     # ── what comes of it ─────────────────────────────────────────────────────────────────────────
 
-    def _read(self, connection: Connection, text: str) -> Received | Malformed | None:
+    def _read(self, connection: ConnectionState, text: str) -> Received | Malformed | None:
         """Parse and acknowledge; None where there is nothing to do, or nothing more to be done."""
         self.heard = None
         if connection.verdict is not None or connection.lost:
@@ -282,10 +282,10 @@ class Desk:
             self._say(connection, messages.Ack(message.id))
         return message
 
-    def _say(self, connection: Connection, reply: messages.Reply) -> None:
+    def _say(self, connection: ConnectionState, reply: messages.Reply) -> None:
         self._tell(connection, messages.encode(reply))
 
-    def _tell(self, connection: Connection, body: bytes) -> None:
+    def _tell(self, connection: ConnectionState, body: bytes) -> None:
         if connection.verdict is not None:
             return  # the error was the last word
         if not connection.outbox:
@@ -315,7 +315,7 @@ class Desk:
             for subscriber in self.subscribers.pop(change.mailbox.key, ()):
                 self._become(subscriber, replace(subscriber.session, subscribed=None))
 
-    def _move(self, connection: Connection, command: Command, decision: Decision) -> None:
+    def _move(self, connection: ConnectionState, command: Command, decision: Decision) -> None:
         """Move the connection's session on, and keep who is here and who has what open in step with it."""
         before = connection.session
         after = session.after(before, command, decision)
@@ -337,27 +337,27 @@ class Desk:
         if connection.accounts:
             self.books.made(connection.accounts, decision)
 
-    def _show(self, subscriber: Connection, mailbox: Mailbox, message: model.Stored) -> None:
+    def _show(self, subscriber: ConnectionState, mailbox: Mailbox, message: model.Stored) -> None:
         side = subscriber.session.side
         if message.side != side and side not in mailbox.shown and subscriber.verdict is None:
             mailbox.shown.append(side)
         self._tell(subscriber, message.wire)
 
-    def _unsubscribe(self, connection: Connection, key: int) -> None:
+    def _unsubscribe(self, connection: ConnectionState, key: int) -> None:
         rest = self.subscribers.get(key)
         if rest is not None and connection in rest:
             rest.remove(connection)
             if not rest:
                 del self.subscribers[key]
 
-    def _become(self, connection: Connection, said: Session) -> None:
+    def _become(self, connection: ConnectionState, said: Session) -> None:
         """Move a connection's session on, remembering what it was before this batch."""
         self._before.setdefault(connection, connection.session)
         connection.session = said
 
     # ── the end of a batch ───────────────────────────────────────────────────────────────────────
 
-    def turn(self) -> list[Connection]:
+    def turn(self) -> list[ConnectionState]:
         """End the batch: it is durable. Gives the connections that have something to be told."""
         told, self.told = self.told, []
         self.changes = []
@@ -388,7 +388,7 @@ class Desk:
             if said.subscribed is not None:
                 self.subscribers.setdefault(said.subscribed, []).append(connection)
 
-    def refuse(self, connection: Connection, text: str, words: str) -> None:
+    def refuse(self, connection: ConnectionState, text: str, words: str) -> None:
         """Answer a command that could not be stored, after `undo`."""
         message = self._read(connection, text)
         if message is None:
@@ -402,11 +402,11 @@ _PARTING_WORDS: Final[dict[type, Callable[[Any, float], messages.Reply]]] = {
     messages.Ping: lambda m, t: messages.Pong(m.id, t, m.ping),
 }
 
-_Answer = Callable[[Desk, Any, Decision, Raw, float], messages.Reply | None]
+_Answer = Callable[[Dispatcher, Any, Decision, Raw, float], messages.Reply | None]
 _ANSWERS: Final[dict[type[Command], _Answer]] = {
     session.Submit: lambda *_: None,
     session.Bind: lambda *_: None,
-    session.List: lambda desk, c, _, i, t: messages.Nameplates(i, t, desk.listing(c.app_id)),
+    session.List: lambda dispatcher, c, _, i, t: messages.Nameplates(i, t, dispatcher.listing(c.app_id)),
     session.Allocate: lambda _, __, d, i, t: messages.Allocated(i, t, d.name),
     session.Claim: lambda _, __, d, i, t: messages.Claimed(i, t, d.name),
     session.Release: lambda _, __, ___, i, t: messages.Released(i, t),

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from typing import Final
 
 from restante.common.errors import PeerError
-from restante.mailbox.core.dispatcher import Connection, Turn
+from restante.mailbox.core.dispatcher import ConnectionState, Turn
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.core.model import Now, size_of
 from restante.mailbox.protocol.messages import SHORT
@@ -40,7 +40,7 @@ BACKLOG: Final = 64
 HELD: Final = 256 * 1024
 """Commands of one connection, and bytes of memory for them, that wait before its socket is left unread."""
 
-Entry = tuple[Connection, str | PeerError | None, Now]
+Entry = tuple[ConnectionState, str | PeerError | None, Now]
 """Who said what, and when; None: the connection is lost."""
 
 
@@ -56,12 +56,12 @@ class Turns:
         self.hurry = False
         """Nobody's pace counts any more: the server stops."""
         self._queue: list[Entry] = []
-        self._long: deque[Connection] = deque()
+        self._long: deque[ConnectionState] = deque()
         """Whose long message is next; some may have been dropped."""
         self._long_is_next = False
-        self._waiting: OrderedDict[Connection, None] = OrderedDict()
+        self._waiting: OrderedDict[ConnectionState, None] = OrderedDict()
         """Who has said more than its share, in the order of their turns."""
-        self._debtors: list[tuple[float, int, Connection]] = []
+        self._debtors: list[tuple[float, int, ConnectionState]] = []
         """Who has said more than its pace: a heap, by the service time at which they may go on."""
         self._parked = 0
         """How many of those there are; some in the heap may have been let in before their time."""
@@ -102,7 +102,7 @@ class Turns:
         turn.held += size
         self.held += size
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: ConnectionState) -> None:
         """Forget what it said that waits, and its long message; short ones that are in the queue are soon done.
 
         That it is lost is not forgotten.
@@ -116,7 +116,7 @@ class Turns:
         if not turn.waiting:
             self._waiting.pop(connection, None)
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: ConnectionState) -> None:
         """Let a connection go on without delay, whatever it owes: it is lost."""
         connection.turn.pace = None
         self._unpark(connection)
@@ -197,7 +197,7 @@ class Turns:
             if not turn.waiting:
                 del self._waiting[connection]
 
-    def _let_in(self, connection: Connection, entries: list[Entry]) -> None:
+    def _let_in(self, connection: ConnectionState, entries: list[Entry]) -> None:
         """Put short messages, or one long one, at the end of their queue."""
         turn = connection.turn
         turn.queued += len(entries)
@@ -207,13 +207,13 @@ class Turns:
         else:
             self._queue += entries
 
-    def _park(self, connection: Connection, until: float) -> None:
+    def _park(self, connection: ConnectionState, until: float) -> None:
         del self._waiting[connection]
         connection.turn.parked = True
         self._parked += 1
         heapq.heappush(self._debtors, (until, next(self._tickets), connection))
 
-    def _unpark(self, connection: Connection) -> None:
+    def _unpark(self, connection: ConnectionState) -> None:
         if connection.turn.parked:
             connection.turn.parked = False
             self._parked -= 1

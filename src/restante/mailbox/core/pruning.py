@@ -11,7 +11,7 @@ from typing import Final
 
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.core import model
-from restante.mailbox.core.dispatcher import Desk
+from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now
 
 SLICE: Final = 1000
@@ -24,12 +24,12 @@ _MESSAGE: Final = 2
 _BYTES: Final = 2048
 
 
-def sweep(desk: Desk, clock: Callable[[], Now], prune_after: float, rebooted: float) -> Iterator[None]:
+def sweep(dispatcher: Dispatcher, clock: Callable[[], Now], prune_after: float, rebooted: float) -> Iterator[None]:
     """Prune mailboxes idle for `prune_after` seconds of service and save touches; yields between slices.
 
     While sides may be on their way back after a start, nothing is pruned.
     """
-    state = desk.state
+    state = dispatcher.state
     weight, pruned = 0, 0
     waiting = list(state.mailboxes())
     while waiting:
@@ -38,29 +38,29 @@ def sweep(desk: Desk, clock: Callable[[], Now], prune_after: float, rebooted: fl
             continue  # it ended while we were looking elsewhere
         now = clock()
         weight += 1
-        if mailbox.key in desk.subscribers:
-            desk.note(model.MailboxTouched(mailbox, now.service))
+        if mailbox.key in dispatcher.subscribers:
+            dispatcher.note(model.MailboxTouched(mailbox, now.service))
         elif now.service - mailbox.touched > prune_after and not state.settling:
             weight += _PRUNE + _MESSAGE * len(mailbox.messages) + mailbox.size // _BYTES
             pruned += 1
-            desk.prune(mailbox, now)
+            dispatcher.prune(mailbox, now)
         if weight >= SLICE:
             weight = 0
             yield
-    yield from save(desk)
+    yield from save(dispatcher)
     now = clock()
-    subscribed = sum(map(len, desk.subscribers.values()))
-    desk.note(CurrentUsage(rebooted, now.wall, desk.policy.blur or None, subscribed))
+    subscribed = sum(map(len, dispatcher.subscribers.values()))
+    dispatcher.note(CurrentUsage(rebooted, now.wall, dispatcher.policy.blur or None, subscribed))
     if not state.settling:
-        desk.note(model.Pruned(now.wall))
+        dispatcher.note(model.Pruned(now.wall))
 
 
-def save(desk: Desk) -> Iterator[None]:
+def save(dispatcher: Dispatcher) -> Iterator[None]:
     """Save when mailboxes were touched; yields between slices."""
     weight = 0
-    for mailbox in list(desk.state.unsaved.values()):
-        if mailbox.key in desk.state.unsaved:  # it may have ended, or been saved, meanwhile
-            desk.note(model.MailboxSaved(mailbox))
+    for mailbox in list(dispatcher.state.unsaved.values()):
+        if mailbox.key in dispatcher.state.unsaved:  # it may have ended, or been saved, meanwhile
+            dispatcher.note(model.MailboxSaved(mailbox))
             weight += _SAVE
         if weight >= SLICE:
             weight = 0

@@ -65,7 +65,7 @@ def _bind(view: State, c: session.Bind, now: Now, _dice: Dice, policy: Policy) -
 
 
 def _nothing(*_: object) -> Decision:
-    """`list`, `ping` and a permission change nothing; the desk knows their answers."""
+    """`list`, `ping` and a permission change nothing; the dispatcher knows their answers."""
     return Decision()
 
 

@@ -1,7 +1,7 @@
 """Everything live, in memory: what the rules look at, and the one place that alters it.
 
 `State` is the view that `decide` is given, and `fold` applies its changes. It also knows who is here: that is
-never stored, the desk reports it (`arrive`, `leave`, `answered`).
+never stored, the dispatcher reports it (`arrive`, `leave`, `answered`).
 """
 
 from __future__ import annotations

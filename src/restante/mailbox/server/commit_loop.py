@@ -1,4 +1,4 @@
-"""The office: batch, commit, then speak.
+"""The commit loop: batch, commit, then speak.
 
 While one batch is being committed, the next one gathers. Each is one transaction, and nothing that was decided
 in it is said to anybody before it is durable. There is no timer: under light load a batch is one
@@ -17,7 +17,7 @@ import msgspec
 from restante.common.errors import PeerError, StoreBusy
 from restante.common.logs import log, where
 from restante.common.usage_records import ClientVersion
-from restante.mailbox.core.dispatcher import Connection, Desk
+from restante.mailbox.core.dispatcher import ConnectionState, Dispatcher
 from restante.mailbox.core.fair_queue import BATCH, WEIGHT, Entry, Turns, is_long
 from restante.mailbox.core.model import Change, Dice, Now, Policy
 from restante.mailbox.core.pruning import save, sweep
@@ -68,8 +68,8 @@ class Trace(Protocol):
 class CommitLoop:
     """The queue, the batches, and what is to be said after each."""
 
-    def __init__(self, store: Store, desk: Desk, clock: Clock, lifetime: Lifetime) -> None:
-        self.desk = desk
+    def __init__(self, store: Store, dispatcher: Dispatcher, clock: Clock, lifetime: Lifetime) -> None:
+        self.dispatcher = dispatcher
         self._store = store
         self._clock = clock
         self._lifetime = lifetime
@@ -95,10 +95,10 @@ class CommitLoop:
 
     @classmethod
     async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, lifetime: Lifetime) -> CommitLoop:
-        """Read the state and open for business."""
+        """Read the state and return a commit loop on it."""
         state = await store.view()
         state.settling = True
-        return cls(store, Desk(state, dice, policy), clock, lifetime)
+        return cls(store, Dispatcher(state, dice, policy), clock, lifetime)
 
     def now(self) -> Now:
         served = self._clock.monotonic() - self._started
@@ -106,36 +106,36 @@ class CommitLoop:
 
     # ── what comes in ────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, connection: Connection, said: str | PeerError | None) -> None:
+    def receive(self, connection: ConnectionState, said: str | PeerError | None) -> None:
         """Take a frame's text, or what is wrong with it; it is answered when its batch is durable."""
         self.turns.put((connection, said, self.now()))
         self._rouse()
 
-    def lose(self, connection: Connection) -> None:
+    def lose(self, connection: ConnectionState) -> None:
         """Take note, in its turn, that a connection is gone; what it said before that is done without delay."""
         self.turns.free(connection)
         self.receive(connection, None)
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: ConnectionState) -> None:
         """Do nothing more of what a connection said, as far as it waits."""
         self.turns.drop(connection)
 
     def sweep(self) -> None:
         """Start a sweep, unless one is under way."""
         if self._chores is None:
-            self._chores = sweep(self.desk, self.now, self._lifetime.prune_after, self._rebooted)
+            self._chores = sweep(self.dispatcher, self.now, self._lifetime.prune_after, self._rebooted)
             self._forgetting = self._lifetime.keep_usage is not None
             self._rouse()
 
     def save(self) -> None:
         """Start saving touches, unless a sweep is under way."""
-        if self._chores is None and self.desk.state.unsaved:
-            self._chores = save(self.desk)
+        if self._chores is None and self.dispatcher.state.unsaved:
+            self._chores = save(self.dispatcher)
             self._rouse()
 
     def refusals(self) -> None:
         """Log refusals since the last time, the most frequent ones first, and visitors; called once a minute."""
-        books = self.desk.books
+        books = self.dispatcher.books
         refused, books.refused = books.refused, Counter()
         for (words, address_id), times in refused.most_common(LOUDEST):
             log.warning("refused", words=words, times=times, address=address_id)
@@ -155,7 +155,7 @@ class CommitLoop:
         """Let `run` return once everything that was received is done and answered."""
         self._stopping = self.turns.hurry = True
         self._forgetting = False
-        self._chores = save(self.desk)
+        self._chores = save(self.dispatcher)
         self._due = True
         self._rouse()
 
@@ -180,13 +180,13 @@ class CommitLoop:
             if gathered and is_long(gathered[0]):
                 await asyncio.sleep(0)  # to read it took the loop some milliseconds: others' turn before it is parsed
             batch = self._take(gathered)
-            for fault in self.desk.faults:
+            for fault in self.dispatcher.faults:
                 log.error("a command failed; its connection is closed", fault=where(fault))
             try:
                 await self._commit()
             except StoreBusy as busy:
                 self._due = False  # the next second will do
-                if self.desk.changes:
+                if self.dispatcher.changes:
                     log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
                     await self._undo(batch)
                 else:
@@ -199,7 +199,7 @@ class CommitLoop:
     def _gather(self) -> list[Entry]:
         """Take the next batch; have us woken when somebody who is in debt may go on."""
         now = self.now().service
-        gathered = self.turns.gather(now, self.desk.policy.limits)
+        gathered = self.turns.gather(now, self.dispatcher.policy.limits)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -210,11 +210,11 @@ class CommitLoop:
 
     def _take(self, gathered: list[Entry]) -> list[Entry]:
         """Do what was said, and a slice of the chores; gives what was done. Who is in debt must wait."""
-        desk, batch = self.desk, []
-        if desk.state.settling:
+        dispatcher, batch = self.dispatcher, []
+        if dispatcher.state.settling:
             since = self.now().service - self._served_before
             if since >= min(SETTLING, self._lifetime.prune_after):
-                desk.state.settled()
+                dispatcher.state.settled()
         served, spent = self.now().service, 0
         for number, entry in enumerate(gathered):
             if spent >= WEIGHT:
@@ -227,28 +227,28 @@ class CommitLoop:
             self._chores = None
         return batch
 
-    def _do(self, connection: Connection, said: str | PeerError | None, now: Now, served: float) -> int:
+    def _do(self, connection: ConnectionState, said: str | PeerError | None, now: Now, served: float) -> int:
         """Do one thing that was said; gives the characters in it and the bytes that are sent for it."""
-        desk, pace = self.desk, connection.turn.pace
+        dispatcher, pace = self.dispatcher, connection.turn.pace
         if isinstance(said, str):
-            desk.take(connection, said, now)
+            dispatcher.take(connection, said, now)
             if pace is not None:
-                pace.charge(served, desk.policy.limits, desk.cost)
+                pace.charge(served, dispatcher.policy.limits, dispatcher.cost)
             if self.trace is not None:
-                self.trace.took(connection.number, desk.heard, now.wall)
-            return desk.cost
+                self.trace.took(connection.number, dispatcher.heard, now.wall)
+            return dispatcher.cost
         if said is None:
-            desk.lose(connection, now)
+            dispatcher.lose(connection, now)
         else:
-            desk.refuse_frame(connection, said)
+            dispatcher.refuse_frame(connection, said)
         return 0
 
     async def _commit(self) -> None:
-        changes = self._riders + self.desk.changes
+        changes = self._riders + self.dispatcher.changes
         if (
             (self._due and changes)
             or len(changes) >= BATCH
-            or any(type(change) is not ClientVersion for change in self.desk.changes)
+            or any(type(change) is not ClientVersion for change in self.dispatcher.changes)
         ):
             await self._store.apply(changes, self.now())
             self._committed = self._clock.wall()
@@ -271,22 +271,22 @@ class CommitLoop:
         await self._store.tend()
 
     async def _undo(self, batch: list[Entry]) -> None:
-        settling = self.desk.state.settling
+        settling = self.dispatcher.state.settling
         state = await self._store.view()
         state.settling = settling
-        self.desk.undo(state)
+        self.dispatcher.undo(state)
         self._chores, self._forgetting = None, False
         for connection, said, _ in batch:
             if isinstance(said, str):
-                self.desk.refuse(connection, said, REFUSED)
+                self.dispatcher.refuse(connection, said, REFUSED)
             elif said is not None:
-                self.desk.refuse_frame(connection, said)
+                self.dispatcher.refuse_frame(connection, said)
 
     def _speak(self) -> None:
         wall = self._clock.wall()
         stamp = messages.stamp(wall)
         # The last first: who listens comes after who said it, and waits longer.
-        for connection in reversed(self.desk.turn()):
+        for connection in reversed(self.dispatcher.turn()):
             bodies, connection.outbox = connection.outbox, []
             if connection.lost:
                 continue

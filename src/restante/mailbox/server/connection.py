@@ -19,7 +19,7 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from restante.common.errors import PeerError
 from restante.mailbox.core.admission import Entrance
-from restante.mailbox.core.dispatcher import PARTING, Connection
+from restante.mailbox.core.dispatcher import PARTING, ConnectionState
 from restante.mailbox.core.limits import MIB, Limits, Pace
 from restante.mailbox.core.memory_holders import Holders
 from restante.mailbox.core.model import size_of
@@ -31,7 +31,7 @@ from restante.mailbox.server.send_budget import Outflow
 
 FRAMES: Final = 1000
 """Frames of any kind that are read from one connection in a second; then it is left unread until the next. Also of
-those that cost the office nothing: pings, fragments, and what comes after the last word."""
+those that cost the commit loop nothing: pings, fragments, and what comes after the last word."""
 
 CHUNK: Final = 64 * 1024
 """Bytes handed to the kernel in one go; then we look whether it takes more."""
@@ -53,13 +53,13 @@ _FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
 
 BACKLOG: Final = 1
 TOO_FAST: Final = 2
-"""Why a connection is left unread: it waits for its turn in the office, or frames came too fast."""
+"""Why a connection is left unread: it waits for its turn in the commit loop, or frames came too fast."""
 
 
 class House(Protocol):
     """What a socket needs of the server."""
 
-    office: CommitLoop
+    commit_loop: CommitLoop
     clock: Clock
     limits: Limits
     kind: WSMsgType
@@ -125,7 +125,7 @@ class Socket(WSListener):
 
     def __init__(self, server: House) -> None:
         self._server = server
-        self.connection = Connection(self)
+        self.connection = ConnectionState(self)
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
         self.unfinished = self.largest = 0
@@ -137,7 +137,7 @@ class Socket(WSListener):
         self._frames = 0
         """Frames heard in that second."""
         self._unread = 0
-        """Why it is left unread: the office's wish, or too many frames."""
+        """Why it is left unread: the commit loop's wish, or too many frames."""
         self._pong: bytes | None = None
         """What the last ping asked for."""
         self._stuck = False
@@ -168,7 +168,7 @@ class Socket(WSListener):
         connection.session = Session(entrance.demand, entrance.address_id)
         if server.limits.commands or server.limits.bytes:
             connection.turn.pace = Pace()
-        server.office.desk.meet(connection)
+        server.commit_loop.dispatcher.meet(connection)
         self.send([server.greeting(entrance)], messages.stamp(server.clock.wall()))
         if entrance.verdict is not None:
             self._receive(entrance.verdict)
@@ -207,7 +207,7 @@ class Socket(WSListener):
             self._timer.cancel()  # it holds the transport, and that the buffers
         self._forgive()
         self._server.let_out(self)
-        self._server.office.lose(self.connection)
+        self._server.commit_loop.lose(self.connection)
 
     def pause_writing(self) -> None:
         self._stuck = True
@@ -275,7 +275,7 @@ class Socket(WSListener):
     def _receive(self, said: str | PeerError) -> None:
         if isinstance(said, PeerError):
             self._fragments, self.deaf = None, said.code not in PARTING
-        self._server.office.receive(self.connection, said)
+        self._server.commit_loop.receive(self.connection, said)
         turn = self.connection.turn
         if turn.large and isinstance(said, str):
             anew = turn.held == size_of(said) and not self._owing and not self.reading
@@ -313,7 +313,7 @@ class Socket(WSListener):
             return None
         return self._transport.underlying_transport
 
-    # ── the desk's line to the client ────────────────────────────────────────────────────────────
+    # ── the dispatcher's line to the client ────────────────────────────────────────────────────────────
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         transport = self._transport
@@ -381,7 +381,7 @@ class Socket(WSListener):
         """Let go of what it holds, and close it; what it said and is not done is not done any more."""
         reads = self.reading
         words = NOT_READ if self._owing > reads else NO_ROOM
-        self._server.office.drop(self.connection)
+        self._server.commit_loop.drop(self.connection)
         self._server.overflow(self, words)
         self._server.reading -= reads
         self.reading = 0

@@ -68,7 +68,7 @@ async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> 
     store = open_store(Path(settings.data))
     clock = SystemClock()
     gc.disable()  # while all that is live is made, there is nothing to collect
-    office = await CommitLoop.open(
+    commit_loop = await CommitLoop.open(
         store,
         clock,
         SystemDice(),
@@ -81,10 +81,12 @@ async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> 
     # What was loaded lives long; the collector need not look at it again.
     gc.freeze()
     gc.enable()
-    server = Server(office, clock, _manners(settings), Door(_terms(settings), system_secret), descriptors=descriptors)
+    server = Server(
+        commit_loop, clock, _manners(settings), Door(_terms(settings), system_secret), descriptors=descriptors
+    )
     async with contextlib.AsyncExitStack() as stack:
         if settings.trace is not None:
-            trace = office.trace = TraceFile(Path(settings.trace))
+            trace = commit_loop.trace = TraceFile(Path(settings.trace))
             stack.callback(trace.close)
         reload = Reload(settings, settle, server)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
@@ -96,7 +98,7 @@ async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> 
         addresses = await server.listen(host, port)
         for each in addresses:
             log.info("listening", url=f"ws://{_shown(each)}/v1", version=__version__, data=settings.data)
-        await _until(told, server, office, store, settings)
+        await _until(told, server, commit_loop, store, settings)
 
 
 def _manners(settings: Serve) -> Manners:
@@ -147,15 +149,17 @@ class Reload:
         fresh["limits"] = replace(wanted.limits, **kept)
         self._settings = replace(self._settings, **fresh)
         self._server.turn_to(_manners(self._settings), _terms(self._settings), self._settings.limits)
-        trace = self._server.office.trace
+        trace = self._server.commit_loop.trace
         if isinstance(trace, TraceFile):
             trace.reopen()
 
 
-async def _until(told: asyncio.Event, server: Server, office: CommitLoop, store: Store, settings: Serve) -> None:
+async def _until(told: asyncio.Event, server: Server, commit_loop: CommitLoop, store: Store, settings: Serve) -> None:
     """Serve until told, then drain. Raises StoreError when a commit failed."""
-    running = asyncio.create_task(office.run())
-    ticking = asyncio.create_task(_tick(server, office, Disk(Path(settings.data), office), settings.prune_every))
+    running = asyncio.create_task(commit_loop.run())
+    ticking = asyncio.create_task(
+        _tick(server, commit_loop, Disk(Path(settings.data), commit_loop), settings.prune_every)
+    )
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait((running, ticking, waiting), return_when=asyncio.FIRST_COMPLETED)
     for task in (running, ticking):
@@ -170,12 +174,12 @@ async def _until(told: asyncio.Event, server: Server, office: CommitLoop, store:
 class Disk:
     """Looks whether the disk has room for more."""
 
-    def __init__(self, data: Path, office: CommitLoop) -> None:
+    def __init__(self, data: Path, commit_loop: CommitLoop) -> None:
         self._data = data
-        self._office = office
+        self._commit_loop = commit_loop
 
     def look(self) -> None:
-        least, state = self._office.desk.policy.limits.free_disk, self._office.desk.state
+        least, state = self._commit_loop.dispatcher.policy.limits.free_disk, self._commit_loop.dispatcher.state
         try:
             found = os.statvfs(self._data)
             room = found.f_bavail * found.f_frsize >= least
@@ -189,21 +193,21 @@ class Disk:
                 log.error("the disk is all but full: nothing new is taken until there is room", free_disk=least)
 
 
-async def _tick(server: Server, office: CommitLoop, disk: Disk, prune_every: float) -> None:
-    next_sweep = office.now().service + prune_every
+async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every: float) -> None:
+    next_sweep = commit_loop.now().service + prune_every
     while True:
         await asyncio.sleep(1)
         server.tick()
         await server.look_at_the_doors()
-        office.write_down()
+        commit_loop.write_down()
         disk.look()
         if server.second % 60 == 0:
-            office.refusals()
-        if office.now().service >= next_sweep:
+            commit_loop.refusals()
+        if commit_loop.now().service >= next_sweep:
             next_sweep += prune_every
-            office.sweep()
+            commit_loop.sweep()
         elif server.second % SAVE_EVERY == 0:
-            office.save()
+            commit_loop.save()
 
 
 def _shown(address: tuple[str, int]) -> str:

@@ -184,21 +184,21 @@ class Server:
 
     def __init__(
         self,
-        office: CommitLoop,
+        commit_loop: CommitLoop,
         clock: Clock,
         manners: Manners,
         door: Door | None = None,
         *,
         descriptors: int = 1 << 20,
     ) -> None:
-        self.office = office
+        self.commit_loop = commit_loop
         self.descriptors = descriptors
         self.most = descriptors - descriptors // 10 - RESERVE
         """The descriptor after which connections wait: each gets the lowest that is free."""
         self._many = RESERVE
         """Free descriptors at which waiting connections are accepted again."""
         self.door = door or Door(Terms(), system_secret)
-        self.limits = office.desk.policy.limits
+        self.limits = commit_loop.dispatcher.policy.limits
         self.door.limits = self.limits
         self.clock = clock
         self.manners = manners
@@ -262,7 +262,7 @@ class Server:
         """Take note of a connection before its request; gives what to call when that has come. None: close it."""
         knock = self.door.knock(peer, self.clock.wall())
         if knock.refused:
-            self.office.desk.books.refuse(ASKS_FOR_NOTHING, knock.refused)
+            self.commit_loop.dispatcher.books.refuse(ASKS_FOR_NOTHING, knock.refused)
             return None
         return functools.partial(self.door.answer, knock)
 
@@ -326,8 +326,8 @@ class Server:
         """Go on like this; who is here already keeps what the welcome said, and how frames come."""
         self.manners = replace(manners, binary=self.manners.binary)
         self.door.terms, self.door.limits, self.limits = terms, limits, limits
-        desk = self.office.desk
-        desk.policy = replace(desk.policy, limits=limits)
+        dispatcher = self.commit_loop.dispatcher
+        dispatcher.policy = replace(dispatcher.policy, limits=limits)
         for each in self.sockets():
             turn = each.connection.turn
             turn.pace = (turn.pace or Pace()) if limits.commands or limits.bytes else None
@@ -336,7 +336,7 @@ class Server:
         self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
     ) -> Entrance:
         """Take a connection in; it may have to go at once."""
-        entrance = self.door.enter(peer, headers, self.office.now(), len(self.here))
+        entrance = self.door.enter(peer, headers, self.commit_loop.now(), len(self.here))
         if entrance.verdict is None:
             self.here.add(newcomer)
         if descriptor >= self.most and self._listeners:
@@ -373,12 +373,12 @@ class Server:
         self.slowed.append(hasty)
 
     def overflow(self, socket: Socket, words: str) -> None:
-        self.office.desk.books.refuse(words, socket.connection.session.address_id)
+        self.commit_loop.dispatcher.books.refuse(words, socket.connection.session.address_id)
 
     @property
     def held(self) -> int:
         """Bytes that all connections together owe to read, are read in, and said and are not done."""
-        return self.owing + self.reading + self.office.turns.held
+        return self.owing + self.reading + self.commit_loop.turns.held
 
     def make_room(self) -> None:
         most = self.limits.owed_bytes
@@ -399,7 +399,7 @@ class Server:
         for each in slowed:
             each.read_again(TOO_FAST)
         self._see_off_newcomers()
-        self.door.addresses.forget(self.office.now().service, self.limits)
+        self.door.addresses.forget(self.commit_loop.now().service, self.limits)
         news, self.door.news = self.door.news, {}
         for address_id, bits in list(news.items())[:LOUDEST]:
             log.info("the work demanded of an address has changed", address=address_id, bits=bits)
@@ -429,11 +429,11 @@ class Server:
             turn = newcomer.connection.turn
             if newcomer.connection.session.app_id is None and not (turn.queued or turn.waiting):
                 seconds = f"{self.limits.bind:g} s"
-                self.office.receive(
+                self.commit_loop.receive(
                     newcomer.connection, PeerError(1008, "must bind first", hint=f"within {seconds} of connecting")
                 )
 
-    async def drain(self, office: asyncio.Task[None]) -> None:
+    async def drain(self, running: asyncio.Task[None]) -> None:
         """Stop accepting and reading, answer what was read, and say goodbye."""
         doors, self._doors = self._doors, []
         self._stop_accepting()
@@ -442,8 +442,8 @@ class Server:
         for each in self.sockets():
             each.deaf = True
             each.read_again(BACKLOG | TOO_FAST)  # what lies unread when a socket is closed resets the connection
-        self.office.stop()
-        await office
+        self.commit_loop.stop()
+        await running
         for each in self.sockets():
             each.hang_up(WSCloseCode.GOING_AWAY.value, "server restarts")
         deadline = self.clock.monotonic() + DRAIN
