@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from restante.mailbox.core.addresses import networks
-from restante.mailbox.core.admission import Door, Terms
+from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.dispatcher import ConnectionState
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
@@ -109,12 +109,12 @@ class Options(NamedTuple):
     def manners(self) -> Manners:
         return Manners(motd=self.motd, error=self.error, binary=self.binary)
 
-    def door(self) -> Door:
-        """Give a door whose secrets are all alike, so that scripts can have stamps in them."""
-        terms = Terms(mode=self.permission, bits=self.bits, trusted=networks(["127.0.0.0/8"]))
-        door = Door(terms, lambda: bytes(32))
-        door.limits = self.limits
-        return door
+    def admission(self) -> Admission:
+        """Return an admission whose secrets are all alike, so that scripts can have stamps in them."""
+        terms = AdmissionTerms(mode=self.permission, bits=self.bits, trusted=networks(["127.0.0.0/8"]))
+        admission = Admission(terms, lambda: bytes(32))
+        admission.limits = self.limits
+        return admission
 
     def headers(self) -> dict[str, str]:
         """Give the headers with which a proxy says where clients come from."""

@@ -1,4 +1,4 @@
-"""The mailbox server with its shells on: the commit loop with its queue, and the socket. They choose their batches."""
+"""The mailbox server with its shells on: the commit loop with its queue, and the socket. They choose batches."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ class SocketWorld(CommitLoopWorld):
 
     async def _open(self) -> None:
         await super()._open()
-        self._server = Server(self._commit_loop, self.clock, self.manners, self.options.door())
+        self._server = Server(self._commit_loop, self.clock, self.manners, self.options.admission())
         self._server.parting = self.options.parting
         [(_, self._port)] = await self._server.listen("127.0.0.1", 0)
 

@@ -128,18 +128,18 @@ class LocalWorld(World):
     def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
         super().__init__(options, clock, dice)
         self.policy = options.policy()
-        self.door = options.door()
+        self.admission = options.admission()
         self.manners = options.manners()
 
     def connect(self) -> Inbox:
         inbox = Inbox()
         connection = inbox.connection
-        entrance = self.door.enter(
+        result = self.admission.admit(
             inbox.address, self.options.headers(), self.now(), len(self.dispatcher.connections)
         )
-        connection.accounts, connection.session = entrance.accounts, Session(entrance.demand)
+        connection.accounts, connection.session = result.accounts, Session(result.demand)
         self.dispatcher.meet(connection)
-        inbox.send([self.manners.welcome(entrance.client, entrance.offer)], stamp(self.clock.wall()))
+        inbox.send([self.manners.welcome(result.client, result.offer)], stamp(self.clock.wall()))
         return inbox
 
 

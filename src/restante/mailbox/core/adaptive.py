@@ -10,7 +10,7 @@ RISE_EVERY: Final = 10
 """Seconds between steps up while connections come too fast: what came before the last step has ended by then."""
 
 FALL_EVERY: Final = 30
-"""Seconds between steps down: slower than up, so that a wave that comes and goes finds the door as it left it."""
+"""Seconds between steps down: slower than up, so that a wave that comes and goes finds the demand as it left it."""
 
 STEPS: Final = 9
 """Steps at most. Eight bits more are 256 times the work."""

@@ -1,4 +1,4 @@
-"""The door: who comes in, and on which terms. Decides for each connection once, when it is made."""
+"""Admission: who may connect, and on which terms. Decides for each connection once, when it is made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FULL: Final = "the server has no room for more connections"
 TOO_MANY: Final = "too many connections from your address"
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator wants of those who come."""
 
     mode: Mode = "none"
@@ -34,7 +34,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Proxies that say who their clients are."""
 
 
-class Entrance(msgspec.Struct, frozen=True):
+class AdmissionResult(msgspec.Struct, frozen=True):
     """The terms on which a connection was let in."""
 
     client: Client
@@ -48,7 +48,7 @@ class Entrance(msgspec.Struct, frozen=True):
     """Why it may not stay."""
 
 
-class Knock(msgspec.Struct, frozen=True):
+class PendingRequest(msgspec.Struct, frozen=True):
     """A connection whose request has not come yet."""
 
     accounts: tuple[Account, ...]
@@ -57,10 +57,10 @@ class Knock(msgspec.Struct, frozen=True):
     """The name of that address, if too many of its connections have asked for nothing: it is closed at once."""
 
 
-class Door:
+class Admission:
     """Knows addresses, and how hard it is to come in."""
 
-    def __init__(self, terms: Terms, secret: Callable[[], bytes]) -> None:
+    def __init__(self, terms: AdmissionTerms, secret: Callable[[], bytes]) -> None:
         self.terms = terms
         self.limits: Limits = UNLIMITED
         self.addresses = Addresses(secret)
@@ -69,31 +69,31 @@ class Door:
         """Connections of which work was demanded, all told."""
         self.changes = 0
         """How often what is demanded of some address has changed."""
-        self.news: dict[str, int] = {}
+        self.changed_bits: dict[str, int] = {}
         """Which those were, by address id, and the bits that are demanded of them now; whoever logs it clears it."""
         self._secret = secret
         self._came = 0
 
-    def knock(self, peer: Sequence[Any], wall: float) -> Knock:
-        """Take note of a connection before its request; it ends with `answer`.
+    def begin_request(self, peer: Sequence[Any], wall: float) -> PendingRequest:
+        """Take note of a connection before its request; it ends with `end_request`.
 
         More than may be open at a time need not be opened at a time. Behind a trusted proxy may be anybody.
         """
         client = who(peer, {}, self.terms.trusted)
         accounts, most = self._accounts(client), self.limits.address_connections
         if most and any(account.asking >= most for account in accounts):
-            return Knock((), self.addresses.day_id(client.address, wall))
+            return PendingRequest((), self.addresses.day_id(client.address, wall))
         for account in accounts:
             account.asking += 1
-        return Knock(accounts)
+        return PendingRequest(accounts)
 
-    def answer(self, knock: Knock) -> None:
+    def end_request(self, pending: PendingRequest) -> None:
         """Take note that the request has come, or that the connection is gone."""
-        for account in knock.accounts:
+        for account in pending.accounts:
             account.asking -= 1
 
-    def enter(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> Entrance:
-        """Decide about a connection; `connections` are there already. One that may stay ends with `leave`."""
+    def admit(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> AdmissionResult:
+        """Decide about a connection; `connections` are there already. One that may stay ends with `release`."""
         limits = self.limits
         self._came += 1
         client = who(peer, headers, self.terms.trusted)
@@ -111,8 +111,8 @@ class Door:
         address_id = self.addresses.day_id(client.address, now.wall)
         demand = self._demand(accounts, address_id, now)
         if verdict is not None:  # who is refused keeps nobody else out
-            self.leave(accounts)
-        return Entrance(
+            self.release(accounts)
+        return AdmissionResult(
             client,
             accounts if verdict is None else (),
             address_id,
@@ -121,7 +121,7 @@ class Door:
             verdict,
         )
 
-    def leave(self, accounts: tuple[Account, ...]) -> None:
+    def release(self, accounts: tuple[Account, ...]) -> None:
         for account in accounts:
             account.connections -= 1
 
@@ -143,7 +143,7 @@ class Door:
                 if of_it != account.demanded:
                     account.demanded = of_it
                     self.changes += 1
-                    self.news[address_id] = of_it
+                    self.changed_bits[address_id] = of_it
                 bits = max(bits, of_it)
         if not bits:
             return None

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from restante.common.errors import PeerError
-from restante.mailbox.core.admission import Entrance
+from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.dispatcher import PARTING, ConnectionState
 from restante.mailbox.core.limits import MIB, Limits, Pace
 from restante.mailbox.core.memory_holders import Holders
@@ -72,15 +72,15 @@ class House(Protocol):
     parting: float
     """Seconds in which a client that is sent away may tidy up after itself."""
 
-    def let_in(
+    def admit(
         self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
-    ) -> Entrance:
+    ) -> AdmissionResult:
         """Decide about a connection; it may have to go at once."""
 
-    def let_out(self, leaver: Socket) -> None:
+    def connection_closed(self, leaver: Socket) -> None:
         """Take note that it is gone."""
 
-    def greeting(self, entrance: Entrance) -> bytes:
+    def greeting(self, result: AdmissionResult) -> bytes:
         """Give its welcome, lacking the stamp."""
 
     def too_big(self) -> PeerError:
@@ -163,15 +163,15 @@ class Socket(WSListener):
         # A header may be there more than once: the last is what the nearest proxy said.
         said = transport.request.headers
         headers = {name: ",".join(said.getall(name)) for name in _FROM_A_PROXY if name in said}
-        entrance = server.let_in(self, known("peername"), headers, known("socket").fileno())
-        connection.accounts = entrance.accounts
-        connection.session = Session(entrance.demand, entrance.address_id)
+        result = server.admit(self, known("peername"), headers, known("socket").fileno())
+        connection.accounts = result.accounts
+        connection.session = Session(result.demand, result.address_id)
         if server.limits.commands or server.limits.bytes:
             connection.turn.pace = Pace()
         server.commit_loop.dispatcher.meet(connection)
-        self.send([server.greeting(entrance)], messages.stamp(server.clock.wall()))
-        if entrance.verdict is not None:
-            self._receive(entrance.verdict)
+        self.send([server.greeting(result)], messages.stamp(server.clock.wall()))
+        if result.verdict is not None:
+            self._receive(result.verdict)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.unfinished = 0
@@ -206,7 +206,7 @@ class Socket(WSListener):
         if self._timer is not None:
             self._timer.cancel()  # it holds the transport, and that the buffers
         self._forgive()
-        self._server.let_out(self)
+        self._server.connection_closed(self)
         self._server.commit_loop.lose(self.connection)
 
     def pause_writing(self) -> None:

@@ -48,19 +48,19 @@ class FirstBytes(asyncio.BufferedProtocol):
     """Reads a request until its end; whatever is no HEAD is for `websocket`.
 
     `websocket` has been told of the connection from its beginning, so its time limit of a handshake holds here, too.
-    `knock` tells whether a connection from this peer may stay, and what to call when its request has come or when it
-    is gone.
+    `begin_request` tells whether a connection from this peer may stay, and what to call when its request has come or
+    when it is gone.
     """
 
     def __init__(
         self,
         websocket: WSProtocol,
         answer: Callable[[bytes], Answer],
-        knock: Callable[[Sequence[Any]], Callable[[], None] | None],
+        begin_request: Callable[[Sequence[Any]], Callable[[], None] | None],
     ) -> None:
         self._websocket = websocket
         self._answer = answer
-        self._knock = knock
+        self._begin_request = begin_request
         self._asked: Callable[[], None] | None = None
         self._read = bytearray()
         self._room = memoryview(bytearray(ROOM))
@@ -68,7 +68,7 @@ class FirstBytes(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = transport.get_extra_info("peername")  # None: it is gone already
-        self._asked = peer and self._knock(peer)
+        self._asked = peer and self._begin_request(peer)
         if self._asked is None:
             cast(asyncio.Transport, transport).abort()
             return

@@ -20,7 +20,7 @@ from restante.common.logs import log, watch
 from restante.common.settings import Source, address
 from restante.common.signals import listening_for_signals, raise_descriptors
 from restante.mailbox.core.addresses import networks
-from restante.mailbox.core.admission import Door, Terms
+from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
 from restante.mailbox.server.server import (
@@ -82,7 +82,11 @@ async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> 
     gc.freeze()
     gc.enable()
     server = Server(
-        commit_loop, clock, _manners(settings), Door(_terms(settings), system_secret), descriptors=descriptors
+        commit_loop,
+        clock,
+        _manners(settings),
+        Admission(_admission_terms(settings), system_secret),
+        descriptors=descriptors,
     )
     async with contextlib.AsyncExitStack() as stack:
         if settings.trace is not None:
@@ -110,8 +114,8 @@ def _manners(settings: Serve) -> Manners:
     )
 
 
-def _terms(settings: Serve) -> Terms:
-    return Terms(
+def _admission_terms(settings: Serve) -> AdmissionTerms:
+    return AdmissionTerms(
         mode=settings.permission,
         bits=settings.permission_bits,
         load=settings.permission_load,
@@ -148,7 +152,7 @@ class Reload:
         kept = {limit: getattr(self._settings.limits, limit) for limit in AT_START}
         fresh["limits"] = replace(wanted.limits, **kept)
         self._settings = replace(self._settings, **fresh)
-        self._server.turn_to(_manners(self._settings), _terms(self._settings), self._settings.limits)
+        self._server.apply_settings(_manners(self._settings), _admission_terms(self._settings), self._settings.limits)
         trace = self._server.commit_loop.trace
         if isinstance(trace, TraceFile):
             trace.reopen()
@@ -198,7 +202,7 @@ async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every
     while True:
         await asyncio.sleep(1)
         server.tick()
-        await server.look_at_the_doors()
+        await server.check_descriptors()
         commit_loop.write_down()
         disk.look()
         if server.second % 60 == 0:

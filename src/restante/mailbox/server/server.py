@@ -31,7 +31,7 @@ from restante.common.errors import Misuse, PeerError
 from restante.common.logs import log, where
 from restante.common.settings import unusable
 from restante.mailbox.core.addresses import Client
-from restante.mailbox.core.admission import Door, Entrance, Terms
+from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import Limits, Pace
 from restante.mailbox.core.memory_holders import FREED, Holders
 from restante.mailbox.protocol import messages
@@ -187,7 +187,7 @@ class Server:
         commit_loop: CommitLoop,
         clock: Clock,
         manners: Manners,
-        door: Door | None = None,
+        admission: Admission | None = None,
         *,
         descriptors: int = 1 << 20,
     ) -> None:
@@ -197,9 +197,9 @@ class Server:
         """The descriptor after which connections wait: each gets the lowest that is free."""
         self._many = RESERVE
         """Free descriptors at which waiting connections are accepted again."""
-        self.door = door or Door(Terms(), system_secret)
+        self.admission = admission or Admission(AdmissionTerms(), system_secret)
         self.limits = commit_loop.dispatcher.policy.limits
-        self.door.limits = self.limits
+        self.admission.limits = self.limits
         self.clock = clock
         self.manners = manners
         self.kind = WSMsgType.BINARY if manners.binary else WSMsgType.TEXT
@@ -222,7 +222,7 @@ class Server:
         self._warned: set[str] = set()
         """What is said once, about a proxy."""
         self._listeners: list[asyncio.Server] = []
-        self._doors: list[socket.socket] = []
+        self._listening_sockets: list[socket.socket] = []
         """The listening sockets, once more: while one is open, the kernel goes on taking calls."""
 
     async def listen(self, host: str | None, port: int) -> list[tuple[str, int]]:
@@ -233,14 +233,14 @@ class Server:
             raise unusable(host, port, "--listen", error) from error
         self._listeners = [listener]
         for each in listener.sockets:
-            door = socket.socket(fileno=os.dup(each.fileno()))
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
-            self._doors.append(door)
+            duplicate = socket.socket(fileno=os.dup(each.fileno()))
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
+            self._listening_sockets.append(duplicate)
         free = self._free_descriptors(2 * RESERVE)
         if free < RESERVE:
             raise too_few(self.descriptors, needed_descriptors(_held()))
         self._many = free // 2
-        return [door.getsockname()[:2] for door in self._doors]
+        return [each.getsockname()[:2] for each in self._listening_sockets]
 
     async def _accept(self, **where: Any) -> asyncio.Server:
         listener: asyncio.Server = await asyncio.get_running_loop().create_server(
@@ -256,46 +256,46 @@ class Server:
             max_frame_size=OVERSIZE * self.limits.message_bytes,
             read_buffer_size=READ_BUFFER,
         )
-        return FirstBytes(websocket, self._answer_head, self._knock)
+        return FirstBytes(websocket, self._answer_head, self._begin_request)
 
-    def _knock(self, peer: Sequence[Any]) -> Callable[[], None] | None:
+    def _begin_request(self, peer: Sequence[Any]) -> Callable[[], None] | None:
         """Take note of a connection before its request; gives what to call when that has come. None: close it."""
-        knock = self.door.knock(peer, self.clock.wall())
-        if knock.refused:
-            self.commit_loop.dispatcher.books.refuse(ASKS_FOR_NOTHING, knock.refused)
+        pending = self.admission.begin_request(peer, self.clock.wall())
+        if pending.refused:
+            self.commit_loop.dispatcher.books.refuse(ASKS_FOR_NOTHING, pending.refused)
             return None
-        return functools.partial(self.door.answer, knock)
+        return functools.partial(self.admission.end_request, pending)
 
     def _stop_accepting(self) -> None:
-        """Leave who comes in the kernel's queue, for now: we have the doors open ourselves, so nobody is refused."""
+        """Leave who comes in the kernel's queue, for now: we hold the sockets open, so nobody is refused."""
         listeners, self._listeners = self._listeners, []
-        if listeners and self._doors:
+        if listeners and self._listening_sockets:
             log.warning(
                 "no descriptors are left for more connections: they wait (ulimit -n)", connections=len(self.here)
             )
         for listener in listeners:
             listener.close()
 
-    async def look_at_the_doors(self) -> None:
+    async def check_descriptors(self) -> None:
         """Accept nobody while descriptors are short; called once a second.
 
-        `let_in` does not suffice: connections whose handshake has not come take descriptors, too.
+        `admit` does not suffice: connections whose handshake has not come take descriptors, too.
         """
-        if not self._doors:
+        if not self._listening_sockets:
             return
         free = self._free_descriptors(self._many)
         if free < FEW:
             self._stop_accepting()
         elif not self._listeners and free == self._many:
             log.info("connections are taken again", connections=len(self.here))
-            self._listeners = [await self._accept(sock=door.dup()) for door in self._doors]
+            self._listeners = [await self._accept(sock=each.dup()) for each in self._listening_sockets]
 
     def _free_descriptors(self, at_most: int) -> int:
         """Count the descriptors below `most` that are free, up to `at_most`. A hundred take 0.05 ms."""
         taken: list[int] = []
         try:
             while len(taken) < at_most:
-                taken.append(os.dup(self._doors[0].fileno()))  # the lowest that is free
+                taken.append(os.dup(self._listening_sockets[0].fileno()))  # the lowest that is free
         except OSError:
             pass  # there are no more
         finally:
@@ -322,52 +322,52 @@ class Server:
             return HTTPStatus.BAD_REQUEST, None
         return HTTPStatus.NOT_FOUND, None
 
-    def turn_to(self, manners: Manners, terms: Terms, limits: Limits) -> None:
+    def apply_settings(self, manners: Manners, terms: AdmissionTerms, limits: Limits) -> None:
         """Go on like this; who is here already keeps what the welcome said, and how frames come."""
         self.manners = replace(manners, binary=self.manners.binary)
-        self.door.terms, self.door.limits, self.limits = terms, limits, limits
+        self.admission.terms, self.admission.limits, self.limits = terms, limits, limits
         dispatcher = self.commit_loop.dispatcher
         dispatcher.policy = replace(dispatcher.policy, limits=limits)
         for each in self.sockets():
             turn = each.connection.turn
             turn.pace = (turn.pace or Pace()) if limits.commands or limits.bytes else None
 
-    def let_in(
+    def admit(
         self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
-    ) -> Entrance:
+    ) -> AdmissionResult:
         """Take a connection in; it may have to go at once."""
-        entrance = self.door.enter(peer, headers, self.commit_loop.now(), len(self.here))
-        if entrance.verdict is None:
+        result = self.admission.admit(peer, headers, self.commit_loop.now(), len(self.here))
+        if result.verdict is None:
             self.here.add(newcomer)
         if descriptor >= self.most and self._listeners:
             self._stop_accepting()
         self.buckets[newcomer.bucket % PING_EVERY].add(newcomer)
         self.newcomers[newcomer] = self.second
-        if entrance.client.unheeded:
+        if result.client.unheeded:
             self._warn_once(
                 "a proxy names its clients, and is not believed: they cannot be told apart. Name its network with"
                 " --trust-proxy, like --trust-proxy 127.0.0.0/8"
             )
-        if entrance.client.other is not None:
+        if result.client.other is not None:
             self._warn_once(
                 "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both are charged. Have the"
                 " proxy set both headers, or remove the one that it does not set"
             )
-        return entrance
+        return result
 
     def _warn_once(self, words: str) -> None:
         if words not in self._warned:
             self._warned.add(words)
             log.warning(words)
 
-    def let_out(self, leaver: Socket) -> None:
+    def connection_closed(self, leaver: Socket) -> None:
         self.here.discard(leaver)
         self.buckets[leaver.bucket % PING_EVERY].discard(leaver)
         self.newcomers.pop(leaver, None)
-        self.door.leave(leaver.connection.accounts)
+        self.admission.release(leaver.connection.accounts)
 
-    def greeting(self, entrance: Entrance) -> bytes:
-        return self.manners.welcome(entrance.client, entrance.offer)
+    def greeting(self, result: AdmissionResult) -> bytes:
+        return self.manners.welcome(result.client, result.offer)
 
     def slow_down(self, hasty: Socket) -> None:
         self.slowed.append(hasty)
@@ -399,17 +399,21 @@ class Server:
         for each in slowed:
             each.read_again(TOO_FAST)
         self._see_off_newcomers()
-        self.door.addresses.forget(self.commit_loop.now().service, self.limits)
-        news, self.door.news = self.door.news, {}
-        for address_id, bits in list(news.items())[:LOUDEST]:
+        self.admission.addresses.forget(self.commit_loop.now().service, self.limits)
+        changed, self.admission.changed_bits = self.admission.changed_bits, {}
+        for address_id, bits in list(changed.items())[:LOUDEST]:
             log.info("the work demanded of an address has changed", address=address_id, bits=bits)
-        if news:
-            log.info("addresses of which other work is demanded now", addresses=len(news), changes=self.door.changes)
-        if self.door.tick():
-            tide = self.door.tide
+        if changed:
+            log.info(
+                "addresses of which other work is demanded now",
+                addresses=len(changed),
+                changes=self.admission.changes,
+            )
+        if self.admission.tick():
+            tide = self.admission.tide
             log.warning(
                 "the work demanded of everybody has changed",
-                bits=tide.bits(self.door.terms.bits) or 0,
+                bits=tide.bits(self.admission.terms.bits) or 0,
                 connections_a_second=round(tide.rate),
                 changes=tide.changes,
             )
@@ -435,10 +439,10 @@ class Server:
 
     async def drain(self, running: asyncio.Task[None]) -> None:
         """Stop accepting and reading, answer what was read, and say goodbye."""
-        doors, self._doors = self._doors, []
+        listening_sockets, self._listening_sockets = self._listening_sockets, []
         self._stop_accepting()
-        for door in doors:
-            door.close()
+        for listening in listening_sockets:
+            listening.close()
         for each in self.sockets():
             each.deaf = True
             each.read_again(BACKLOG | TOO_FAST)  # what lies unread when a socket is closed resets the connection
