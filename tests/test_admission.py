@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from restante.mailbox.core.addresses import PATIENCE, STRAIN_STEP, networks
+from restante.mailbox.core.address_quotas import ABUSE_SCORE_PER_BIT, ABUSE_SCORE_TOLERATED
+from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import FULL, TOO_MANY, Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.core.model import Now
@@ -56,8 +57,8 @@ def test_so_many_connections_may_come_from_an_address_and_when_one_leaves_anothe
     assert (third.verdict.code, third.verdict.words) == (1008, TOO_MANY)
     assert admit(at, "9.9.9.9").verdict is None
     assert admit(at, "127.0.0.1").verdict is None
-    assert third.accounts == (), "who is refused does not count"
-    at.release(first.accounts)
+    assert third.address_quotas == (), "who is refused does not count"
+    at.release(first.address_quotas)
     assert admit(at).verdict is None
 
 
@@ -78,9 +79,9 @@ def test_where_a_proxy_s_headers_differ_no_invention_gets_around_a_limit(invente
     real = {"X-Forwarded-For": "X-Real-IP", "X-Real-IP": "X-Forwarded-For"}[invented]
     came = [admit(at, "127.0.0.1", headers={real: "8.8.8.8", invented: f"203.0.113.{number}"}) for number in range(5)]
     assert [each.verdict is None for each in came] == [True, True, False, False, False]
-    at.release(came[0].accounts)
+    at.release(came[0].address_quotas)
     assert admit(at, "127.0.0.1", headers={real: "8.8.8.8", invented: "203.0.113.9"}).verdict is None
-    assert len(admit(at, "127.0.0.1", headers={real: "9.9.9.9", invented: "9.9.9.9"}).accounts) == 1
+    assert len(admit(at, "127.0.0.1", headers={real: "9.9.9.9", invented: "9.9.9.9"}).address_quotas) == 1
 
 
 def test_so_many_connections_may_come_from_anywhere() -> None:
@@ -96,14 +97,14 @@ def test_an_adaptive_server_demands_first_of_who_makes_trouble_and_says_so_each_
     at = admission(mode="adaptive", bits=20)
     came = admit(at)
     assert came.offer == {"none": {}}
-    [account] = came.accounts
-    account.strain(0.0, PATIENCE)
+    [quota] = came.address_quotas
+    quota.add_abuse_score(0.0, ABUSE_SCORE_TOLERATED)
     demand = admit(at).demand
     assert demand is not None
     assert demand.bits == 20
     assert admit(at, "9.9.9.9").demand is None
     assert at.changed_bits == {came.address_id: 20}
-    account.strain(0.0, STRAIN_STEP)
+    quota.add_abuse_score(0.0, ABUSE_SCORE_PER_BIT)
     more = admit(at).demand
     assert more is not None
     assert more.bits == 21
@@ -156,7 +157,7 @@ def test_so_many_of_an_address_may_have_asked_for_nothing_yet() -> None:
     assert not first.refused
     assert not second.refused
     third = at.begin_request((ABROAD, 3), 1e9)
-    assert (third.refused, third.accounts) == (admit(at).address_id, ()), "who is refused does not count"
+    assert (third.refused, third.address_quotas) == (admit(at).address_id, ()), "who is refused does not count"
     assert not at.begin_request(("9.9.9.9", 1), 1e9).refused
     at.end_request(first)
     assert not at.begin_request((ABROAD, 4), 1e9).refused
@@ -168,11 +169,11 @@ def test_who_asks_for_nothing_takes_no_place_of_those_who_are_in() -> None:
     assert admit(at, ABROAD).verdict is None
     pending = at.begin_request((ABROAD, 1), 1e9)
     assert not pending.refused
-    [account] = pending.accounts
-    assert account.connections == 1
-    assert account.live
+    [quota] = pending.address_quotas
+    assert quota.connections == 1
+    assert quota.live
     at.end_request(pending)
-    assert account.connections == 1
+    assert quota.connections == 1
 
 
 def test_nobody_is_counted_before_there_is_a_request_who_cannot_be_told_apart() -> None:

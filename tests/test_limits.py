@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from restante.common.token_bucket import Bucket
-from restante.mailbox.core.addresses import PATIENCE
-from restante.mailbox.core.admission import CONNECTION_STRAIN
+from restante.mailbox.core.address_quotas import ABUSE_SCORE_TOLERATED
+from restante.mailbox.core.admission import CONNECTION_ABUSE_SCORE
 from restante.mailbox.core.limits import UNLIMITED, Limits, Pace
 
 steps = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1000)), max_size=20)
@@ -96,5 +96,5 @@ def test_no_default_contradicts_another() -> None:
     assert limits.mailbox_bytes <= limits.address_bytes < limits.stored_bytes
     assert limits.mailbox_bytes < limits.owed_bytes
     # The limits' own reasons are no trouble to an adaptive server: an office after an outage, a class of thirty.
-    assert limits.address_connects_at_once * CONNECTION_STRAIN < PATIENCE
-    assert 30 + limits.address_claims_at_once * CONNECTION_STRAIN < PATIENCE
+    assert limits.address_connects_at_once * CONNECTION_ABUSE_SCORE < ABUSE_SCORE_TOLERATED
+    assert 30 + limits.address_claims_at_once * CONNECTION_ABUSE_SCORE < ABUSE_SCORE_TOLERATED

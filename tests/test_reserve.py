@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from restante.mailbox.core.addresses import Account
+from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.dispatcher import ConnectionState, Dispatcher
 from restante.mailbox.core.limits import KIB, MIB, RESERVE, SMALL_MAILBOX, Limits
 from restante.mailbox.core.model import Now, Policy
@@ -24,11 +24,11 @@ LIMITS = Limits(stored_bytes=STORED, address_bytes=4 * MIB, commands=0.0, bytes=
 class Peer:
     """A client at an address of its own."""
 
-    def __init__(self, dispatcher: Dispatcher, side: str, account: Account | None = None) -> None:
+    def __init__(self, dispatcher: Dispatcher, side: str, quota: AddressQuota | None = None) -> None:
         self.dispatcher = dispatcher
         self.inbox = Inbox()
         self.connection = ConnectionState(self.inbox)
-        self.connection.accounts = (account or Account(),)
+        self.connection.address_quotas = (quota or AddressQuota(),)
         dispatcher.meet(self.connection)
         self.say(type="bind", appid="x", side=side)
 
@@ -62,7 +62,9 @@ def filled() -> tuple[Dispatcher, list[Peer]]:
             peer.say(type="add", phase=str(phase), body="0" * (most // 6))
     for number, peer in enumerate(peers):
         for more in range(5):
-            Peer(dispatcher, f"filler {number}", peer.connection.accounts[0]).fill(f"small {number} {more}", 30 * KIB)
+            Peer(dispatcher, f"filler {number}", peer.connection.address_quotas[0]).fill(
+                f"small {number} {more}", 30 * KIB
+            )
     return dispatcher, peers
 
 
@@ -85,7 +87,7 @@ def test_beside_64_full_addresses_a_fresh_pair_completes() -> None:
 
 def test_who_holds_much_makes_nothing_more_and_may_join_and_end_what_there_is() -> None:
     dispatcher, peers = filled()
-    rich, fresh = peers[0].connection.accounts[0], Peer(dispatcher, "a")
+    rich, fresh = peers[0].connection.address_quotas[0], Peer(dispatcher, "a")
     [claimed] = fresh.say(type="claim", nameplate="7")
     for command in ({"type": "allocate"}, {"type": "claim", "nameplate": "8"}, {"type": "open", "mailbox": "new"}):
         [refused] = Peer(dispatcher, "b", rich).say(**command)
@@ -106,7 +108,7 @@ def test_claims_are_charged_there_whether_or_not_the_nameplate_lives() -> None:
         dispatcher.policy, limits=replace(LIMITS, address_claims=1.0, address_claims_at_once=10)
     )
     Peer(dispatcher, "a").say(type="claim", nameplate="7")
-    rich = peers[0].connection.accounts[0]
+    rich = peers[0].connection.address_quotas[0]
     answers = [Peer(dispatcher, "b", rich).say(type="claim", nameplate=str(name))[-1] for name in range(1, 21)]
     assert [answer.get("error") for answer in answers[:10]] == [*6 * [FULL], None, *3 * [FULL]]
     assert {answer["error"] for answer in answers[10:]} == {TOO_MANY_CLAIMS}
@@ -140,7 +142,7 @@ def test_names_count_with_the_memory_that_they_take() -> None:
     long = "\U0001f4ec" * 500
     peer = Peer(dispatcher, long)
     peer.say(type="open", mailbox=long)
-    account = peer.connection.accounts[0]
-    assert dispatcher.state.stored - short == account.stored > 3 * 4 * 500
+    quota = peer.connection.address_quotas[0]
+    assert dispatcher.state.stored - short == quota.stored > 3 * 4 * 500
     peer.say(type="close", mood="happy")
-    assert (dispatcher.state.stored, account.stored) == (short, 0)
+    assert (dispatcher.state.stored, quota.stored) == (short, 0)

@@ -18,7 +18,7 @@ import structlog
 from msgspec.structs import replace
 
 from restante.common.errors import Misuse
-from restante.mailbox.core.addresses import Client, who
+from restante.mailbox.core.addresses import Client, identify
 from restante.mailbox.core.dispatcher import ConnectionState
 from restante.mailbox.core.fair_queue import BACKLOG
 from restante.mailbox.core.limits import MIB, UNLIMITED
@@ -112,7 +112,7 @@ async def test_the_welcome_has_what_the_operator_says(tmp_path: Path) -> None:
     ],
 )
 def test_your_address_is_plain(peer: tuple[Any, ...], told: dict[str, Any]) -> None:
-    welcome = msgspec.json.decode(Manners().welcome(who(peer, {}, ())) + b"}")["welcome"]
+    welcome = msgspec.json.decode(Manners().welcome(identify(peer, {}, ())) + b"}")["welcome"]
     assert welcome == {"your-address": told}
 
 
@@ -519,8 +519,8 @@ async def test_the_log_tells_once_how_many_visitors_said_nothing(live: LiveServe
         while (await socket.hear())["type"] != "closed":
             pass
     with structlog.testing.capture_logs() as logged:
-        live.server.commit_loop.refusals()
-        live.server.commit_loop.refusals()
+        live.server.commit_loop.log_refusals()
+        live.server.commit_loop.log_refusals()
     [line] = logged
     assert line["event"] == "sides were sent a message and added none"
     assert (line["mailboxes"], line["visitors"]) == (1, 1)
@@ -539,7 +539,7 @@ async def test_connections_that_ask_for_nothing_are_few_for_an_address(
     for each, said in zip(silent, (b"", b"G", b"HEAD / HT"), strict=True):
         each.write(said)
     await until_asking(server, 3)
-    refused = server.commit_loop.dispatcher.books.refused
+    refused = server.commit_loop.dispatcher.quotas.refused
     assert not refused
     late = await RawSocket.connect(live.port)
     assert await late.rest() == b""
@@ -564,7 +564,7 @@ async def test_connections_that_ask_for_nothing_are_few_for_an_address(
 async def until_asking(server: Server, number: int) -> None:
     """Wait until so many connections are there that have not asked for anything."""
     async with bounded(f"{number} connections that ask for nothing"):
-        while sum(account.asking for account in server.admission.addresses.accounts.values()) != number:  # noqa: ASYNC110
+        while sum(quota.pending_requests for quota in server.admission.addresses.quotas.values()) != number:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 

@@ -183,7 +183,7 @@ async def test_a_large_reply_that_is_not_read_is_owed_in_full(tmp_path: Path) ->
     async with opened(tmp_path, limits) as live:
         await fill(live, "m", 1, 7 * MIB)
         idle: list[RawSocket] = []
-        refused = live.server.commit_loop.dispatcher.books.refused
+        refused = live.server.commit_loop.dispatcher.quotas.refused
         while not refused:
             assert len(idle) < LISTENERS
             idle.append(await live.member("b"))
@@ -217,7 +217,7 @@ async def test_what_messages_are_read_in_has_one_bound_and_the_oldest_goes(
             await until(lambda: order[-1].reading > times * (MIB - 2000))
             assert server.reading == sum(each.reading for each in order) <= limits.owed_bytes
         await until(lambda: set(server.sockets()) == set(order[2:]))
-        assert server.commit_loop.dispatcher.books.refused == {
+        assert server.commit_loop.dispatcher.quotas.refused == {
             (NO_ROOM, each.connection.session.address_id): 2 for each in order
         }
         senders[-1].write(rest)  # whoever is in time is served
@@ -286,7 +286,7 @@ async def test_many_who_each_owe_little_make_nobody_go_who_just_sends(tmp_path: 
         sender.say(type="ping", ping="0" * (MIB // 4))
         assert [(await sender.hear())["type"] for _ in range(2)] == ["ack", "pong"]
         assert live.server.owing + live.server.reading <= limits.owed_bytes
-        assert [words for words, _ in live.server.commit_loop.dispatcher.books.refused.elements()] == [NOT_READ] * 3
+        assert [words for words, _ in live.server.commit_loop.dispatcher.quotas.refused.elements()] == [NOT_READ] * 3
         for socket in (*idle, sender):
             await socket.hang_up()
 
@@ -315,7 +315,7 @@ async def test_who_owes_more_to_read_than_one_replay_is_closed_and_nobody_else(t
         idle.say(type="open", mailbox="m")
         await until(lambda: unread.deaf)
         assert unread._owing == 0
-        assert sum(live.server.commit_loop.dispatcher.books.refused.values()) == 1
+        assert sum(live.server.commit_loop.dispatcher.quotas.refused.values()) == 1
         heard = []
         while (got := await idle.read())[0] == TEXT:
             heard.append(json.loads(got[1]))

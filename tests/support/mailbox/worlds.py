@@ -137,7 +137,7 @@ class LocalWorld(World):
         result = self.admission.admit(
             inbox.address, self.options.headers(), self.now(), len(self.dispatcher.connections)
         )
-        connection.accounts, connection.session = result.accounts, Session(result.demand)
+        connection.address_quotas, connection.session = result.address_quotas, Session(result.demand)
         self.dispatcher.meet(connection)
         inbox.send([self.manners.welcome(result.client, result.offer)], stamp(self.clock.wall()))
         return inbox

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from restante.common.errors import PeerError
 from restante.mailbox.core import model, session
-from restante.mailbox.core.addresses import Account
+from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.limits import Pace
 from restante.mailbox.core.model import Change, Decision, Dice, Mailbox, Now, Policy
-from restante.mailbox.core.quotas import RECORDS, Books
+from restante.mailbox.core.quotas import RECORDS, Quotas
 from restante.mailbox.core.rules import MAILBOX_FULL, Prune, decide
 from restante.mailbox.core.session import DENIED, FRESH, Command, Session
 from restante.mailbox.core.state import State
@@ -103,14 +103,14 @@ class Turn:
 class ConnectionState:
     """The dispatcher's end of a connection."""
 
-    __slots__ = ("accounts", "line", "lost", "number", "outbox", "session", "turn", "verdict")
+    __slots__ = ("address_quotas", "line", "lost", "number", "outbox", "session", "turn", "verdict")
 
     def __init__(self, line: Line) -> None:
         self.line: Line = line
         self.number = 0
         """Counts connections, from 1."""
         self.session: Session = FRESH
-        self.accounts: tuple[Account, ...] = ()
+        self.address_quotas: tuple[AddressQuota, ...] = ()
         """What its addresses have used up; none: limits per address do not apply to it."""
         self.turn = Turn()
         self.outbox: list[bytes] = []
@@ -138,7 +138,7 @@ class Dispatcher:
         """Connections with something in their outbox, or a verdict."""
         self.subscribers: dict[int, list[ConnectionState]] = {}
         """Who has a mailbox open, by its key."""
-        self.books = Books()
+        self.quotas = Quotas()
         self.cost = 0
         """Bytes that the last command made us send, to whomever."""
         self.faults: list[Exception] = []
@@ -169,9 +169,9 @@ class Dispatcher:
             if isinstance(command, str):
                 self._say(connection, messages.Error(command, Raw(text)))
                 return
-            overdrawn = self._overdrawn(connection.accounts, command, now)
-            if overdrawn is not None:
-                self._reject(connection, *overdrawn, text)
+            refusal = self._charge(connection.address_quotas, command, now)
+            if refusal is not None:
+                self._reject(connection, *refusal, text)
                 return
             decision = decide(self.state, command, now, self.dice, self.policy)
             if decision.mailbox is not None and len(self.subscribers.get(decision.mailbox.key, ())) >= LISTENERS:
@@ -182,7 +182,7 @@ class Dispatcher:
             self._say(connection, messages.Error(OUR_FAULT, messages.NULL))
             connection.verdict = PeerError(1011, OUR_FAULT)
             return
-        self._settle(decision.changes, now, connection.accounts)
+        self._settle(decision.changes, now, connection.address_quotas)
         self._move(connection, command, decision)
         if decision.error is not None:
             self._reject(connection, decision.error, decision.hint, text)
@@ -196,18 +196,18 @@ class Dispatcher:
         assert connection.session.demand is not None
         self._reject(connection, DENIED, session.flaw(connection.session.demand, message) or "", text)
         connection.verdict = PeerError(1008, DENIED)
-        for account in connection.accounts:
-            account.strain(now.service, 2.0)
+        for quota in connection.address_quotas:
+            quota.add_abuse_score(now.service, 2.0)
 
     def _reject(self, connection: ConnectionState, words: str, hint: str, text: str) -> None:
         """Answer what cannot be done; what is refused for want of permission or room has a hint, and is counted."""
         self._say(connection, messages.Error(words, Raw(text), hint or UNSET))
         if hint:
-            self.books.refuse(words, connection.session.address_id)
+            self.quotas.count_refusal(words, connection.session.address_id)
 
-    def _overdrawn(self, accounts: tuple[Account, ...], command: Command, now: Now) -> tuple[str, str] | None:
+    def _charge(self, address_quotas: tuple[AddressQuota, ...], command: Command, now: Now) -> tuple[str, str] | None:
         limits = self.policy.limits
-        found = [self.books.overdrawn(self.state, account, command, now, limits) for account in accounts]
+        found = [self.quotas.charge_command(self.state, quota, command, now, limits) for quota in address_quotas]
         return next(filter(None, found), None)
 
     def listing(self, app_id: str) -> Raw:
@@ -264,7 +264,7 @@ class Dispatcher:
             # Not the error that was raised: its traceback holds the frame's text, and a ring back to the connection.
             connection.verdict = PeerError(error.code, error.words)
             if error.hint:
-                self.books.refuse(error.words, connection.session.address_id)
+                self.quotas.count_refusal(error.words, connection.session.address_id)
 
     # ── what comes of it ─────────────────────────────────────────────────────────────────────────
 
@@ -293,12 +293,12 @@ class Dispatcher:
         connection.outbox.append(body)
         self.cost += len(body)
 
-    def _settle(self, changes: list[Change], now: Now, accounts: tuple[Account, ...] = ()) -> None:
+    def _settle(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Fold changes in, but for usage records beyond what an address may cause."""
         for number, change in enumerate(changes):
             if type(change) in RECORDS:
                 following = next(iter(changes[number + 1 : number + 2]), None)
-                if not self.books.may_record(change, following, accounts, now.service, self.policy.limits):
+                if not self.quotas.charge_record(change, following, address_quotas, now.service, self.policy.limits):
                     continue
             self._fold(change)
 
@@ -307,7 +307,7 @@ class Dispatcher:
         self.state.fold(change)
         if type(change) is not model.MailboxTouched:
             self.changes.append(change)
-        self.books.ended(change)
+        self.quotas.record_gone(change)
         if type(change) is model.MessageAdded:
             for subscriber in self.subscribers.get(change.mailbox.key, ()):
                 self._show(subscriber, change.mailbox, change.message)
@@ -334,8 +334,8 @@ class Dispatcher:
             return
         if type(command) is session.Allocate:
             self.state.app(command.app_id).answered[decision.name] = connection
-        if connection.accounts:
-            self.books.made(connection.accounts, decision)
+        if connection.address_quotas:
+            self.quotas.record_made(connection.address_quotas, decision)
 
     def _show(self, subscriber: ConnectionState, mailbox: Mailbox, message: model.Stored) -> None:
         side = subscriber.session.side
@@ -376,7 +376,7 @@ class Dispatcher:
         state.next_key = max(state.next_key, self.state.next_key)  # no key is given twice
         self.state = state
         self.subscribers = {}
-        self.books.compare(state)
+        self.quotas.forget_all_but(state)
         for connection in self.connections:
             said = connection.session
             if said.app_id is None:

@@ -32,7 +32,7 @@ between attempts grows to 61 s (mailbox reference client: min(1.5^n, 60) + U(0, 
 FORGET: Final = 500
 """Usage records of each kind dropped in one transaction."""
 
-LOUDEST: Final = 10
+MAX_LOGGED_ADDRESSES: Final = 10
 """Lines at a time about addresses: whoever attacks must not fill the disk with log."""
 
 REFUSED: Final = "the server could not store this, try again"
@@ -133,17 +133,17 @@ class CommitLoop:
             self._chores = save(self.dispatcher)
             self._rouse()
 
-    def refusals(self) -> None:
+    def log_refusals(self) -> None:
         """Log refusals since the last time, the most frequent ones first, and visitors; called once a minute."""
-        books = self.dispatcher.books
-        refused, books.refused = books.refused, Counter()
-        for (words, address_id), times in refused.most_common(LOUDEST):
+        quotas = self.dispatcher.quotas
+        refused, quotas.refused = quotas.refused, Counter()
+        for (words, address_id), times in refused.most_common(MAX_LOGGED_ADDRESSES):
             log.warning("refused", words=words, times=times, address=address_id)
-        if len(refused) > LOUDEST:
+        if len(refused) > MAX_LOGGED_ADDRESSES:
             log.warning("refused, to others", times=sum(refused.values()), addresses=len(refused))
-        if books.visitors:
-            log.info("sides were sent a message and added none", mailboxes=books.visited, visitors=books.visitors)
-            books.visited = books.visitors = 0
+        if quotas.visitors:
+            log.info("sides were sent a message and added none", mailboxes=quotas.visited, visitors=quotas.visitors)
+            quotas.visited = quotas.visitors = 0
 
     def write_down(self) -> None:
         """Commit what waits for a commit, if none came by; to be called once a second."""

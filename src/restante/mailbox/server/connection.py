@@ -164,7 +164,7 @@ class Socket(WSListener):
         said = transport.request.headers
         headers = {name: ",".join(said.getall(name)) for name in _FROM_A_PROXY if name in said}
         result = server.admit(self, known("peername"), headers, known("socket").fileno())
-        connection.accounts = result.accounts
+        connection.address_quotas = result.address_quotas
         connection.session = Session(result.demand, result.address_id)
         if server.limits.commands or server.limits.bytes:
             connection.turn.pace = Pace()
@@ -374,8 +374,8 @@ class Socket(WSListener):
 
     @property
     def addresses(self) -> Sequence[Hashable]:
-        """The accounts of its addresses; itself, where addresses are not counted."""
-        return self.connection.accounts or (self,)
+        """The quotas of its addresses; itself, where addresses are not counted."""
+        return self.connection.address_quotas or (self,)
 
     def give_up(self) -> None:
         """Let go of what it holds, and close it; what it said and is not done is not done any more."""

@@ -206,7 +206,7 @@ async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every
         commit_loop.write_down()
         disk.look()
         if server.second % 60 == 0:
-            commit_loop.refusals()
+            commit_loop.log_refusals()
         if commit_loop.now().service >= next_sweep:
             next_sweep += prune_every
             commit_loop.sweep()

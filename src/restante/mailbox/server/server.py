@@ -35,7 +35,7 @@ from restante.mailbox.core.admission import Admission, AdmissionResult, Admissio
 from restante.mailbox.core.limits import Limits, Pace
 from restante.mailbox.core.memory_holders import FREED, Holders
 from restante.mailbox.protocol import messages
-from restante.mailbox.server.commit_loop import LOUDEST, Clock, CommitLoop
+from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import BACKLOG, TOO_FAST, Socket
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
 from restante.mailbox.server.send_budget import Outflow
@@ -262,7 +262,7 @@ class Server:
         """Take note of a connection before its request; gives what to call when that has come. None: close it."""
         pending = self.admission.begin_request(peer, self.clock.wall())
         if pending.refused:
-            self.commit_loop.dispatcher.books.refuse(ASKS_FOR_NOTHING, pending.refused)
+            self.commit_loop.dispatcher.quotas.count_refusal(ASKS_FOR_NOTHING, pending.refused)
             return None
         return functools.partial(self.admission.end_request, pending)
 
@@ -364,7 +364,7 @@ class Server:
         self.here.discard(leaver)
         self.buckets[leaver.bucket % PING_EVERY].discard(leaver)
         self.newcomers.pop(leaver, None)
-        self.admission.release(leaver.connection.accounts)
+        self.admission.release(leaver.connection.address_quotas)
 
     def greeting(self, result: AdmissionResult) -> bytes:
         return self.manners.welcome(result.client, result.offer)
@@ -373,7 +373,7 @@ class Server:
         self.slowed.append(hasty)
 
     def overflow(self, socket: Socket, words: str) -> None:
-        self.commit_loop.dispatcher.books.refuse(words, socket.connection.session.address_id)
+        self.commit_loop.dispatcher.quotas.count_refusal(words, socket.connection.session.address_id)
 
     @property
     def held(self) -> int:
@@ -401,7 +401,7 @@ class Server:
         self._see_off_newcomers()
         self.admission.addresses.forget(self.commit_loop.now().service, self.limits)
         changed, self.admission.changed_bits = self.admission.changed_bits, {}
-        for address_id, bits in list(changed.items())[:LOUDEST]:
+        for address_id, bits in list(changed.items())[:MAX_LOGGED_ADDRESSES]:
             log.info("the work demanded of an address has changed", address=address_id, bits=bits)
         if changed:
             log.info(
