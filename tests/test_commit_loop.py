@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from restante.mailbox.core.dispatcher import ConnectionState
-from restante.mailbox.core.fair_queue import BATCH
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
 from restante.mailbox.core.model import Policy
 from restante.mailbox.core.pruning import sweep
 from restante.mailbox.server.commit_loop import REFUSED, SETTLING, CommitLoop, Lifetime
@@ -202,9 +202,9 @@ async def test_the_record_of_a_bind_is_committed_within_a_second_or_when_the_ser
 
 async def test_records_of_binds_do_not_pile_up(tmp_path: Path) -> None:
     async with opened(tmp_path, FakeClock(), crash=True) as loop:
-        for _ in range(BATCH):
+        for _ in range(MAX_BATCH_COMMANDS):
             await loop.enter("a")
-        assert binds(tmp_path) == BATCH
+        assert binds(tmp_path) == MAX_BATCH_COMMANDS
 
 
 async def test_records_of_binds_that_are_refused_wait_for_the_next_second(tmp_path: Path) -> None:

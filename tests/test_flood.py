@@ -17,10 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.mailbox.core import fair_queue as turns_
-from restante.mailbox.core.dispatcher import ConnectionState
-from restante.mailbox.core.fair_queue import BACKLOG, BATCH, SHARE, WEIGHT, Entry, Turns
-from restante.mailbox.core.limits import UNLIMITED, Limits, Pace
+from restante.mailbox.core import fair_queue
+from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, QueueEntry, ReceivedText
+from restante.mailbox.core.fair_queue import (
+    MAX_BACKLOG_COMMANDS,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_COMMANDS,
+    MAX_QUEUED_PER_CONNECTION,
+    FairQueue,
+    is_long,
+)
+from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.protocol.messages import SHORT
 from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Lifetime
@@ -41,7 +48,7 @@ class Peer(Inbox):
         super().__init__()
         self.commit_loop = commit_loop
         self.connection = ConnectionState(self)
-        self.connection.turn.pace = Pace() if hurried else None
+        self.connection.backlog.rate_limiter = RateLimiter() if hurried else None
         self.said = 0
         commit_loop.dispatcher.meet(self.connection)
 
@@ -99,7 +106,9 @@ async def test_who_says_much_at_once_makes_others_wait_for_two_batches_at_most(t
         quiet.ping()
         await commit_loop.idle.wait()
         before = Peer.order.index(quiet)
-        assert before <= 2 * (2 * BATCH + SHARE * len(floods)), "each ping is answered by an ack and a pong"
+        assert before <= 2 * (2 * MAX_BATCH_COMMANDS + MAX_QUEUED_PER_CONNECTION * len(floods)), (
+            "each ping is answered by an ack and a pong"
+        )
         assert [flood.pongs for flood in floods] == [list(range(1000))] * len(floods)
 
 
@@ -108,9 +117,9 @@ async def test_large_messages_make_a_batch_long_before_many_do(tmp_path: Path) -
         floods, quiet = [Peer(commit_loop) for _ in range(20)], Peer(commit_loop)
         for flood in floods:
             for _ in range(8):
-                flood.say(type="ping", ping="0" * (WEIGHT // 20))
+                flood.say(type="ping", ping="0" * (MAX_BATCH_BYTES // 20))
         quiet.ping()
-        assert len(commit_loop.turns.gather(0.0, UNLIMITED)) == 20
+        assert len(commit_loop.queue.gather(0.0, UNLIMITED)) == 20
 
 
 async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> None:
@@ -141,67 +150,70 @@ def test_what_one_says_is_done_in_its_order_however_long_each_is(
 ) -> None:
     """None: its connection is lost. Between the messages, batches are taken at any time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns_, "LOOKS", looks)
+        patch.setattr(fair_queue, "MAX_CONNECTIONS_CHECKED", looks)
         check_the_order(said, gathers)
 
 
 def check_the_order(said: list[tuple[int, bool | None]], gathers: list[int]) -> None:
-    turns, connections = Turns(), [ConnectionState(Inbox()) for _ in range(3)]
-    put: dict[ConnectionState, list[Entry]] = {each: [] for each in connections}
-    done: dict[ConnectionState, list[Entry]] = {each: [] for each in connections}
+    queue, connections = FairQueue(), [ConnectionState(Inbox()) for _ in range(3)]
+    put: dict[ConnectionState, list[QueueEntry]] = {each: [] for each in connections}
+    done: dict[ConnectionState, list[QueueEntry]] = {each: [] for each in connections}
 
     def take_a_batch() -> None:
-        batch = turns.gather(0.0, UNLIMITED)
-        assert len(batch) == 1 or all(len(str(text)) <= SHORT for _, text, _ in batch)
+        batch = queue.gather(0.0, UNLIMITED)
+        assert len(batch) == 1 or not any(is_long(entry) for entry in batch)
         for number, entry in enumerate(batch):
             if number == 5:
-                turns.put_back(batch[number:])
+                queue.put_back(batch[number:])
                 break
-            assert turns.begins(entry)
-            done[entry[0]].append(entry)
+            assert queue.start(entry)
+            done[entry.connection].append(entry)
 
     pauses = set(itertools.accumulate(gathers))
-    for number, (who, is_long) in enumerate(said):
-        text = None if is_long is None else str(number).ljust(SHORT + 1 if is_long else 1)
-        entry = (connections[who], text, Now(0.0, number))
+    for number, (who, long) in enumerate(said):
+        now = Now(0.0, number)
+        entry: QueueEntry = ConnectionLost(connections[who], now)
+        if long is not None:
+            entry = ReceivedText(connections[who], str(number).ljust(SHORT + 1 if long else 1), now)
         put[connections[who]].append(entry)
-        turns.put(entry)
+        queue.put(entry)
         if number in pauses:
             take_a_batch()
-    while not turns.empty:
+    while not queue.empty:
         take_a_batch()
     assert done == put
-    assert (len(turns), turns.held) == (0, 0)
-    assert all((each.turn.queued, each.turn.held, each.turn.paused) == (0, 0, False) for each in connections)
+    assert (len(queue), queue.held) == (0, 0)
+    assert all((each.backlog.queued, each.backlog.held, each.backlog.paused) == (0, 0, False) for each in connections)
 
 
 def test_what_is_dropped_is_not_done_and_not_held_but_what_is_under_way_is() -> None:
-    turns, connection, other = Turns(), ConnectionState(Inbox()), ConnectionState(Inbox())
-    long, short, lost = "l" * (SHORT + 1), "s", None
-    for said in (long, short, long, lost):
-        turns.put((connection, said, Now(0.0, 0.0)))
-    turns.put((other, short, Now(0.0, 0.0)))
-    batches = [turns.gather(0.0, UNLIMITED) for _ in range(2)]
-    under_way = next(batch for batch in batches if batch[0][0] is connection)
-    turns.drop(connection)
-    assert turns.held == connection.turn.held + other.turn.held == len(long) + len(short)
-    assert all(turns.begins(entry) for batch in batches for entry in batch)
-    assert [said for _, said, _ in under_way] == [long]
-    rest = turns.gather(0.0, UNLIMITED)
-    assert [(who, said) for who, said, _ in rest] == [(connection, lost)], "who is lost is not forgotten"
-    assert turns.begins(rest[0])
-    assert turns.empty
-    assert (turns.held, connection.turn.held, connection.turn.queued) == (0, 0, 0)
+    queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
+    long, short, now = "l" * (SHORT + 1), "s", Now(0.0, 0.0)
+    for said in (long, short, long):
+        queue.put(ReceivedText(connection, said, now))
+    queue.put(ConnectionLost(connection, now))
+    queue.put(ReceivedText(other, short, now))
+    batches = [queue.gather(0.0, UNLIMITED) for _ in range(2)]
+    under_way = next(batch for batch in batches if batch[0].connection is connection)
+    queue.drop(connection)
+    assert queue.held == connection.backlog.held + other.backlog.held == len(long) + len(short)
+    assert all(queue.start(entry) for batch in batches for entry in batch)
+    assert under_way == [ReceivedText(connection, long, now)]
+    rest = queue.gather(0.0, UNLIMITED)
+    assert rest == [ConnectionLost(connection, now)], "who is lost is not forgotten"
+    assert queue.start(rest[0])
+    assert queue.empty
+    assert (queue.held, connection.backlog.held, connection.backlog.queued) == (0, 0, 0)
 
 
 def test_a_long_message_that_is_dropped_before_its_turn_is_not_done() -> None:
-    turns, connection, other = Turns(), ConnectionState(Inbox()), ConnectionState(Inbox())
+    queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
     for each in (connection, other):
-        turns.put((each, "l" * (SHORT + 1), Now(0.0, 0.0)))
-    turns.drop(connection)
-    assert [entry[0] for entry in turns.gather(0.0, UNLIMITED)] == [other]
-    assert (connection.turn.held, connection.turn.queued) == (0, 0)
-    assert turns.held == SHORT + 1
+        queue.put(ReceivedText(each, "l" * (SHORT + 1), Now(0.0, 0.0)))
+    queue.drop(connection)
+    assert [entry.connection for entry in queue.gather(0.0, UNLIMITED)] == [other]
+    assert (connection.backlog.held, connection.backlog.queued) == (0, 0)
+    assert queue.held == SHORT + 1
 
 
 async def test_what_is_sent_for_a_command_counts_in_its_batch(
@@ -212,7 +224,7 @@ async def test_what_is_sent_for_a_command_counts_in_its_batch(
         sender.say(type="bind", appid="x", side="a")
         sender.say(type="open", mailbox="m")
         for number in range(2):
-            sender.say(type="add", phase=str(number), body="0" * (WEIGHT // 2))
+            sender.say(type="add", phase=str(number), body="0" * (MAX_BATCH_BYTES // 2))
         for reader in readers:
             reader.say(type="bind", appid="x", side="b")
         await commit_loop.idle.wait()
@@ -231,24 +243,24 @@ async def test_what_is_sent_for_a_command_counts_in_its_batch(
         assert all([frame["phase"] for frame in reader.frames[-2:]] == ["0", "1"] for reader in readers[1:])
         assert readers[0].pongs == [0]
         assert len([size for size in batches if size]) >= len(readers)
-        assert max(batches) < 2 * WEIGHT
+        assert max(batches) < 2 * MAX_BATCH_BYTES
 
 
 async def test_the_loop_turns_after_each_batch_also_when_nothing_was_changed(tmp_path: Path) -> None:
     async with opened(tmp_path) as (commit_loop, _):
         said: list[int] = []
 
-        async def turn() -> None:
+        async def one_turn() -> None:
             while not commit_loop.idle.is_set():
                 said.append(len(Peer.order))
                 await asyncio.sleep(0)
 
         for flood in [Peer(commit_loop) for _ in range(20)]:
             flood.ping(200)
-        await turn()
+        await one_turn()
         said.append(len(Peer.order))
         assert said[-1] == 20 * 200 * 2
-        assert max(after - before for before, after in itertools.pairwise(said)) <= 2 * BATCH
+        assert max(after - before for before, after in itertools.pairwise(said)) <= 2 * MAX_BATCH_COMMANDS
 
 
 async def test_who_is_in_debt_is_let_in_as_far_as_its_pace_goes(tmp_path: Path) -> None:
@@ -258,14 +270,14 @@ async def test_who_is_in_debt_is_let_in_as_far_as_its_pace_goes(tmp_path: Path) 
         hasty.ping(60)
         await some_turns(commit_loop)
         began = 0
-        begins = commit_loop.turns.begins
+        start = commit_loop.queue.start
 
-        def count_and_begin(entry: Entry) -> bool:
+        def count_and_begin(entry: QueueEntry) -> bool:
             nonlocal began
             began += 1
-            return begins(entry)
+            return start(entry)
 
-        commit_loop.turns.begins = count_and_begin  # type: ignore[method-assign]
+        commit_loop.queue.start = count_and_begin  # type: ignore[method-assign]
         await time_goes_by(commit_loop, clock)
         assert hasty.pongs == list(range(60))
         assert began <= 2 * 60
@@ -274,14 +286,14 @@ async def test_who_is_in_debt_is_let_in_as_far_as_its_pace_goes(tmp_path: Path) 
 async def test_a_connection_is_left_unread_while_much_of_it_waits(tmp_path: Path) -> None:
     async with opened(tmp_path) as (commit_loop, _):
         flood = Peer(commit_loop)
-        flood.ping(BACKLOG - 1)
+        flood.ping(MAX_BACKLOG_COMMANDS - 1)
         assert not flood.paused
         flood.ping(1)
         assert flood.paused
         flood.ping(1000)  # what was read before that
         await commit_loop.idle.wait()
         assert not flood.paused
-        assert flood.pongs == list(range(BACKLOG + 1000))
+        assert flood.pongs == list(range(MAX_BACKLOG_COMMANDS + 1000))
 
 
 async def test_commands_beyond_the_limit_wait_and_are_answered_in_time(tmp_path: Path) -> None:

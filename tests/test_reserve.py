@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from restante.mailbox.core.address_quotas import AddressQuota
-from restante.mailbox.core.dispatcher import ConnectionState, Dispatcher
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.limits import KIB, MIB, RESERVE, SMALL_MAILBOX, Limits
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
@@ -36,7 +37,7 @@ class Peer:
         """Say something; return what it is answered after the ack."""
         self.dispatcher.take(self.connection, json.dumps(message), Now(1e9, 0.0))
         told = [json.loads(body + b"}") for body in self.connection.outbox]
-        self.dispatcher.turn()
+        self.dispatcher.end_batch()
         self.connection.outbox = []
         return told[1:]
 

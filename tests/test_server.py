@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from restante.common.errors import Misuse
 from restante.mailbox.core.addresses import Client, identify
-from restante.mailbox.core.dispatcher import ConnectionState
-from restante.mailbox.core.fair_queue import BACKLOG
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
@@ -409,9 +409,9 @@ async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(live: L
 async def test_who_says_too_much_with_its_handshake_is_left_unread(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live.server.commit_loop.turns, "gather", lambda *_: [])
+    monkeypatch.setattr(live.server.commit_loop.queue, "gather", lambda *_: [])
     socket = await RawSocket.connect(live.port)
-    said = handshake() + frame(TEXT, b"{}") * 2 * BACKLOG
+    said = handshake() + frame(TEXT, b"{}") * 2 * MAX_BACKLOG_COMMANDS
     assert len(said) < ROOM, "it is read at once"
     socket.write(said)
     async with bounded("the handshake"):
@@ -424,7 +424,7 @@ async def test_who_says_too_much_with_its_handshake_is_left_unread(
     await asyncio.wait_for(socket.reader.readuntil(b"\r\n\r\n"), BOUND)
     assert (await socket.hear())["type"] == "welcome"
     live.server.commit_loop._rouse()
-    for _ in range(2 * BACKLOG):
+    for _ in range(2 * MAX_BACKLOG_COMMANDS):
         assert (await socket.hear())["type"] == "error"
     await socket.hang_up()
 
@@ -532,7 +532,7 @@ async def test_connections_that_ask_for_nothing_are_few_for_an_address(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abroad = Client(IPv4Address("8.8.8.8"), 1, counted=True)
-    monkeypatch.setattr("restante.mailbox.core.admission.who", lambda *_: abroad)
+    monkeypatch.setattr("restante.mailbox.core.admission.identify", lambda *_: abroad)
     server = live.server
     server.admission.limits = replace(server.limits, address_connections=3)
     silent = [await RawSocket.connect(live.port) for _ in range(3)]

@@ -139,13 +139,13 @@ async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(tmp_path: Pa
             written[-1] += size
             wrote(size)
 
-        async def turn() -> None:
+        async def one_turn() -> None:
             while True:
                 written.append(0)
                 await asyncio.sleep(0)
 
         outflow.wrote = count  # type: ignore[method-assign]
-        turning = asyncio.create_task(turn())
+        turning = asyncio.create_task(one_turn())
         readers = [await live.member("b") for _ in range(4)]
         for reader in readers:
             heard = [await reader.hear() for _ in range(10)]
@@ -234,24 +234,24 @@ async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path
     text = json.dumps({"type": "ping", "ping": "0" * (MIB // 2) + "\U0001f4ec"}, ensure_ascii=False).encode()
     limits = replace(LIMITS, owed_bytes=12 * MIB, bytes=1000.0, bytes_at_once=1000)
     async with opened(tmp_path, limits) as live:
-        server, senders, turns = live.server, [], []
+        server, senders, backlogs = live.server, [], []
         for _ in range(8):
             senders.append(await live.enter())
-            turns.append(live.latest.connection.turn)
+            backlogs.append(live.latest.connection.backlog)
             senders[-1].say(type="ping", ping="0" * 2000)  # so that it must wait with what it says next
             assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
             senders[-1].write(frame(TEXT, text))
-            await until(lambda: turns[-1].held > 4 * (MIB // 2))
+            await until(lambda: backlogs[-1].held > 4 * (MIB // 2))
             assert server.held <= limits.owed_bytes
-        assert server.commit_loop.turns.held == sum(each.held for each in turns)
-        assert [bool(each.held) for each in turns[-2:]] == [True, True], "the first to hold goes first"
-        assert sum(bool(each.held) for each in turns) < 5
+        assert server.commit_loop.queue.held == sum(each.held for each in backlogs)
+        assert [bool(each.held) for each in backlogs[-2:]] == [True, True], "the first to hold goes first"
+        assert sum(bool(each.held) for each in backlogs) < 5
         for each in senders:
             each.cut()
-        server.commit_loop.turns.hurry = True  # whoever waits is left unread, and a cut is noticed when it is read
+        server.commit_loop.queue.hurry = True  # whoever waits is left unread, and a cut is noticed when it is read
         server.commit_loop.sweep()
         await until(lambda: not server.sockets())
-        assert (server.held, len(server.holders), server.commit_loop.turns.empty) == (0, 0, True)
+        assert (server.held, len(server.holders), server.commit_loop.queue.empty) == (0, 0, True)
 
 
 @pytest.mark.parametrize("whole", [True, False])

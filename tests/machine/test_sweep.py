@@ -86,7 +86,7 @@ class Town:
         assert self.dispatcher.faults == []
         if self.dispatcher.changes:
             await self.store.apply(self.dispatcher.changes, self.now())
-        for connection in self.dispatcher.turn():
+        for connection in self.dispatcher.end_batch():
             connection.outbox = []
         found, state = await self.store.view(), self.dispatcher.state
         assert picture(found, touches=False) == picture(state, touches=False)

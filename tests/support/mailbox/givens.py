@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
-from restante.mailbox.core.dispatcher import ConnectionState
+from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.protocol.hashcash import Mode
@@ -147,7 +147,7 @@ class Inbox:
     def resume(self) -> None:
         self.paused = False
 
-    def relieve(self) -> None:
+    def large_messages_done(self) -> None:
         pass
 
     def hang_up(self, code: int, reason: str) -> None:

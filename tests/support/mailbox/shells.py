@@ -279,7 +279,7 @@ class SocketWorld(CommitLoopWorld):
         await self._clients.say(inbox, text, binary=self._sent % 2 == 0)
         if self._gathered is not None:
             self._gathered += 1
-            while len(self._commit_loop.turns) < self._gathered:  # noqa: ASYNC110 - a list, and nobody else asks
+            while len(self._commit_loop.queue) < self._gathered:  # noqa: ASYNC110 - a list, and nobody else asks
                 await asyncio.sleep(0)
 
     def lose(self, inbox: Inbox) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from restante.common.errors import StoreBusy
-from restante.mailbox.core.dispatcher import ConnectionState, Dispatcher
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.core.pruning import save, sweep
 from restante.mailbox.core.session import Session
@@ -190,7 +191,7 @@ class CoreWorld(LocalWorld):
             for connection, text, _ in said:
                 if text is not None:
                     self._dispatcher.refuse(connection, text, REFUSED)
-        for connection in self._dispatcher.turn():
+        for connection in self._dispatcher.end_batch():
             bodies, connection.outbox = connection.outbox, []
             inbox = self._inboxes[connection]  # its line leads nowhere when it is lost; this is what it would say
             inbox.send(bodies, stamp(self.clock.wall()))

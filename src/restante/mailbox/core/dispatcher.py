@@ -8,7 +8,7 @@ each is decided on the state that the one before it left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from restante.common.errors import PeerError
 from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
-from restante.mailbox.core.limits import Pace
+from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
 from restante.mailbox.core.model import Change, Decision, Dice, Mailbox, Now, Policy
 from restante.mailbox.core.quotas import RECORDS, Quotas
 from restante.mailbox.core.rules import MAILBOX_FULL, Prune, decide
-from restante.mailbox.core.session import DENIED, FRESH, Command, Session
+from restante.mailbox.core.session import DENIED, Command, Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.messages import Malformed, Received
@@ -31,93 +31,6 @@ PARTING: Final = frozenset({1008, 1013})
 
 LISTENERS: Final = 32
 """Connections that have one mailbox open. It is for two; a side may have more that are dead and not noticed yet."""
-
-
-class Line(Protocol):
-    """The socket's end of a connection."""
-
-    def send(self, bodies: list[bytes], stamp: bytes) -> None:
-        """Send each body with the stamp behind it, in one write."""
-
-    def hang_up(self, code: int, reason: str) -> None:
-        """Close the WebSocket after all that was sent."""
-
-    def pause(self) -> None:
-        """Read no more for now."""
-
-    def resume(self) -> None:
-        """Read again."""
-
-    def relieve(self) -> None:
-        """Note that the connection's large messages have all been handled."""
-
-
-class _Nowhere:
-    """The line of a connection that is lost; to let go of the real one leaves no cycle for the collector."""
-
-    def send(self, bodies: list[bytes], stamp: bytes) -> None:
-        pass
-
-    def hang_up(self, code: int, reason: str) -> None:
-        pass
-
-    def pause(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
-
-    def relieve(self) -> None:
-        pass
-
-
-NOWHERE: Final = _Nowhere()
-
-
-class Turn:
-    """What a connection said and is not done yet; how fast it may go on. fair_queue.py alone alters it."""
-
-    __slots__ = ("held", "large", "long", "pace", "parked", "paused", "queued", "returned", "waiting")
-
-    def __init__(self) -> None:
-        self.pace: Pace | None = None
-        """How fast it may go on; None: as fast as it likes."""
-        self.queued = 0
-        """How much of what it said is in the queue, or is its long message."""
-        self.long: Any = None
-        """Its long message, which is next in its turn, if it has one; nothing else of it is in the queue then."""
-        self.waiting: list[Any] = []
-        """What it said beyond that."""
-        self.returned = 0
-        """How much of that was in the queue already, and had to leave it again."""
-        self.held = 0
-        """Bytes of memory for all that is queued or waits."""
-        self.large = False
-        """It was as much as `turns.LARGE`, and is not done."""
-        self.parked = False
-        """It is in debt: nothing of what waits is done before its time."""
-        self.paused = False
-        """Its socket is left unread for now."""
-
-
-class ConnectionState:
-    """The dispatcher's end of a connection."""
-
-    __slots__ = ("address_quotas", "line", "lost", "number", "outbox", "session", "turn", "verdict")
-
-    def __init__(self, line: Line) -> None:
-        self.line: Line = line
-        self.number = 0
-        """Counts connections, from 1."""
-        self.session: Session = FRESH
-        self.address_quotas: tuple[AddressQuota, ...] = ()
-        """What its addresses have used up; none: limits per address do not apply to it."""
-        self.turn = Turn()
-        self.outbox: list[bytes] = []
-        """Encoded replies, lacking their stamp."""
-        self.verdict: PeerError | None = None
-        """Why the connection is to be closed; nothing more is taken from it."""
-        self.lost = False
 
 
 class Dispatcher:
@@ -235,7 +148,7 @@ class Dispatcher:
         """Take note that a connection is gone."""
         self.connections.discard(connection)
         connection.lost = True
-        connection.line = NOWHERE
+        connection.socket = LOST_SOCKET
         said = connection.session
         if said.app_id is None:
             return
@@ -357,7 +270,7 @@ class Dispatcher:
 
     # ── the end of a batch ───────────────────────────────────────────────────────────────────────
 
-    def turn(self) -> list[ConnectionState]:
+    def end_batch(self) -> list[ConnectionState]:
         """End the batch: it is durable. Gives the connections that have something to be told."""
         told, self.told = self.told, []
         self.changes = []
@@ -372,7 +285,7 @@ class Dispatcher:
             connection.verdict = None
         for connection, said in self._before.items():
             connection.session = said
-        self.turn()
+        self.end_batch()
         state.next_key = max(state.next_key, self.state.next_key)  # no key is given twice
         self.state = state
         self.subscribers = {}

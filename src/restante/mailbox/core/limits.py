@@ -127,11 +127,11 @@ UNLIMITED: Final = Limits(
 )
 
 
-TRIFLE: Final = 0.001
+MIN_WAIT_SECONDS: Final = 0.001
 """Seconds that are not waited for: timers are no finer."""
 
 
-class Pace:
+class RateLimiter:
     """How fast one connection may go on: two buckets, each kept as the time at which it will be empty again."""
 
     __slots__ = ("_bytes", "_commands", "owing")
@@ -148,18 +148,18 @@ class Pace:
             self._commands = max(self._commands, now) + 1 / limits.commands
         if limits.bytes:
             self._bytes = max(self._bytes, now) + size / limits.bytes
-        self.owing = self._debt(now, limits) > TRIFLE
+        self.owing = self._debt(now, limits) > MIN_WAIT_SECONDS
 
     def room(self, now: float, limits: Limits) -> int:
-        """Give how many commands it may say until it must wait, if they are short; one at least."""
+        """Return how many commands it may say until it must wait, if they are short; one at least."""
         if not limits.commands:
             return sys.maxsize
         return max(0, int(limits.commands_at_once - max(0.0, self._commands - now) * limits.commands)) + 1
 
-    def wait(self, now: float, limits: Limits) -> float:
-        """Give the seconds that its next command must wait."""
+    def refresh(self, now: float, limits: Limits) -> float:
+        """Bring `owing` up to date, and return the seconds that its next command must wait."""
         debt = self._debt(now, limits)
-        self.owing = debt > TRIFLE
+        self.owing = debt > MIN_WAIT_SECONDS
         return debt if self.owing else 0.0
 
     def _debt(self, now: float, limits: Limits) -> float:

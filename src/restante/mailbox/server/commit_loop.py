@@ -10,15 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 import msgspec
 
 from restante.common.errors import PeerError, StoreBusy
 from restante.common.logs import log, where
 from restante.common.usage_records import ClientVersion
-from restante.mailbox.core.dispatcher import ConnectionState, Dispatcher
-from restante.mailbox.core.fair_queue import BATCH, WEIGHT, Entry, Turns, is_long
+from restante.mailbox.core.connection_state import (
+    ConnectionLost,
+    ConnectionState,
+    QueueEntry,
+    ReceivedError,
+    ReceivedText,
+)
+from restante.mailbox.core.dispatcher import Dispatcher
+from restante.mailbox.core.fair_queue import MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, FairQueue, is_long
 from restante.mailbox.core.model import Change, Dice, Now, Policy
 from restante.mailbox.core.pruning import save, sweep
 from restante.mailbox.protocol import messages
@@ -76,7 +83,7 @@ class CommitLoop:
         self._started = clock.monotonic()
         self._served_before = store.service
         self._rebooted = clock.wall()
-        self.turns = Turns()
+        self.queue = FairQueue()
         self._alarm: asyncio.TimerHandle | None = None
         self._chores: Iterator[None] | None = None
         self._forgetting = False
@@ -106,19 +113,26 @@ class CommitLoop:
 
     # ── what comes in ────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, connection: ConnectionState, said: str | PeerError | None) -> None:
-        """Take a frame's text, or what is wrong with it; it is answered when its batch is durable."""
-        self.turns.put((connection, said, self.now()))
+    def receive(self, connection: ConnectionState, text: str) -> None:
+        """Take a frame's text; it is answered when its batch is durable."""
+        self._put(ReceivedText(connection, text, self.now()))
+
+    def refuse(self, connection: ConnectionState, error: PeerError) -> None:
+        """Take what is wrong with a frame; it is answered as a text would be, and the connection closed."""
+        self._put(ReceivedError(connection, error, self.now()))
+
+    def _put(self, entry: QueueEntry) -> None:
+        self.queue.put(entry)
         self._rouse()
 
     def lose(self, connection: ConnectionState) -> None:
         """Take note, in its turn, that a connection is gone; what it said before that is done without delay."""
-        self.turns.free(connection)
-        self.receive(connection, None)
+        self.queue.lift_rate(connection)
+        self._put(ConnectionLost(connection, self.now()))
 
     def drop(self, connection: ConnectionState) -> None:
         """Do nothing more of what a connection said, as far as it waits."""
-        self.turns.drop(connection)
+        self.queue.drop(connection)
 
     def sweep(self) -> None:
         """Start a sweep, unless one is under way."""
@@ -153,7 +167,7 @@ class CommitLoop:
 
     def stop(self) -> None:
         """Let `run` return once everything that was received is done and answered."""
-        self._stopping = self.turns.hurry = True
+        self._stopping = self.queue.hurry = True
         self._forgetting = False
         self._chores = save(self.dispatcher)
         self._due = True
@@ -172,7 +186,7 @@ class CommitLoop:
             if not (gathered or self._chores or self._forgetting or (self._due and self._riders)):
                 if self._stopping:
                     return
-                if self.turns.empty:
+                if self.queue.empty:
                     self.idle.set()
                 self._wake.clear()
                 await self._wake.wait()
@@ -193,22 +207,22 @@ class CommitLoop:
                     log.warning("records of binds were not stored yet", error=str(busy))
             self._speak()
             await self._tend()
-            if not self.turns.empty:
+            if not self.queue.empty:
                 await asyncio.sleep(0)  # a batch that changed nothing has waited for nothing: sockets are read here
 
-    def _gather(self) -> list[Entry]:
+    def _gather(self) -> list[QueueEntry]:
         """Take the next batch; have us woken when somebody who is in debt may go on."""
         now = self.now().service
-        gathered = self.turns.gather(now, self.dispatcher.policy.limits)
+        gathered = self.queue.gather(now, self.dispatcher.policy.limits)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        wait = self.turns.wait(now)
+        wait = self.queue.seconds_to_next(now)
         if wait is not None:
             self._alarm = asyncio.get_running_loop().call_later(wait, self._rouse)
         return gathered
 
-    def _take(self, gathered: list[Entry]) -> list[Entry]:
+    def _take(self, gathered: list[QueueEntry]) -> list[QueueEntry]:
         """Do what was said, and a slice of the chores; gives what was done. Who is in debt must wait."""
         dispatcher, batch = self.dispatcher, []
         if dispatcher.state.settling:
@@ -217,37 +231,41 @@ class CommitLoop:
                 dispatcher.state.settled()
         served, spent = self.now().service, 0
         for number, entry in enumerate(gathered):
-            if spent >= WEIGHT:
-                self.turns.put_back(gathered[number:])
+            if spent >= MAX_BATCH_BYTES:
+                self.queue.put_back(gathered[number:])
                 break
-            if self.turns.begins(entry):
+            if self.queue.start(entry):
                 batch.append(entry)
-                spent += self._do(*entry, served)
+                spent += self._do(entry, served)
         if self._chores is not None and next(self._chores, self) is self:
             self._chores = None
         return batch
 
-    def _do(self, connection: ConnectionState, said: str | PeerError | None, now: Now, served: float) -> int:
-        """Do one thing that was said; gives the characters in it and the bytes that are sent for it."""
-        dispatcher, pace = self.dispatcher, connection.turn.pace
-        if isinstance(said, str):
-            dispatcher.take(connection, said, now)
-            if pace is not None:
-                pace.charge(served, dispatcher.policy.limits, dispatcher.cost)
-            if self.trace is not None:
-                self.trace.took(connection.number, dispatcher.heard, now.wall)
-            return dispatcher.cost
-        if said is None:
-            dispatcher.lose(connection, now)
-        else:
-            dispatcher.refuse_frame(connection, said)
+    def _do(self, entry: QueueEntry, served: float) -> int:
+        """Do one thing that was said; return the characters in it and the bytes that are sent for it."""
+        dispatcher = self.dispatcher
+        match entry:
+            case ReceivedText(connection, text, now):
+                dispatcher.take(connection, text, now)
+                rate_limiter = connection.backlog.rate_limiter
+                if rate_limiter is not None:
+                    rate_limiter.charge(served, dispatcher.policy.limits, dispatcher.cost)
+                if self.trace is not None:
+                    self.trace.took(connection.number, dispatcher.heard, now.wall)
+                return dispatcher.cost
+            case ReceivedError(connection, error):
+                dispatcher.refuse_frame(connection, error)
+            case ConnectionLost(connection, now):
+                dispatcher.lose(connection, now)
+            case _:
+                assert_never(entry)
         return 0
 
     async def _commit(self) -> None:
         changes = self._riders + self.dispatcher.changes
         if (
             (self._due and changes)
-            or len(changes) >= BATCH
+            or len(changes) >= MAX_BATCH_COMMANDS
             or any(type(change) is not ClientVersion for change in self.dispatcher.changes)
         ):
             await self._store.apply(changes, self.now())
@@ -270,29 +288,34 @@ class CommitLoop:
                 self._forgetting = False
         await self._store.tend()
 
-    async def _undo(self, batch: list[Entry]) -> None:
+    async def _undo(self, batch: list[QueueEntry]) -> None:
         settling = self.dispatcher.state.settling
         state = await self._store.view()
         state.settling = settling
         self.dispatcher.undo(state)
         self._chores, self._forgetting = None, False
-        for connection, said, _ in batch:
-            if isinstance(said, str):
-                self.dispatcher.refuse(connection, said, REFUSED)
-            elif said is not None:
-                self.dispatcher.refuse_frame(connection, said)
+        for entry in batch:
+            match entry:
+                case ReceivedText(connection, text):
+                    self.dispatcher.refuse(connection, text, REFUSED)
+                case ReceivedError(connection, error):
+                    self.dispatcher.refuse_frame(connection, error)
+                case ConnectionLost():
+                    pass
+                case _:
+                    assert_never(entry)
 
     def _speak(self) -> None:
         wall = self._clock.wall()
         stamp = messages.stamp(wall)
         # The last first: who listens comes after who said it, and waits longer.
-        for connection in reversed(self.dispatcher.turn()):
+        for connection in reversed(self.dispatcher.end_batch()):
             bodies, connection.outbox = connection.outbox, []
             if connection.lost:
                 continue
-            connection.line.send(bodies, stamp)
+            connection.socket.send(bodies, stamp)
             if connection.verdict is not None:
-                connection.line.hang_up(connection.verdict.code, connection.verdict.words)
+                connection.socket.hang_up(connection.verdict.code, connection.verdict.words)
         if self.trace is not None:
             self.trace.said(self._committed, wall)
         self._committed = None

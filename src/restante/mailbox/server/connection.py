@@ -19,8 +19,9 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from restante.common.errors import PeerError
 from restante.mailbox.core.admission import AdmissionResult
-from restante.mailbox.core.dispatcher import PARTING, ConnectionState
-from restante.mailbox.core.limits import MIB, Limits, Pace
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.dispatcher import PARTING
+from restante.mailbox.core.limits import MIB, Limits, RateLimiter
 from restante.mailbox.core.memory_holders import Holders
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
@@ -51,8 +52,8 @@ NO_ROOM: Final = "there is no room for large messages"
 
 _FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
 
-BACKLOG: Final = 1
-TOO_FAST: Final = 2
+PAUSED_FOR_BACKLOG: Final = 1
+PAUSED_FOR_FRAME_RATE: Final = 2
 """Why a connection is left unread: it waits for its turn in the commit loop, or frames came too fast."""
 
 
@@ -167,11 +168,11 @@ class Socket(WSListener):
         connection.address_quotas = result.address_quotas
         connection.session = Session(result.demand, result.address_id)
         if server.limits.commands or server.limits.bytes:
-            connection.turn.pace = Pace()
+            connection.backlog.rate_limiter = RateLimiter()
         server.commit_loop.dispatcher.meet(connection)
         self.send([server.greeting(result)], messages.stamp(server.clock.wall()))
         if result.verdict is not None:
-            self._receive(result.verdict)
+            self._refuse(result.verdict)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.unfinished = 0
@@ -180,13 +181,13 @@ class Socket(WSListener):
             self.heard, self._frames = second, 0
         self._frames += 1
         if self._frames == FRAMES:
-            self._leave_unread(TOO_FAST)
+            self._leave_unread(PAUSED_FOR_FRAME_RATE)
             self._server.slow_down(self)
         kind = frame.msg_type
         if (self.deaf or transport.is_close_frame_sent) and kind != WSMsgType.CLOSE:
             return  # also after picows' own close: it has not read what it closed for
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self._receive(PeerError(1002, "reserved bits without an extension"))
+            self._refuse(PeerError(1002, "reserved bits without an extension"))
         elif kind == WSMsgType.TEXT or kind == WSMsgType.BINARY or kind == WSMsgType.CONTINUATION:  # noqa: PLR1714 - one lookup less
             self._hear(frame, begins=kind != WSMsgType.CONTINUATION)
         elif kind == WSMsgType.PING:
@@ -237,11 +238,11 @@ class Socket(WSListener):
 
     def _hear(self, frame: WSFrame, *, begins: bool) -> None:
         if begins and self._fragments is not None:
-            self._receive(PeerError(1002, "a message began inside another"))
+            self._refuse(PeerError(1002, "a message began inside another"))
         elif not begins and self._fragments is None:
-            self._receive(PeerError(1002, "a continuation of nothing"))
+            self._refuse(PeerError(1002, "a continuation of nothing"))
         elif len(self._fragments or b"") + frame.payload_size > self._server.limits.message_bytes:
-            self._receive(self._server.too_big())
+            self._refuse(self._server.too_big())
         elif begins and frame.fin:
             self._decode(frame.get_payload_as_bytes())
         else:
@@ -268,29 +269,33 @@ class Socket(WSListener):
 
     def _decode(self, payload: bytes | bytearray) -> None:
         try:
-            self._receive(payload.decode())
+            text = payload.decode()
         except UnicodeDecodeError:
-            self._receive(PeerError(1007, "not UTF-8"))
+            self._refuse(PeerError(1007, "not UTF-8"))
+        else:
+            self._receive(text)
 
-    def _receive(self, said: str | PeerError) -> None:
-        if isinstance(said, PeerError):
-            self._fragments, self.deaf = None, said.code not in PARTING
-        self._server.commit_loop.receive(self.connection, said)
-        turn = self.connection.turn
-        if turn.large and isinstance(said, str):
-            anew = turn.held == size_of(said) and not self._owing and not self.reading
+    def _refuse(self, error: PeerError) -> None:
+        self._fragments, self.deaf = None, error.code not in PARTING
+        self._server.commit_loop.refuse(self.connection, error)
+
+    def _receive(self, text: str) -> None:
+        self._server.commit_loop.receive(self.connection, text)
+        backlog = self.connection.backlog
+        if backlog.large:
+            anew = backlog.held == size_of(text) and not self._owing and not self.reading
             self._server.holders.note(self, self._server.second, anew=anew)
             self._server.make_room()
 
     # ── reading, or not ──────────────────────────────────────────────────────────────────────────
 
     def pause(self) -> None:
-        self._leave_unread(BACKLOG)
+        self._leave_unread(PAUSED_FOR_BACKLOG)
 
     def resume(self) -> None:
-        self.read_again(BACKLOG)
+        self.read_again(PAUSED_FOR_BACKLOG)
 
-    def relieve(self) -> None:
+    def large_messages_done(self) -> None:
         self._server.holders.note(self, self._server.second)
 
     def _leave_unread(self, reason: int) -> None:
@@ -369,8 +374,8 @@ class Socket(WSListener):
     @property
     def holding(self) -> int:
         """Bytes that it owes, takes for reading, or said and are not done, if these are many."""
-        turn = self.connection.turn
-        return self._owing + self.reading + (turn.held if turn.large else 0)
+        backlog = self.connection.backlog
+        return self._owing + self.reading + (backlog.held if backlog.large else 0)
 
     @property
     def addresses(self) -> Sequence[Hashable]:

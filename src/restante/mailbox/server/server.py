@@ -32,11 +32,11 @@ from restante.common.logs import log, where
 from restante.common.settings import unusable
 from restante.mailbox.core.addresses import Client
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
-from restante.mailbox.core.limits import Limits, Pace
+from restante.mailbox.core.limits import Limits, RateLimiter
 from restante.mailbox.core.memory_holders import FREED, Holders
 from restante.mailbox.protocol import messages
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
-from restante.mailbox.server.connection import BACKLOG, TOO_FAST, Socket
+from restante.mailbox.server.connection import PAUSED_FOR_BACKLOG, PAUSED_FOR_FRAME_RATE, Socket
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
 from restante.mailbox.server.send_budget import Outflow
 
@@ -329,8 +329,10 @@ class Server:
         dispatcher = self.commit_loop.dispatcher
         dispatcher.policy = replace(dispatcher.policy, limits=limits)
         for each in self.sockets():
-            turn = each.connection.turn
-            turn.pace = (turn.pace or Pace()) if limits.commands or limits.bytes else None
+            backlog = each.connection.backlog
+            backlog.rate_limiter = (
+                (backlog.rate_limiter or RateLimiter()) if limits.commands or limits.bytes else None
+            )
 
     def admit(
         self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
@@ -378,7 +380,7 @@ class Server:
     @property
     def held(self) -> int:
         """Bytes that all connections together owe to read, are read in, and said and are not done."""
-        return self.owing + self.reading + self.commit_loop.turns.held
+        return self.owing + self.reading + self.commit_loop.queue.held
 
     def make_room(self) -> None:
         most = self.limits.owed_bytes
@@ -397,7 +399,7 @@ class Server:
         self.second += 1
         slowed, self.slowed = self.slowed, []
         for each in slowed:
-            each.read_again(TOO_FAST)
+            each.read_again(PAUSED_FOR_FRAME_RATE)
         self._see_off_newcomers()
         self.admission.addresses.forget(self.commit_loop.now().service, self.limits)
         changed, self.admission.changed_bits = self.admission.changed_bits, {}
@@ -430,10 +432,10 @@ class Server:
             if newcomer is None or self.second - came <= self.limits.bind:
                 return
             del self.newcomers[newcomer]
-            turn = newcomer.connection.turn
-            if newcomer.connection.session.app_id is None and not (turn.queued or turn.waiting):
+            backlog = newcomer.connection.backlog
+            if newcomer.connection.session.app_id is None and not (backlog.queued or backlog.waiting):
                 seconds = f"{self.limits.bind:g} s"
-                self.commit_loop.receive(
+                self.commit_loop.refuse(
                     newcomer.connection, PeerError(1008, "must bind first", hint=f"within {seconds} of connecting")
                 )
 
@@ -445,7 +447,9 @@ class Server:
             listening.close()
         for each in self.sockets():
             each.deaf = True
-            each.read_again(BACKLOG | TOO_FAST)  # what lies unread when a socket is closed resets the connection
+            each.read_again(
+                PAUSED_FOR_BACKLOG | PAUSED_FOR_FRAME_RATE
+            )  # what lies unread when a socket is closed resets the connection
         self.commit_loop.stop()
         await running
         for each in self.sockets():
