@@ -14,7 +14,7 @@ import pytest
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
 from restante.mailbox.core.model import Policy
-from restante.mailbox.core.pruning import sweep
+from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.server.commit_loop import REFUSED, SETTLING, CommitLoop, Lifetime
 from restante.mailbox.server.server import SystemClock
 from restante.mailbox.store.sqlite import SqliteStore
@@ -46,12 +46,12 @@ class OpenLoop:
         self.commit_loop.lose(connection)
         await self.commit_loop.idle.wait()
 
-    async def write_down(self) -> None:
-        self.commit_loop.write_down()
+    async def commit_deferred(self) -> None:
+        self.commit_loop.commit_deferred()
         await self.commit_loop.idle.wait()
 
-    async def sweep(self) -> None:
-        self.commit_loop.sweep()
+    async def prune(self) -> None:
+        self.commit_loop.start_pruning()
         await self.commit_loop.idle.wait()
 
 
@@ -83,7 +83,7 @@ async def test_right_after_a_start_nothing_is_pruned_and_nobody_is_gone(tmp_path
         clock.now += 700
     clock.now += 5000  # downtime does not exist in service time
     async with opened(tmp_path, clock) as loop:
-        await loop.sweep()
+        await loop.prune()
         assert sql_rows(tmp_path)["mailboxes"] == "1"
         # b may be on its way back: nobody takes its place
         third, inbox = await loop.enter("c", OPEN)
@@ -113,12 +113,12 @@ async def test_crash_loops_still_age(tmp_path: Path) -> None:
     for _ in range(20):
         async with opened(tmp_path, clock, crash=True) as loop:
             clock.now += 60
-            await loop.sweep()
+            await loop.prune()
     assert sql_rows(tmp_path)["mailboxes"] == "1"
     async with opened(tmp_path, clock) as loop:
         clock.now += SETTLING
         await loop.enter("b")  # any command: it is noticed that everybody had time to come back
-        await loop.sweep()
+        await loop.prune()
     assert sql_rows(tmp_path)["mailboxes"] == "0"
     assert [record["result"] for record in sql_usage(tmp_path)["mailbox"]] == ["pruney"]
 
@@ -132,7 +132,7 @@ async def test_a_clock_set_back_and_forward_prunes_nothing_and_keeps_the_order(t
             clock.skew = skew
             await loop.say(first, json.dumps({"type": "add", "phase": phase, "body": ""}))
         await loop.lose(first)
-        await loop.sweep()
+        await loop.prune()
         _, inbox = await loop.enter("b", OPEN)
         assert [frame["phase"] for frame in inbox.frames if frame["type"] == "message"] == ["1", "2", "3"]
         clock.skew = -86400.0
@@ -147,19 +147,19 @@ async def test_a_touch_outlives_a_crash_once_it_was_saved(tmp_path: Path) -> Non
         first, _ = await loop.enter("a", OPEN)
         clock.now += 600
         await loop.lose(first)
-        loop.commit_loop.save()
+        loop.commit_loop.start_saving()
         await loop.commit_loop.idle.wait()
     async with opened(tmp_path, clock) as loop:
         clock.now += 600
         await loop.enter("b")
-        await loop.sweep()
+        await loop.prune()
         assert sql_rows(tmp_path)["mailboxes"] == "1"
         clock.now += 61
-        await loop.sweep()
+        await loop.prune()
         assert sql_rows(tmp_path)["mailboxes"] == "0"
 
 
-async def test_a_slice_of_a_sweep_drops_one_large_mailbox_or_many_small_ones(tmp_path: Path) -> None:
+async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opened(tmp_path, clock) as loop:
         for name, body in (("a", "00"), ("b", "00"), ("c", "0" * 2_000_000), ("d", "0" * 2_000_000)):
@@ -168,7 +168,7 @@ async def test_a_slice_of_a_sweep_drops_one_large_mailbox_or_many_small_ones(tmp
             await loop.lose(connection)
         loop.commit_loop.dispatcher.state.settled()
         clock.now += 661
-        slices = sweep(loop.commit_loop.dispatcher, loop.commit_loop.now, prune_after=660.0, rebooted=0.0)
+        slices = prune_idle(loop.commit_loop.dispatcher, loop.commit_loop.now, prune_after=660.0, rebooted=0.0)
         left = [len(list(loop.commit_loop.dispatcher.state.mailboxes())) for _ in slices]
         assert left[:2] == [3, 2]
         assert not list(loop.commit_loop.dispatcher.state.mailboxes())
@@ -192,9 +192,9 @@ async def test_the_record_of_a_bind_is_committed_with_whatever_is_stored_next(tm
 async def test_the_record_of_a_bind_is_committed_within_a_second_or_when_the_server_stops(tmp_path: Path) -> None:
     async with opened(tmp_path, FakeClock()) as loop:
         await loop.enter("a")
-        await loop.write_down()
+        await loop.commit_deferred()
         assert binds(tmp_path) == 1
-        await loop.write_down()
+        await loop.commit_deferred()
         await loop.enter("b")
         assert binds(tmp_path) == 1
     assert binds(tmp_path) == 2
@@ -211,12 +211,12 @@ async def test_records_of_binds_that_are_refused_wait_for_the_next_second(tmp_pa
     async with opened(tmp_path, FakeClock(), crash=True) as loop:
         _, inbox = await loop.enter("a")
         loop.store.database.execute("PRAGMA query_only = 1")
-        await loop.write_down()
+        await loop.commit_deferred()
         _, told = await loop.enter("b", OPEN)  # both in one batch, and so both refused
         assert [frame.get("error") for frame in told.frames if frame["type"] == "error"] == [REFUSED, REFUSED]
         loop.store.database.execute("PRAGMA query_only = 0")
         assert binds(tmp_path) == 0
-        await loop.write_down()
+        await loop.commit_deferred()
         assert [record["side"] for record in sql_usage(tmp_path)["client"]] == ["a"]
         assert [frame["type"] for frame in inbox.frames] == ["ack"]
 
@@ -232,10 +232,10 @@ async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Pa
             await loop.lose(connection)
         clock.now += 3000
         await loop.enter("b", '{"type": "open", "mailbox": "late"}', '{"type": "close"}')
-        await loop.sweep()
+        await loop.prune()
         assert len(sql_usage(tmp_path)["mailbox"]) == count + 1
         clock.now += 601
-        await loop.sweep()
+        await loop.prune()
         usage = sql_usage(tmp_path)
         assert [len(usage["mailbox"]), len(usage["client"])] == [1, 1]
 
@@ -248,7 +248,7 @@ async def test_time_in_which_the_process_stands_still_makes_nothing_older(tmp_pa
         for _ in range(seconds):
             machine.now += 1
             loop.commit_loop.now()  # as each tick does
-        await loop.sweep()
+        await loop.prune()
 
     async with opened(tmp_path, SystemClock(machine.monotonic)) as loop:
         await runs(loop, 121)

@@ -254,15 +254,15 @@ async def test_a_database_that_is_busy_when_old_usage_is_dropped_ends_nothing(
     async with inside(tmp_path, lifetime=Lifetime(keep_usage=1.0)) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         with other_program(tmp_path) as other:
-            swept = here.store.apply
+            pruned = here.store.apply
 
             async def apply_and_block(*batch: Any) -> None:
-                """Let the sweep's own batch through: what comes next is the dropping."""
-                await swept(*batch)
+                """Let the pruning's own batch through: what comes next is the dropping."""
+                await pruned(*batch)
                 other.execute("BEGIN IMMEDIATE")
 
             monkeypatch.setattr(here.store, "apply", apply_and_block)
-            here.commit_loop.sweep()
+            here.commit_loop.start_pruning()
             async with bounded("it waits"):
                 await here.gate.waits_for_the_lock.wait()
             monkeypatch.undo()

@@ -366,7 +366,7 @@ class Conversation(RuleBasedStateMachine):
                 self._lose(slot)
         if longer is not None:
             self.wait(self.model.prune_after + longer)
-            self.sweep(refused=False)
+            self.prune(refused=False)
 
     @rule(
         pick=picks,
@@ -520,13 +520,13 @@ class Conversation(RuleBasedStateMachine):
         self._flush()
 
     @rule(refused=st.sampled_from((False, False, False, True)))
-    def sweep(self, refused: bool) -> None:
+    def prune(self, refused: bool) -> None:
         self._flush()
         if refused and (not self.world.durable or self.model.settling(self._now())):
             return
-        if self.world.sweep(refused=refused):
+        if self.world.prune(refused=refused):
             self.model.settle(self._now())
-            self.model.sweep(self._now())
+            self.model.prune(self._now())
         else:
             self.model.refuse([], [], self.world.touched())
         self._compare()

@@ -170,7 +170,7 @@ class Server:
             assert first <= touched[key] <= last, (key, mailbox, touched[key])
             mailbox.touched = mailbox.saved = touched[key]
 
-    def sweep(self, now: Now) -> None:
+    def prune(self, now: Now) -> None:
         """Prune what nobody listens to and nobody used for a while."""
         for mailbox in list(self.mailboxes.values()):
             if self._listeners(mailbox):

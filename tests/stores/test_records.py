@@ -117,7 +117,7 @@ async def test_service_time_goes_up_over_restarts_whatever_the_clocks_do(engine:
         running = asyncio.create_task(commit_loop.run())
         clock.now += 100.0
         clock.skew -= 150.0
-        commit_loop.sweep()
+        commit_loop.start_pruning()
         await asyncio.wait_for(commit_loop.idle.wait(), BOUND)
         commit_loop.stop()
         await running

@@ -189,7 +189,7 @@ class Replay:
         elif found := re.fullmatch(r"@ (-?\d+)s", line):
             world.advance(float(found[1]))
         elif line == "prune":
-            world.sweep()
+            world.prune()
         elif line == "restart":
             world.restart()
 

@@ -73,11 +73,11 @@ class CommitLoopWorld(LocalWorld):
             self._waiting = False
             await self._until_idle()
         self._store.refuses = False
-        await self._write_down()
+        await self._commit_deferred()
 
-    async def _write_down(self) -> None:
+    async def _commit_deferred(self) -> None:
         """A second goes by: what no answer rests on is on disk, too."""
-        self._commit_loop.write_down()
+        self._commit_loop.commit_deferred()
         await self._until_idle()
 
     async def _until_idle(self) -> None:
@@ -91,16 +91,16 @@ class CommitLoopWorld(LocalWorld):
             await self._working  # raises whatever ended it
             raise AssertionError("the commit loop ended by itself")
 
-    def sweep(self, *, refused: bool = False) -> bool:
+    def prune(self, *, refused: bool = False) -> bool:
         self._store.refuses, self._store.refused = refused, False
-        self._commit_loop.sweep()
+        self._commit_loop.start_pruning()
         self.run(self._until_idle())
         self._store.refuses = False
         return not self._store.refused
 
     def save(self) -> None:
         if self.dispatcher.state.unsaved:
-            self._commit_loop.save()
+            self._commit_loop.start_saving()
             self.run(self._until_idle())
 
     def restart(self, *, crash: bool = False) -> None:
@@ -313,7 +313,7 @@ class SocketWorld(CommitLoopWorld):
             self._work()
         await self._clients.hear(self._lose)
         self._store.refuses = False
-        await self._write_down()
+        await self._commit_deferred()
 
     async def _stop(self) -> None:
         """Drain. Every client is told that the server restarts, unless it was being sent away at once."""

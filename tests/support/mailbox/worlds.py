@@ -16,7 +16,7 @@ from restante.common.errors import StoreBusy
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Change, Now
-from restante.mailbox.core.pruning import save, sweep
+from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.core.session import Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol.messages import stamp
@@ -85,7 +85,7 @@ class World:
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds
 
-    def sweep(self, *, refused: bool = False) -> bool:
+    def prune(self, *, refused: bool = False) -> bool:
         """Tell whether the store kept what came of it."""
         raise NotImplementedError
 
@@ -204,15 +204,15 @@ class CoreWorld(LocalWorld):
         if self._dispatcher.state.settling and since >= min(SETTLING, self.options.prune_after):
             self._dispatcher.state.settled()
 
-    def sweep(self, *, refused: bool = False) -> bool:
+    def prune(self, *, refused: bool = False) -> bool:
         self._settle(self.now())
-        for _ in sweep(self._dispatcher, self.now, self.options.prune_after, self._rebooted):
+        for _ in prune_idle(self._dispatcher, self.now, self.options.prune_after, self._rebooted):
             if not self.flush(refused=refused):
                 return False
         return self.flush(refused=refused)
 
     def save(self) -> None:
-        for _ in save(self._dispatcher):
+        for _ in save_touches(self._dispatcher):
             self.flush()
         self.flush()
 

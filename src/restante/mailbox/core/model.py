@@ -164,7 +164,7 @@ class MailboxVisited(msgspec.Struct, gc=False):
 
 
 class MailboxTouched(msgspec.Struct, gc=False):
-    """Somebody did something there. Soft: kept in memory, saved by the next sweep, worth no commit."""
+    """Somebody did something there. Soft: kept in memory, saved by the next pruning, worth no commit."""
 
     mailbox: Mailbox
     touched: float

@@ -1,4 +1,4 @@
-"""The sweep: looks at every mailbox now and then, prunes the idle ones, and saves what was only touched.
+"""Pruning: looks at every mailbox now and then, ends the idle ones, and saves what was only touched.
 
 It works in slices, a slice to a batch, so that nobody waits for it: the reference server prunes in one go, which
 takes minutes at 50,000 mailboxes.
@@ -24,7 +24,9 @@ _MESSAGE: Final = 2
 _BYTES: Final = 2048
 
 
-def sweep(dispatcher: Dispatcher, clock: Callable[[], Now], prune_after: float, rebooted: float) -> Iterator[None]:
+def prune_idle(
+    dispatcher: Dispatcher, clock: Callable[[], Now], prune_after: float, rebooted: float
+) -> Iterator[None]:
     """Prune mailboxes idle for `prune_after` seconds of service and save touches; yields between slices.
 
     While sides may be on their way back after a start, nothing is pruned.
@@ -47,7 +49,7 @@ def sweep(dispatcher: Dispatcher, clock: Callable[[], Now], prune_after: float, 
         if weight >= SLICE:
             weight = 0
             yield
-    yield from save(dispatcher)
+    yield from save_touches(dispatcher)
     now = clock()
     subscribed = sum(map(len, dispatcher.subscribers.values()))
     dispatcher.note(CurrentUsage(rebooted, now.wall, dispatcher.policy.blur or None, subscribed))
@@ -55,7 +57,7 @@ def sweep(dispatcher: Dispatcher, clock: Callable[[], Now], prune_after: float, 
         dispatcher.note(model.Pruned(now.wall))
 
 
-def save(dispatcher: Dispatcher) -> Iterator[None]:
+def save_touches(dispatcher: Dispatcher) -> Iterator[None]:
     """Save when mailboxes were touched; yields between slices."""
     weight = 0
     for mailbox in list(dispatcher.state.unsaved.values()):

@@ -27,7 +27,7 @@ from restante.mailbox.core.connection_state import (
 from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, FairQueue, is_long
 from restante.mailbox.core.model import Change, Dice, Now, Policy
-from restante.mailbox.core.pruning import save, sweep
+from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.messages import Malformed, Received
 from restante.mailbox.store import Store
@@ -85,13 +85,13 @@ class CommitLoop:
         self._rebooted = clock.wall()
         self.queue = FairQueue()
         self._alarm: asyncio.TimerHandle | None = None
-        self._chores: Iterator[None] | None = None
+        self._maintenance: Iterator[None] | None = None
         self._forgetting = False
-        self._riders: list[Change] = []
-        """Records of binds, waiting for a commit to take them along: no answer rests on them, and none says more
-        than that somebody came. At most a second's worth (`write_down`)."""
-        self._due = False
-        """The riders have waited for long enough."""
+        self._deferred_records: list[Change] = []
+        """Records of binds, deferred until a commit takes them along: no answer rests on them, and none says more
+        than that somebody came. At most a second's worth (`commit_deferred`)."""
+        self._deferred_due = False
+        """The deferred records have waited for long enough."""
         self._stopping = False
         self._committed: float | None = None
         """Wall time at which the batch at hand was durable; None: it changed nothing."""
@@ -134,17 +134,17 @@ class CommitLoop:
         """Do nothing more of what a connection said, as far as it waits."""
         self.queue.drop(connection)
 
-    def sweep(self) -> None:
-        """Start a sweep, unless one is under way."""
-        if self._chores is None:
-            self._chores = sweep(self.dispatcher, self.now, self._lifetime.prune_after, self._rebooted)
+    def start_pruning(self) -> None:
+        """Start pruning, unless it is under way."""
+        if self._maintenance is None:
+            self._maintenance = prune_idle(self.dispatcher, self.now, self._lifetime.prune_after, self._rebooted)
             self._forgetting = self._lifetime.keep_usage is not None
             self._rouse()
 
-    def save(self) -> None:
-        """Start saving touches, unless a sweep is under way."""
-        if self._chores is None and self.dispatcher.state.unsaved:
-            self._chores = save(self.dispatcher)
+    def start_saving(self) -> None:
+        """Start saving touches, unless pruning is under way."""
+        if self._maintenance is None and self.dispatcher.state.unsaved:
+            self._maintenance = save_touches(self.dispatcher)
             self._rouse()
 
     def log_refusals(self) -> None:
@@ -159,18 +159,18 @@ class CommitLoop:
             log.info("sides were sent a message and added none", mailboxes=quotas.visited, visitors=quotas.visitors)
             quotas.visited = quotas.visitors = 0
 
-    def write_down(self) -> None:
+    def commit_deferred(self) -> None:
         """Commit what waits for a commit, if none came by; to be called once a second."""
-        self._due = bool(self._riders)
-        if self._due:
+        self._deferred_due = bool(self._deferred_records)
+        if self._deferred_due:
             self._rouse()
 
     def stop(self) -> None:
         """Let `run` return once everything that was received is done and answered."""
         self._stopping = self.queue.hurry = True
         self._forgetting = False
-        self._chores = save(self.dispatcher)
-        self._due = True
+        self._maintenance = save_touches(self.dispatcher)
+        self._deferred_due = True
         self._rouse()
 
     def _rouse(self) -> None:
@@ -183,7 +183,9 @@ class CommitLoop:
         """Serve until `stop`. Raises StoreError when a commit failed: then nothing more may be said."""
         while True:
             gathered = self._gather()
-            if not (gathered or self._chores or self._forgetting or (self._due and self._riders)):
+            if not (
+                gathered or self._maintenance or self._forgetting or (self._deferred_due and self._deferred_records)
+            ):
                 if self._stopping:
                     return
                 if self.queue.empty:
@@ -199,7 +201,7 @@ class CommitLoop:
             try:
                 await self._commit()
             except StoreBusy as busy:
-                self._due = False  # the next second will do
+                self._deferred_due = False  # the next second will do
                 if self.dispatcher.changes:
                     log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
                     await self._undo(batch)
@@ -223,7 +225,7 @@ class CommitLoop:
         return gathered
 
     def _take(self, gathered: list[QueueEntry]) -> list[QueueEntry]:
-        """Do what was said, and a slice of the chores; gives what was done. Who is in debt must wait."""
+        """Do what was said, and a slice of the maintenance; return what was done. Who is in debt must wait."""
         dispatcher, batch = self.dispatcher, []
         if dispatcher.state.settling:
             since = self.now().service - self._served_before
@@ -237,8 +239,8 @@ class CommitLoop:
             if self.queue.start(entry):
                 batch.append(entry)
                 spent += self._do(entry, served)
-        if self._chores is not None and next(self._chores, self) is self:
-            self._chores = None
+        if self._maintenance is not None and next(self._maintenance, self) is self:
+            self._maintenance = None
         return batch
 
     def _do(self, entry: QueueEntry, served: float) -> int:
@@ -262,28 +264,28 @@ class CommitLoop:
         return 0
 
     async def _commit(self) -> None:
-        changes = self._riders + self.dispatcher.changes
+        changes = self._deferred_records + self.dispatcher.changes
         if (
-            (self._due and changes)
+            (self._deferred_due and changes)
             or len(changes) >= MAX_BATCH_COMMANDS
             or any(type(change) is not ClientVersion for change in self.dispatcher.changes)
         ):
             await self._store.apply(changes, self.now())
             self._committed = self._clock.wall()
-            self._riders = []
-            self._due = self._stopping
+            self._deferred_records = []
+            self._deferred_due = self._stopping
             return
-        self._riders = changes
-        if self._chores is not None:
+        self._deferred_records = changes
+        if self._maintenance is not None:
             await asyncio.sleep(0)  # a slice that changed nothing must not keep the loop from its sockets
 
     async def _tend(self) -> None:
         """Do what can wait until everything is said."""
-        if self._forgetting and self._chores is None:
+        if self._forgetting and self._maintenance is None:
             before = self.now().wall - (self._lifetime.keep_usage or 0.0)
             try:
                 self._forgetting = await self._store.forget_usage(before, FORGET) > 0
-            except StoreBusy as busy:  # the next sweep will
+            except StoreBusy as busy:  # the next pruning will
                 log.warning("old usage records were not dropped", error=str(busy))
                 self._forgetting = False
         await self._store.tend()
@@ -293,7 +295,7 @@ class CommitLoop:
         state = await self._store.view()
         state.settling = settling
         self.dispatcher.undo(state)
-        self._chores, self._forgetting = None, False
+        self._maintenance, self._forgetting = None, False
         for entry in batch:
             match entry:
                 case ReceivedText(connection, text):

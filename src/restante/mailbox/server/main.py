@@ -198,20 +198,20 @@ class Disk:
 
 
 async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every: float) -> None:
-    next_sweep = commit_loop.now().service + prune_every
+    next_pruning = commit_loop.now().service + prune_every
     while True:
         await asyncio.sleep(1)
         server.tick()
         await server.check_descriptors()
-        commit_loop.write_down()
+        commit_loop.commit_deferred()
         disk.look()
         if server.second % 60 == 0:
             commit_loop.log_refusals()
-        if commit_loop.now().service >= next_sweep:
-            next_sweep += prune_every
-            commit_loop.sweep()
+        if commit_loop.now().service >= next_pruning:
+            next_pruning += prune_every
+            commit_loop.start_pruning()
         elif server.second % SAVE_EVERY == 0:
-            commit_loop.save()
+            commit_loop.start_saving()
 
 
 def _shown(address: tuple[str, int]) -> str:

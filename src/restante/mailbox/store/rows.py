@@ -171,7 +171,7 @@ class Rows:
         self._usage["UPDATE service SET pruned = ?"] = [(change.wall,)]
 
     def _nothing(self, change: Change) -> None:
-        """Write nothing: a touch waits for the next sweep."""
+        """Write nothing: a touch waits for the next pruning."""
 
 
 def _size(row: tuple[Any, ...]) -> int:

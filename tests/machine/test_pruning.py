@@ -1,6 +1,6 @@
-"""A sweep goes on while clients do what they do: between two slices anything may come, go, or be made anew.
+"""Pruning goes on while clients do what they do: between two slices anything may come, go, or be made anew.
 
-The machine sweeps in one go; here a slice is one mailbox, and each slice and each command is committed by itself.
+The machine prunes in one go; here a slice is one mailbox, and each slice and each command is committed by itself.
 `--effort N` looks N times as hard (effort.py).
 """
 
@@ -27,7 +27,7 @@ PRUNE_AFTER = 600.0
 BOXES = 6
 
 
-class Town:
+class PruningScene:
     """A dispatcher over a store, and one mailbox for each of a few clients, who have it open or have left."""
 
     def __init__(self, store: SqliteStore, dispatcher: Dispatcher) -> None:
@@ -54,7 +54,7 @@ class Town:
         return {mailbox.key: mailbox.touched for mailbox in self.dispatcher.state.mailboxes()}
 
     def deserted(self) -> set[int]:
-        """Keys of the mailboxes that a sweep must take."""
+        """Keys of the mailboxes that pruning must end."""
         touches = self.touches()
         return {key for key in touches if self.service - touches[key] > PRUNE_AFTER} - set(
             self.dispatcher.subscribers
@@ -105,50 +105,50 @@ def slices_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "SLICE", 1)
 
 
-async def sweep_a_town(
+async def prune_a_scene(
     before: list[tuple[int, str]], late: list[tuple[int, str]], meanwhile: list[list[Any]]
 ) -> None:
     store = SqliteStore(connect(":memory:"))
     try:
-        town = Town(store, Dispatcher(await store.view(), FakeDice(), Policy()))
-        dispatcher, state = town.dispatcher, town.dispatcher.state
+        scene = PruningScene(store, Dispatcher(await store.view(), FakeDice(), Policy()))
+        dispatcher, state = scene.dispatcher, scene.dispatcher.state
         for deed in before:
-            town.do(*deed)
-            await town.commit()
-        town.service += PRUNE_AFTER + 1.0
+            scene.do(*deed)
+            await scene.commit()
+        scene.service += PRUNE_AFTER + 1.0
         for deed in late:
-            town.do(*deed)
-            await town.commit()
-        deserted = town.deserted()
+            scene.do(*deed)
+            await scene.commit()
+        deserted = scene.deserted()
         pruned: set[int] = set()
-        town.used.clear()
-        town.ended.clear()
+        scene.used.clear()
+        scene.ended.clear()
 
         slices = iter(meanwhile)
-        known = set(town.touches())
-        for _ in pruning.sweep(dispatcher, town.now, PRUNE_AFTER, 0.0):
-            await town.commit()
-            pruned |= known - set(town.touches())
+        known = set(scene.touches())
+        for _ in pruning.prune_idle(dispatcher, scene.now, PRUNE_AFTER, 0.0):
+            await scene.commit()
+            pruned |= known - set(scene.touches())
             for deed in next(slices, []):
-                town.do(*deed)
-                await town.commit()
-            known = set(town.touches())
-            town.service += 0.25
-        await town.commit()
-        pruned |= known - set(town.touches())
+                scene.do(*deed)
+                await scene.commit()
+            known = set(scene.touches())
+            scene.service += 0.25
+        await scene.commit()
+        pruned |= known - set(scene.touches())
 
         assert pruned <= deserted, "somebody was there, or had been lately"
-        assert deserted - pruned <= town.used | town.ended, "nobody used it, and it is still there"
-        assert not set(town.touches()) & pruned
+        assert deserted - pruned <= scene.used | scene.ended, "nobody used it, and it is still there"
+        assert not set(scene.touches()) & pruned
         assert store.database.execute("SELECT count(*) FROM usage_mailboxes WHERE result = 'pruney'").fetchone() == (
             len(pruned),
         )
         assert store.database.execute("SELECT connections_websocket FROM usage_current").fetchone() == (
             sum(map(len, dispatcher.subscribers.values())),
         )
-        assert set(state.unsaved) <= town.used
+        assert set(state.unsaved) <= scene.used
         for key in dispatcher.subscribers:
-            assert town.touches()[key] >= PRUNE_AFTER
+            assert scene.touches()[key] >= PRUNE_AFTER
     finally:
         await store.close()
 
@@ -159,7 +159,7 @@ async def sweep_a_town(
     st.lists(st.lists(deeds, max_size=3), max_size=12) | st.just([]),
 )
 @examples(60)
-def test_a_sweep_takes_the_idle_and_nobody_else(
+def test_pruning_ends_the_idle_and_nobody_else(
     before: list[tuple[int, str]], late: list[tuple[int, str]], meanwhile: list[list[Any]]
 ) -> None:
-    asyncio.run(sweep_a_town(before, late, meanwhile))
+    asyncio.run(prune_a_scene(before, late, meanwhile))
