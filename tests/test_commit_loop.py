@@ -15,7 +15,7 @@ from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
 from restante.mailbox.core.model import Policy
 from restante.mailbox.core.pruning import prune_idle
-from restante.mailbox.server.commit_loop import REFUSED, SETTLING, CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import REFUSED, SETTLING, CommitLoop, Retention
 from restante.mailbox.server.server import SystemClock
 from restante.mailbox.store.sqlite import SqliteStore
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
@@ -57,10 +57,10 @@ class OpenLoop:
 
 @asynccontextmanager
 async def opened(
-    data: Path, clock: Any, lifetime: Lifetime | None = None, *, crash: bool = False
+    data: Path, clock: Any, retention: Retention | None = None, *, crash: bool = False
 ) -> AsyncIterator[OpenLoop]:
     store = SqliteStore.open(data)
-    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(), lifetime or Lifetime())
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(), retention or Retention())
     running = asyncio.create_task(commit_loop.run())
     yield OpenLoop(commit_loop, store, clock)
     if crash:
@@ -224,7 +224,7 @@ async def test_records_of_binds_that_are_refused_wait_for_the_next_second(tmp_pa
 @pytest.mark.parametrize("count", [10, 600])
 async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Path, count: int) -> None:
     clock = FakeClock()
-    async with opened(tmp_path, clock, Lifetime(keep_usage=3600.0)) as loop:
+    async with opened(tmp_path, clock, Retention(keep_usage=3600.0)) as loop:
         for number in range(count):
             connection, _ = await loop.enter(
                 "a", json.dumps({"type": "open", "mailbox": f"m{number}"}), '{"type": "close"}'

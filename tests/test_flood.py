@@ -30,7 +30,7 @@ from restante.mailbox.core.fair_queue import (
 from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.protocol.messages import SHORT
-from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Retention
 from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import bounded
 from support.effort import examples, some
@@ -73,7 +73,7 @@ class Peer(Inbox):
 async def opened(data: Path, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[CommitLoop, FakeClock]]:
     Peer.order = []
     clock, store = FakeClock(), SqliteStore.open(data)
-    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
     running = asyncio.create_task(commit_loop.run())
     yield commit_loop, clock
     commit_loop.stop()

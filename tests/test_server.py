@@ -23,7 +23,7 @@ from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.first_request import LONGEST, ROOM
 from restante.mailbox.server.server import (
     ASKS_FOR_NOTHING,
@@ -31,8 +31,8 @@ from restante.mailbox.server.server import (
     OVERSIZE,
     PING_EVERY,
     RESERVE,
-    Manners,
     Server,
+    WelcomeOptions,
 )
 from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import BOUND, bounded
@@ -59,12 +59,12 @@ class LiveServer:
 
 
 @asynccontextmanager
-async def open_live(data: Path, **manners: Any) -> AsyncIterator[LiveServer]:
+async def open_live(data: Path, **welcome_options: Any) -> AsyncIterator[LiveServer]:
     store = SqliteStore.open(data)
     clock = FakeClock()
     policy = Policy(limits=replace(UNLIMITED, message_bytes=MIB))
-    commit_loop = await CommitLoop.open(store, clock, FakeDice(), policy, Lifetime())
-    server = Server(commit_loop, clock, Manners(**manners))
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), policy, Retention())
+    server = Server(commit_loop, clock, WelcomeOptions(**welcome_options))
     addresses = await server.listen("127.0.0.1", 0)
     running = asyncio.create_task(commit_loop.run())
     yield LiveServer(server, addresses[0][1], running)
@@ -112,7 +112,7 @@ async def test_the_welcome_has_what_the_operator_says(tmp_path: Path) -> None:
     ],
 )
 def test_your_address_is_plain(peer: tuple[Any, ...], told: dict[str, Any]) -> None:
-    welcome = msgspec.json.decode(Manners().welcome(identify(peer, {}, ())) + b"}")["welcome"]
+    welcome = msgspec.json.decode(WelcomeOptions().welcome(identify(peer, {}, ())) + b"}")["welcome"]
     assert welcome == {"your-address": told}
 
 
@@ -573,7 +573,7 @@ async def until_asking(server: Server, number: int) -> None:
 
 async def test_descriptors_that_are_taken_already_are_needed_beside_those_for_connections(live: LiveServer) -> None:
     own = descriptors(os.getpid())
-    late = Server(live.server.commit_loop, FakeClock(), Manners(), descriptors=own + RESERVE)
+    late = Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=own + RESERVE)
     with pytest.raises(
         Misuse, match=rf"the limit of descriptors is {own + RESERVE}, and (\d+) are needed"
     ) as refused:
@@ -582,7 +582,7 @@ async def test_descriptors_that_are_taken_already_are_needed_beside_those_for_co
     for listening in late._listening_sockets:
         listening.close()
     needed = int(str(refused.value).split(", and ")[1].split()[0])
-    assert Server(live.server.commit_loop, FakeClock(), Manners(), descriptors=needed).most - own >= RESERVE
+    assert Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=needed).most - own >= RESERVE
 
 
 async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.dispatcher import LISTENERS
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.connection import CLOSING, FRAMES, NO_ROOM, NOT_READ, Socket
-from restante.mailbox.server.receive_buffer import READ, Inflow
-from restante.mailbox.server.send_budget import SLICE
-from restante.mailbox.server.server import Manners, Server, system_secret
+from restante.mailbox.server.receive_buffer import READ, ReceiveBuffer
+from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN
+from restante.mailbox.server.server import Server, WelcomeOptions, system_secret
 from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import bounded
 from support.mailbox.givens import FakeClock, FakeDice
@@ -57,8 +57,8 @@ async def opened(
     data: Path, limits: Limits = LIMITS, terms: AdmissionTerms | None = None
 ) -> AsyncIterator[LiveServer]:
     store, clock = SqliteStore.open(data), FakeClock()
-    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
-    server = Server(commit_loop, clock, Manners(), Admission(terms or AdmissionTerms(), system_secret))
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
+    server = Server(commit_loop, clock, WelcomeOptions(), Admission(terms or AdmissionTerms(), system_secret))
     server.parting = 0.05
     ((_, port),) = await server.listen("127.0.0.1", 0)
     running = asyncio.create_task(commit_loop.run())
@@ -132,8 +132,8 @@ async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(tmp_path: Pa
     async with opened(tmp_path) as live:
         await fill(live, "m", 8, MIB - 10_000)
         written: list[int] = [0]
-        outflow = live.server.outflow
-        wrote = outflow.wrote
+        send_budget = live.server.send_budget
+        wrote = send_budget.wrote
 
         def count(size: int) -> None:
             written[-1] += size
@@ -144,7 +144,7 @@ async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(tmp_path: Pa
                 written.append(0)
                 await asyncio.sleep(0)
 
-        outflow.wrote = count  # type: ignore[method-assign]
+        send_budget.wrote = count  # type: ignore[method-assign]
         turning = asyncio.create_task(one_turn())
         readers = [await live.member("b") for _ in range(4)]
         for reader in readers:
@@ -152,7 +152,7 @@ async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(tmp_path: Pa
             assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(8)]
         turning.cancel()
         assert sum(written) > 4 * 7 * MIB
-        assert max(written) < SLICE + MIB, "what is written last may go beyond the slice"
+        assert max(written) < MAX_BYTES_PER_TURN + MIB, "what is written last may go beyond the slice"
         for reader in readers:
             await reader.hang_up()
 
@@ -226,7 +226,7 @@ async def test_what_messages_are_read_in_has_one_bound_and_the_oldest_goes(
         for each in senders:
             each.cut()
         await until(lambda: not server.sockets())
-        assert (server.held, len(server.holders)) == (0, 0)
+        assert (server.held, len(server.memory_holders)) == (0, 0)
 
 
 async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path
         server.commit_loop.queue.hurry = True  # whoever waits is left unread, and a cut is noticed when it is read
         server.commit_loop.start_pruning()
         await until(lambda: not server.sockets())
-        assert (server.held, len(server.holders), server.commit_loop.queue.empty) == (0, 0, True)
+        assert (server.held, len(server.memory_holders), server.commit_loop.queue.empty) == (0, 0, True)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -271,7 +271,7 @@ async def test_nothing_is_held_any_more_for_who_left_while_what_it_said_waited(t
             await until(lambda: not live.server.sockets())
         await until(lambda: not live.server.sockets())
         await live.server.commit_loop.idle.wait()
-        assert (live.server.held, len(live.server.holders)) == (0, 0)
+        assert (live.server.held, len(live.server.memory_holders)) == (0, 0)
         assert live.server.commit_loop.dispatcher.connections == set()
 
 
@@ -421,13 +421,13 @@ async def test_only_so_much_is_read_at_once_however_large_the_buffer_has_become(
 ) -> None:
     """A buffer of 2 MiB would take in 250,000 bytes of the shortest frames, and nobody else for 17 ms."""
     reads: list[int] = []
-    updated = Inflow.buffer_updated
+    updated = ReceiveBuffer.buffer_updated
 
-    def note(inflow: Inflow, size: int) -> None:
+    def note(receive_buffer: ReceiveBuffer, size: int) -> None:
         reads.append(size)
-        updated(inflow, size)
+        updated(receive_buffer, size)
 
-    monkeypatch.setattr(Inflow, "buffer_updated", note)
+    monkeypatch.setattr(ReceiveBuffer, "buffer_updated", note)
     async with opened(tmp_path) as live:
         socket = await live.enter()
         socket.say(type="ping", ping="0" * (MIB - 1000))

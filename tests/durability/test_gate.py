@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 
 from restante.common import admin_http
 from restante.common.errors import StoreError
-from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Retention
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
 from support.bounds import BOUND, bounded
@@ -251,7 +251,7 @@ async def test_a_database_that_is_busy_when_old_usage_is_dropped_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.01)
-    async with inside(tmp_path, lifetime=Lifetime(keep_usage=1.0)) as here, Clients() as clients:
+    async with inside(tmp_path, retention=Retention(keep_usage=1.0)) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         with other_program(tmp_path) as other:
             pruned = here.store.apply

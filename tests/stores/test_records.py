@@ -6,7 +6,7 @@ import asyncio
 
 from restante.common.usage_records import CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from support.bounds import BOUND
 from support.mailbox.engines import LIVE, USAGE, Engine
 from support.mailbox.givens import FakeClock, FakeDice
@@ -112,7 +112,7 @@ async def test_service_time_goes_up_over_restarts_whatever_the_clocks_do(engine:
     served = [0.0]
     for wall, uptime in ((1e9, 5000.0), (2e9, 0.0), (5e8, 10.0), (1e9, 0.0)):
         clock = FakeClock(wall, uptime)
-        commit_loop = await CommitLoop.open(engine.store, clock, FakeDice(), model.Policy(), Lifetime())
+        commit_loop = await CommitLoop.open(engine.store, clock, FakeDice(), model.Policy(), Retention())
         assert commit_loop.now() == model.Now(wall, served[-1])
         running = asyncio.create_task(commit_loop.run())
         clock.now += 100.0

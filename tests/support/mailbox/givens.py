@@ -17,7 +17,7 @@ from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.protocol.hashcash import Mode
-from restante.mailbox.server.server import Manners
+from restante.mailbox.server.server import WelcomeOptions
 
 Frame = dict[str, Any]
 
@@ -106,8 +106,8 @@ class Options(NamedTuple):
     def policy(self) -> Policy:
         return Policy(self.blur, self.lists, self.limits)
 
-    def manners(self) -> Manners:
-        return Manners(motd=self.motd, error=self.error, binary=self.binary)
+    def welcome_options(self) -> WelcomeOptions:
+        return WelcomeOptions(motd=self.motd, error=self.error, binary=self.binary)
 
     def admission(self) -> Admission:
         """Return an admission whose secrets are all alike, so that scripts can have stamps in them."""

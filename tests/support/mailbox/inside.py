@@ -11,8 +11,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
-from restante.mailbox.server.server import Manners, Server, SystemClock, SystemDice
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.server.server import Server, SystemClock, SystemDice, WelcomeOptions
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import BOUND, bounded
@@ -84,15 +84,15 @@ class Inside:
 
 @asynccontextmanager
 async def inside(
-    data: Path, loop_type: type[CommitLoop] = CommitLoop, lifetime: Lifetime | None = None
+    data: Path, loop_type: type[CommitLoop] = CommitLoop, retention: Retention | None = None
 ) -> AsyncIterator[Inside]:
     """Serve from this process, on a free port; every commit is made in the thread, however fast the disk is."""
     clock = SystemClock()
     with patch.object(sqlite, "QUICK", 0.0):
         with patch("sqlite3.connect", partial(sqlite3.connect, factory=Gated)):
             store = SqliteStore.open(data)
-        commit_loop = await loop_type.open(store, clock, SystemDice(), Policy(), lifetime or Lifetime())
-        server = Server(commit_loop, clock, Manners())
+        commit_loop = await loop_type.open(store, clock, SystemDice(), Policy(), retention or Retention())
+        server = Server(commit_loop, clock, WelcomeOptions())
         [(host, port)] = await server.listen("127.0.0.1", 0)
         here = Inside(store, commit_loop, server, f"ws://{host}:{port}/v1")
         try:

@@ -13,7 +13,7 @@ import aiohttp
 
 from restante.mailbox.core.dispatcher import PARTING, Dispatcher
 from restante.mailbox.core.model import Now
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
 from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
 from support.mailbox.tables import Rows, Usage, live_rows, usage_rows
@@ -39,8 +39,8 @@ class CommitLoopWorld(LocalWorld):
         self.run(self._open())
 
     async def _open(self) -> None:
-        lifetime = Lifetime(prune_after=self.options.prune_after)
-        self._commit_loop = await CommitLoop.open(self._store, self.clock, self.dice, self.policy, lifetime)
+        retention = Retention(prune_after=self.options.prune_after)
+        self._commit_loop = await CommitLoop.open(self._store, self.clock, self.dice, self.policy, retention)
         if not self.options.settling:
             self._commit_loop.dispatcher.state.settled()
         self._work()
@@ -263,7 +263,7 @@ class SocketWorld(CommitLoopWorld):
 
     async def _open(self) -> None:
         await super()._open()
-        self._server = Server(self._commit_loop, self.clock, self.manners, self.options.admission())
+        self._server = Server(self._commit_loop, self.clock, self.welcome_options, self.options.admission())
         self._server.parting = self.options.parting
         [(_, self._port)] = await self._server.listen("127.0.0.1", 0)
 

@@ -130,7 +130,7 @@ class LocalWorld(World):
         super().__init__(options, clock, dice)
         self.policy = options.policy()
         self.admission = options.admission()
-        self.manners = options.manners()
+        self.welcome_options = options.welcome_options()
 
     def connect(self) -> Inbox:
         inbox = Inbox()
@@ -140,7 +140,7 @@ class LocalWorld(World):
         )
         connection.address_quotas, connection.session = result.address_quotas, Session(result.demand)
         self.dispatcher.meet(connection)
-        inbox.send([self.manners.welcome(result.client, result.offer)], stamp(self.clock.wall()))
+        inbox.send([self.welcome_options.welcome(result.client, result.offer)], stamp(self.clock.wall()))
         return inbox
 
 

@@ -16,7 +16,7 @@ STEPS: Final = 9
 """Steps at most. Eight bits more are 256 times the work."""
 
 
-class Tide:
+class LoadLevel:
     """How much is demanded of everybody in mode `adaptive`.
 
     Rises while connections come faster than the operator wants, falls when they come at less than half that rate.
@@ -32,7 +32,7 @@ class Tide:
         self._since = RISE_EVERY
 
     def tick(self, connections: int, load: float) -> bool:
-        """Take note of a second in which so many connections came; tell whether the demand has changed."""
+        """Take note of a second in which so many connections came; return whether the demand has changed."""
         self.rate += (connections - self.rate) / 10
         self._since += 1
         before = self.steps
@@ -47,5 +47,5 @@ class Tide:
         return True
 
     def bits(self, base: int) -> int | None:
-        """Give what is demanded of everybody; None: nothing."""
+        """Return what is demanded of everybody; None: nothing."""
         return min(MOST_BITS, base + self.steps - 1) if self.steps else None

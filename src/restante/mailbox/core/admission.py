@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from restante.common.errors import PeerError
-from restante.mailbox.core.adaptive import Tide
+from restante.mailbox.core.adaptive import LoadLevel
 from restante.mailbox.core.address_quotas import AddressQuota, AddressRegistry
 from restante.mailbox.core.addresses import Client, Network, identify
 from restante.mailbox.core.limits import UNLIMITED, Limits
@@ -65,7 +65,7 @@ class Admission:
         self.terms = terms
         self.limits: Limits = UNLIMITED
         self.addresses = AddressRegistry(secret)
-        self.tide = Tide()
+        self.load_level = LoadLevel()
         self.demanded = 0
         """Connections of which work was demanded, all told."""
         self.changes = 0
@@ -138,7 +138,7 @@ class Admission:
             return None
         bits = terms.bits
         if terms.mode == "adaptive":
-            bits = self.tide.bits(terms.bits) or 0
+            bits = self.load_level.bits(terms.bits) or 0
             for quota in address_quotas:
                 of_it = quota.bits(now.service, terms.bits) or 0
                 if of_it != quota.demanded:
@@ -154,4 +154,4 @@ class Admission:
     def tick(self) -> bool:
         """Let a second go by; tells whether what is demanded of everybody has changed."""
         came, self._came = self._came, 0
-        return self.terms.mode == "adaptive" and self.tide.tick(came, self.terms.load)
+        return self.terms.mode == "adaptive" and self.load_level.tick(came, self.terms.load)

@@ -25,7 +25,7 @@ FREED: Final = 8
 """Of `owed_bytes`, one part in so many is freed at once: sorting the holders takes milliseconds."""
 
 
-class Holder(Protocol):
+class MemoryHolder(Protocol):
     """A connection."""
 
     @property
@@ -40,13 +40,13 @@ class Holder(Protocol):
         """Let go of all that it holds, and close."""
 
 
-class Holders:
+class MemoryHolders:
     """The connections that hold memory, and since when."""
 
     def __init__(self) -> None:
-        self._since: dict[Holder, int] = {}
+        self._since: dict[MemoryHolder, int] = {}
 
-    def note(self, holder: Holder, second: int, *, anew: bool = False) -> None:
+    def note(self, holder: MemoryHolder, second: int, *, anew: bool = False) -> None:
         """Note that what a connection holds has changed. `anew`: it held nothing before."""
         if anew or not holder.holding:
             self._since.pop(holder, None)
@@ -65,7 +65,7 @@ class Holders:
             for address in holder.addresses:
                 by_address[address] += size
 
-        def excessive(holder: Holder) -> int:
+        def excessive(holder: MemoryHolder) -> int:
             return max(0, *(by_address[address] - SPARED for address in holder.addresses))
 
         order = [

@@ -45,7 +45,7 @@ MAX_LOGGED_ADDRESSES: Final = 10
 REFUSED: Final = "the server could not store this, try again"
 
 
-class Lifetime(msgspec.Struct, frozen=True):
+class Retention(msgspec.Struct, frozen=True):
     """How long things are kept."""
 
     prune_after: float = 660.0
@@ -75,11 +75,11 @@ class Trace(Protocol):
 class CommitLoop:
     """The queue, the batches, and what is to be said after each."""
 
-    def __init__(self, store: Store, dispatcher: Dispatcher, clock: Clock, lifetime: Lifetime) -> None:
+    def __init__(self, store: Store, dispatcher: Dispatcher, clock: Clock, retention: Retention) -> None:
         self.dispatcher = dispatcher
         self._store = store
         self._clock = clock
-        self._lifetime = lifetime
+        self._retention = retention
         self._started = clock.monotonic()
         self._served_before = store.service
         self._rebooted = clock.wall()
@@ -101,11 +101,11 @@ class CommitLoop:
         """Set while everything that came in is done and said."""
 
     @classmethod
-    async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, lifetime: Lifetime) -> CommitLoop:
+    async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, retention: Retention) -> CommitLoop:
         """Read the state and return a commit loop on it."""
         state = await store.view()
         state.settling = True
-        return cls(store, Dispatcher(state, dice, policy), clock, lifetime)
+        return cls(store, Dispatcher(state, dice, policy), clock, retention)
 
     def now(self) -> Now:
         served = self._clock.monotonic() - self._started
@@ -137,8 +137,8 @@ class CommitLoop:
     def start_pruning(self) -> None:
         """Start pruning, unless it is under way."""
         if self._maintenance is None:
-            self._maintenance = prune_idle(self.dispatcher, self.now, self._lifetime.prune_after, self._rebooted)
-            self._forgetting = self._lifetime.keep_usage is not None
+            self._maintenance = prune_idle(self.dispatcher, self.now, self._retention.prune_after, self._rebooted)
+            self._forgetting = self._retention.keep_usage is not None
             self._rouse()
 
     def start_saving(self) -> None:
@@ -229,7 +229,7 @@ class CommitLoop:
         dispatcher, batch = self.dispatcher, []
         if dispatcher.state.settling:
             since = self.now().service - self._served_before
-            if since >= min(SETTLING, self._lifetime.prune_after):
+            if since >= min(SETTLING, self._retention.prune_after):
                 dispatcher.state.settled()
         served, spent = self.now().service, 0
         for number, entry in enumerate(gathered):
@@ -282,7 +282,7 @@ class CommitLoop:
     async def _tend(self) -> None:
         """Do what can wait until everything is said."""
         if self._forgetting and self._maintenance is None:
-            before = self.now().wall - (self._lifetime.keep_usage or 0.0)
+            before = self.now().wall - (self._retention.keep_usage or 0.0)
             try:
                 self._forgetting = await self._store.forget_usage(before, FORGET) > 0
             except StoreBusy as busy:  # the next pruning will

@@ -22,13 +22,13 @@ from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import PARTING
 from restante.mailbox.core.limits import MIB, Limits, RateLimiter
-from restante.mailbox.core.memory_holders import Holders
+from restante.mailbox.core.memory_holders import MemoryHolders
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.server.commit_loop import Clock, CommitLoop
 from restante.mailbox.server.receive_buffer import COUNTED
-from restante.mailbox.server.send_budget import Outflow
+from restante.mailbox.server.send_budget import SendBudget
 
 FRAMES: Final = 1000
 """Frames of any kind that are read from one connection in a second; then it is left unread until the next. Also of
@@ -57,7 +57,7 @@ PAUSED_FOR_FRAME_RATE: Final = 2
 """Why a connection is left unread: it waits for its turn in the commit loop, or frames came too fast."""
 
 
-class House(Protocol):
+class ServerContext(Protocol):
     """What a socket needs of the server."""
 
     commit_loop: CommitLoop
@@ -69,7 +69,7 @@ class House(Protocol):
     """Bytes that all together owe to read."""
     reading: int
     """Bytes in which the messages of all together are read."""
-    outflow: Outflow
+    send_budget: SendBudget
     parting: float
     """Seconds in which a client that is sent away may tidy up after itself."""
 
@@ -90,7 +90,7 @@ class House(Protocol):
     def slow_down(self, hasty: Socket) -> None:
         """Have it read again in the next second."""
 
-    holders: Holders
+    memory_holders: MemoryHolders
 
     def make_room(self) -> None:
         """Close some connections if all together hold more than they may."""
@@ -124,7 +124,7 @@ class Socket(WSListener):
         "unfinished",
     )
 
-    def __init__(self, server: House) -> None:
+    def __init__(self, server: ServerContext) -> None:
         self._server = server
         self.connection = ConnectionState(self)
         self._transport: WSTransport | None = None
@@ -264,7 +264,7 @@ class Socket(WSListener):
         if size != self.reading:
             self._server.reading += size - self.reading
             self.reading = size
-            self._server.holders.note(self, self._server.second)
+            self._server.memory_holders.note(self, self._server.second)
             self._server.make_room()
 
     def _decode(self, payload: bytes | bytearray) -> None:
@@ -284,7 +284,7 @@ class Socket(WSListener):
         backlog = self.connection.backlog
         if backlog.large:
             anew = backlog.held == size_of(text) and not self._owing and not self.reading
-            self._server.holders.note(self, self._server.second, anew=anew)
+            self._server.memory_holders.note(self, self._server.second, anew=anew)
             self._server.make_room()
 
     # ── reading, or not ──────────────────────────────────────────────────────────────────────────
@@ -296,7 +296,7 @@ class Socket(WSListener):
         self.read_again(PAUSED_FOR_BACKLOG)
 
     def large_messages_done(self) -> None:
-        self._server.holders.note(self, self._server.second)
+        self._server.memory_holders.note(self, self._server.second)
 
     def _leave_unread(self, reason: int) -> None:
         under = self._open()
@@ -332,21 +332,21 @@ class Socket(WSListener):
             self._send_many(bodies, stamp)
 
     def _send_many(self, bodies: list[bytes], stamp: bytes) -> None:
-        """Send in chunks, each in one write, until the kernel or the outflow takes no more; the rest is owed."""
+        """Send in chunks, each in one write, until the kernel or the send budget takes no more; the rest is owed."""
         assert self._transport is not None
-        outflow = self._server.outflow
+        send_budget = self._server.send_budget
         first = 0x80 | self._server.kind.value
         parts: list[bytes] = []
         size = 0
         for number, body in enumerate(bodies):
-            if self._stuck or not outflow.open:
+            if self._stuck or not send_budget.open:
                 self._owe(bodies[number:])
                 return
             parts += (_header(first, len(body) + len(stamp)), body, stamp)
             size += len(body)
             if size >= CHUNK or number == len(bodies) - 1:
                 self._transport.underlying_transport.write(b"".join(parts))
-                outflow.wrote(size)
+                send_budget.wrote(size)
                 parts, size = [], 0
 
     def _owe(self, bodies: list[bytes]) -> None:
@@ -354,7 +354,7 @@ class Socket(WSListener):
         if self._owed is None:
             self._owed = deque()
             if not self._stuck:
-                self._server.outflow.wait(self)
+                self._server.send_budget.wait(self)
         self._owed.extend(bodies)
         self._count_owed(sum(map(len, bodies)))
         self._check_owed()
@@ -362,7 +362,7 @@ class Socket(WSListener):
     def _count_owed(self, size: int) -> None:
         self._owing += size
         self._server.owing += size
-        self._server.holders.note(self, self._server.second)
+        self._server.memory_holders.note(self, self._server.second)
 
     def _check_owed(self) -> None:
         """Close it if it leaves more unread than one may, and others if all leave too much."""
@@ -401,11 +401,11 @@ class Socket(WSListener):
         self._owed, self._held = None, 0
 
     def catch_up(self) -> None:
-        """Send what is owed, as far as the kernel and the outflow take it now."""
+        """Send what is owed, as far as the kernel and the send budget allow now."""
         if self._transport is None or self._owed is None:
             return
         stamp = messages.stamp(self._server.clock.wall())
-        while self._owed and not self._stuck and self._server.outflow.open:
+        while self._owed and not self._stuck and self._server.send_budget.open:
             size, bodies = 0, list[bytes]()
             while self._owed and size < CHUNK:
                 bodies.append(self._owed.popleft())
@@ -414,7 +414,7 @@ class Socket(WSListener):
             self._send_many(bodies, stamp)
         if self._owed:
             if not self._stuck:
-                self._server.outflow.wait(self)
+                self._server.send_budget.wait(self)
         else:
             self._owed = None
             if self._ending is not None and self._ending[0] not in PARTING:

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-from restante.mailbox.server.receive_buffer import Inflow
+from restante.mailbox.server.receive_buffer import ReceiveBuffer
 
 HEAD: Final = b"HEAD "
 END: Final = b"\r\n\r\n"
@@ -104,7 +104,7 @@ class FirstBytes(asyncio.BufferedProtocol):
             self._asked = None
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
-        transport.set_protocol(Inflow(self._websocket))
+        transport.set_protocol(ReceiveBuffer(self._websocket))
         left = memoryview(self._read)
         while left and not transport.is_closing():
             room = self._websocket.get_buffer(len(left))

@@ -22,13 +22,13 @@ from restante.common.signals import listening_for_signals, raise_descriptors
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import (
     OWN,
-    Manners,
     Server,
     SystemClock,
     SystemDice,
+    WelcomeOptions,
     needed_descriptors,
     system_secret,
     too_few,
@@ -73,7 +73,7 @@ async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> 
         clock,
         SystemDice(),
         Policy(settings.blur_usage, not settings.no_list, settings.limits),
-        Lifetime(
+        Retention(
             prune_after=settings.prune_after,
             keep_usage=settings.keep_usage * DAY if settings.keep_usage else None,
         ),
@@ -84,7 +84,7 @@ async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> 
     server = Server(
         commit_loop,
         clock,
-        _manners(settings),
+        _welcome_options(settings),
         Admission(_admission_terms(settings), system_secret),
         descriptors=descriptors,
     )
@@ -105,8 +105,8 @@ async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> 
         await _until(told, server, commit_loop, store, settings)
 
 
-def _manners(settings: Serve) -> Manners:
-    return Manners(
+def _welcome_options(settings: Serve) -> WelcomeOptions:
+    return WelcomeOptions(
         motd=settings.motd,
         current_cli_version=settings.advertise_version,
         error=settings.signal_error,
@@ -152,7 +152,9 @@ class Reload:
         kept = {limit: getattr(self._settings.limits, limit) for limit in AT_START}
         fresh["limits"] = replace(wanted.limits, **kept)
         self._settings = replace(self._settings, **fresh)
-        self._server.apply_settings(_manners(self._settings), _admission_terms(self._settings), self._settings.limits)
+        self._server.apply_settings(
+            _welcome_options(self._settings), _admission_terms(self._settings), self._settings.limits
+        )
         trace = self._server.commit_loop.trace
         if isinstance(trace, TraceFile):
             trace.reopen()

@@ -1,4 +1,4 @@
-"""The inflow: what is read of a WebSocket goes to picows, and the memory that it takes there is counted.
+"""The receive buffer: what is read of a WebSocket goes to picows, and the memory that it takes there is counted.
 
 picows gathers a frame in one buffer, which it doubles as it grows, and keeps at that size as long as the connection
 lives (picows 2.3.1: picows.pyx:1478, _maybe_grow_read_buffer, and :2013, _shrink_buffer).
@@ -19,7 +19,7 @@ READ: Final = 16 * 1024
 may have up to twice the size of the largest frame so far."""
 
 
-class Inflow(asyncio.BufferedProtocol):
+class ReceiveBuffer(asyncio.BufferedProtocol):
     """Stands between the transport and `websocket`.
 
     The listener has `unfinished`, the bytes since its last frame, which it sets to 0 at each. It has `largest`, the

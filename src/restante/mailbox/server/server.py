@@ -33,12 +33,12 @@ from restante.common.settings import unusable
 from restante.mailbox.core.addresses import Client
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import Limits, RateLimiter
-from restante.mailbox.core.memory_holders import FREED, Holders
+from restante.mailbox.core.memory_holders import FREED, MemoryHolders
 from restante.mailbox.protocol import messages
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import PAUSED_FOR_BACKLOG, PAUSED_FOR_FRAME_RATE, Socket
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
-from restante.mailbox.server.send_budget import Outflow
+from restante.mailbox.server.send_budget import SendBudget
 
 OVERSIZE: Final = 2
 """A frame is read up to so many times the size that a message may have: then its sender is told what is wrong. Beyond
@@ -135,7 +135,7 @@ class SystemDice:
         return b32encode(secrets.token_bytes(8)).decode().strip("=").lower()
 
 
-class Manners(msgspec.Struct, frozen=True):
+class WelcomeOptions(msgspec.Struct, frozen=True):
     """How the server greets and speaks."""
 
     motd: str | None = None
@@ -186,7 +186,7 @@ class Server:
         self,
         commit_loop: CommitLoop,
         clock: Clock,
-        manners: Manners,
+        welcome_options: WelcomeOptions,
         admission: Admission | None = None,
         *,
         descriptors: int = 1 << 20,
@@ -201,8 +201,8 @@ class Server:
         self.limits = commit_loop.dispatcher.policy.limits
         self.admission.limits = self.limits
         self.clock = clock
-        self.manners = manners
-        self.kind = WSMsgType.BINARY if manners.binary else WSMsgType.TEXT
+        self.welcome_options = welcome_options
+        self.kind = WSMsgType.BINARY if welcome_options.binary else WSMsgType.TEXT
         self.second = 0
         """Counts `tick`s: all the time that keep-alive needs."""
         self.buckets: list[set[Socket]] = [set() for _ in range(PING_EVERY)]
@@ -212,8 +212,8 @@ class Server:
         """Those that were let in."""
         self.owing = 0
         self.reading = 0
-        self.holders = Holders()
-        self.outflow = Outflow()
+        self.memory_holders = MemoryHolders()
+        self.send_budget = SendBudget()
         self.newcomers: OrderedDict[Socket, int] = OrderedDict()
         """Those that may not have bound yet, and the second in which they came. A dict that loses its first again and
         again is slow to find the next one."""
@@ -322,9 +322,9 @@ class Server:
             return HTTPStatus.BAD_REQUEST, None
         return HTTPStatus.NOT_FOUND, None
 
-    def apply_settings(self, manners: Manners, terms: AdmissionTerms, limits: Limits) -> None:
+    def apply_settings(self, welcome_options: WelcomeOptions, terms: AdmissionTerms, limits: Limits) -> None:
         """Go on like this; who is here already keeps what the welcome said, and how frames come."""
-        self.manners = replace(manners, binary=self.manners.binary)
+        self.welcome_options = replace(welcome_options, binary=self.welcome_options.binary)
         self.admission.terms, self.admission.limits, self.limits = terms, limits, limits
         dispatcher = self.commit_loop.dispatcher
         dispatcher.policy = replace(dispatcher.policy, limits=limits)
@@ -369,7 +369,7 @@ class Server:
         self.admission.release(leaver.connection.address_quotas)
 
     def greeting(self, result: AdmissionResult) -> bytes:
-        return self.manners.welcome(result.client, result.offer)
+        return self.welcome_options.welcome(result.client, result.offer)
 
     def slow_down(self, hasty: Socket) -> None:
         self.slowed.append(hasty)
@@ -385,7 +385,7 @@ class Server:
     def make_room(self) -> None:
         most = self.limits.owed_bytes
         if most and self.held > most:
-            self.holders.close(self.held - most + most // FREED, self.second)
+            self.memory_holders.close(self.held - most + most // FREED, self.second)
 
     def too_big(self) -> PeerError:
         most = self.limits.message_bytes
@@ -412,12 +412,12 @@ class Server:
                 changes=self.admission.changes,
             )
         if self.admission.tick():
-            tide = self.admission.tide
+            load_level = self.admission.load_level
             log.warning(
                 "the work demanded of everybody has changed",
-                bits=tide.bits(self.admission.terms.bits) or 0,
-                connections_a_second=round(tide.rate),
-                changes=tide.changes,
+                bits=load_level.bits(self.admission.terms.bits) or 0,
+                connections_a_second=round(load_level.rate),
+                changes=load_level.changes,
             )
         for each in list(self.buckets[self.second % PING_EVERY]):
             if self.second - each.heard > DROP_AFTER and not each.unread:
