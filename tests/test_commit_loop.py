@@ -1,4 +1,4 @@
-"""The commit loop: settling after a start, service time, what is kept and for how long."""
+"""The commit loop: the grace period after a start, service time, what is kept and for how long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
 from restante.mailbox.core.model import Policy
 from restante.mailbox.core.pruning import prune_idle
-from restante.mailbox.server.commit_loop import REFUSED, SETTLING, CommitLoop, Retention
+from restante.mailbox.server.commit_loop import GRACE_SECONDS, REFUSED, CommitLoop, Retention
 from restante.mailbox.server.server import SystemClock
 from restante.mailbox.store.sqlite import SqliteStore
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
@@ -90,7 +90,7 @@ async def test_right_after_a_start_nothing_is_pruned_and_nobody_is_gone(tmp_path
         assert inbox.frames[-1]["error"] == "crowded"
         await loop.lose(third)
         # d was here, said nothing and left, in this run: that is gone
-        clock.now += SETTLING
+        clock.now += GRACE_SECONDS
         _, inbox = await loop.enter("d", OPEN)
         assert [frame["type"] for frame in inbox.frames] == ["ack", "ack", "message"]
 
@@ -116,7 +116,7 @@ async def test_crash_loops_still_age(tmp_path: Path) -> None:
             await loop.prune()
     assert sql_rows(tmp_path)["mailboxes"] == "1"
     async with opened(tmp_path, clock) as loop:
-        clock.now += SETTLING
+        clock.now += GRACE_SECONDS
         await loop.enter("b")  # any command: it is noticed that everybody had time to come back
         await loop.prune()
     assert sql_rows(tmp_path)["mailboxes"] == "0"
@@ -126,7 +126,7 @@ async def test_crash_loops_still_age(tmp_path: Path) -> None:
 async def test_a_clock_set_back_and_forward_prunes_nothing_and_keeps_the_order(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opened(tmp_path, clock) as loop:
-        clock.now += SETTLING
+        clock.now += GRACE_SECONDS
         first, inbox = await loop.enter("a", OPEN)
         for phase, skew in (("1", 0.0), ("2", -86400.0), ("3", 86400.0)):
             clock.skew = skew
@@ -166,7 +166,7 @@ async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones
             adding = json.dumps({"type": "add", "phase": "1", "body": body})
             connection, _ = await loop.enter(name, json.dumps({"type": "open", "mailbox": name}), adding, adding)
             await loop.lose(connection)
-        loop.commit_loop.dispatcher.state.settled()
+        loop.commit_loop.dispatcher.state.end_grace_period()
         clock.now += 661
         slices = prune_idle(loop.commit_loop.dispatcher, loop.commit_loop.now, prune_after=660.0, rebooted=0.0)
         left = [len(list(loop.commit_loop.dispatcher.state.mailboxes())) for _ in slices]
@@ -268,9 +268,9 @@ async def test_a_process_that_stands_still_after_its_start_waits_for_its_clients
     async with opened(tmp_path, SystemClock(machine.monotonic)) as loop:
         machine.now += 3600
         connection, _ = await loop.enter("a")
-        assert loop.commit_loop.dispatcher.state.settling
-        for _ in range(int(SETTLING)):
+        assert loop.commit_loop.dispatcher.state.in_grace_period
+        for _ in range(int(GRACE_SECONDS)):
             machine.now += 1
             loop.commit_loop.now()
         await loop.say(connection, '{"type": "ping", "ping": 1}')
-        assert not loop.commit_loop.dispatcher.state.settling
+        assert not loop.commit_loop.dispatcher.state.in_grace_period

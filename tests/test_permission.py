@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.mailbox.core.adaptive import FALL_EVERY, RISE_EVERY, STEPS, LoadLevel
-from restante.mailbox.protocol.hashcash import LONGEST, MOST_BITS, Demand, flaw, mint, offer, zero_bits
+from restante.mailbox.protocol.hashcash import LONGEST, MOST_BITS, Demand, mint, offer, problem, zero_bits
 
 SAMPLE = "1:6:210723:resource-string::NmZNF4eIbk87mqYz:000003n"
 """The stamp that spec 002 shows; made by `hashcash -b 6 -m resource-string`."""
@@ -18,7 +18,7 @@ OURS = Demand(6, "resource-string")
 
 def test_the_sample_of_the_specification_is_good() -> None:
     assert zero_bits(SAMPLE) >= 6
-    assert flaw(OURS, "hashcash", SAMPLE) is None
+    assert problem(OURS, "hashcash", SAMPLE) is None
 
 
 @pytest.mark.parametrize(
@@ -46,28 +46,28 @@ def test_the_sample_of_the_specification_is_good() -> None:
     ],
 )
 def test_what_is_wrong_with_a_submission_is_said(method: object, stamp: object, words: str) -> None:
-    found = flaw(OURS, method, stamp)
+    found = problem(OURS, method, stamp)
     assert found is not None
     assert words in found
 
 
 def test_the_date_of_a_stamp_may_be_anything() -> None:
     """The shipped Rust client writes base64 of YYYYMMDD."""
-    assert flaw(OURS, "hashcash", mint(OURS, date="MjAyNjExMjE=", random="r")) is None
+    assert problem(OURS, "hashcash", mint(OURS, date="MjAyNjExMjE=", random="r")) is None
 
 
 @given(st.integers(0, 10), st.text("abcdef0123456789", min_size=1, max_size=24), st.text("xyz", max_size=5))
 def test_what_is_minted_is_good_for_its_demand_and_no_other(bits: int, resource: str, random: str) -> None:
     demand = Demand(bits, resource)
     stamp = mint(demand, date="261121", random=random)
-    assert flaw(demand, "hashcash", stamp) is None
-    assert flaw(Demand(bits, resource + "0"), "hashcash", stamp) is not None
-    assert flaw(Demand(zero_bits(stamp) + 1, resource), "hashcash", stamp) is not None
+    assert problem(demand, "hashcash", stamp) is None
+    assert problem(Demand(bits, resource + "0"), "hashcash", stamp) is not None
+    assert problem(Demand(zero_bits(stamp) + 1, resource), "hashcash", stamp) is not None
 
 
 @given(st.text())
 def test_no_stamp_is_a_fault_of_ours(stamp: str) -> None:
-    assert isinstance(flaw(OURS, "hashcash", stamp), str)
+    assert isinstance(problem(OURS, "hashcash", stamp), str)
 
 
 def test_an_offer_always_has_the_key_none() -> None:

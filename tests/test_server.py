@@ -415,9 +415,9 @@ async def test_who_says_too_much_with_its_handshake_is_left_unread(
     assert len(said) < ROOM, "it is read at once"
     socket.write(said)
     async with bounded("the handshake"):
-        while not (here := live.server.sockets()):  # noqa: ASYNC110 - nobody tells
+        while not (sockets := live.server.sockets()):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
-    transport = here[0]._open()
+    transport = sockets[0]._open()
     assert transport is not None
     assert not transport.is_reading()
     monkeypatch.undo()

@@ -77,13 +77,13 @@ async def until_full(unread: Socket) -> None:
     """Wait until the kernel takes no more for it; its buffers grow for a while."""
     before = -1
 
-    def settled() -> bool:
+    def unchanged() -> bool:
         nonlocal before
         before, last = unread._owing, before
         return unread._stuck and before == last
 
     for _ in range(10):
-        await until(settled)
+        await until(unchanged)
 
 
 @asynccontextmanager
@@ -388,7 +388,7 @@ async def test_who_is_refused_at_the_door_keeps_nobody_else_out(tmp_path: Path) 
         first = await live.enter()
         refused = [await live.enter() for _ in range(3)]
         await first.hang_up()
-        await until(lambda: not live.server.here)
+        await until(lambda: not live.server.admitted)
         second = await live.enter()
         second.say(type="ping", ping=1)
         assert [(await second.hear())["type"] for _ in range(2)] == ["ack", "pong"]
@@ -490,7 +490,7 @@ async def test_more_connections_than_the_server_takes_are_told_so(tmp_path: Path
         third.write(frame(8, struct.pack(">H", 1013)))
         await third.hang_up()
         await first.hang_up()
-        await until(lambda: len(live.server.here) == 1)
+        await until(lambda: len(live.server.admitted) == 1)
         fourth = await live.enter()
         fourth.say(type="ping", ping=1)
         assert [(await fourth.hear())["type"] for _ in range(2)] == ["ack", "pong"]

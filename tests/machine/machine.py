@@ -222,7 +222,7 @@ class Conversation(RuleBasedStateMachine):
         self.last = None
         if self.world.flush(refused=refused):
             for peer, text, now in entries:
-                self.model.settle(now)
+                self.model.end_grace_period(now)
                 if text is None:
                     self.model.lose(peer, now)
                 else:
@@ -353,7 +353,7 @@ class Conversation(RuleBasedStateMachine):
         self._flush()
         if lost:
             self._lose(first)
-        if refused and self.gathers and not self.model.settling(self._now()):
+        if refused and self.gathers and not self.model.in_grace_period(self._now()):
             self._command(4, "open", mailbox="m2")
             self._flush(refused=True)
         self._command(first + 1, "allocate")
@@ -504,7 +504,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((0.25, 1.0, 29.75, 60.0, 120.0, 300.0, 660.0, 660.25, 1000.0)))
     def wait(self, seconds: float) -> None:
-        if self.model.settling(self._now()):
+        if self.model.in_grace_period(self._now()):
             self._flush()  # a batch is taken at one moment: who is gone must not change within it
         self.world.advance(seconds)
 
@@ -522,10 +522,10 @@ class Conversation(RuleBasedStateMachine):
     @rule(refused=st.sampled_from((False, False, False, True)))
     def prune(self, refused: bool) -> None:
         self._flush()
-        if refused and (not self.world.durable or self.model.settling(self._now())):
+        if refused and (not self.world.durable or self.model.in_grace_period(self._now())):
             return
         if self.world.prune(refused=refused):
-            self.model.settle(self._now())
+            self.model.end_grace_period(self._now())
             self.model.prune(self._now())
         else:
             self.model.refuse([], [], self.world.touched())
@@ -558,7 +558,7 @@ class Conversation(RuleBasedStateMachine):
         self.inboxes.clear()
         self._compare()
 
-    @precondition(lambda self: self.world.durable and self.entries and not self.model.settling(self._now()))
+    @precondition(lambda self: self.world.durable and self.entries and not self.model.in_grace_period(self._now()))
     @rule()
     def refuse(self) -> None:
         """The disk takes nothing of this batch, if it asks anything of it."""

@@ -147,7 +147,7 @@ class Server:
         self._settles_at = now.service + min(120.0, self.prune_after)
         self._returned = set()
 
-    def settling(self, now: Now) -> bool:
+    def in_grace_period(self, now: Now) -> bool:
         """Tell whether it is too early to give anybody's place away, or to prune (docs/design.md)."""
         return self._settles_at is not None and now.service < self._settles_at
 
@@ -175,7 +175,7 @@ class Server:
         for mailbox in list(self.mailboxes.values()):
             if self._listeners(mailbox):
                 mailbox.touched = now.service
-            elif now.service - mailbox.touched > self.prune_after and not self.settling(now):
+            elif now.service - mailbox.touched > self.prune_after and not self.in_grace_period(now):
                 self._end(mailbox, now, pruned=True)
         self.save()
         self.usage.current = {
@@ -184,7 +184,7 @@ class Server:
             "blur_time": self.blur or None,
             "connections_websocket": sum(peer.listening is not None for peer in self.peers),
         }
-        if not self.settling(now):
+        if not self.in_grace_period(now):
             self.usage.pruned = now.wall
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────
@@ -488,9 +488,9 @@ class Server:
             return False
         return self._settles_at is None or (app, side) in self._returned
 
-    def settle(self, now: Now) -> None:
+    def end_grace_period(self, now: Now) -> None:
         """Whoever has not come back by now is gone."""
-        if not self.settling(now):
+        if not self.in_grace_period(now):
             self._settles_at = None
 
     def _listeners(self, mailbox: Mailbox) -> list[Peer]:

@@ -83,7 +83,7 @@ class PruningScene:
             self.dispatcher.lose(self.inboxes.pop(box).connection, self.now())
 
     async def commit(self) -> None:
-        assert self.dispatcher.faults == []
+        assert self.dispatcher.internal_errors == []
         if self.dispatcher.changes:
             await self.store.apply(self.dispatcher.changes, self.now())
         for connection in self.dispatcher.end_batch():

@@ -100,7 +100,7 @@ class Options(NamedTuple):
     """Seconds for which the server still answers a client that it sends away."""
     address: str | None = None
     """Where a proxy says that all clients come from; None: there is no proxy."""
-    settling: bool = True
+    in_grace_period: bool = True
     """Whether sides that were here before a start are waited for."""
 
     def policy(self) -> Policy:

@@ -41,8 +41,8 @@ class CommitLoopWorld(LocalWorld):
     async def _open(self) -> None:
         retention = Retention(prune_after=self.options.prune_after)
         self._commit_loop = await CommitLoop.open(self._store, self.clock, self.dice, self.policy, retention)
-        if not self.options.settling:
-            self._commit_loop.dispatcher.state.settled()
+        if not self.options.in_grace_period:
+            self._commit_loop.dispatcher.state.end_grace_period()
         self._work()
 
     def _work(self) -> None:

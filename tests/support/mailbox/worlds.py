@@ -20,7 +20,7 @@ from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.core.session import Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol.messages import stamp
-from restante.mailbox.server.commit_loop import REFUSED, SETTLING
+from restante.mailbox.server.commit_loop import GRACE_SECONDS, REFUSED
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import bounded
@@ -180,12 +180,12 @@ class CoreWorld(LocalWorld):
     def flush(self, *, refused: bool = False) -> bool:
         said, self._said = self._said, []
         for connection, text, now in said:
-            self._settle(now)
+            self._end_grace_period(now)
             if text is None:
                 self._dispatcher.lose(connection, now)
             else:
                 self._dispatcher.take(connection, text, now)
-        assert self._dispatcher.faults == []
+        assert self._dispatcher.internal_errors == []
         stored = self._commit(refused=refused)
         if not stored:
             for connection, text, _ in said:
@@ -199,13 +199,13 @@ class CoreWorld(LocalWorld):
                 inbox.hang_up(connection.verdict.code, connection.verdict.words)
         return stored
 
-    def _settle(self, now: Now) -> None:
+    def _end_grace_period(self, now: Now) -> None:
         since = now.service - self._served_before
-        if self._dispatcher.state.settling and since >= min(SETTLING, self.options.prune_after):
-            self._dispatcher.state.settled()
+        if self._dispatcher.state.in_grace_period and since >= min(GRACE_SECONDS, self.options.prune_after):
+            self._dispatcher.state.end_grace_period()
 
     def prune(self, *, refused: bool = False) -> bool:
-        self._settle(self.now())
+        self._end_grace_period(self.now())
         for _ in prune_idle(self._dispatcher, self.now, self.options.prune_after, self._rebooted):
             if not self.flush(refused=refused):
                 return False
@@ -325,7 +325,7 @@ class StoreWorld(CoreWorld):
         self._said = []
         self._inboxes = {}
         self._dispatcher = Dispatcher(self._view(), self.dice, self.policy)
-        self._dispatcher.state.settling = self.options.settling
+        self._dispatcher.state.in_grace_period = self.options.in_grace_period
 
     def _view(self) -> State:
         return at_once(self._store.view())

@@ -54,7 +54,7 @@ class Dispatcher:
         self.quotas = Quotas()
         self.cost = 0
         """Bytes that the last command made us send, to whomever."""
-        self.faults: list[Exception] = []
+        self.internal_errors: list[Exception] = []
         """What went wrong inside the rules in this batch; they are pure, so nothing else is touched."""
         self._before: dict[ConnectionState, Session] = {}
 
@@ -90,12 +90,12 @@ class Dispatcher:
             if decision.mailbox is not None and len(self.subscribers.get(decision.mailbox.key, ())) >= LISTENERS:
                 self._reject(connection, MAILBOX_FULL, f"{LISTENERS} connections have it open already", text)
                 return
-        except Exception as fault:  # noqa: BLE001 - our bug must not become everybody's; nothing was changed yet
-            self.faults.append(fault)
+        except Exception as error:  # noqa: BLE001 - our bug must not become everybody's; nothing was changed yet
+            self.internal_errors.append(error)
             self._say(connection, messages.Error(OUR_FAULT, messages.NULL))
             connection.verdict = PeerError(1011, OUR_FAULT)
             return
-        self._settle(decision.changes, now, connection.address_quotas)
+        self._apply(decision.changes, now, connection.address_quotas)
         self._move(connection, command, decision)
         if decision.error is not None:
             self._reject(connection, decision.error, decision.hint, text)
@@ -107,7 +107,7 @@ class Dispatcher:
     def _deny(self, connection: ConnectionState, message: Received | Malformed, text: str, now: Now) -> None:
         """Answer what does not meet the connection's demand; it is closed."""
         assert connection.session.demand is not None
-        self._reject(connection, DENIED, session.flaw(connection.session.demand, message) or "", text)
+        self._reject(connection, DENIED, session.problem(connection.session.demand, message) or "", text)
         connection.verdict = PeerError(1008, DENIED)
         for quota in connection.address_quotas:
             quota.add_abuse_score(now.service, 2.0)
@@ -168,7 +168,7 @@ class Dispatcher:
 
     def prune(self, mailbox: Mailbox, now: Now) -> None:
         """End a mailbox that has been idle for too long."""
-        self._settle(decide(self.state, Prune(mailbox), now, self.dice, self.policy).changes, now)
+        self._apply(decide(self.state, Prune(mailbox), now, self.dice, self.policy).changes, now)
 
     def refuse_frame(self, connection: ConnectionState, error: PeerError) -> None:
         """Answer what is no message at all, and have the connection closed."""
@@ -206,7 +206,7 @@ class Dispatcher:
         connection.outbox.append(body)
         self.cost += len(body)
 
-    def _settle(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
+    def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Fold changes in, but for usage records beyond what an address may cause."""
         for number, change in enumerate(changes):
             if type(change) in RECORDS:
@@ -274,7 +274,7 @@ class Dispatcher:
         """End the batch: it is durable. Gives the connections that have something to be told."""
         told, self.told = self.told, []
         self.changes = []
-        self.faults = []
+        self.internal_errors = []
         self._before = {}
         return told
 

@@ -42,7 +42,7 @@ def prune_idle(
         weight += 1
         if mailbox.key in dispatcher.subscribers:
             dispatcher.note(model.MailboxTouched(mailbox, now.service))
-        elif now.service - mailbox.touched > prune_after and not state.settling:
+        elif now.service - mailbox.touched > prune_after and not state.in_grace_period:
             weight += _PRUNE + _MESSAGE * len(mailbox.messages) + mailbox.size // _BYTES
             pruned += 1
             dispatcher.prune(mailbox, now)
@@ -53,7 +53,7 @@ def prune_idle(
     now = clock()
     subscribed = sum(map(len, dispatcher.subscribers.values()))
     dispatcher.note(CurrentUsage(rebooted, now.wall, dispatcher.policy.blur or None, subscribed))
-    if not state.settling:
+    if not state.in_grace_period:
         dispatcher.note(model.Pruned(now.wall))
 
 

@@ -133,7 +133,7 @@ DENIED: Final = "permission denied"
 
 _PERMITTED: Final[_Check] = (lambda session, _: session.demand is None, DENIED)
 _PAID: Final[_Check] = (
-    lambda session, message: session.demand is None or flaw(session.demand, message) is None,
+    lambda session, message: session.demand is None or problem(session.demand, message) is None,
     DENIED,
 )
 _BOUND: Final[_Check] = (lambda session, _: session.app_id is not None, "must bind first")
@@ -198,11 +198,11 @@ def step(session: Session, message: Received | Malformed) -> Command | str:
     return _COMMANDS[type(message)](session, message)
 
 
-def flaw(demand: hashcash.Demand, message: Received | Malformed) -> str | None:
-    """Tell what is wrong with what was said to a connection's demand: a hint for its sender; None: it is met."""
+def problem(demand: hashcash.Demand, message: Received | Malformed) -> str | None:
+    """Return what is wrong with what was said to a demand, a hint for its sender; None: it is met."""
     if not isinstance(message, messages.Submit):
         return f"work comes first here: submit a hashcash stamp of {demand.bits} bits, or use a client that can"
-    return hashcash.flaw(demand, _value(message.method), _value(message.stamp))
+    return hashcash.problem(demand, _value(message.method), _value(message.stamp))
 
 
 def _nameplate_of(session: Session, m: messages.Release) -> str:

@@ -26,7 +26,17 @@ MESSAGE: Final = 200
 class App:
     """One application's part of the world; no app can see another's."""
 
-    __slots__ = ("_listing", "_sorted", "allocated", "answered", "app_id", "here", "mailboxes", "nameplates", "taken")
+    __slots__ = (
+        "_listing",
+        "_sorted",
+        "allocated",
+        "answered",
+        "app_id",
+        "connections_by_side",
+        "mailboxes",
+        "nameplates",
+        "taken",
+    )
 
     def __init__(self, app_id: str) -> None:
         self.app_id = app_id
@@ -36,7 +46,7 @@ class App:
         """How many live nameplates could have been allocated, by length."""
         self.allocated: dict[str, list[str]] = {}
         """Nameplates allocated and not yet claimed, by side."""
-        self.here: dict[str, int] = {}
+        self.connections_by_side: dict[str, int] = {}
         """Live connections, by side."""
         self.answered: dict[str, object] = {}
         """The live connection that was told of an allocation, by nameplate."""
@@ -70,7 +80,7 @@ class App:
         self._listing = None
 
     def idle(self) -> bool:
-        return not (self.nameplates or self.mailboxes or self.here)
+        return not (self.nameplates or self.mailboxes or self.connections_by_side)
 
 
 NOBODY = App("")
@@ -86,7 +96,7 @@ class State:
         """Of the next mailbox or nameplate; never reused."""
         self.next_sequence = 1
         """Of the next message: replay is in this order, clocks have no say."""
-        self.settling = False
+        self.in_grace_period = False
         """True right after a start, while sides that were here before may be on their way back."""
         self.unsaved: dict[int, Mailbox] = {}
         """Mailboxes touched since their row was written, by key."""
@@ -111,29 +121,29 @@ class State:
 
     def arrive(self, app_id: str, side: str) -> None:
         """Note that a connection was bound to this side."""
-        here = self._make_app(app_id).here
-        here[side] = here.get(side, 0) + 1
-        if self.settling:
+        connections_by_side = self._make_app(app_id).connections_by_side
+        connections_by_side[side] = connections_by_side.get(side, 0) + 1
+        if self.in_grace_period:
             self._seen.add((app_id, side))
 
     def leave(self, app_id: str, side: str) -> None:
         """Note that such a connection is lost."""
         app = self.apps[app_id]
-        app.here[side] -= 1
-        if not app.here[side]:
-            del app.here[side]
+        app.connections_by_side[side] -= 1
+        if not app.connections_by_side[side]:
+            del app.connections_by_side[side]
         self._drop_if_idle(app)
 
-    def settled(self) -> None:
+    def end_grace_period(self) -> None:
         """Whoever has not come back by now is gone."""
-        self.settling = False
+        self.in_grace_period = False
         self._seen.clear()
 
     def gone(self, app_id: str, side: str) -> bool:
         """Tell whether the side's last connection is gone, for all we know."""
-        if side in self.app(app_id).here:
+        if side in self.app(app_id).connections_by_side:
             return False
-        return not self.settling or (app_id, side) in self._seen
+        return not self.in_grace_period or (app_id, side) in self._seen
 
     # ── the fold ─────────────────────────────────────────────────────────────────────────────────
 

@@ -40,8 +40,8 @@ def offer(demand: Demand | None) -> dict[str, Any]:
     return {"none": None, "hashcash": {"bits": demand.bits, "resource": demand.resource}}
 
 
-def flaw(demand: Demand, method: object, stamp: object) -> str | None:
-    """Tell what is wrong with a submission, in words for its sender; None: it is good."""
+def problem(demand: Demand, method: object, stamp: object) -> str | None:
+    """Return what is wrong with a submission, in words for its sender; None: it is good."""
     if method != "hashcash":
         return "the method must be hashcash"
     if not isinstance(stamp, str) or len(stamp) > LONGEST:

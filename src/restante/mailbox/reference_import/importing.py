@@ -39,7 +39,7 @@ _RECORDS: Final = (
 )
 
 
-def take_over(data: Path, channel: Path | None, usage: Path | None, *, merge: bool) -> Report:
+def import_databases(data: Path, channel: Path | None, usage: Path | None, *, merge: bool) -> Report:
     """Import databases of the reference server; both servers are stopped.
 
     Raises Misuse where there is nothing to read, StoreError where it cannot be taken over; then nothing is changed.

@@ -32,7 +32,7 @@ from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.messages import Malformed, Received
 from restante.mailbox.store import Store
 
-SETTLING: Final = 120.0
+GRACE_SECONDS: Final = 120.0
 """Seconds after a start in which nothing is pruned and nobody's place is given away. The Python client's delay
 between attempts grows to 61 s (mailbox reference client: min(1.5^n, 60) + U(0, 1))."""
 
@@ -104,7 +104,7 @@ class CommitLoop:
     async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, retention: Retention) -> CommitLoop:
         """Read the state and return a commit loop on it."""
         state = await store.view()
-        state.settling = True
+        state.in_grace_period = True
         return cls(store, Dispatcher(state, dice, policy), clock, retention)
 
     def now(self) -> Now:
@@ -196,8 +196,8 @@ class CommitLoop:
             if gathered and is_long(gathered[0]):
                 await asyncio.sleep(0)  # to read it took the loop some milliseconds: others' turn before it is parsed
             batch = self._take(gathered)
-            for fault in self.dispatcher.faults:
-                log.error("a command failed; its connection is closed", fault=where(fault))
+            for error in self.dispatcher.internal_errors:
+                log.error("a command failed; its connection is closed", fault=where(error))
             try:
                 await self._commit()
             except StoreBusy as busy:
@@ -227,10 +227,10 @@ class CommitLoop:
     def _take(self, gathered: list[QueueEntry]) -> list[QueueEntry]:
         """Do what was said, and a slice of the maintenance; return what was done. Who is in debt must wait."""
         dispatcher, batch = self.dispatcher, []
-        if dispatcher.state.settling:
+        if dispatcher.state.in_grace_period:
             since = self.now().service - self._served_before
-            if since >= min(SETTLING, self._retention.prune_after):
-                dispatcher.state.settled()
+            if since >= min(GRACE_SECONDS, self._retention.prune_after):
+                dispatcher.state.end_grace_period()
         served, spent = self.now().service, 0
         for number, entry in enumerate(gathered):
             if spent >= MAX_BATCH_BYTES:
@@ -291,9 +291,9 @@ class CommitLoop:
         await self._store.tend()
 
     async def _undo(self, batch: list[QueueEntry]) -> None:
-        settling = self.dispatcher.state.settling
+        in_grace_period = self.dispatcher.state.in_grace_period
         state = await self._store.view()
-        state.settling = settling
+        state.in_grace_period = in_grace_period
         self.dispatcher.undo(state)
         self._maintenance, self._forgetting = None, False
         for entry in batch:

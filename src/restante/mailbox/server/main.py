@@ -45,22 +45,22 @@ DAY: Final = 86400.0
 AT_START: Final = ("message_bytes", "handshake")
 """Limits that listening sockets are made with."""
 
-Settle = Callable[[], tuple[Serve, list[Source]]]
+ReadSettings = Callable[[], tuple[Serve, list[Source]]]
 
 
-def serve(settings: Serve, settle: Settle) -> None:
-    """Serve until SIGTERM or SIGINT; `settle` reads the settings anew. Raises Misuse and StoreError."""
-    uvloop.run(_serve(settings, settle))
+def serve(settings: Serve, read_settings: ReadSettings) -> None:
+    """Serve until SIGTERM or SIGINT; `read_settings` reads the settings anew. Raises Misuse and StoreError."""
+    uvloop.run(_serve(settings, read_settings))
 
 
-async def _serve(settings: Serve, settle: Settle) -> None:
+async def _serve(settings: Serve, read_settings: ReadSettings) -> None:
     watch(asyncio.get_running_loop())
     with listening_for_signals() as told:
-        await _serve_until(told, settings, settle)
+        await _serve_until(told, settings, read_settings)
     log.info("stopped")
 
 
-async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> None:
+async def _serve_until(told: asyncio.Event, settings: Serve, read_settings: ReadSettings) -> None:
     descriptors, needed = raise_descriptors(), needed_descriptors(OWN)
     if descriptors < needed:
         raise too_few(descriptors, needed)
@@ -92,7 +92,7 @@ async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> 
         if settings.trace is not None:
             trace = commit_loop.trace = TraceFile(Path(settings.trace))
             stack.callback(trace.close)
-        reload = Reload(settings, settle, server)
+        reload = Reload(settings, read_settings, server)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         if settings.admin != "off":
             from restante.common import admin_http  # aiohttp takes a third of the start
@@ -126,14 +126,14 @@ def _admission_terms(settings: Serve) -> AdmissionTerms:
 class Reload:
     """SIGHUP: reads the settings anew, and takes over what a running server can."""
 
-    def __init__(self, settings: Serve, settle: Settle, server: Server) -> None:
+    def __init__(self, settings: Serve, read_settings: ReadSettings, server: Server) -> None:
         self._settings = settings
-        self._settle = settle
+        self._read_settings = read_settings
         self._server = server
 
     def __call__(self) -> None:
         try:
-            wanted, sources = self._settle()
+            wanted, sources = self._read_settings()
         except Misuse as error:
             log.error("the settings were not reloaded, and stay as they are", error=str(error))
             return

@@ -208,7 +208,7 @@ class Server:
         self.buckets: list[set[Socket]] = [set() for _ in range(PING_EVERY)]
         """All sockets, by the second of `PING_EVERY` in which they are pinged."""
         self.parting = PARTING_SECONDS
-        self.here: set[Socket] = set()
+        self.admitted: set[Socket] = set()
         """Those that were let in."""
         self.owing = 0
         self.reading = 0
@@ -271,7 +271,7 @@ class Server:
         listeners, self._listeners = self._listeners, []
         if listeners and self._listening_sockets:
             log.warning(
-                "no descriptors are left for more connections: they wait (ulimit -n)", connections=len(self.here)
+                "no descriptors are left for more connections: they wait (ulimit -n)", connections=len(self.admitted)
             )
         for listener in listeners:
             listener.close()
@@ -287,7 +287,7 @@ class Server:
         if free < FEW:
             self._stop_accepting()
         elif not self._listeners and free == self._many:
-            log.info("connections are taken again", connections=len(self.here))
+            log.info("connections are taken again", connections=len(self.admitted))
             self._listeners = [await self._accept(sock=each.dup()) for each in self._listening_sockets]
 
     def _free_descriptors(self, at_most: int) -> int:
@@ -338,9 +338,9 @@ class Server:
         self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
     ) -> AdmissionResult:
         """Take a connection in; it may have to go at once."""
-        result = self.admission.admit(peer, headers, self.commit_loop.now(), len(self.here))
+        result = self.admission.admit(peer, headers, self.commit_loop.now(), len(self.admitted))
         if result.verdict is None:
-            self.here.add(newcomer)
+            self.admitted.add(newcomer)
         if descriptor >= self.most and self._listeners:
             self._stop_accepting()
         self.buckets[newcomer.bucket % PING_EVERY].add(newcomer)
@@ -363,7 +363,7 @@ class Server:
             log.warning(words)
 
     def connection_closed(self, leaver: Socket) -> None:
-        self.here.discard(leaver)
+        self.admitted.discard(leaver)
         self.buckets[leaver.bucket % PING_EVERY].discard(leaver)
         self.newcomers.pop(leaver, None)
         self.admission.release(leaver.connection.address_quotas)
