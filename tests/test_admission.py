@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from restante.mailbox.core.address_quotas import ABUSE_SCORE_PER_BIT, ABUSE_SCORE_TOLERATED
 from restante.mailbox.core.addresses import networks
-from restante.mailbox.core.admission import FULL, TOO_MANY, Admission, AdmissionResult, AdmissionTerms
+from restante.mailbox.core.admission import (
+    TOO_MANY_CONNECTIONS,
+    TOO_MANY_FROM_ADDRESS,
+    Admission,
+    AdmissionResult,
+    AdmissionTerms,
+)
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.core.model import Now
 
@@ -54,7 +60,7 @@ def test_so_many_connections_may_come_from_an_address_and_when_one_leaves_anothe
     assert admit(at).verdict is None
     third = admit(at)
     assert third.verdict is not None
-    assert (third.verdict.code, third.verdict.words) == (1008, TOO_MANY)
+    assert (third.verdict.code, third.verdict.words) == (1008, TOO_MANY_FROM_ADDRESS)
     assert admit(at, "9.9.9.9").verdict is None
     assert admit(at, "127.0.0.1").verdict is None
     assert third.address_quotas == (), "who is refused does not count"
@@ -68,7 +74,7 @@ def test_who_comes_too_often_is_told_when_to_try_again() -> None:
     assert admit(at).verdict is None
     refused = admit(at).verdict
     assert refused is not None
-    assert (refused.words, refused.hint) == (TOO_MANY, "they come too fast; try again in 1 s")
+    assert (refused.words, refused.hint) == (TOO_MANY_FROM_ADDRESS, "they come too fast; try again in 1 s")
     assert admit(at, now=1.0).verdict is None
 
 
@@ -90,7 +96,7 @@ def test_so_many_connections_may_come_from_anywhere() -> None:
     assert admit(at, there=4).verdict is None
     full = admit(at, there=5).verdict
     assert full is not None
-    assert (full.code, full.words) == (1013, FULL)
+    assert (full.code, full.words) == (1013, TOO_MANY_CONNECTIONS)
 
 
 def test_an_adaptive_server_demands_first_of_who_makes_trouble_and_says_so_each_time_that_changes() -> None:

@@ -15,7 +15,7 @@ from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
 from restante.mailbox.core.model import Policy
 from restante.mailbox.core.pruning import prune_idle
-from restante.mailbox.server.commit_loop import GRACE_SECONDS, REFUSED, CommitLoop, Retention
+from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED, CommitLoop, Retention
 from restante.mailbox.server.server import SystemClock
 from restante.mailbox.store.sqlite import SqliteStore
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
@@ -213,7 +213,7 @@ async def test_records_of_binds_that_are_refused_wait_for_the_next_second(tmp_pa
         loop.store.database.execute("PRAGMA query_only = 1")
         await loop.commit_deferred()
         _, told = await loop.enter("b", OPEN)  # both in one batch, and so both refused
-        assert [frame.get("error") for frame in told.frames if frame["type"] == "error"] == [REFUSED, REFUSED]
+        assert [frame.get("error") for frame in told.frames if frame["type"] == "error"] == [NOT_STORED, NOT_STORED]
         loop.store.database.execute("PRAGMA query_only = 0")
         assert binds(tmp_path) == 0
         await loop.commit_deferred()

@@ -29,8 +29,8 @@ from restante.mailbox.core.fair_queue import (
 )
 from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.model import Now, Policy
-from restante.mailbox.protocol.messages import SHORT
-from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Retention
+from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
+from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
 from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import bounded
 from support.effort import examples, some
@@ -127,7 +127,7 @@ async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> N
         senders, quiet = [Peer(commit_loop) for _ in range(20)], Peer(commit_loop)
         for sender in senders:
             for _ in range(3):
-                sender.say(type="ping", ping="0" * 2 * SHORT)
+                sender.say(type="ping", ping="0" * 2 * MAX_SHORT_MESSAGE_CHARACTERS)
         for number in range(5):
             quiet.ping()
             before = len(Peer.order)
@@ -174,7 +174,9 @@ def check_the_order(said: list[tuple[int, bool | None]], gathers: list[int]) -> 
         now = Now(0.0, number)
         entry: QueueEntry = ConnectionLost(connections[who], now)
         if long is not None:
-            entry = ReceivedText(connections[who], str(number).ljust(SHORT + 1 if long else 1), now)
+            entry = ReceivedText(
+                connections[who], str(number).ljust(MAX_SHORT_MESSAGE_CHARACTERS + 1 if long else 1), now
+            )
         put[connections[who]].append(entry)
         queue.put(entry)
         if number in pauses:
@@ -188,7 +190,7 @@ def check_the_order(said: list[tuple[int, bool | None]], gathers: list[int]) -> 
 
 def test_what_is_dropped_is_not_done_and_not_held_but_what_is_under_way_is() -> None:
     queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
-    long, short, now = "l" * (SHORT + 1), "s", Now(0.0, 0.0)
+    long, short, now = "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1), "s", Now(0.0, 0.0)
     for said in (long, short, long):
         queue.put(ReceivedText(connection, said, now))
     queue.put(ConnectionLost(connection, now))
@@ -209,11 +211,11 @@ def test_what_is_dropped_is_not_done_and_not_held_but_what_is_under_way_is() -> 
 def test_a_long_message_that_is_dropped_before_its_turn_is_not_done() -> None:
     queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
     for each in (connection, other):
-        queue.put(ReceivedText(each, "l" * (SHORT + 1), Now(0.0, 0.0)))
+        queue.put(ReceivedText(each, "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1), Now(0.0, 0.0)))
     queue.drop(connection)
     assert [entry.connection for entry in queue.gather(0.0, UNLIMITED)] == [other]
     assert (connection.backlog.held, connection.backlog.queued) == (0, 0)
-    assert queue.held == SHORT + 1
+    assert queue.held == MAX_SHORT_MESSAGE_CHARACTERS + 1
 
 
 async def test_what_is_sent_for_a_command_counts_in_its_batch(
@@ -404,7 +406,7 @@ async def test_a_batch_that_is_refused_refuses_nothing_that_was_not_in_it(tmp_pa
             hasty.say(type="open", mailbox="m")
         await some_turns(commit_loop)
         refused = [frame["error"] for frame in hasty.frames if frame["type"] == "error"]
-        assert set(refused) == {REFUSED}
+        assert set(refused) == {NOT_STORED}
         assert len(refused) == 11
         store.database.execute("PRAGMA query_only = 0")
         await time_goes_by(commit_loop, clock)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox.core.adaptive import FALL_EVERY, RISE_EVERY, STEPS, LoadLevel
-from restante.mailbox.protocol.hashcash import LONGEST, MOST_BITS, Demand, mint, offer, problem, zero_bits
+from restante.mailbox.core.adaptive import FALL_INTERVAL_SECONDS, MAX_STEPS, RISE_INTERVAL_SECONDS, LoadLevel
+from restante.mailbox.protocol.hashcash import MAX_BITS, MAX_STAMP_CHARACTERS, Demand, mint, offer, problem, zero_bits
 
 SAMPLE = "1:6:210723:resource-string::NmZNF4eIbk87mqYz:000003n"
 """The stamp that spec 002 shows; made by `hashcash -b 6 -m resource-string`."""
@@ -31,7 +31,7 @@ def test_the_sample_of_the_specification_is_good() -> None:
         ("hashcash", None, "string"),
         ("hashcash", 7, "string"),
         ("hashcash", [SAMPLE], "string"),
-        ("hashcash", SAMPLE + "0" * LONGEST, "string"),
+        ("hashcash", SAMPLE + "0" * MAX_STAMP_CHARACTERS, "string"),
         ("hashcash", "", "form"),
         ("hashcash", SAMPLE + ":", "form"),
         ("hashcash", "0" + SAMPLE[1:], "form"),
@@ -89,17 +89,17 @@ def test_in_peace_nothing_is_demanded_of_everybody() -> None:
 
 def test_under_attack_the_work_rises_bit_by_bit_and_falls_again_more_slowly() -> None:
     load_level = LoadLevel()
-    rising = passing(load_level, RISE_EVERY * 20, 1000)
+    rising = passing(load_level, RISE_INTERVAL_SECONDS * 20, 1000)
     assert rising == [20, 21, 22, 23, 24, 25, 26, 27, 28]
-    assert len(rising) == STEPS
-    falling = passing(load_level, FALL_EVERY * 20, 0)
+    assert len(rising) == MAX_STEPS
+    falling = passing(load_level, FALL_INTERVAL_SECONDS * 20, 0)
     assert falling == [27, 26, 25, 24, 23, 22, 21, 20, None]
-    assert load_level.changes == 2 * STEPS
+    assert load_level.changes == 2 * MAX_STEPS
 
 
 def test_between_half_the_load_and_the_load_it_stays_as_it_is() -> None:
     load_level = LoadLevel()
-    passing(load_level, RISE_EVERY, 1000)
+    passing(load_level, RISE_INTERVAL_SECONDS, 1000)
     steps = load_level.steps
     assert steps > 0
     passing(load_level, 30, 60)  # until the average is there
@@ -116,5 +116,5 @@ def test_a_single_second_of_many_connections_is_no_attack() -> None:
 
 def test_no_more_is_demanded_than_anybody_can_do() -> None:
     load_level = LoadLevel()
-    passing(load_level, RISE_EVERY * 20, 1000)
-    assert load_level.bits(39) == MOST_BITS
+    passing(load_level, RISE_INTERVAL_SECONDS * 20, 1000)
+    assert load_level.bits(39) == MAX_BITS

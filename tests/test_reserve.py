@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import Dispatcher
-from restante.mailbox.core.limits import KIB, MIB, RESERVE, SMALL_MAILBOX, Limits
+from restante.mailbox.core.limits import KIB, MIB, RESERVED_SHARE, SMALL_MAILBOX_BYTES, Limits
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
-from restante.mailbox.core.rules import FULL
+from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.state import State
 from support.mailbox.givens import FakeDice, Inbox
 
@@ -56,7 +56,7 @@ def filled() -> tuple[Dispatcher, list[Peer]]:
     """Have 64 addresses take as much as they are given: large mailboxes first, then small ones."""
     dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=LIMITS))
     peers = [Peer(dispatcher, f"filler {number}") for number in range(64)]
-    most = int(STORED * (1 - RESERVE) / len(peers))
+    most = int(STORED * (1 - RESERVED_SHARE) / len(peers))
     for number, peer in enumerate(peers):
         peer.say(type="open", mailbox=f"large {number}")
         for phase in range(6):
@@ -111,7 +111,7 @@ def test_claims_are_charged_there_whether_or_not_the_nameplate_lives() -> None:
     Peer(dispatcher, "a").say(type="claim", nameplate="7")
     rich = peers[0].connection.address_quotas[0]
     answers = [Peer(dispatcher, "b", rich).say(type="claim", nameplate=str(name))[-1] for name in range(1, 21)]
-    assert [answer.get("error") for answer in answers[:10]] == [*6 * [FULL], None, *3 * [FULL]]
+    assert [answer.get("error") for answer in answers[:10]] == [*6 * [SERVER_FULL], None, *3 * [SERVER_FULL]]
     assert {answer["error"] for answer in answers[10:]} == {TOO_MANY_CLAIMS}
 
 
@@ -119,20 +119,20 @@ def test_large_phases_and_ids_are_no_way_around_it() -> None:
     dispatcher, _ = filled()
     peer = Peer(dispatcher, "a")
     peer.say(type="open", mailbox="mine")
-    large = "0" * SMALL_MAILBOX
+    large = "0" * SMALL_MAILBOX_BYTES
     for message in ({"phase": large, "body": ""}, {"phase": "p", "body": "", "id": large}):
-        assert peer.say(type="add", **message)[-1]["error"] == FULL
+        assert peer.say(type="add", **message)[-1]["error"] == SERVER_FULL
 
 
 def test_a_mailbox_stays_small_there() -> None:
     dispatcher, _ = filled()
     size = 10 * KIB
     taken = Peer(dispatcher, "a").fill("mine", size)
-    assert (taken + 1) * size > SMALL_MAILBOX - 2 * size
-    assert taken * size < SMALL_MAILBOX
+    assert (taken + 1) * size > SMALL_MAILBOX_BYTES - 2 * size
+    assert taken * size < SMALL_MAILBOX_BYTES
     too_large = Peer(dispatcher, "b")
     too_large.say(type="open", mailbox="yours")
-    [refused] = too_large.say(type="add", phase="p", body="0" * SMALL_MAILBOX)
+    [refused] = too_large.say(type="add", phase="p", body="0" * SMALL_MAILBOX_BYTES)
     assert refused["hint"] == "what room is left is for mailboxes of up to 64 KiB; try again later"
 
 

@@ -24,13 +24,13 @@ from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.server.first_request import LONGEST, ROOM
+from restante.mailbox.server.first_request import MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.server import (
     ASKS_FOR_NOTHING,
-    DROP_AFTER,
-    OVERSIZE,
-    PING_EVERY,
-    RESERVE,
+    MAX_FRAME_PER_MESSAGE,
+    PING_INTERVAL_SECONDS,
+    RESERVED_DESCRIPTORS,
+    SILENCE_TIMEOUT_SECONDS,
     Server,
     WelcomeOptions,
 )
@@ -219,7 +219,7 @@ async def test_a_frame_that_is_too_big_is_refused_with_a_hint(live: LiveServer) 
 
 async def test_a_frame_that_is_far_too_big_is_closed_before_it_is_read(live: LiveServer) -> None:
     socket = await live.enter()
-    socket.write(frame(TEXT, b" " * (OVERSIZE * MIB + 1))[:14])
+    socket.write(frame(TEXT, b" " * (MAX_FRAME_PER_MESSAGE * MIB + 1))[:14])
     assert await socket.closed() == 1009
     await socket.hang_up()
 
@@ -390,7 +390,7 @@ async def test_the_head_of_the_greeting_tells_its_size(live: LiveServer) -> None
 
 async def test_a_head_request_without_an_end_is_refused(live: LiveServer) -> None:
     socket = await RawSocket.connect(live.port)
-    socket.write(b"HEAD ".ljust(LONGEST + 1, b"/"))
+    socket.write(b"HEAD ".ljust(MAX_REQUEST_BYTES + 1, b"/"))
     assert (await socket.rest()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
@@ -412,7 +412,7 @@ async def test_who_says_too_much_with_its_handshake_is_left_unread(
     monkeypatch.setattr(live.server.commit_loop.queue, "gather", lambda *_: [])
     socket = await RawSocket.connect(live.port)
     said = handshake() + frame(TEXT, b"{}") * 2 * MAX_BACKLOG_COMMANDS
-    assert len(said) < ROOM, "it is read at once"
+    assert len(said) < READ_BYTES, "it is read at once"
     socket.write(said)
     async with bounded("the handshake"):
         while not (sockets := live.server.sockets()):  # noqa: ASYNC110 - nobody tells
@@ -432,18 +432,18 @@ async def test_who_says_too_much_with_its_handshake_is_left_unread(
 async def test_a_silent_connection_is_pinged_and_dropped_after_ten_minutes(live: LiveServer) -> None:
     silent, alive = await live.enter(), await live.enter()
     pings = 0
-    for second in range(1, DROP_AFTER + PING_EVERY + 1):
+    for second in range(1, SILENCE_TIMEOUT_SECONDS + PING_INTERVAL_SECONDS + 1):
         live.server.tick()
-        if second % PING_EVERY == 0:
+        if second % PING_INTERVAL_SECONDS == 0:
             assert await alive.read() == (PING, b"")
             alive.write(frame(PONG))
             alive.say(type="ping", ping=second)  # its answer shows that the pong was read
             await alive.hear()
             await alive.hear()
-            if second <= DROP_AFTER:
+            if second <= SILENCE_TIMEOUT_SECONDS:
                 assert await silent.read() == (PING, b"")
                 pings += 1
-    assert pings == DROP_AFTER // PING_EVERY
+    assert pings == SILENCE_TIMEOUT_SECONDS // PING_INTERVAL_SECONDS
     assert await silent.ended()
     assert len(live.server.sockets()) == 1
     await silent.hang_up()
@@ -573,22 +573,25 @@ async def until_asking(server: Server, number: int) -> None:
 
 async def test_descriptors_that_are_taken_already_are_needed_beside_those_for_connections(live: LiveServer) -> None:
     own = descriptors(os.getpid())
-    late = Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=own + RESERVE)
+    late = Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=own + RESERVED_DESCRIPTORS)
     with pytest.raises(
-        Misuse, match=rf"the limit of descriptors is {own + RESERVE}, and (\d+) are needed"
+        Misuse, match=rf"the limit of descriptors is {own + RESERVED_DESCRIPTORS}, and (\d+) are needed"
     ) as refused:
         await late.listen("127.0.0.1", 0)
     late._stop_accepting()
     for listening in late._listening_sockets:
         listening.close()
     needed = int(str(refused.value).split(", and ")[1].split()[0])
-    assert Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=needed).most - own >= RESERVE
+    assert (
+        Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=needed).most - own
+        >= RESERVED_DESCRIPTORS
+    )
 
 
 async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(tmp_path: Path) -> None:
     """The listening socket that was closed frees one, and a single one would let a whole queue in."""
     async with open_live(tmp_path) as live:
-        live.server.most = 2 * RESERVE + descriptors(os.getpid())
+        live.server.most = 2 * RESERVED_DESCRIPTORS + descriptors(os.getpid())
         with structlog.testing.capture_logs() as logged:
             came: list[RawSocket] = []
             while not logged:
@@ -602,7 +605,7 @@ async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(t
                 await came.pop().leave()
                 await live.server.check_descriptors()
             assert logged.pop()["event"] == "connections are taken again"
-            assert inside - len(came) == pytest.approx(RESERVE / 2, abs=3)
+            assert inside - len(came) == pytest.approx(RESERVED_DESCRIPTORS / 2, abs=3)
             came.append(await live.enter())
         for each in came:
             await each.leave()

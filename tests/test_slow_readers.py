@@ -13,12 +13,18 @@ import pytest
 from msgspec.structs import replace
 
 from restante.mailbox.core.admission import Admission, AdmissionTerms
-from restante.mailbox.core.dispatcher import LISTENERS
+from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.server.connection import CLOSING, FRAMES, NO_ROOM, NOT_READ, Socket
-from restante.mailbox.server.receive_buffer import READ, ReceiveBuffer
+from restante.mailbox.server.connection import (
+    CLOSE_TIMEOUT,
+    MAX_FRAMES_PER_SECOND,
+    NO_ROOM_FOR_LARGE,
+    NOT_READ,
+    Socket,
+)
+from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN
 from restante.mailbox.server.server import Server, WelcomeOptions, system_secret
 from restante.mailbox.store.sqlite import SqliteStore
@@ -185,7 +191,7 @@ async def test_a_large_reply_that_is_not_read_is_owed_in_full(tmp_path: Path) ->
         idle: list[RawSocket] = []
         refused = live.server.commit_loop.dispatcher.quotas.refused
         while not refused:
-            assert len(idle) < LISTENERS
+            assert len(idle) < MAX_SUBSCRIBERS
             idle.append(await live.member("b"))
             await until(lambda: live.latest._held or refused)
             assert live.server.owing <= limits.owed_bytes
@@ -218,7 +224,7 @@ async def test_what_messages_are_read_in_has_one_bound_and_the_oldest_goes(
             assert server.reading == sum(each.reading for each in order) <= limits.owed_bytes
         await until(lambda: set(server.sockets()) == set(order[2:]))
         assert server.commit_loop.dispatcher.quotas.refused == {
-            (NO_ROOM, each.connection.session.address_id): 2 for each in order
+            (NO_ROOM_FOR_LARGE, each.connection.session.address_id): 2 for each in order
         }
         senders[-1].write(rest)  # whoever is in time is served
         assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
@@ -341,7 +347,7 @@ async def test_who_says_goodbye_and_does_not_read_has_to_go(tmp_path: Path) -> N
         await until(unread._transport.underlying_transport.is_closing)
         timer = unread._timer
         assert timer is not None
-        assert timer.when() - asyncio.get_running_loop().time() <= CLOSING
+        assert timer.when() - asyncio.get_running_loop().time() <= CLOSE_TIMEOUT
         timer._run()
         await until(lambda: unread not in live.server.sockets())
         assert timer.cancelled()
@@ -367,14 +373,14 @@ async def test_all_together_may_owe_only_so_much(tmp_path: Path) -> None:
 
 async def test_only_so_many_have_one_mailbox_open(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
-        sockets = [await live.member("a") for _ in range(LISTENERS + 1)]
+        sockets = [await live.member("a") for _ in range(MAX_SUBSCRIBERS + 1)]
         for socket in sockets[:-1]:
             assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "ack"]
         last = sockets[-1]
         refused = [await last.hear() for _ in range(3)][-1]
         assert (refused["error"], refused["hint"]) == ("the mailbox is full", "32 connections have it open already")
         await sockets[0].hang_up()
-        await until(lambda: len(live.server.sockets()) == LISTENERS)
+        await until(lambda: len(live.server.sockets()) == MAX_SUBSCRIBERS)
         last.say(type="open", mailbox="m")
         last.say(type="ping", ping=1)
         assert [(await last.hear())["type"] for _ in range(3)] == ["ack", "ack", "pong"]
@@ -401,16 +407,16 @@ async def test_pings_are_answered_but_a_flood_of_them_only_so_many_a_second(tmp_
         socket = await live.enter()
         socket.write(frame(PING, b"one"))
         assert await socket.read() == (PONG, b"one")
-        socket.write(*(frame(PING, str(number).encode()) for number in range(3 * FRAMES)))
+        socket.write(*(frame(PING, str(number).encode()) for number in range(3 * MAX_FRAMES_PER_SECOND)))
         socket.say(type="ping", ping="after")
         await until(lambda: live.latest._unread)
         frames_of_one_second = live.latest._frames
-        assert frames_of_one_second < 2 * FRAMES  # what one read brought
+        assert frames_of_one_second < 2 * MAX_FRAMES_PER_SECOND  # what one read brought
         last = None
         async with seconds_passing(live):
             while (got := await socket.read())[0] == PONG:
                 last = got[1]
-            assert last == str(3 * FRAMES - 1).encode(), "the last ping of all is answered"
+            assert last == str(3 * MAX_FRAMES_PER_SECOND - 1).encode(), "the last ping of all is answered"
             assert json.loads(got[1])["type"] == "ack"
             assert (await socket.hear())["pong"] == "after"
         await socket.hang_up()
@@ -433,8 +439,8 @@ async def test_only_so_much_is_read_at_once_however_large_the_buffer_has_become(
         socket.say(type="ping", ping="0" * (MIB - 1000))
         assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
         socket.write(frame(PONG, b"") * 40_000)
-        await until(lambda: sum(reads) > MIB + READ // 2)
-        assert max(reads) <= READ
+        await until(lambda: sum(reads) > MIB + MAX_READ_BYTES // 2)
+        assert max(reads) <= MAX_READ_BYTES
         await socket.hang_up()
 
 
@@ -442,7 +448,7 @@ async def test_fragments_of_nothing_are_slowed_too(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
         socket = await live.enter()
         socket.write(frame(TEXT, b'{"type":"ping",', fin=False))
-        socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * FRAMES)))
+        socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * MAX_FRAMES_PER_SECOND)))
         socket.write(frame(CONTINUATION, b'"ping":1}'))
         await until(lambda: live.latest._unread)
         async with seconds_passing(live):

@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 
 from restante.common import admin_http
 from restante.common.errors import StoreError
-from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Retention
+from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
 from support.bounds import BOUND, bounded
@@ -161,7 +161,7 @@ async def test_a_checkpoint_that_fails_is_no_crash(tmp_path: Path, monkeypatch: 
         loop.call_soon_threadsafe(tried.set)
         return sqlite3.SQLITE_DENY
 
-    monkeypatch.setattr(sqlite, "CHECKPOINT", 1)
+    monkeypatch.setattr(sqlite, "ROWS_PER_CHECKPOINT", 1)
     async with inside(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         here.store.database.set_authorizer(refuse_checkpoint)
@@ -184,7 +184,7 @@ def assert_as_stored(here: Inside, other: sqlite3.Connection) -> None:
 async def test_a_busy_database_is_said_and_nothing_has_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
     async with inside(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         subscriber = await clients.opened(here.url, APP, "b", "m")
@@ -200,7 +200,7 @@ async def test_a_busy_database_is_said_and_nothing_has_happened(
             ]
             for client, command in zip((sender, third, newcomer), refused, strict=True):
                 error = await client.refused(command)
-                assert (error["error"], error["orig"]) == (REFUSED, command.fields)
+                assert (error["error"], error["orig"]) == (NOT_STORED, command.fields)
             told = await news(sender, subscriber, third, newcomer)
             assert list(map(kinds, told)) == [["ack", "error"], [], ["ack", "error"], ["ack", "error"]]
             assert_as_stored(here, other)
@@ -239,7 +239,7 @@ async def test_a_full_database_is_said_and_nothing_has_happened(tmp_path: Path) 
         pages = here.store.database.execute("PRAGMA page_count").fetchone()[0]
         here.store.database.execute(f"PRAGMA max_page_count = {pages + 1}")
         error = await sender.refused(await sender.say("add", phase="1", body="x" * 100_000))
-        assert error["error"] == REFUSED
+        assert error["error"] == NOT_STORED
         with other_program(tmp_path) as other:
             assert_as_stored(here, other)
         await sender.ask("add", phase="1", body="small")
@@ -250,7 +250,7 @@ async def test_a_full_database_is_said_and_nothing_has_happened(tmp_path: Path) 
 async def test_a_database_that_is_busy_when_old_usage_is_dropped_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
     async with inside(tmp_path, retention=Retention(keep_usage=1.0)) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         with other_program(tmp_path) as other:

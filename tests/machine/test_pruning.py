@@ -102,7 +102,7 @@ deeds = st.tuples(
 
 @pytest.fixture(autouse=True)
 def slices_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "SLICE", 1)
+    monkeypatch.setattr(pruning, "SLICE_WEIGHT", 1)
 
 
 async def prune_a_scene(

@@ -14,7 +14,7 @@ from reference_import.taking import rows, taking
 from restante.common.errors import Misuse, StoreError
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.reference_import.exporting import export_usage
-from restante.mailbox.reference_import.importing import SLICE
+from restante.mailbox.reference_import.importing import RECORDS_PER_CHUNK
 from restante.mailbox.store import open_store
 from support.mailbox.ledger import Ledger
 from support.mailbox.reference_sources import Their, alter, select, usage_v1
@@ -118,16 +118,19 @@ def test_a_file_of_which_nothing_is_of_use_is_reported_and_no_error(their: Their
 
 
 def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path) -> None:
-    count = 2 * SLICE + 1
+    count = 2 * RECORDS_PER_CHUNK + 1
     alter(
         their.usage,
         f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
         " INSERT INTO mailboxes SELECT 'x', 1, i, 1, 1, CASE i % 2 WHEN 0 THEN 'happy' ELSE 'odd' END FROM n",
     )
     report = taking(data, usage=their.usage)
-    assert (report.imported["usage_mailboxes"], report.skipped) == (SLICE, {"usage_mailboxes_unusable": SLICE + 1})
+    assert (report.imported["usage_mailboxes"], report.skipped) == (
+        RECORDS_PER_CHUNK,
+        {"usage_mailboxes_unusable": RECORDS_PER_CHUNK + 1},
+    )
     assert rows(data, "SELECT count(*), min(started), max(started) FROM usage_mailboxes") == [
-        (SLICE, 2.0, 2.0 * SLICE)
+        (RECORDS_PER_CHUNK, 2.0, 2.0 * RECORDS_PER_CHUNK)
     ]
 
 

@@ -85,7 +85,7 @@ def connecting(kind: type[sqlite3.Connection]) -> AbstractContextManager[object]
 
 def quick(seconds: float) -> AbstractContextManager[object]:
     """Set what a fast flush is: only after one is a small batch committed on the loop, not in the thread."""
-    return patch.object(sqlite, "QUICK", seconds)
+    return patch.object(sqlite, "FAST_FLUSH_SECONDS", seconds)
 
 
 def speaking(commit_loop: type[CommitLoop]) -> AbstractContextManager[object]:

@@ -88,7 +88,7 @@ async def inside(
 ) -> AsyncIterator[Inside]:
     """Serve from this process, on a free port; every commit is made in the thread, however fast the disk is."""
     clock = SystemClock()
-    with patch.object(sqlite, "QUICK", 0.0):
+    with patch.object(sqlite, "FAST_FLUSH_SECONDS", 0.0):
         with patch("sqlite3.connect", partial(sqlite3.connect, factory=Gated)):
             store = SqliteStore.open(data)
         commit_loop = await loop_type.open(store, clock, SystemDice(), Policy(), retention or Retention())

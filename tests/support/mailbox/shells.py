@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
-from restante.mailbox.core.dispatcher import PARTING, Dispatcher
+from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES, Dispatcher
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
@@ -318,7 +318,7 @@ class SocketWorld(CommitLoopWorld):
     async def _stop(self) -> None:
         """Drain. Every client is told that the server restarts, unless it was being sent away at once."""
         verdicts_before = [each.verdict for each in self.dispatcher.connections if each.verdict is not None]
-        at_once = sum(verdict.code not in PARTING for verdict in verdicts_before)
+        at_once = sum(verdict.code not in CLEANUP_CLOSE_CODES for verdict in verdicts_before)
         await self._server.drain(self._working)
         verdicts = await self._clients.end()
         sent_away = len([verdict for verdict in verdicts if verdict != (1001, "server restarts")])

@@ -20,7 +20,7 @@ from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.core.session import Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol.messages import stamp
-from restante.mailbox.server.commit_loop import GRACE_SECONDS, REFUSED
+from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import SqliteStore
 from support.bounds import bounded
@@ -190,7 +190,7 @@ class CoreWorld(LocalWorld):
         if not stored:
             for connection, text, _ in said:
                 if text is not None:
-                    self._dispatcher.refuse(connection, text, REFUSED)
+                    self._dispatcher.refuse(connection, text, NOT_STORED)
         for connection in self._dispatcher.end_batch():
             bodies, connection.outbox = connection.outbox, []
             inbox = self._inboxes[connection]  # its line leads nowhere when it is lost; this is what it would say

@@ -14,7 +14,7 @@ from typing import Final
 from restante.common.net import Address, household
 from restante.common.token_bucket import Bucket
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.protocol.hashcash import MOST_BITS
+from restante.mailbox.protocol.hashcash import MAX_BITS
 
 SECONDS_PER_DAY: Final = 86400.0
 
@@ -128,7 +128,7 @@ class AddressQuota:
     def bits(self, now: float, base: int) -> int | None:
         """Give the work that an adaptive server demands of this address; None: none."""
         over = self._abuse_score.spent(now, ABUSE_SCORE_DECAY) - ABUSE_SCORE_TOLERATED
-        return min(MOST_BITS, base + int(over // ABUSE_SCORE_PER_BIT)) if over > 0 else None
+        return min(MAX_BITS, base + int(over // ABUSE_SCORE_PER_BIT)) if over > 0 else None
 
 
 class AddressRegistry:

@@ -19,8 +19,8 @@ from restante.mailbox.protocol.hashcash import Demand, Mode, offer
 CONNECTION_ABUSE_SCORE: Final = 0.1
 """What a connection adds to its address's abuse score (address_quotas.ABUSE_SCORE_TOLERATED)."""
 
-FULL: Final = "the server has no room for more connections"
-TOO_MANY: Final = "too many connections from your address"
+TOO_MANY_CONNECTIONS: Final = "the server has no room for more connections"
+TOO_MANY_FROM_ADDRESS: Final = "too many connections from your address"
 
 
 class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,11 +104,13 @@ class Admission:
             quota.add_abuse_score(now.service, CONNECTION_ABUSE_SCORE)
         most, verdict = limits.address_connections, None
         if limits.connections and connections >= limits.connections:
-            verdict = PeerError(1013, FULL, hint="try again later")
+            verdict = PeerError(1013, TOO_MANY_CONNECTIONS, hint="try again later")
         elif most and any(quota.connections > most for quota in address_quotas):
-            verdict = PeerError(1008, TOO_MANY, hint=f"{most} may be open at a time")
+            verdict = PeerError(1008, TOO_MANY_FROM_ADDRESS, hint=f"{most} may be open at a time")
         elif wait:
-            verdict = PeerError(1008, TOO_MANY, hint=f"they come too fast; try again in {math.ceil(wait)} s")
+            verdict = PeerError(
+                1008, TOO_MANY_FROM_ADDRESS, hint=f"they come too fast; try again in {math.ceil(wait)} s"
+            )
         address_id = self.addresses.day_id(client.address, now.wall)
         demand = self._demand(address_quotas, address_id, now)
         if verdict is not None:  # who is refused keeps nobody else out

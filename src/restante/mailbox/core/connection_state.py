@@ -10,7 +10,7 @@ from restante.common.errors import PeerError
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.limits import RateLimiter
 from restante.mailbox.core.model import Now
-from restante.mailbox.core.session import FRESH, Session
+from restante.mailbox.core.session import NEW_SESSION, Session
 
 
 class ClientSocket(Protocol):
@@ -89,7 +89,7 @@ class ConnectionState:
         self.socket: ClientSocket = socket
         self.number = 0
         """Counts connections, from 1."""
-        self.session: Session = FRESH
+        self.session: Session = NEW_SESSION
         self.address_quotas: tuple[AddressQuota, ...] = ()
         """What its addresses have used up; none: limits per address do not apply to it."""
         self.backlog = Backlog()

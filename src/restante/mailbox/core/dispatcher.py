@@ -18,18 +18,18 @@ from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
 from restante.mailbox.core.model import Change, Decision, Dice, Mailbox, Now, Policy
-from restante.mailbox.core.quotas import RECORDS, Quotas
-from restante.mailbox.core.rules import MAILBOX_FULL, Prune, decide
+from restante.mailbox.core.quotas import USAGE_RECORDS, Quotas
+from restante.mailbox.core.rules import MAILBOX_FULL, PruneCommand, decide
 from restante.mailbox.core.session import DENIED, Command, Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.messages import Malformed, Received
 
-OUR_FAULT: Final = "internal error"
-PARTING: Final = frozenset({1008, 1013})
+INTERNAL_ERROR: Final = "internal error"
+CLEANUP_CLOSE_CODES: Final = frozenset({1008, 1013})
 """Close codes before which a client that is not served may tidy up after itself."""
 
-LISTENERS: Final = 32
+MAX_SUBSCRIBERS: Final = 32
 """Connections that have one mailbox open. It is for two; a side may have more that are dead and not noticed yet."""
 
 
@@ -87,13 +87,16 @@ class Dispatcher:
                 self._reject(connection, *refusal, text)
                 return
             decision = decide(self.state, command, now, self.dice, self.policy)
-            if decision.mailbox is not None and len(self.subscribers.get(decision.mailbox.key, ())) >= LISTENERS:
-                self._reject(connection, MAILBOX_FULL, f"{LISTENERS} connections have it open already", text)
+            if (
+                decision.mailbox is not None
+                and len(self.subscribers.get(decision.mailbox.key, ())) >= MAX_SUBSCRIBERS
+            ):
+                self._reject(connection, MAILBOX_FULL, f"{MAX_SUBSCRIBERS} connections have it open already", text)
                 return
         except Exception as error:  # noqa: BLE001 - our bug must not become everybody's; nothing was changed yet
             self.internal_errors.append(error)
-            self._say(connection, messages.Error(OUR_FAULT, messages.NULL))
-            connection.verdict = PeerError(1011, OUR_FAULT)
+            self._say(connection, messages.Error(INTERNAL_ERROR, messages.NULL))
+            connection.verdict = PeerError(1011, INTERNAL_ERROR)
             return
         self._apply(decision.changes, now, connection.address_quotas)
         self._move(connection, command, decision)
@@ -132,7 +135,7 @@ class Dispatcher:
         Told that it is not served, the Python client wants to release what it asked for in the same breath, and comes
         back for ever until it is told that it has (mailbox reference client _terminator.py, 0.24.0).
         """
-        if connection.lost or connection.verdict is None or connection.verdict.code not in PARTING:
+        if connection.lost or connection.verdict is None or connection.verdict.code not in CLEANUP_CLOSE_CODES:
             return
         try:
             message = messages.parse(text)
@@ -168,7 +171,7 @@ class Dispatcher:
 
     def prune(self, mailbox: Mailbox, now: Now) -> None:
         """End a mailbox that has been idle for too long."""
-        self._apply(decide(self.state, Prune(mailbox), now, self.dice, self.policy).changes, now)
+        self._apply(decide(self.state, PruneCommand(mailbox), now, self.dice, self.policy).changes, now)
 
     def refuse_frame(self, connection: ConnectionState, error: PeerError) -> None:
         """Answer what is no message at all, and have the connection closed."""
@@ -209,7 +212,7 @@ class Dispatcher:
     def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Fold changes in, but for usage records beyond what an address may cause."""
         for number, change in enumerate(changes):
-            if type(change) in RECORDS:
+            if type(change) in USAGE_RECORDS:
                 following = next(iter(changes[number + 1 : number + 2]), None)
                 if not self.quotas.charge_record(change, following, address_quotas, now.service, self.policy.limits):
                     continue
@@ -242,10 +245,10 @@ class Dispatcher:
                 self._show(connection, decision.mailbox, message)
         elif before.subscribed is not None and connection.session.subscribed is None:
             self._unsubscribe(connection, before.subscribed)
-        if type(command) is session.Bind:
+        if type(command) is session.BindCommand:
             self.state.arrive(command.app_id, command.side)
             return
-        if type(command) is session.Allocate:
+        if type(command) is session.AllocateCommand:
             self.state.app(command.app_id).answered[decision.name] = connection
         if connection.address_quotas:
             self.quotas.record_made(connection.address_quotas, decision)
@@ -317,15 +320,15 @@ _PARTING_WORDS: Final[dict[type, Callable[[Any, float], messages.Reply]]] = {
 
 _Answer = Callable[[Dispatcher, Any, Decision, Raw, float], messages.Reply | None]
 _ANSWERS: Final[dict[type[Command], _Answer]] = {
-    session.Submit: lambda *_: None,
-    session.Bind: lambda *_: None,
-    session.List: lambda dispatcher, c, _, i, t: messages.Nameplates(i, t, dispatcher.listing(c.app_id)),
-    session.Allocate: lambda _, __, d, i, t: messages.Allocated(i, t, d.name),
-    session.Claim: lambda _, __, d, i, t: messages.Claimed(i, t, d.name),
-    session.Release: lambda _, __, ___, i, t: messages.Released(i, t),
-    session.Open: lambda *_: None,
-    session.Add: lambda *_: None,
-    session.Close: lambda _, __, ___, i, t: messages.Closed(i, t),
-    session.Ping: lambda _, c, __, i, t: messages.Pong(i, t, c.ping),
+    session.SubmitCommand: lambda *_: None,
+    session.BindCommand: lambda *_: None,
+    session.ListCommand: lambda dispatcher, c, _, i, t: messages.Nameplates(i, t, dispatcher.listing(c.app_id)),
+    session.AllocateCommand: lambda _, __, d, i, t: messages.Allocated(i, t, d.name),
+    session.ClaimCommand: lambda _, __, d, i, t: messages.Claimed(i, t, d.name),
+    session.ReleaseCommand: lambda _, __, ___, i, t: messages.Released(i, t),
+    session.OpenCommand: lambda *_: None,
+    session.AddCommand: lambda *_: None,
+    session.CloseCommand: lambda _, __, ___, i, t: messages.Closed(i, t),
+    session.PingCommand: lambda _, c, __, i, t: messages.Pong(i, t, c.ping),
 }
 """The direct response to a command that was carried out; what `open` and `add` get are messages."""

@@ -16,7 +16,7 @@ from typing import Final, TypeGuard
 from restante.mailbox.core.connection_state import Backlog, ConnectionLost, ConnectionState, QueueEntry, ReceivedText
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.core.model import size_of
-from restante.mailbox.protocol.messages import SHORT
+from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
 
 MAX_BATCH_COMMANDS: Final = 500
 """Commands in a batch at most: at some 15 µs each, the loop is back at its sockets within 10 ms."""
@@ -42,7 +42,7 @@ MAX_BACKLOG_BYTES: Final = 256 * 1024
 
 def is_long(entry: QueueEntry) -> TypeGuard[ReceivedText]:
     """Return whether this is a long message, which is a batch of its own."""
-    return isinstance(entry, ReceivedText) and len(entry.text) > SHORT
+    return isinstance(entry, ReceivedText) and len(entry.text) > MAX_SHORT_MESSAGE_CHARACTERS
 
 
 class FairQueue:

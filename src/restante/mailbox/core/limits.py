@@ -18,14 +18,14 @@ Count = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=0, le=1e12)]
 
 
-RESERVE: Final = 0.1
+RESERVED_SHARE: Final = 0.1
 """Part of `stored_bytes` that is kept for small mailboxes of addresses that hold little. Without it sixteen addresses
 that have as much as they may have leave no room for anybody else."""
 
-SMALL_MAILBOX: Final = 64 * KIB
+SMALL_MAILBOX_BYTES: Final = 64 * KIB
 """Bytes that a mailbox in that part may have. One of a file transfer has some 6 KiB."""
 
-SMALL_HOLDER: Final = MIB
+SMALL_HOLDER_BYTES: Final = MIB
 """Bytes that an address holds at most that makes something in that part: 150 transfers at once."""
 
 
@@ -91,7 +91,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     stored_bytes: Count = 1024 * MIB
     """Bytes of live messages, mailboxes and nameplates, all of which are kept in memory. The last tenth is for small
-    mailboxes of addresses that hold little (RESERVE)."""
+    mailboxes of addresses that hold little (RESERVED_SHARE)."""
 
     owed_bytes: Count = 256 * MIB
     """Bytes that all clients together may leave unread; in which their messages are read: a connection keeps

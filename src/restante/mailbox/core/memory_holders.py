@@ -14,14 +14,14 @@ from typing import Final, Protocol
 
 from restante.mailbox.core.limits import KIB
 
-SPARED: Final = 64 * KIB
+SPARED_BYTES: Final = 64 * KIB
 """Bytes that an address may hold before its connections are closed in the first place: a client that sent a few
 messages of some KiB holds less."""
 
-LONG: Final = 10
+LONG_HOLD_SECONDS: Final = 10
 """Seconds after which a connection has held its bytes for long. To send 2 MiB takes less, on most lines."""
 
-FREED: Final = 8
+FREED_FRACTION: Final = 8
 """Of `owed_bytes`, one part in so many is freed at once: sorting the holders takes milliseconds."""
 
 
@@ -66,10 +66,10 @@ class MemoryHolders:
                 by_address[address] += size
 
         def excessive(holder: MemoryHolder) -> int:
-            return max(0, *(by_address[address] - SPARED for address in holder.addresses))
+            return max(0, *(by_address[address] - SPARED_BYTES for address in holder.addresses))
 
         order = [
-            (-excessive(holder) * min(LONG, second - since + 1), number, holder)
+            (-excessive(holder) * min(LONG_HOLD_SECONDS, second - since + 1), number, holder)
             for number, (holder, since) in enumerate(self._since.items())  # of equals, who has held for longest
         ]
         heapq.heapify(order)

@@ -14,14 +14,14 @@ from restante.mailbox.core import model
 from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now
 
-SLICE: Final = 1000
+SLICE_WEIGHT: Final = 1000
 """Weight of a slice. Looking at a mailbox weighs 1, saving one 5, pruning one 20, its messages 2 each, and 1 for
 each 2 KiB of them: about 3 µs a point on a slow core, so that a slice stays well below 10 ms."""
 
-_SAVE: Final = 5
-_PRUNE: Final = 20
-_MESSAGE: Final = 2
-_BYTES: Final = 2048
+_SAVE_WEIGHT: Final = 5
+_PRUNE_WEIGHT: Final = 20
+_MESSAGE_WEIGHT: Final = 2
+_BYTES_PER_POINT: Final = 2048
 
 
 def prune_idle(
@@ -43,10 +43,10 @@ def prune_idle(
         if mailbox.key in dispatcher.subscribers:
             dispatcher.note(model.MailboxTouched(mailbox, now.service))
         elif now.service - mailbox.touched > prune_after and not state.in_grace_period:
-            weight += _PRUNE + _MESSAGE * len(mailbox.messages) + mailbox.size // _BYTES
+            weight += _PRUNE_WEIGHT + _MESSAGE_WEIGHT * len(mailbox.messages) + mailbox.size // _BYTES_PER_POINT
             pruned += 1
             dispatcher.prune(mailbox, now)
-        if weight >= SLICE:
+        if weight >= SLICE_WEIGHT:
             weight = 0
             yield
     yield from save_touches(dispatcher)
@@ -63,7 +63,7 @@ def save_touches(dispatcher: Dispatcher) -> Iterator[None]:
     for mailbox in list(dispatcher.state.unsaved.values()):
         if mailbox.key in dispatcher.state.unsaved:  # it may have ended, or been saved, meanwhile
             dispatcher.note(model.MailboxSaved(mailbox))
-            weight += _SAVE
-        if weight >= SLICE:
+            weight += _SAVE_WEIGHT
+        if weight >= SLICE_WEIGHT:
             weight = 0
             yield

@@ -12,27 +12,27 @@ from typing import Final
 from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
-from restante.mailbox.core.limits import MIB, SMALL_HOLDER, Limits
+from restante.mailbox.core.limits import MIB, SMALL_HOLDER_BYTES, Limits
 from restante.mailbox.core.model import Change, Decision, Mailbox, Now
-from restante.mailbox.core.rules import FULL
+from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.session import Command
-from restante.mailbox.core.state import MAILBOX, MESSAGE, State
+from restante.mailbox.core.state import MAILBOX_BYTES, MESSAGE_BYTES, State
 
 MAX_REFUSAL_COUNTERS: Final = 10_000
 """Addresses whose refusals are counted one by one in a minute."""
 
 TOO_MANY_NAMEPLATES: Final = "too many nameplates from your address"
-TOO_MUCH: Final = "too much is kept for your address"
+TOO_MUCH_STORED: Final = "too much is kept for your address"
 TOO_MANY_RECORDS: Final = "too many usage records from an address: this one is left out"
 TOO_MANY_CLAIMS: Final = "too many different nameplates claimed from your address"
 
 HOLDS_MUCH: Final = (
-    f"what room is left is for addresses that hold less than {SMALL_HOLDER // MIB} MiB; try again later"
+    f"what room is left is for addresses that hold less than {SMALL_HOLDER_BYTES // MIB} MiB; try again later"
 )
 
-RECORDS: Final = frozenset({ClientVersion, MailboxUsage, NameplateUsage})
+USAGE_RECORDS: Final = frozenset({ClientVersion, MailboxUsage, NameplateUsage})
 
-_TAKES_ROOM: Final = (session.Add, session.Open, session.Claim, session.Allocate)
+_TAKES_ROOM: Final = (session.AddCommand, session.OpenCommand, session.ClaimCommand, session.AllocateCommand)
 
 
 class Quotas:
@@ -58,17 +58,17 @@ class Quotas:
         self, view: State, quota: AddressQuota, command: Command, now: Now, limits: Limits
     ) -> tuple[str, str] | None:
         """Charge a command to an address. Return a refusal, words and hint, of what is more than it may have."""
-        names = isinstance(command, session.Claim | session.Allocate)
+        names = isinstance(command, session.ClaimCommand | session.AllocateCommand)
         lives: model.Nameplate | None = None
-        if isinstance(command, session.Claim):
+        if isinstance(command, session.ClaimCommand):
             lives = view.app(command.app_id).nameplates.get(command.nameplate)
         # Charged first: whatever the answer is, it tells whether the nameplate lives.
         if names and (wait := quota.charge_claim(lives.key if lives else None, now.service, limits)):
             return TOO_MANY_CLAIMS, f"try again in {math.ceil(wait)} s"
         if limits.address_bytes and quota.stored >= limits.address_bytes and isinstance(command, _TAKES_ROOM):
-            return TOO_MUCH, f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
-        if quota.stored >= SMALL_HOLDER and view.nearly_full(limits) and _makes(view, command):
-            return FULL, HOLDS_MUCH
+            return TOO_MUCH_STORED, f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
+        if quota.stored >= SMALL_HOLDER_BYTES and view.nearly_full(limits) and _makes(view, command):
+            return SERVER_FULL, HOLDS_MUCH
         if names and not lives and limits.address_nameplates and quota.nameplates >= limits.address_nameplates:
             return TOO_MANY_NAMEPLATES, f"{limits.address_nameplates} may live at a time: close some"
         if lives:
@@ -84,9 +84,9 @@ class Quotas:
                     quota.nameplates += 1
                     quota.remember_nameplate(change.nameplate.key)
             elif type(change) is model.MailboxMade:
-                self._add_stored(address_quotas, change.mailbox, MAILBOX + change.mailbox.names)
+                self._add_stored(address_quotas, change.mailbox, MAILBOX_BYTES + change.mailbox.names)
             elif type(change) is model.MessageAdded:
-                self._add_stored(address_quotas, change.mailbox, MESSAGE + len(change.message.wire))
+                self._add_stored(address_quotas, change.mailbox, MESSAGE_BYTES + len(change.message.wire))
 
     def charge_record(
         self,
@@ -146,8 +146,8 @@ class Quotas:
 def _makes(view: State, command: Command) -> bool:
     """Return whether a command creates something that takes room. To join what exists takes none."""
     app = view.app(command.app_id)
-    if isinstance(command, session.Claim):
+    if isinstance(command, session.ClaimCommand):
         return command.nameplate not in app.nameplates
-    if isinstance(command, session.Open):
+    if isinstance(command, session.OpenCommand):
         return command.mailbox_id not in app.mailboxes
     return isinstance(command, _TAKES_ROOM)

@@ -40,7 +40,7 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     closed: bool = False
 
 
-FRESH: Final = Session()
+NEW_SESSION: Final = Session()
 
 # ── commands: accepted messages ──────────────────────────────────────────────────────────────────
 
@@ -52,48 +52,48 @@ class Command(msgspec.Struct, gc=False):
     side: str
 
 
-class Submit(Command, gc=False):
+class SubmitCommand(Command, gc=False):
     pass
 
 
-class Bind(Command, gc=False):
+class BindCommand(Command, gc=False):
     client_version: object
     address_id: str | None
 
 
-class List(Command, gc=False):
+class ListCommand(Command, gc=False):
     pass
 
 
-class Allocate(Command, gc=False):
+class AllocateCommand(Command, gc=False):
     pass
 
 
-class Claim(Command, gc=False):
+class ClaimCommand(Command, gc=False):
     nameplate: str
 
 
-class Release(Command, gc=False):
+class ReleaseCommand(Command, gc=False):
     nameplate: str
 
 
-class Open(Command, gc=False):
+class OpenCommand(Command, gc=False):
     mailbox_id: str
 
 
-class Add(Command, gc=False):
+class AddCommand(Command, gc=False):
     mailbox_id: str
     phase: bytes
     body: bytes
     id: bytes
 
 
-class Close(Command, gc=False):
+class CloseCommand(Command, gc=False):
     mailbox_id: str
     mood: str | None
 
 
-class Ping(Command, gc=False):
+class PingCommand(Command, gc=False):
     ping: Raw
 
 
@@ -222,19 +222,19 @@ def _value(raw: Raw | UnsetType) -> object:
 
 
 _COMMANDS: Final[dict[type, Callable[[Session, Any], Command]]] = {
-    messages.Submit: lambda *_: Submit("", ""),
-    messages.SubmitOne: lambda *_: Submit("", ""),
-    messages.Bind: lambda s, m: Bind(m.appid, m.side, _value(m.client_version), s.address_id),
-    messages.List: lambda s, _: List(s.app_id or "", s.side),
-    messages.Allocate: lambda s, _: Allocate(s.app_id or "", s.side),
-    messages.Claim: lambda s, m: Claim(s.app_id or "", s.side, m.nameplate),
-    messages.Release: lambda s, m: Release(s.app_id or "", s.side, _nameplate_of(s, m)),
-    messages.Open: lambda s, m: Open(s.app_id or "", s.side, m.mailbox),
-    messages.Add: lambda s, m: Add(
+    messages.Submit: lambda *_: SubmitCommand("", ""),
+    messages.SubmitOne: lambda *_: SubmitCommand("", ""),
+    messages.Bind: lambda s, m: BindCommand(m.appid, m.side, _value(m.client_version), s.address_id),
+    messages.List: lambda s, _: ListCommand(s.app_id or "", s.side),
+    messages.Allocate: lambda s, _: AllocateCommand(s.app_id or "", s.side),
+    messages.Claim: lambda s, m: ClaimCommand(s.app_id or "", s.side, m.nameplate),
+    messages.Release: lambda s, m: ReleaseCommand(s.app_id or "", s.side, _nameplate_of(s, m)),
+    messages.Open: lambda s, m: OpenCommand(s.app_id or "", s.side, m.mailbox),
+    messages.Add: lambda s, m: AddCommand(
         s.app_id or "", s.side, s.mailbox_id or "", bytes(m.phase), bytes(m.body), bytes(m.id)
     ),
-    messages.Close: lambda s, m: Close(s.app_id or "", s.side, _mailbox_of(s, m), m.mood),
-    messages.Ping: lambda s, m: Ping(s.app_id or "", s.side, m.ping),
+    messages.Close: lambda s, m: CloseCommand(s.app_id or "", s.side, _mailbox_of(s, m), m.mood),
+    messages.Ping: lambda s, m: PingCommand(s.app_id or "", s.side, m.ping),
 }
 
 
@@ -245,13 +245,13 @@ def after(session: Session, command: Command, decision: Decision) -> Session:
 
 
 _MOVES: Final[dict[type[Command], Callable[[Session, Any, Decision], Session]]] = {
-    Submit: lambda s, *_: replace(s, demand=None) if s.demand else s,
-    Bind: lambda s, c, _: replace(s, app_id=c.app_id, side=c.side),
-    Allocate: lambda s, _, d: replace(s, allocated=d.name),
-    Claim: lambda s, c, _: replace(s, claimed=c.nameplate),
-    Release: lambda s, *_: replace(s, released=True),
-    Open: lambda s, c, d: replace(
+    SubmitCommand: lambda s, *_: replace(s, demand=None) if s.demand else s,
+    BindCommand: lambda s, c, _: replace(s, app_id=c.app_id, side=c.side),
+    AllocateCommand: lambda s, _, d: replace(s, allocated=d.name),
+    ClaimCommand: lambda s, c, _: replace(s, claimed=c.nameplate),
+    ReleaseCommand: lambda s, *_: replace(s, released=True),
+    OpenCommand: lambda s, c, d: replace(
         s, mailbox_id=c.mailbox_id, subscribed=None if d.mailbox is None else d.mailbox.key
     ),
-    Close: lambda s, *_: replace(s, closed=True, subscribed=None),
+    CloseCommand: lambda s, *_: replace(s, closed=True, subscribed=None),
 }

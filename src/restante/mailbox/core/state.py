@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from restante.mailbox.core import model
-from restante.mailbox.core.limits import RESERVE, Limits
+from restante.mailbox.core.limits import RESERVED_SHARE, Limits
 from restante.mailbox.core.model import Change, Mailbox, Nameplate, size_of
 
-MAILBOX: Final = 2048
-MESSAGE: Final = 200
+MAILBOX_BYTES: Final = 2048
+MESSAGE_BYTES: Final = 200
 """Bytes of memory that a mailbox with its nameplate, less their names, and a message less its text, take
 (bench/README.md)."""
 
@@ -83,7 +83,7 @@ class App:
         return not (self.nameplates or self.mailboxes or self.connections_by_side)
 
 
-NOBODY = App("")
+EMPTY_APP = App("")
 """What the view shows of an app that has nothing. Never altered."""
 
 
@@ -107,11 +107,11 @@ class State:
         self._seen: set[tuple[str, str]] = set()
 
     def app(self, app_id: str) -> App:
-        return self.apps.get(app_id, NOBODY)
+        return self.apps.get(app_id, EMPTY_APP)
 
     def nearly_full(self, limits: Limits) -> bool:
-        """Return whether the room that is left is reserved for small mailboxes (limits.RESERVE)."""
-        return bool(limits.stored_bytes) and self.stored >= limits.stored_bytes * (1 - RESERVE)
+        """Return whether the room that is left is reserved for small mailboxes (limits.RESERVED_SHARE)."""
+        return bool(limits.stored_bytes) and self.stored >= limits.stored_bytes * (1 - RESERVED_SHARE)
 
     def mailboxes(self) -> Iterator[Mailbox]:
         for app in self.apps.values():
@@ -174,7 +174,7 @@ class State:
             self.apps[app_id].put_nameplates(plates)
         for box in mailboxes:
             box.names = _names(box)
-        self.stored += MAILBOX * len(mailboxes) + sum([box.names for box in mailboxes])
+        self.stored += MAILBOX_BYTES * len(mailboxes) + sum([box.names for box in mailboxes])
         for rows in (mailboxes, nameplates):
             self.next_key = max(self.next_key, max([row.key for row in rows], default=0) + 1)
 
@@ -225,7 +225,7 @@ class State:
     def keep(self, mailbox: Mailbox, message: model.Stored) -> None:
         """Take in a message; also one that was read from the store."""
         mailbox.keep(message)
-        self.stored += MESSAGE + len(message.wire)
+        self.stored += MESSAGE_BYTES + len(message.wire)
 
     def put_nameplate(self, nameplate: Nameplate) -> None:
         """Take in a nameplate, after its mailbox."""
@@ -286,7 +286,7 @@ def _names(mailbox: Mailbox) -> int:
 
 
 def _weight(mailbox: Mailbox) -> int:
-    return MAILBOX + mailbox.names + MESSAGE * len(mailbox.messages) + mailbox.size
+    return MAILBOX_BYTES + mailbox.names + MESSAGE_BYTES * len(mailbox.messages) + mailbox.size
 
 
 _Owned = TypeVar("_Owned", Mailbox, Nameplate)

@@ -36,13 +36,13 @@ GRACE_SECONDS: Final = 120.0
 """Seconds after a start in which nothing is pruned and nobody's place is given away. The Python client's delay
 between attempts grows to 61 s (mailbox reference client: min(1.5^n, 60) + U(0, 1))."""
 
-FORGET: Final = 500
+MAX_RECORDS_DROPPED_AT_ONCE: Final = 500
 """Usage records of each kind dropped in one transaction."""
 
 MAX_LOGGED_ADDRESSES: Final = 10
 """Lines at a time about addresses: whoever attacks must not fill the disk with log."""
 
-REFUSED: Final = "the server could not store this, try again"
+NOT_STORED: Final = "the server could not store this, try again"
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -284,7 +284,7 @@ class CommitLoop:
         if self._forgetting and self._maintenance is None:
             before = self.now().wall - (self._retention.keep_usage or 0.0)
             try:
-                self._forgetting = await self._store.forget_usage(before, FORGET) > 0
+                self._forgetting = await self._store.forget_usage(before, MAX_RECORDS_DROPPED_AT_ONCE) > 0
             except StoreBusy as busy:  # the next pruning will
                 log.warning("old usage records were not dropped", error=str(busy))
                 self._forgetting = False
@@ -299,7 +299,7 @@ class CommitLoop:
         for entry in batch:
             match entry:
                 case ReceivedText(connection, text):
-                    self.dispatcher.refuse(connection, text, REFUSED)
+                    self.dispatcher.refuse(connection, text, NOT_STORED)
                 case ReceivedError(connection, error):
                     self.dispatcher.refuse_frame(connection, error)
                 case ConnectionLost():

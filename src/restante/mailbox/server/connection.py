@@ -20,34 +20,34 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from restante.common.errors import PeerError
 from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.connection_state import ConnectionState
-from restante.mailbox.core.dispatcher import PARTING
+from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
 from restante.mailbox.core.limits import MIB, Limits, RateLimiter
 from restante.mailbox.core.memory_holders import MemoryHolders
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.server.commit_loop import Clock, CommitLoop
-from restante.mailbox.server.receive_buffer import COUNTED
+from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.send_budget import SendBudget
 
-FRAMES: Final = 1000
+MAX_FRAMES_PER_SECOND: Final = 1000
 """Frames of any kind that are read from one connection in a second; then it is left unread until the next. Also of
 those that cost the commit loop nothing: pings, fragments, and what comes after the last word."""
 
-CHUNK: Final = 64 * 1024
+WRITE_CHUNK_BYTES: Final = 64 * 1024
 """Bytes handed to the kernel in one go; then we look whether it takes more."""
 
-SLACK: Final = MIB
+MAX_OWED_BEYOND_REPLAY: Final = MIB
 """Bytes that a subscriber may owe us to read, beyond what one `open` may have to replay."""
 
-CLOSING: Final = 2.0
+CLOSE_TIMEOUT: Final = 2.0
 """Seconds that a client has to answer our close."""
 
-MAX_REASON: Final = 123
+MAX_CLOSE_REASON_BYTES: Final = 123
 """Bytes of a close frame's reason (RFC 6455 section 5.5)."""
 
 NOT_READ: Final = "what was sent was not read"
-NO_ROOM: Final = "there is no room for large messages"
+NO_ROOM_FOR_LARGE: Final = "there is no room for large messages"
 """Why a connection is closed, for it and for the log."""
 
 _FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
@@ -180,7 +180,7 @@ class Socket(WSListener):
         if self.heard != second:
             self.heard, self._frames = second, 0
         self._frames += 1
-        if self._frames == FRAMES:
+        if self._frames == MAX_FRAMES_PER_SECOND:
             self._leave_unread(PAUSED_FOR_FRAME_RATE)
             self._server.slow_down(self)
         kind = frame.msg_type
@@ -199,7 +199,7 @@ class Socket(WSListener):
             transport.send_close(code)  # nothing, if we sent ours
             transport.disconnect()
             if transport.underlying_transport.get_write_buffer_size():  # it may never read that
-                self._later(CLOSING, self.drop)
+                self._later(CLOSE_TIMEOUT, self.drop)
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = self._fragments = None
@@ -259,7 +259,7 @@ class Socket(WSListener):
 
     def count_read(self) -> None:
         """Count the memory in which its messages are read: picows' buffer, which stays, and the fragments."""
-        buffer = 2 * self.largest if self.largest >= COUNTED and self._transport is not None else 0
+        buffer = 2 * self.largest if self.largest >= MIN_COUNTED_BYTES and self._transport is not None else 0
         size = buffer + len(self._fragments or b"")
         if size != self.reading:
             self._server.reading += size - self.reading
@@ -276,7 +276,7 @@ class Socket(WSListener):
             self._receive(text)
 
     def _refuse(self, error: PeerError) -> None:
-        self._fragments, self.deaf = None, error.code not in PARTING
+        self._fragments, self.deaf = None, error.code not in CLEANUP_CLOSE_CODES
         self._server.commit_loop.refuse(self.connection, error)
 
     def _receive(self, text: str) -> None:
@@ -326,7 +326,7 @@ class Socket(WSListener):
             return
         if self._stuck or self._owed is not None:
             self._owe(bodies)
-        elif len(bodies) == 1 and len(bodies[0]) < CHUNK:
+        elif len(bodies) == 1 and len(bodies[0]) < WRITE_CHUNK_BYTES:
             transport.send(self._server.kind, bodies[0] + stamp)
         else:
             self._send_many(bodies, stamp)
@@ -344,7 +344,7 @@ class Socket(WSListener):
                 return
             parts += (_header(first, len(body) + len(stamp)), body, stamp)
             size += len(body)
-            if size >= CHUNK or number == len(bodies) - 1:
+            if size >= WRITE_CHUNK_BYTES or number == len(bodies) - 1:
                 self._transport.underlying_transport.write(b"".join(parts))
                 send_budget.wrote(size)
                 parts, size = [], 0
@@ -367,7 +367,7 @@ class Socket(WSListener):
     def _check_owed(self) -> None:
         """Close it if it leaves more unread than one may, and others if all leave too much."""
         most = self._server.limits.mailbox_bytes
-        if most and self._owing > most + SLACK:
+        if most and self._owing > most + MAX_OWED_BEYOND_REPLAY:
             self.give_up()
         self._server.make_room()
 
@@ -385,7 +385,7 @@ class Socket(WSListener):
     def give_up(self) -> None:
         """Let go of what it holds, and close it; what it said and is not done is not done any more."""
         reads = self.reading
-        words = NOT_READ if self._owing > reads else NO_ROOM
+        words = NOT_READ if self._owing > reads else NO_ROOM_FOR_LARGE
         self._server.commit_loop.drop(self.connection)
         self._server.overflow(self, words)
         self._server.reading -= reads
@@ -407,7 +407,7 @@ class Socket(WSListener):
         stamp = messages.stamp(self._server.clock.wall())
         while self._owed and not self._stuck and self._server.send_budget.open:
             size, bodies = 0, list[bytes]()
-            while self._owed and size < CHUNK:
+            while self._owed and size < WRITE_CHUNK_BYTES:
                 bodies.append(self._owed.popleft())
                 size += len(bodies[-1])
             self._count_owed(-size)
@@ -417,29 +417,31 @@ class Socket(WSListener):
                 self._server.send_budget.wait(self)
         else:
             self._owed = None
-            if self._ending is not None and self._ending[0] not in PARTING:
+            if self._ending is not None and self._ending[0] not in CLEANUP_CLOSE_CODES:
                 self._close(*self._ending)
 
     def hang_up(self, code: int, reason: str) -> None:
-        if self._ending is not None and (code in PARTING or self._ending[0] not in PARTING):
+        if self._ending is not None and (code in CLEANUP_CLOSE_CODES or self._ending[0] not in CLEANUP_CLOSE_CODES):
             return  # an end that may not wait, a drain's, takes the place of one that may
-        if code in PARTING:
+        if code in CLEANUP_CLOSE_CODES:
             self._ending = code, reason
             self._later(self._server.parting, self._close, code, reason)
         elif self._owed is None:
             self._close(code, reason)
         else:  # after that; but not for ever
             self._ending = code, reason
-            self._later(CLOSING, self._close, code, reason)
+            self._later(CLOSE_TIMEOUT, self._close, code, reason)
 
     def _close(self, code: int, reason: str) -> None:
         transport = self._transport
         if transport is None or transport.is_close_frame_sent:
             return
-        transport.send_close(WSCloseCode(code), reason.encode()[:MAX_REASON].decode(errors="ignore").encode())
+        transport.send_close(
+            WSCloseCode(code), reason.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore").encode()
+        )
         # The client answers with its own close, and then we disconnect. To close the socket at once would be to
         # reset the connection where it is still sending, and to lose what it has not read yet.
-        self._later(CLOSING, self.drop)
+        self._later(CLOSE_TIMEOUT, self.drop)
 
     def _later(self, seconds: float, end: Callable[..., None], *how: object) -> None:
         if self._timer is not None:

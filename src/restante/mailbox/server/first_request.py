@@ -1,6 +1,6 @@
 """The first bytes of a connection, until there is a request.
 
-HEAD requests, which monitors send, are answered here: picows reads GET alone.
+HEAD_PREFIX requests, which monitors send, are answered here: picows reads GET alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.mailbox.server.receive_buffer import ReceiveBuffer
 
-HEAD: Final = b"HEAD "
-END: Final = b"\r\n\r\n"
-LONGEST: Final = 16 * 1024
+HEAD_PREFIX: Final = b"HEAD "
+END_OF_REQUEST: Final = b"\r\n\r\n"
+MAX_REQUEST_BYTES: Final = 16 * 1024
 """Bytes of a request, as in picows."""
 
-ROOM: Final = 2048
+READ_BYTES: Final = 2048
 """Bytes that are read at once: a request has some 300."""
 
 Answer = tuple[HTTPStatus, int | None]
@@ -63,7 +63,7 @@ class FirstBytes(asyncio.BufferedProtocol):
         self._begin_request = begin_request
         self._asked: Callable[[], None] | None = None
         self._read = bytearray()
-        self._room = memoryview(bytearray(ROOM))
+        self._room = memoryview(bytearray(READ_BYTES))
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -87,11 +87,11 @@ class FirstBytes(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        seen = max(0, len(self._read) - len(END))
+        seen = max(0, len(self._read) - len(END_OF_REQUEST))
         self._read += self._room[:size]
-        if self._read.find(END, seen) < 0 and len(self._read) <= LONGEST:
+        if self._read.find(END_OF_REQUEST, seen) < 0 and len(self._read) <= MAX_REQUEST_BYTES:
             return
-        if self._read.startswith(HEAD):
+        if self._read.startswith(HEAD_PREFIX):
             transport.write(self._head())
             transport.close()
         else:
@@ -115,7 +115,7 @@ class FirstBytes(asyncio.BufferedProtocol):
 
     def _head(self) -> bytes:
         words = bytes(self._read).partition(b"\r\n")[0].split(b" ")
-        whole = len(words) == 3 and words[2] == b"HTTP/1.1" and END in self._read
+        whole = len(words) == 3 and words[2] == b"HTTP/1.1" and END_OF_REQUEST in self._read
         status, size = self._answer(words[1]) if whole else (HTTPStatus.BAD_REQUEST, None)
         lines = [
             f"HTTP/1.1 {status.value} {status.phrase}",
@@ -123,4 +123,4 @@ class FirstBytes(asyncio.BufferedProtocol):
             *([] if size is None else [f"Content-Length: {size}"]),
             "Connection: close",
         ]
-        return "\r\n".join(lines).encode() + END
+        return "\r\n".join(lines).encode() + END_OF_REQUEST

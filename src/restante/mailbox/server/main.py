@@ -24,7 +24,7 @@ from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import (
-    OWN,
+    OWN_DESCRIPTORS,
     Server,
     SystemClock,
     SystemDice,
@@ -37,12 +37,12 @@ from restante.mailbox.server.trace import TraceFile
 from restante.mailbox.settings import RELOADED, Serve
 from restante.mailbox.store import Store, open_store
 
-SAVE_EVERY: Final = 60
+SAVE_INTERVAL_SECONDS: Final = 60
 """Seconds between saves of when mailboxes were touched: a crash makes them seem idle for this much longer."""
 
-DAY: Final = 86400.0
+SECONDS_PER_DAY: Final = 86400.0
 
-AT_START: Final = ("message_bytes", "handshake")
+LIMITS_FIXED_AT_START: Final = ("message_bytes", "handshake")
 """Limits that listening sockets are made with."""
 
 ReadSettings = Callable[[], tuple[Serve, list[Source]]]
@@ -61,7 +61,7 @@ async def _serve(settings: Serve, read_settings: ReadSettings) -> None:
 
 
 async def _serve_until(told: asyncio.Event, settings: Serve, read_settings: ReadSettings) -> None:
-    descriptors, needed = raise_descriptors(), needed_descriptors(OWN)
+    descriptors, needed = raise_descriptors(), needed_descriptors(OWN_DESCRIPTORS)
     if descriptors < needed:
         raise too_few(descriptors, needed)
     host, port = address(settings.listen, "--listen")
@@ -75,7 +75,7 @@ async def _serve_until(told: asyncio.Event, settings: Serve, read_settings: Read
         Policy(settings.blur_usage, not settings.no_list, settings.limits),
         Retention(
             prune_after=settings.prune_after,
-            keep_usage=settings.keep_usage * DAY if settings.keep_usage else None,
+            keep_usage=settings.keep_usage * SECONDS_PER_DAY if settings.keep_usage else None,
         ),
     )
     # What was loaded lives long; the collector need not look at it again.
@@ -140,7 +140,7 @@ class Reload:
         for source in sources:
             name, _, limit = source.name.partition(".")
             before, after = getattr(self._settings, name), getattr(wanted, name)
-            reloaded = name in RELOADED and limit not in AT_START
+            reloaded = name in RELOADED and limit not in LIMITS_FIXED_AT_START
             if reloaded and source.fixed:
                 log.info("fixed, whatever the file says", setting=source.name, by=source.source)
             elif limit:
@@ -149,7 +149,7 @@ class Reload:
                 words = "set" if reloaded else "needs a restart"
                 log.info(words, setting=source.name, before=before, after=after)
         fresh = {name: getattr(wanted, name) for name in RELOADED}
-        kept = {limit: getattr(self._settings.limits, limit) for limit in AT_START}
+        kept = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
         fresh["limits"] = replace(wanted.limits, **kept)
         self._settings = replace(self._settings, **fresh)
         self._server.apply_settings(
@@ -212,7 +212,7 @@ async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every
         if commit_loop.now().service >= next_pruning:
             next_pruning += prune_every
             commit_loop.start_pruning()
-        elif server.second % SAVE_EVERY == 0:
+        elif server.second % SAVE_INTERVAL_SECONDS == 0:
             commit_loop.start_saving()
 
 

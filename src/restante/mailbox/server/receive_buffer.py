@@ -11,10 +11,10 @@ from typing import Final
 
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-COUNTED: Final = 8 * 1024
+MIN_COUNTED_BYTES: Final = 8 * 1024
 """Bytes of a frame from which on its buffer is counted. Nearly all frames have less than a tenth of that."""
 
-READ: Final = 16 * 1024
+MAX_READ_BYTES: Final = 16 * 1024
 """Bytes that are read at once: 5 ms of frames of a few bytes, which cost most. picows' buffer, into which is read,
 may have up to twice the size of the largest frame so far."""
 
@@ -37,7 +37,7 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer: memoryview = self._buffer(sizehint)
-        return buffer if len(buffer) <= READ else buffer[:READ]
+        return buffer if len(buffer) <= MAX_READ_BYTES else buffer[:MAX_READ_BYTES]
 
     def buffer_updated(self, size: int) -> None:
         listener = self._websocket.listener
@@ -49,5 +49,5 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
         if grown:
             listener.largest = listener.unfinished
         self._updated(size)
-        if grown and listener.largest >= COUNTED:
+        if grown and listener.largest >= MIN_COUNTED_BYTES:
             listener.count_read()

@@ -33,54 +33,54 @@ from restante.common.settings import unusable
 from restante.mailbox.core.addresses import Client
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import Limits, RateLimiter
-from restante.mailbox.core.memory_holders import FREED, MemoryHolders
+from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolders
 from restante.mailbox.protocol import messages
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import PAUSED_FOR_BACKLOG, PAUSED_FOR_FRAME_RATE, Socket
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
 from restante.mailbox.server.send_budget import SendBudget
 
-OVERSIZE: Final = 2
+MAX_FRAME_PER_MESSAGE: Final = 2
 """A frame is read up to so many times the size that a message may have: then its sender is told what is wrong. Beyond
 that it is only closed, with 1009, before its payload is read."""
 
-RECEIVE_BUFFER: Final = 64 * 1024
+KERNEL_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel holds for a connection that is left unread (it doubles this), and that one read can bring."""
 
-PING_EVERY: Final = 25
+PING_INTERVAL_SECONDS: Final = 25
 """Seconds. nginx and others cut what is silent for 60 (proxy_read_timeout): the reference's pings, every 60, come too
 late (server_websocket.py:392, 0.8.0). Some NATs and load balancers cut after 30."""
 
-DROP_AFTER: Final = 600
+SILENCE_TIMEOUT_SECONDS: Final = 600
 """Seconds in which a connection says nothing and answers no ping, before it is taken for dead: as the reference."""
 
-DRAIN: Final = 5.0
+DRAIN_TIMEOUT: Final = 5.0
 """Seconds to wait for what was said to reach the clients."""
 
-PARTING_SECONDS: Final = 1.0
+CLEANUP_SECONDS: Final = 1.0
 """Two round trips to anywhere, and a client's thought."""
 
-STANDSTILL: Final = 2.0
+MAX_CLOCK_STEP_SECONDS: Final = 2.0
 """Seconds between two looks at the clock that count, at most. `tick` looks once a second: when more have gone by, the
 process was stopped, or its machine paused, and CLOCK_MONOTONIC went on (man 2 clock_gettime)."""
 
-RESERVE: Final = 64
+RESERVED_DESCRIPTORS: Final = 64
 """Descriptors that are kept free, and a tenth of all: for the database, the admin port, and for connections that are
 taken before anybody can count them: the loop empties the kernel's queue before it looks at any of it."""
 
-OWN: Final = 32
+OWN_DESCRIPTORS: Final = 32
 """Descriptors that a server holds without connections, at most: its streams, loop, database and ports."""
 
-FEW: Final = 8
+MIN_FREE_DESCRIPTORS: Final = 8
 """With fewer free descriptors nobody is accepted. It is not 1: closed listeners leave theirs, one per address."""
 
-READ_BUFFER: Final = 2048
+READ_BUFFER_BYTES: Final = 2048
 """Bytes a connection reads into at first; grows with its frames. Most of a connection's memory (bench/README.md)."""
 
 ASKS_FOR_NOTHING: Final = "too many connections that ask for nothing"
 """What the log says of who has as many connections without a request as it may have with one."""
 
-SEEN_OFF: Final = 500
+MAX_UNBOUND_CLOSED_PER_SECOND: Final = 500
 """Connections that are closed in a second because they did not bind: 7 ms."""
 
 GREETING: Final = b"Wormhole Relay\n"
@@ -88,8 +88,8 @@ GREETING: Final = b"Wormhole Relay\n"
 
 
 def needed_descriptors(own: int) -> int:
-    """Return the lowest limit of descriptors that leaves room for RESERVE connections; `own` are open already."""
-    return math.ceil((own + 2 * RESERVE) * 10 / 9)
+    """Return the lowest limit of descriptors that leaves RESERVED_DESCRIPTORS for connections; `own` are open."""
+    return math.ceil((own + 2 * RESERVED_DESCRIPTORS) * 10 / 9)
 
 
 def too_few(descriptors: int, needed: int) -> Misuse:
@@ -111,11 +111,11 @@ class SystemClock:
         self._seen = self._now = monotonic()
 
     def monotonic(self) -> float:
-        """Return seconds since the start. What passes between two calls counts as `STANDSTILL` at most."""
+        """Return seconds since the start. Between two calls count `MAX_CLOCK_STEP_SECONDS` at most."""
         seen = self._monotonic()
         passed = seen - self._seen
         self._seen = seen
-        self._now += passed if passed < STANDSTILL else STANDSTILL  # noqa: FURB136 - called for every command
+        self._now += passed if passed < MAX_CLOCK_STEP_SECONDS else MAX_CLOCK_STEP_SECONDS  # noqa: FURB136 - called for every command
         return self._now
 
 
@@ -158,7 +158,7 @@ class WelcomeOptions(msgspec.Struct, frozen=True):
         return messages.encode(messages.Welcome(welcome))
 
 
-class Silence:
+class QuietLogger:
     """Stands in for picows' logger, which would write addresses and make one logger per connection.
 
     What it keeps is that a callback of ours raised: picows catches that, and closes the connection.
@@ -176,7 +176,7 @@ class Silence:
     debug = info = warning = error = log = _drop
 
 
-SILENCE: Final = Silence()
+QUIET_LOGGER: Final = QuietLogger()
 
 
 class Server:
@@ -193,9 +193,9 @@ class Server:
     ) -> None:
         self.commit_loop = commit_loop
         self.descriptors = descriptors
-        self.most = descriptors - descriptors // 10 - RESERVE
+        self.most = descriptors - descriptors // 10 - RESERVED_DESCRIPTORS
         """The descriptor after which connections wait: each gets the lowest that is free."""
-        self._many = RESERVE
+        self._many = RESERVED_DESCRIPTORS
         """Free descriptors at which waiting connections are accepted again."""
         self.admission = admission or Admission(AdmissionTerms(), system_secret)
         self.limits = commit_loop.dispatcher.policy.limits
@@ -205,9 +205,9 @@ class Server:
         self.kind = WSMsgType.BINARY if welcome_options.binary else WSMsgType.TEXT
         self.second = 0
         """Counts `tick`s: all the time that keep-alive needs."""
-        self.buckets: list[set[Socket]] = [set() for _ in range(PING_EVERY)]
-        """All sockets, by the second of `PING_EVERY` in which they are pinged."""
-        self.parting = PARTING_SECONDS
+        self.buckets: list[set[Socket]] = [set() for _ in range(PING_INTERVAL_SECONDS)]
+        """All sockets, by the second of `PING_INTERVAL_SECONDS` in which they are pinged."""
+        self.parting = CLEANUP_SECONDS
         self.admitted: set[Socket] = set()
         """Those that were let in."""
         self.owing = 0
@@ -234,10 +234,12 @@ class Server:
         self._listeners = [listener]
         for each in listener.sockets:
             duplicate = socket.socket(fileno=os.dup(each.fileno()))
-            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
+            duplicate.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_RECEIVE_BUFFER_BYTES
+            )  # accepted ones inherit it
             self._listening_sockets.append(duplicate)
-        free = self._free_descriptors(2 * RESERVE)
-        if free < RESERVE:
+        free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
+        if free < RESERVED_DESCRIPTORS:
             raise too_few(self.descriptors, needed_descriptors(_held()))
         self._many = free // 2
         return [each.getsockname()[:2] for each in self._listening_sockets]
@@ -251,10 +253,10 @@ class Server:
     def _connected(self) -> FirstBytes:
         websocket = websocket_protocol(
             self._answer,
-            SILENCE,
+            QUIET_LOGGER,
             handshake_timeout=self.limits.handshake,
-            max_frame_size=OVERSIZE * self.limits.message_bytes,
-            read_buffer_size=READ_BUFFER,
+            max_frame_size=MAX_FRAME_PER_MESSAGE * self.limits.message_bytes,
+            read_buffer_size=READ_BUFFER_BYTES,
         )
         return FirstBytes(websocket, self._answer_head, self._begin_request)
 
@@ -284,7 +286,7 @@ class Server:
         if not self._listening_sockets:
             return
         free = self._free_descriptors(self._many)
-        if free < FEW:
+        if free < MIN_FREE_DESCRIPTORS:
             self._stop_accepting()
         elif not self._listeners and free == self._many:
             log.info("connections are taken again", connections=len(self.admitted))
@@ -343,7 +345,7 @@ class Server:
             self.admitted.add(newcomer)
         if descriptor >= self.most and self._listeners:
             self._stop_accepting()
-        self.buckets[newcomer.bucket % PING_EVERY].add(newcomer)
+        self.buckets[newcomer.bucket % PING_INTERVAL_SECONDS].add(newcomer)
         self.newcomers[newcomer] = self.second
         if result.client.unheeded:
             self._warn_once(
@@ -364,7 +366,7 @@ class Server:
 
     def connection_closed(self, leaver: Socket) -> None:
         self.admitted.discard(leaver)
-        self.buckets[leaver.bucket % PING_EVERY].discard(leaver)
+        self.buckets[leaver.bucket % PING_INTERVAL_SECONDS].discard(leaver)
         self.newcomers.pop(leaver, None)
         self.admission.release(leaver.connection.address_quotas)
 
@@ -385,7 +387,7 @@ class Server:
     def make_room(self) -> None:
         most = self.limits.owed_bytes
         if most and self.held > most:
-            self.memory_holders.close(self.held - most + most // FREED, self.second)
+            self.memory_holders.close(self.held - most + most // FREED_FRACTION, self.second)
 
     def too_big(self) -> PeerError:
         most = self.limits.message_bytes
@@ -419,15 +421,15 @@ class Server:
                 connections_a_second=round(load_level.rate),
                 changes=load_level.changes,
             )
-        for each in list(self.buckets[self.second % PING_EVERY]):
-            if self.second - each.heard > DROP_AFTER and not each.unread:
+        for each in list(self.buckets[self.second % PING_INTERVAL_SECONDS]):
+            if self.second - each.heard > SILENCE_TIMEOUT_SECONDS and not each.unread:
                 each.drop()
             else:
                 each.ping()
 
     def _see_off_newcomers(self) -> None:
         """Close those that did not bind in time."""
-        for _ in range(SEEN_OFF):
+        for _ in range(MAX_UNBOUND_CLOSED_PER_SECOND):
             newcomer, came = next(iter(self.newcomers.items()), (None, 0))
             if newcomer is None or self.second - came <= self.limits.bind:
                 return
@@ -454,7 +456,7 @@ class Server:
         await running
         for each in self.sockets():
             each.hang_up(WSCloseCode.GOING_AWAY.value, "server restarts")
-        deadline = self.clock.monotonic() + DRAIN
+        deadline = self.clock.monotonic() + DRAIN_TIMEOUT
         while any(each.unsent() for each in self.sockets()) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # the kernel has no event for it
         for each in self.sockets():

@@ -26,17 +26,17 @@ from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
 from restante.mailbox.store.schema import FILE, connect
 
-BUSY_SECONDS: Final = 5.0
+LOCK_TIMEOUT_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file. Longer, and clients time out."""
 
-FEW: Final = 8
+MAX_ROWS_COMMITTED_ON_LOOP: Final = 8
 """Rows in a batch that is committed on the loop where the disk is fast: one or two commands'. A hand-over to the
 thread and back costs more than a flush that takes 0.1 ms, and a batch this small has nobody waiting behind it."""
 
-QUICK: Final = 0.0005
+FAST_FLUSH_SECONDS: Final = 0.0005
 """Seconds of a fast flush. A slow disk is waited for in the thread, and the loop goes on reading."""
 
-CHECKPOINT: Final = 1000
+ROWS_PER_CHECKPOINT: Final = 1000
 """Rows after which the log is moved into the database: some 4 to 16 MiB of it. After the batch is answered, and
 never on the loop; the next batch waits for it."""
 
@@ -55,7 +55,7 @@ class SqliteStore:
         self._held = held
         # Statements run on the loop or in this one thread, COMMIT mostly in the thread; never two at once.
         self._committer = Worker("commit")
-        self._flush = QUICK
+        self._flush = FAST_FLUSH_SECONDS
         """Seconds that the last commit took; the first is made in the thread, who knows the disk."""
         self.flushing: float | None = None
         self._unchecked = 0
@@ -101,10 +101,10 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise roll_back(self.database, error) from error
         self._unchecked += rows.count
-        await self._commit(alone=rows.count <= FEW)
+        await self._commit(alone=rows.count <= MAX_ROWS_COMMITTED_ON_LOOP)
 
     async def tend(self) -> None:
-        if self._unchecked >= CHECKPOINT:
+        if self._unchecked >= ROWS_PER_CHECKPOINT:
             self._unchecked = 0
             await self._in_thread(self._checkpoint)
 
@@ -134,7 +134,7 @@ class SqliteStore:
         return gone
 
     def _wait_and_begin(self) -> None:
-        self.database.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+        self.database.execute(f"PRAGMA busy_timeout = {int(LOCK_TIMEOUT_SECONDS * 1000)}")
         try:
             self.database.execute("BEGIN IMMEDIATE")
         finally:
@@ -142,7 +142,7 @@ class SqliteStore:
 
     async def _commit(self, *, alone: bool) -> None:
         """Commit: in the thread, or on the loop where little was written and the disk is fast."""
-        if alone and self._flush < QUICK:
+        if alone and self._flush < FAST_FLUSH_SECONDS:
             self._timed_commit()
         else:
             await self._in_thread(self._timed_commit)
