@@ -17,7 +17,7 @@ from restante.mailbox.core.model import Policy
 from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED, CommitLoop, Retention
 from restante.mailbox.server.server import SystemClock
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
 from support.mailbox.tables import sql_rows, sql_usage
 
@@ -25,7 +25,7 @@ from support.mailbox.tables import sql_rows, sql_usage
 class OpenLoop:
     """A running commit loop, and what a test does to it."""
 
-    def __init__(self, commit_loop: CommitLoop, store: SqliteStore, clock: Any) -> None:
+    def __init__(self, commit_loop: CommitLoop, store: Store, clock: Any) -> None:
         self.commit_loop = commit_loop
         self.store = store
         self.clock = clock
@@ -59,7 +59,7 @@ class OpenLoop:
 async def opened(
     data: Path, clock: Any, retention: Retention | None = None, *, crash: bool = False
 ) -> AsyncIterator[OpenLoop]:
-    store = SqliteStore.open(data)
+    store = Store.open(data)
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(), retention or Retention())
     running = asyncio.create_task(commit_loop.run())
     yield OpenLoop(commit_loop, store, clock)

@@ -31,7 +31,7 @@ from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
 from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.effort import examples, some
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
@@ -72,7 +72,7 @@ class Peer(Inbox):
 @asynccontextmanager
 async def opened(data: Path, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[CommitLoop, FakeClock]]:
     Peer.order = []
-    clock, store = FakeClock(), SqliteStore.open(data)
+    clock, store = FakeClock(), Store.open(data)
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
     running = asyncio.create_task(commit_loop.run())
     yield commit_loop, clock
@@ -399,7 +399,6 @@ async def test_a_batch_that_is_refused_refuses_nothing_that_was_not_in_it(tmp_pa
     async with opened(tmp_path, SLOW) as (commit_loop, clock):
         hasty = Peer(commit_loop)
         store = commit_loop._store
-        assert isinstance(store, SqliteStore)
         store.database.execute("PRAGMA query_only = 1")
         hasty.say(type="bind", appid="x", side="a")
         for _ in range(30):

@@ -34,7 +34,7 @@ from restante.mailbox.server.server import (
     Server,
     WelcomeOptions,
 )
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.bounds import BOUND, bounded
 from support.mailbox.givens import FakeClock, FakeDice
 from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
@@ -60,7 +60,7 @@ class LiveServer:
 
 @asynccontextmanager
 async def open_live(data: Path, **welcome_options: Any) -> AsyncIterator[LiveServer]:
-    store = SqliteStore.open(data)
+    store = Store.open(data)
     clock = FakeClock()
     policy = Policy(limits=replace(UNLIMITED, message_bytes=MIB))
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), policy, Retention())

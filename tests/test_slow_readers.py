@@ -27,7 +27,7 @@ from restante.mailbox.server.connection import (
 from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN
 from restante.mailbox.server.server import Server, WelcomeOptions, system_secret
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.mailbox.givens import FakeClock, FakeDice
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
@@ -62,7 +62,7 @@ class LiveServer:
 async def opened(
     data: Path, limits: Limits = LIMITS, terms: AdmissionTerms | None = None
 ) -> AsyncIterator[LiveServer]:
-    store, clock = SqliteStore.open(data), FakeClock()
+    store, clock = Store.open(data), FakeClock()
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
     server = Server(commit_loop, clock, WelcomeOptions(), Admission(terms or AdmissionTerms(), system_secret))
     server.parting = 0.05

@@ -18,7 +18,7 @@ from restante.mailbox.core import pruning
 from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.store.schema import connect
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.effort import examples
 from support.mailbox.givens import FakeDice, Inbox
 from support.mailbox.picture import picture
@@ -30,7 +30,7 @@ BOXES = 6
 class PruningScene:
     """A dispatcher over a store, and one mailbox for each of a few clients, who have it open or have left."""
 
-    def __init__(self, store: SqliteStore, dispatcher: Dispatcher) -> None:
+    def __init__(self, store: Store, dispatcher: Dispatcher) -> None:
         self.store = store
         self.dispatcher = dispatcher
         self.service = 0.0
@@ -108,7 +108,7 @@ def slices_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
 async def prune_a_scene(
     before: list[tuple[int, str]], late: list[tuple[int, str]], meanwhile: list[list[Any]]
 ) -> None:
-    store = SqliteStore(connect(":memory:"))
+    store = Store(connect(":memory:"))
     try:
         scene = PruningScene(store, Dispatcher(await store.view(), FakeDice(), Policy()))
         dispatcher, state = scene.dispatcher, scene.dispatcher.state

@@ -15,7 +15,7 @@ from restante.common.errors import Misuse, StoreError
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.reference_import.exporting import export_usage
 from restante.mailbox.reference_import.importing import RECORDS_PER_CHUNK
-from restante.mailbox.store import open_store
+from restante.mailbox.store.sqlite import open_store
 from support.mailbox.ledger import Ledger
 from support.mailbox.reference_sources import Their, alter, select, usage_v1
 from support.sqlite_schema import schema

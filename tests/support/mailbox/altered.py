@@ -41,7 +41,7 @@ class SpeaksMeanwhile(CommitLoop):
         await committing
 
 
-class CommitsLate(sqlite.SqliteStore):
+class CommitsLate(sqlite.Store):
     """Keeps back the last batches, as a write-behind cache would. Killed, it has always answered what is lost."""
 
     _kept: tuple[tuple[Sequence[Change], Now], ...] = ()
@@ -98,7 +98,7 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "fast-disk": (quick(math.inf),),
     "speaks-first": (speaking(SpeaksFirst),),
     "speaks-meanwhile": (speaking(SpeaksMeanwhile), quick(0.0)),
-    "commits-late": (patch.object(sqlite, "SqliteStore", CommitsLate),),
+    "commits-late": (patch.object(sqlite, "Store", CommitsLate),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
     "hangs-on-the-loop": (connecting(HangsOnTheLoop), quick(math.inf)),
     "never-flushes": (connecting(NeverFlushes),),

@@ -14,7 +14,7 @@ from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server, SystemClock, SystemDice, WelcomeOptions
 from restante.mailbox.store import sqlite
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.bounds import BOUND, bounded
 from support.mailbox.clients import Client, Frame
 
@@ -72,7 +72,7 @@ class Gated(sqlite3.Connection):
 class Inside:
     """A server that listens."""
 
-    def __init__(self, store: SqliteStore, commit_loop: CommitLoop, server: Server, url: str) -> None:
+    def __init__(self, store: Store, commit_loop: CommitLoop, server: Server, url: str) -> None:
         assert isinstance(store.database, Gated)
         self.gate = store.database.gate = Gate()
         self.store = store
@@ -90,7 +90,7 @@ async def inside(
     clock = SystemClock()
     with patch.object(sqlite, "FAST_FLUSH_SECONDS", 0.0):
         with patch("sqlite3.connect", partial(sqlite3.connect, factory=Gated)):
-            store = SqliteStore.open(data)
+            store = Store.open(data)
         commit_loop = await loop_type.open(store, clock, SystemDice(), Policy(), retention or Retention())
         server = Server(commit_loop, clock, WelcomeOptions())
         [(host, port)] = await server.listen("127.0.0.1", 0)

@@ -9,7 +9,7 @@ from restante.mailbox.core import session
 from restante.mailbox.core.model import Change, Decision, Mailbox, MailboxTouched, Now, Policy
 from restante.mailbox.core.rules import PruneCommand, decide
 from restante.mailbox.core.state import State
-from restante.mailbox.store import Store
+from restante.mailbox.store.sqlite import Store
 from support.mailbox.givens import FakeDice
 
 APP = "x"

@@ -22,7 +22,7 @@ from restante.mailbox.core.state import State
 from restante.mailbox.protocol.messages import stamp
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED
 from restante.mailbox.store.schema import connect
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
 from support.mailbox.picture import picture
@@ -237,7 +237,7 @@ class CoreWorld(LocalWorld):
         return self._usage
 
 
-class Disk(SqliteStore):
+class Disk(Store):
     """The engine, on a disk that may refuse."""
 
     refuses = False

@@ -30,7 +30,7 @@ from restante.mailbox.core.model import Change, Dice, Now, Policy
 from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.messages import Malformed, Received
-from restante.mailbox.store import Store
+from restante.mailbox.store.sqlite import Store
 
 GRACE_SECONDS: Final = 120.0
 """Seconds after a start in which nothing is pruned and nobody's place is given away. The Python client's delay

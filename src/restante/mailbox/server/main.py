@@ -35,7 +35,7 @@ from restante.mailbox.server.server import (
 )
 from restante.mailbox.server.trace import TraceFile
 from restante.mailbox.settings import RELOADED, Serve
-from restante.mailbox.store import Store, open_store
+from restante.mailbox.store.sqlite import Store, open_store
 
 SAVE_INTERVAL_SECONDS: Final = 60
 """Seconds between saves of when mailboxes were touched: a crash makes them seem idle for this much longer."""

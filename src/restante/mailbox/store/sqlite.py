@@ -1,4 +1,4 @@
-"""The SQLite engine: memory is the authority, the database is written behind it by group commit.
+"""The store: memory is the authority, the database is written behind it by group commit.
 
 A batch's statements run on the event loop, where they cost microseconds; what takes longer goes to a thread: heavy
 statements, and COMMIT, which waits for the disk. WAL with synchronous=FULL: a commit that returned is on disk
@@ -47,8 +47,21 @@ _USAGE_TIMES: Final = (
 )
 
 
-class SqliteStore:
-    """One process, one data directory. See Store for the promises."""
+def open_store(data: Path) -> Store:
+    """Open the store in a data directory, making both if need be.
+
+    Raises StoreError when another process has it, or it is not ours, or it is newer than this program.
+    """
+    return Store.open(data)
+
+
+class Store:
+    """What the rules decided, on disk: one process, one data directory.
+
+    `view` shows all that was applied before. `apply` makes the changes of one batch durable in one transaction, or
+    raises StoreBusy having changed nothing, or raises StoreError, after which nothing more may be said to anybody.
+    A store never decides, and a rule never keeps.
+    """
 
     def __init__(self, database: sqlite3.Connection, held: int | None = None) -> None:
         self.database = database
@@ -58,14 +71,16 @@ class SqliteStore:
         self._flush = FAST_FLUSH_SECONDS
         """Seconds that the last commit took; the first is made in the thread, who knows the disk."""
         self.flushing: float | None = None
+        """Since when (time.monotonic) the disk is being waited for; None: it is not."""
         self._unchecked = 0
         """Rows written since the last checkpoint."""
         self.service: float = self._one("SELECT seconds FROM service")
+        """Seconds the service had run when the store was last written, as read at opening."""
         self._saved = float("-inf")
         """Service time of the last commit that saved it."""
 
     @classmethod
-    def open(cls, data: Path) -> SqliteStore:
+    def open(cls, data: Path) -> Store:
         """Lock the data directory, making it if need be, and open what is in it."""
         held = lock(data)
         try:
@@ -84,9 +99,14 @@ class SqliteStore:
         return value
 
     async def view(self) -> State:
+        """Return the state; called again after StoreBusy, it is read anew."""
         return load(self.database)
 
     async def apply(self, changes: Sequence[Change], now: Now) -> None:
+        """Make changes durable that were folded into the view already; return when they are on disk.
+
+        Raises StoreBusy if nothing was written, StoreError if nobody can tell.
+        """
         rows = Rows(changes)
         try:
             await self._begin()
@@ -104,6 +124,7 @@ class SqliteStore:
         await self._commit(alone=rows.count <= MAX_ROWS_COMMITTED_ON_LOOP)
 
     async def tend(self) -> None:
+        """Do what can wait until everything is said: move the log into the database."""
         if self._unchecked >= ROWS_PER_CHECKPOINT:
             self._unchecked = 0
             await self._in_thread(self._checkpoint)
@@ -118,6 +139,7 @@ class SqliteStore:
             await self._in_thread(self._wait_and_begin)
 
     async def forget_usage(self, before: float, most: int) -> int:
+        """Drop usage records older than a wall time, at most so many of each kind; return how many went."""
         try:
             await self._begin()
             gone = sum(
@@ -174,6 +196,7 @@ class SqliteStore:
         await self._committer.do(work)
 
     async def close(self) -> None:
+        """Leave everything on disk in good order."""
         self._committer.end()
         self._checkpoint("TRUNCATE")
         self.database.close()
