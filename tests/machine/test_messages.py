@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from restante.common.errors import PeerError
-from restante.mailbox.core import session
+from restante.mailbox.core import rules, session
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import hashcash, messages
 from restante.mailbox.protocol.messages import Malformed
@@ -447,3 +447,8 @@ def test_a_type_that_nobody_knows_is_told_so(kind: Any) -> None:
         message = messages.parse(json.dumps({"type": kind, **extra}))
         assert session.step(session.NEW_SESSION, message) == "must bind first"
         assert session.step(BOUND, message) == "unknown type"
+
+
+def test_each_message_has_a_command_and_each_command_a_rule() -> None:
+    assert set(session._COMMANDS) == set(messages.KINDS.values())
+    assert set(rules._RULES) == {*session.Command.__subclasses__(), rules.PruneCommand}

@@ -7,8 +7,7 @@ each is decided on the state that the one before it left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -103,7 +102,7 @@ class Dispatcher:
         if decision.error is not None:
             self._reject(connection, decision.error, decision.hint, text)
             return
-        reply = _ANSWERS[type(command)](self, command, decision, message.id, now.wall)
+        reply = command.response(decision, message.id, now.wall)
         if reply is not None:
             self._say(connection, reply)
 
@@ -126,9 +125,6 @@ class Dispatcher:
         found = [self.quotas.charge_command(self.state, quota, command, now, limits) for quota in address_quotas]
         return next(filter(None, found), None)
 
-    def listing(self, app_id: str) -> Raw:
-        return Raw(self.state.app(app_id).listing() if self.policy.list_nameplates else b"[]")
-
     def _part(self, connection: ConnectionState, text: str, now: Now) -> None:
         """Answer what a client that is sent away may still be waiting for, and do nothing of it.
 
@@ -141,11 +137,19 @@ class Dispatcher:
             message = messages.parse(text)
         except PeerError:
             return
-        answer = _PARTING_WORDS.get(type(message))
-        if answer is not None:
-            if not connection.outbox:
-                self.told.append(connection)
-            connection.outbox += map(messages.encode, (messages.Ack(message.id), answer(message, now.wall)))
+        reply: messages.Reply
+        match message:
+            case messages.Release():
+                reply = messages.Released(message.id, now.wall)
+            case messages.Close():
+                reply = messages.Closed(message.id, now.wall)
+            case messages.Ping():
+                reply = messages.Pong(message.id, now.wall, message.ping)
+            case _:
+                return
+        if not connection.outbox:
+            self.told.append(connection)
+        connection.outbox += map(messages.encode, (messages.Ack(message.id), reply))
 
     def lose(self, connection: ConnectionState, now: Now) -> None:
         """Take note that a connection is gone."""
@@ -234,7 +238,7 @@ class Dispatcher:
     def _move(self, connection: ConnectionState, command: Command, decision: Decision) -> None:
         """Move the connection's session on, and keep who is here and who has what open in step with it."""
         before = connection.session
-        after = session.after(before, command, decision)
+        after = command.after(before, decision)
         if after is not before:
             self._become(connection, after)
         if decision.error is not None:
@@ -310,25 +314,3 @@ class Dispatcher:
         if message is None:
             return
         self._say(connection, messages.Error(words, Raw(text)))
-
-
-_PARTING_WORDS: Final[dict[type, Callable[[Any, float], messages.Reply]]] = {
-    messages.Release: lambda m, t: messages.Released(m.id, t),
-    messages.Close: lambda m, t: messages.Closed(m.id, t),
-    messages.Ping: lambda m, t: messages.Pong(m.id, t, m.ping),
-}
-
-_Answer = Callable[[Dispatcher, Any, Decision, Raw, float], messages.Reply | None]
-_ANSWERS: Final[dict[type[Command], _Answer]] = {
-    session.SubmitCommand: lambda *_: None,
-    session.BindCommand: lambda *_: None,
-    session.ListCommand: lambda dispatcher, c, _, i, t: messages.Nameplates(i, t, dispatcher.listing(c.app_id)),
-    session.AllocateCommand: lambda _, __, d, i, t: messages.Allocated(i, t, d.name),
-    session.ClaimCommand: lambda _, __, d, i, t: messages.Claimed(i, t, d.name),
-    session.ReleaseCommand: lambda _, __, ___, i, t: messages.Released(i, t),
-    session.OpenCommand: lambda *_: None,
-    session.AddCommand: lambda *_: None,
-    session.CloseCommand: lambda _, __, ___, i, t: messages.Closed(i, t),
-    session.PingCommand: lambda _, c, __, i, t: messages.Pong(i, t, c.ping),
-}
-"""The direct response to a command that was carried out; what `open` and `add` get are messages."""

@@ -252,5 +252,7 @@ class Decision(msgspec.Struct, gc=False):
     """What its sender can do about it."""
     name: str = ""
     """What was allocated or claimed: a nameplate, or the id of a mailbox."""
+    listing: bytes = b"[]"
+    """The nameplates of a `list`, as JSON."""
     mailbox: Mailbox | None = None
     """The mailbox that was opened."""

@@ -65,8 +65,12 @@ def _bind(view: State, c: session.BindCommand, now: Now, _dice: Dice, policy: Po
 
 
 def _nothing(*_: object) -> Decision:
-    """`list`, `ping` and a permission change nothing; the dispatcher knows their answers."""
+    """Decide a `ping` or a permission: they change nothing."""
     return Decision()
+
+
+def _list(view: State, c: session.ListCommand, _now: Now, _dice: Dice, policy: Policy) -> Decision:
+    return Decision(listing=view.app(c.app_id).listing()) if policy.list_nameplates else Decision()
 
 
 # ── room ─────────────────────────────────────────────────────────────────────────────────────────
@@ -310,7 +314,7 @@ def _leave(mailbox: Mailbox, leavers: list[str]) -> list[Change]:
 _RULES: Final[dict[type, Callable[[State, Any, Now, Dice, Policy], Decision]]] = {
     session.SubmitCommand: _nothing,
     session.BindCommand: _bind,
-    session.ListCommand: _nothing,
+    session.ListCommand: _list,
     session.AllocateCommand: _allocate,
     session.ClaimCommand: _claim,
     session.ReleaseCommand: _release,
