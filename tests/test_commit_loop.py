@@ -16,7 +16,7 @@ from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
 from restante.mailbox.core.model import Policy
 from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED, CommitLoop, Retention
-from restante.mailbox.server.server import SystemClock
+from restante.mailbox.server.system import SystemClock
 from restante.mailbox.store.sqlite import Store
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
 from support.mailbox.tables import sql_rows, sql_usage

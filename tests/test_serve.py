@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from restante.mailbox.protocol.hashcash import Demand, mint
-from restante.mailbox.server.server import OWN_DESCRIPTORS, needed_descriptors
+from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame

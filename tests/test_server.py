@@ -24,16 +24,16 @@ from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.server import (
     ASKS_FOR_NOTHING,
     MAX_FRAME_PER_MESSAGE,
     PING_INTERVAL_SECONDS,
-    RESERVED_DESCRIPTORS,
     SILENCE_TIMEOUT_SECONDS,
     Server,
-    WelcomeOptions,
 )
+from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store.sqlite import Store
 from support.bounds import BOUND, bounded
 from support.mailbox.givens import FakeClock, FakeDice

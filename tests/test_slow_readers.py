@@ -26,7 +26,9 @@ from restante.mailbox.server.connection import (
 )
 from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN
-from restante.mailbox.server.server import Server, WelcomeOptions, system_secret
+from restante.mailbox.server.server import Server
+from restante.mailbox.server.system import system_secret
+from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.mailbox.givens import FakeClock, FakeDice

@@ -17,7 +17,7 @@ from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.protocol.hashcash import Mode
-from restante.mailbox.server.server import WelcomeOptions
+from restante.mailbox.server.welcome import WelcomeOptions
 
 Frame = dict[str, Any]
 

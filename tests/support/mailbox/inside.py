@@ -12,7 +12,9 @@ from unittest.mock import patch
 
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.server.server import Server, SystemClock, SystemDice, WelcomeOptions
+from restante.mailbox.server.server import Server
+from restante.mailbox.server.system import SystemClock, SystemDice
+from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.sqlite import Store
 from support.bounds import BOUND, bounded

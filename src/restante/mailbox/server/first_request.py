@@ -6,6 +6,7 @@ HEAD_PREFIX requests, which monitors send, are answered here: picows reads GET a
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -13,6 +14,7 @@ from typing import Any, Final, cast
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
+from restante.common.logs import log, where
 from restante.mailbox.server.receive_buffer import ReceiveBuffer
 
 HEAD_PREFIX: Final = b"HEAD "
@@ -29,8 +31,29 @@ Answer = tuple[HTTPStatus, int | None]
 Upgrade = Callable[[WSUpgradeRequest], WSListener | WSUpgradeResponseWithListener | None]
 
 
+class QuietLogger:
+    """Stands in for picows' logger, which would write addresses and make one logger per connection.
+
+    What it keeps is that a callback of ours raised: picows catches that, and closes the connection.
+    """
+
+    def isEnabledFor(self, _level: int) -> bool:  # noqa: N802 - logging's name
+        return False
+
+    def _drop(self, *_args: object, **_kwargs: object) -> None:
+        pass
+
+    def exception(self, *_args: object) -> None:
+        log.error("a callback failed; its connection is closed", fault=where(sys.exception()))
+
+    debug = info = warning = error = log = _drop
+
+
+QUIET_LOGGER: Final = QuietLogger()
+
+
 def websocket_protocol(
-    upgrade: Upgrade, logger: object, *, handshake_timeout: float, max_frame_size: int, read_buffer_size: int
+    upgrade: Upgrade, *, handshake_timeout: float, max_frame_size: int, read_buffer_size: int
 ) -> WSProtocol:
     """Make what `picows.ws_create_server` makes for each connection, without its pings and pongs.
 
@@ -38,7 +61,7 @@ def websocket_protocol(
     """
     no_pings = (False, 0.0, 0.0, WSAutoPingStrategy.PING_WHEN_IDLE)
     return WSProtocol(
-        *(None, None, False, upgrade, logger, True, handshake_timeout),
+        *(None, None, False, upgrade, QUIET_LOGGER, True, handshake_timeout),
         *no_pings,
         *(False, max_frame_size, None, read_buffer_size),
     )

@@ -23,17 +23,11 @@ from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.server.server import (
-    OWN_DESCRIPTORS,
-    Server,
-    SystemClock,
-    SystemDice,
-    WelcomeOptions,
-    needed_descriptors,
-    system_secret,
-    too_few,
-)
+from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors, too_few
+from restante.mailbox.server.server import Server
+from restante.mailbox.server.system import SystemClock, SystemDice, system_secret
 from restante.mailbox.server.trace import TraceFile
+from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.settings import RELOADED, Serve
 from restante.mailbox.store.sqlite import Store, open_store
 

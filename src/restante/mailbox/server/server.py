@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import os
-import secrets
 import socket
-import sys
-import time
-from base64 import b32encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 from picows import (
     WSCloseCode,
@@ -27,18 +20,26 @@ from picows import (
     WSUpgradeResponseWithListener,
 )
 
-from restante.common.errors import Misuse, PeerError
-from restante.common.logs import log, where
+from restante.common.errors import PeerError
+from restante.common.logs import log
 from restante.common.settings import unusable
-from restante.mailbox.core.addresses import Client
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import Limits, RateLimiter
 from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolders
-from restante.mailbox.protocol import messages
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import PAUSED_FOR_BACKLOG, PAUSED_FOR_FRAME_RATE, Socket
+from restante.mailbox.server.descriptors import (
+    MIN_FREE_DESCRIPTORS,
+    RESERVED_DESCRIPTORS,
+    free_descriptors,
+    needed_descriptors,
+    open_descriptors,
+    too_few,
+)
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
 from restante.mailbox.server.send_budget import SendBudget
+from restante.mailbox.server.system import system_secret
+from restante.mailbox.server.welcome import WelcomeOptions
 
 MAX_FRAME_PER_MESSAGE: Final = 2
 """A frame is read up to so many times the size that a message may have: then its sender is told what is wrong. Beyond
@@ -60,20 +61,6 @@ DRAIN_TIMEOUT: Final = 5.0
 CLEANUP_SECONDS: Final = 1.0
 """Two round trips to anywhere, and a client's thought."""
 
-MAX_CLOCK_STEP_SECONDS: Final = 2.0
-"""Seconds between two looks at the clock that count, at most. `tick` looks once a second: when more have gone by, the
-process was stopped, or its machine paused, and CLOCK_MONOTONIC went on (man 2 clock_gettime)."""
-
-RESERVED_DESCRIPTORS: Final = 64
-"""Descriptors that are kept free, and a tenth of all: for the database, the admin port, and for connections that are
-taken before anybody can count them: the loop empties the kernel's queue before it looks at any of it."""
-
-OWN_DESCRIPTORS: Final = 32
-"""Descriptors that a server holds without connections, at most: its streams, loop, database and ports."""
-
-MIN_FREE_DESCRIPTORS: Final = 8
-"""With fewer free descriptors nobody is accepted. It is not 1: closed listeners leave theirs, one per address."""
-
 READ_BUFFER_BYTES: Final = 2048
 """Bytes a connection reads into at first; grows with its frames. Most of a connection's memory (bench/README.md)."""
 
@@ -85,98 +72,6 @@ MAX_UNBOUND_CLOSED_PER_SECOND: Final = 500
 
 GREETING: Final = b"Wormhole Relay\n"
 """What `GET /` answers: the reference's words, which monitors look for (web.py:10, 0.8.0)."""
-
-
-def needed_descriptors(own: int) -> int:
-    """Return the lowest limit of descriptors that leaves RESERVED_DESCRIPTORS for connections; `own` are open."""
-    return math.ceil((own + 2 * RESERVED_DESCRIPTORS) * 10 / 9)
-
-
-def too_few(descriptors: int, needed: int) -> Misuse:
-    return Misuse(f"the limit of descriptors is {descriptors}, and {needed} are needed: raise it (ulimit -Hn)")
-
-
-def _held() -> int:
-    """Count the descriptors that are open."""
-    return sum(1 for _ in Path("/dev/fd").iterdir())
-
-
-class SystemClock:
-    """The real one; its monotonic time goes on only while the process runs."""
-
-    wall = staticmethod(time.time)
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._seen = self._now = monotonic()
-
-    def monotonic(self) -> float:
-        """Return seconds since the start. Between two calls count `MAX_CLOCK_STEP_SECONDS` at most."""
-        seen = self._monotonic()
-        passed = seen - self._seen
-        self._seen = seen
-        self._now += passed if passed < MAX_CLOCK_STEP_SECONDS else MAX_CLOCK_STEP_SECONDS  # noqa: FURB136 - called for every command
-        return self._now
-
-
-def system_secret() -> bytes:
-    """Give 32 random bytes."""
-    return secrets.token_bytes(32)
-
-
-class SystemDice:
-    """Unguessable ones."""
-
-    def below(self, bound: int) -> int:
-        return secrets.randbelow(bound)
-
-    def mailbox_id(self) -> str:
-        """Give 64 random bits as 13 letters and digits, as the reference does (server.py:4, 0.8.0)."""
-        return b32encode(secrets.token_bytes(8)).decode().strip("=").lower()
-
-
-class WelcomeOptions(msgspec.Struct, frozen=True):
-    """How the server greets and speaks."""
-
-    motd: str | None = None
-    current_cli_version: str | None = None
-    error: str | None = None
-    binary: bool = False
-    """Send binary frames, as the letter of spec 000 has it; every shipped client was built against text."""
-
-    def welcome(self, client: Client, permission: dict[str, Any] | None = None) -> bytes:
-        """Encode the welcome for a client."""
-        said = {
-            "motd": self.motd,
-            "current_cli_version": self.current_cli_version,
-            "error": self.error,
-            "permission-required": permission,
-        }
-        welcome: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
-        # How it looks from here: hole-punching needs it (server_websocket.py:145, 0.8.0).
-        welcome["your-address"] = {f"ipv{client.address.version}": str(client.address), "port": client.port}
-        return messages.encode(messages.Welcome(welcome))
-
-
-class QuietLogger:
-    """Stands in for picows' logger, which would write addresses and make one logger per connection.
-
-    What it keeps is that a callback of ours raised: picows catches that, and closes the connection.
-    """
-
-    def isEnabledFor(self, _level: int) -> bool:  # noqa: N802 - logging's name
-        return False
-
-    def _drop(self, *_args: object, **_kwargs: object) -> None:
-        pass
-
-    def exception(self, *_args: object) -> None:
-        log.error("a callback failed; its connection is closed", fault=where(sys.exception()))
-
-    debug = info = warning = error = log = _drop
-
-
-QUIET_LOGGER: Final = QuietLogger()
 
 
 class Server:
@@ -240,7 +135,7 @@ class Server:
             self._listening_sockets.append(duplicate)
         free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
         if free < RESERVED_DESCRIPTORS:
-            raise too_few(self.descriptors, needed_descriptors(_held()))
+            raise too_few(self.descriptors, needed_descriptors(open_descriptors()))
         self._many = free // 2
         return [each.getsockname()[:2] for each in self._listening_sockets]
 
@@ -253,7 +148,6 @@ class Server:
     def _connected(self) -> FirstBytes:
         websocket = websocket_protocol(
             self._answer,
-            QUIET_LOGGER,
             handshake_timeout=self.limits.handshake,
             max_frame_size=MAX_FRAME_PER_MESSAGE * self.limits.message_bytes,
             read_buffer_size=READ_BUFFER_BYTES,
@@ -293,17 +187,7 @@ class Server:
             self._listeners = [await self._accept(sock=each.dup()) for each in self._listening_sockets]
 
     def _free_descriptors(self, at_most: int) -> int:
-        """Count the descriptors below `most` that are free, up to `at_most`. A hundred take 0.05 ms."""
-        taken: list[int] = []
-        try:
-            while len(taken) < at_most:
-                taken.append(os.dup(self._listening_sockets[0].fileno()))  # the lowest that is free
-        except OSError:
-            pass  # there are no more
-        finally:
-            for each in taken:
-                os.close(each)
-        return sum(each < self.most for each in taken)
+        return free_descriptors(self._listening_sockets[0].fileno(), self.most, at_most)
 
     def _answer(self, request: WSUpgradeRequest) -> Socket | WSUpgradeResponseWithListener | None:
         path = request.path.partition(b"?")[0]
