@@ -8,27 +8,22 @@ about those who send too much, and those who do not read.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import struct
-import termios
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from restante.common.errors import PeerError
-from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
-from restante.mailbox.core.limits import MIB, Limits, RateLimiter
-from restante.mailbox.core.memory_holders import MemoryHolders
+from restante.mailbox.core.limits import MIB, RateLimiter
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
-from restante.mailbox.server.commit_loop import Clock, CommitLoop
+from restante.mailbox.server.frames import close_reason, frame_header, proxy_headers, unacknowledged_bytes
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
-from restante.mailbox.server.send_budget import SendBudget
+from restante.mailbox.server.server_context import ServerContext
 
 MAX_FRAMES_PER_SECOND: Final = 1000
 """Frames of any kind that are read from one connection in a second; then it is left unread until the next. Also of
@@ -43,88 +38,25 @@ MAX_OWED_BEYOND_REPLAY: Final = MIB
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds that a client has to answer our close."""
 
-MAX_CLOSE_REASON_BYTES: Final = 123
-"""Bytes of a close frame's reason (RFC 6455 section 5.5)."""
-
 NOT_READ: Final = "what was sent was not read"
 NO_ROOM_FOR_LARGE: Final = "there is no room for large messages"
 """Why a connection is closed, for it and for the log."""
-
-_FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
 
 PAUSED_FOR_BACKLOG: Final = 1
 PAUSED_FOR_FRAME_RATE: Final = 2
 """Why a connection is left unread: it waits for its turn in the commit loop, or frames came too fast."""
 
 
-class ServerContext(Protocol):
-    """What a socket needs of the server."""
-
-    commit_loop: CommitLoop
-    clock: Clock
-    limits: Limits
-    kind: WSMsgType
-    second: int
-    owing: int
-    """Bytes that all together owe to read."""
-    reading: int
-    """Bytes in which the messages of all together are read."""
-    send_budget: SendBudget
-    parting: float
-    """Seconds in which a client that is sent away may tidy up after itself."""
-
-    def admit(
-        self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
-    ) -> AdmissionResult:
-        """Decide about a connection; it may have to go at once."""
-
-    def connection_closed(self, leaver: Socket) -> None:
-        """Take note that it is gone."""
-
-    def greeting(self, result: AdmissionResult) -> bytes:
-        """Give its welcome, lacking the stamp."""
-
-    def too_big(self) -> PeerError:
-        """Say what is wrong with a message of that size."""
-
-    def slow_down(self, hasty: Socket) -> None:
-        """Have it read again in the next second."""
-
-    memory_holders: MemoryHolders
-
-    def make_room(self) -> None:
-        """Close some connections if all together hold more than they may."""
-
-    def overflow(self, socket: Socket, words: str) -> None:
-        """Take note that it is closed, and why."""
-
-
 class Socket(WSListener):
     """The socket's end of a connection."""
 
     __slots__ = (
-        "_ending",
-        "_fragments",
-        "_frames",
-        "_held",
-        "_owed",
-        "_owing",
-        "_pong",
-        "_server",
-        "_stuck",
-        "_timer",
-        "_transport",
-        "_unread",
-        "bucket",
-        "connection",
-        "deaf",
-        "heard",
-        "largest",
-        "reading",
-        "unfinished",
+        *("_ending", "_fragments", "_frames", "_held", "_owed", "_owing"),
+        *("_pong", "_server", "_stuck", "_timer", "_transport", "_unread"),
+        *("bucket", "connection", "deaf", "heard", "largest", "reading", "unfinished"),
     )
 
-    def __init__(self, server: ServerContext) -> None:
+    def __init__(self, server: ServerContext[Socket]) -> None:
         self._server = server
         self.connection = ConnectionState(self)
         self._transport: WSTransport | None = None
@@ -161,10 +93,7 @@ class Socket(WSListener):
         self._transport = transport
         server, connection = self._server, self.connection
         known = transport.underlying_transport.get_extra_info
-        # A header may be there more than once: the last is what the nearest proxy said.
-        said = transport.request.headers
-        headers = {name: ",".join(said.getall(name)) for name in _FROM_A_PROXY if name in said}
-        result = server.admit(self, known("peername"), headers, known("socket").fileno())
+        result = server.admit(self, known("peername"), proxy_headers(transport.request), known("socket").fileno())
         connection.address_quotas = result.address_quotas
         connection.session = Session(result.demand, result.address_id)
         if server.limits.commands or server.limits.bytes:
@@ -342,7 +271,7 @@ class Socket(WSListener):
             if self._stuck or not send_budget.open:
                 self._owe(bodies[number:])
                 return
-            parts += (_header(first, len(body) + len(stamp)), body, stamp)
+            parts += (frame_header(first, len(body) + len(stamp)), body, stamp)
             size += len(body)
             if size >= WRITE_CHUNK_BYTES or number == len(bodies) - 1:
                 self._transport.underlying_transport.write(b"".join(parts))
@@ -436,9 +365,7 @@ class Socket(WSListener):
         transport = self._transport
         if transport is None or transport.is_close_frame_sent:
             return
-        transport.send_close(
-            WSCloseCode(code), reason.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore").encode()
-        )
+        transport.send_close(WSCloseCode(code), close_reason(reason))
         # The client answers with its own close, and then we disconnect. To close the socket at once would be to
         # reset the connection where it is still sending, and to lose what it has not read yet.
         self._later(CLOSE_TIMEOUT, self.drop)
@@ -461,26 +388,12 @@ class Socket(WSListener):
         return bool(self._unread)
 
     def unsent(self) -> int:
-        """Give the bytes that the client's kernel has not acknowledged, ours and our kernel's."""
+        """Return the bytes that the client's kernel has not acknowledged, ours and our kernel's."""
         if self._transport is None:
             return 0
         under = self._transport.underlying_transport
         try:
-            queued = fcntl.ioctl(under.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))  # man 7 tcp
+            waiting = unacknowledged_bytes(under)
         except OSError:  # it is gone already
             return 0
-        waiting: int = struct.unpack("i", queued)[0]
         return self._owing - self._held + under.get_write_buffer_size() + waiting
-
-
-def _header(first: int, size: int) -> bytes:
-    """Give the header of an unmasked frame (RFC 6455 section 5.2)."""
-    if size < 126:
-        return bytes((first, size))
-    if size < 1 << 16:
-        return _HEADER_16(first, 126, size)
-    return _HEADER_64(first, 127, size)
-
-
-_HEADER_16: Final = struct.Struct(">BBH").pack
-_HEADER_64: Final = struct.Struct(">BBQ").pack
