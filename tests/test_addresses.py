@@ -135,7 +135,7 @@ def test_an_ipv4_address_and_an_ipv6_network_have_an_account_each() -> None:
     book = AddressRegistry(secrets())
 
     def quota(text: str) -> AddressQuota:
-        return book.quota(identify((text, 1), {}, ()).address)
+        return book.get_or_add(identify((text, 1), {}, ()).address)
 
     assert quota("8.8.8.8") is quota("8.8.8.8")
     assert quota("8.8.8.8") is quota("::ffff:8.8.8.8")
@@ -195,7 +195,7 @@ def test_work_is_demanded_of_who_guesses_more_the_more_it_does_and_forgiven_in_t
 
 def test_an_account_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     book = AddressRegistry(secrets())
-    quotas = [book.quota(identify((f"8.8.8.{n}", 1), {}, ()).address) for n in range(4)]
+    quotas = [book.get_or_add(identify((f"8.8.8.{n}", 1), {}, ()).address) for n in range(4)]
     quotas[0].connections = 1
     quotas[1].nameplates = 1
     quotas[2].charge_claim(None, 0.0, LIMITS)
@@ -204,7 +204,7 @@ def test_an_account_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.Mo
     book.forget(1000.0, LIMITS)
     assert set(book.quotas.values()) == set(quotas[:2])
     monkeypatch.setattr(address_quotas, "MAX_ADDRESSES", 3)
-    fresh = [book.quota(identify((f"8.8.9.{n}", 1), {}, ()).address) for n in range(3)]
+    fresh = [book.get_or_add(identify((f"8.8.9.{n}", 1), {}, ()).address) for n in range(3)]
     assert set(book.quotas.values()) == {*quotas[:2], fresh[-1]}  # never one that has something live
 
 
@@ -212,7 +212,7 @@ def test_looking_for_idle_accounts_takes_some_at_a_time_and_finds_all(monkeypatc
     monkeypatch.setattr(address_quotas, "FORGET_CHECKS_PER_SECOND", 7)
     book = AddressRegistry(secrets())
     for number in range(100):
-        book.quota(identify((f"8.8.8.{number}", 1), {}, ()).address).connections = number % 2
+        book.get_or_add(identify((f"8.8.8.{number}", 1), {}, ()).address).connections = number % 2
     left = []
     for _ in range(40):
         book.forget(0.0, LIMITS)
@@ -256,11 +256,11 @@ def test_no_call_looks_at_more_than_some_hundreds_of_accounts(monkeypatch: pytes
     monkeypatch.setattr(address_quotas, "MAX_ADDRESSES", 3000)
     book = AddressRegistry(secrets())
     for number in range(address_quotas.MAX_ADDRESSES):
-        book.quota(ipaddress.IPv4Address(number)).connections = live
+        book.get_or_add(ipaddress.IPv4Address(number)).connections = live
     looks = []
     for number in range(2 * address_quotas.MAX_ADDRESSES):
         before = Seen.looks
-        book.quota(ipaddress.IPv4Address(address_quotas.MAX_ADDRESSES + number))
+        book.get_or_add(ipaddress.IPv4Address(address_quotas.MAX_ADDRESSES + number))
         if number % 100 == 0:
             book.forget(0.0, LIMITS)
         looks.append(Seen.looks - before)

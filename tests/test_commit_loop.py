@@ -38,7 +38,7 @@ class OpenLoop:
     async def enter(self, side: str, *texts: str) -> tuple[ConnectionState, Inbox]:
         inbox = Inbox()
         connection = inbox.connection
-        self.commit_loop.dispatcher.meet(connection)
+        self.commit_loop.dispatcher.add_connection(connection)
         await self.say(connection, json.dumps({"type": "bind", "appid": "x", "side": side}), *texts)
         return connection, inbox
 

@@ -50,7 +50,7 @@ class Peer(Inbox):
         self.connection = ConnectionState(self)
         self.connection.backlog.rate_limiter = RateLimiter() if hurried else None
         self.said = 0
-        commit_loop.dispatcher.meet(self.connection)
+        commit_loop.dispatcher.add_connection(self.connection)
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         super().send(bodies, stamp)
@@ -234,7 +234,7 @@ async def test_what_is_sent_for_a_command_counts_in_its_batch(
         speak = commit_loop._speak
 
         def weigh_and_speak() -> None:
-            batches.append(sum(len(body) for each in commit_loop.dispatcher.told for body in each.outbox))
+            batches.append(sum(len(body) for each in commit_loop.dispatcher.with_output for body in each.outbox))
             speak()
 
         monkeypatch.setattr(commit_loop, "_speak", weigh_and_speak)

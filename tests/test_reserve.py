@@ -30,12 +30,12 @@ class Peer:
         self.inbox = Inbox()
         self.connection = ConnectionState(self.inbox)
         self.connection.address_quotas = (quota or AddressQuota(),)
-        dispatcher.meet(self.connection)
+        dispatcher.add_connection(self.connection)
         self.say(type="bind", appid="x", side=side)
 
     def say(self, **message: Any) -> list[dict[str, Any]]:
         """Say something; return what it is answered after the ack."""
-        self.dispatcher.take(self.connection, json.dumps(message), Now(1e9, 0.0))
+        self.dispatcher.handle(self.connection, json.dumps(message), Now(1e9, 0.0))
         told = [json.loads(body + b"}") for body in self.connection.outbox]
         self.dispatcher.end_batch()
         self.connection.outbox = []

@@ -46,9 +46,9 @@ class PruningScene:
     def say(self, box: int, kind: str, **keys: Any) -> None:
         if box not in self.inboxes:
             inbox = self.inboxes[box] = Inbox()
-            self.dispatcher.meet(inbox.connection)
+            self.dispatcher.add_connection(inbox.connection)
             self.say(box, "bind", appid="x", side=f"side{box}")
-        self.dispatcher.take(self.inboxes[box].connection, json.dumps({"type": kind, **keys}), self.now())
+        self.dispatcher.handle(self.inboxes[box].connection, json.dumps({"type": kind, **keys}), self.now())
 
     def touches(self) -> dict[int, float]:
         return {mailbox.key: mailbox.touched for mailbox in self.dispatcher.state.mailboxes()}

@@ -139,7 +139,7 @@ class LocalWorld(World):
             inbox.address, self.options.headers(), self.now(), len(self.dispatcher.connections)
         )
         connection.address_quotas, connection.session = result.address_quotas, Session(result.demand)
-        self.dispatcher.meet(connection)
+        self.dispatcher.add_connection(connection)
         inbox.send([self.welcome_options.welcome(result.client, result.offer)], stamp(self.clock.wall()))
         return inbox
 
@@ -184,13 +184,13 @@ class CoreWorld(LocalWorld):
             if text is None:
                 self._dispatcher.lose(connection, now)
             else:
-                self._dispatcher.take(connection, text, now)
+                self._dispatcher.handle(connection, text, now)
         assert self._dispatcher.internal_errors == []
         stored = self._commit(refused=refused)
         if not stored:
             for connection, text, _ in said:
                 if text is not None:
-                    self._dispatcher.refuse(connection, text, NOT_STORED)
+                    self._dispatcher.refuse_command(connection, text, NOT_STORED)
         for connection in self._dispatcher.end_batch():
             bodies, connection.outbox = connection.outbox, []
             inbox = self._inboxes[connection]  # its line leads nowhere when it is lost; this is what it would say
@@ -337,7 +337,7 @@ class StoreWorld(CoreWorld):
         try:
             self.run(self._apply())
         except StoreBusy:
-            self._dispatcher.undo(self._view())
+            self._dispatcher.undo_batch(self._view())
             return False
         return True
 

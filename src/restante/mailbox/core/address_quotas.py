@@ -13,10 +13,8 @@ from typing import Final
 
 from restante.common.net import Address, household
 from restante.common.token_bucket import Bucket
-from restante.mailbox.core.limits import Limits
+from restante.mailbox.core.limits import SECONDS_PER_DAY, Limits
 from restante.mailbox.protocol.hashcash import MAX_BITS
-
-SECONDS_PER_DAY: Final = 86400.0
 
 MAX_ADDRESSES: Final = 100_000
 """Address quotas that are kept, of some 500 bytes each. Beyond that, one that has nothing live is forgotten for
@@ -143,7 +141,7 @@ class AddressRegistry:
         """Those that were looked at last are the last. A dict that loses its first again and again is slow to find
         the next one."""
 
-    def quota(self, address: Address) -> AddressQuota:
+    def get_or_add(self, address: Address) -> AddressQuota:
         """Return the quota that this address counts for."""
         key = _hash(address, self._key)
         quota = self.quotas.get(key)

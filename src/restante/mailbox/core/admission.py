@@ -112,7 +112,7 @@ class Admission:
                 1008, TOO_MANY_FROM_ADDRESS, hint=f"they come too fast; try again in {math.ceil(wait)} s"
             )
         address_id = self.addresses.day_id(client.address, now.wall)
-        demand = self._demand(address_quotas, address_id, now)
+        demand = self._decide_demand(address_quotas, address_id, now)
         if verdict is not None:  # who is refused keeps nobody else out
             self.release(address_quotas)
         return AdmissionResult(
@@ -132,9 +132,9 @@ class Admission:
         if not client.counted:
             return ()
         addresses = (client.address,) if client.other is None else (client.address, client.other)
-        return tuple(dict.fromkeys(map(self.addresses.quota, addresses)))  # they may be of one household
+        return tuple(dict.fromkeys(map(self.addresses.get_or_add, addresses)))  # they may be of one household
 
-    def _demand(self, address_quotas: tuple[AddressQuota, ...], address_id: str, now: Now) -> Demand | None:
+    def _decide_demand(self, address_quotas: tuple[AddressQuota, ...], address_id: str, now: Now) -> Demand | None:
         terms = self.terms
         if terms.mode == "none":
             return None

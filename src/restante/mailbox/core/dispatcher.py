@@ -40,13 +40,13 @@ class Dispatcher:
         self.dice = dice
         self.policy = policy
         self.connections: set[ConnectionState] = set()
-        self.met = 0
+        self.connections_seen = 0
         """Connections so far."""
-        self.heard: Received | Malformed | None = None
+        self.last_message: Received | Malformed | None = None
         """The last message, if it was one."""
         self.changes: list[Change] = []
         """What is to be made durable before anything is said. Touches are not worth it."""
-        self.told: list[ConnectionState] = []
+        self.with_output: list[ConnectionState] = []
         """Connections with something in their outbox, or a verdict."""
         self.subscribers: dict[int, list[ConnectionState]] = {}
         """Who has a mailbox open, by its key."""
@@ -59,19 +59,19 @@ class Dispatcher:
 
     # ── what comes in ────────────────────────────────────────────────────────────────────────────
 
-    def meet(self, connection: ConnectionState) -> None:
-        self.met += 1
-        connection.number = self.met
+    def add_connection(self, connection: ConnectionState) -> None:
+        self.connections_seen += 1
+        connection.number = self.connections_seen
         self.connections.add(connection)
 
-    def take(self, connection: ConnectionState, text: str, now: Now) -> None:
-        """Take one frame's text; `now` is when it came."""
+    def handle(self, connection: ConnectionState, text: str, now: Now) -> None:
+        """Handle one frame's text; `now` is when it came."""
         self.cost = len(text)
         if connection.verdict is not None:
-            self._part(connection, text, now)
+            self._answer_departing(connection, text, now)
             return
         try:
-            message = self._read(connection, text)
+            message = self._parse_and_ack(connection, text)
             if message is None:
                 return
             command = session.step(connection.session, message)
@@ -79,7 +79,7 @@ class Dispatcher:
                 self._deny(connection, message, text, now)
                 return
             if isinstance(command, str):
-                self._say(connection, messages.Error(command, Raw(text)))
+                self._reply(connection, messages.Error(command, Raw(text)))
                 return
             refusal = self._charge(connection.address_quotas, command, now)
             if refusal is not None:
@@ -94,17 +94,17 @@ class Dispatcher:
                 return
         except Exception as error:  # noqa: BLE001 - our bug must not become everybody's; nothing was changed yet
             self.internal_errors.append(error)
-            self._say(connection, messages.Error(INTERNAL_ERROR, messages.NULL))
+            self._reply(connection, messages.Error(INTERNAL_ERROR, messages.NULL))
             connection.verdict = PeerError(1011, INTERNAL_ERROR)
             return
         self._apply(decision.changes, now, connection.address_quotas)
-        self._move(connection, command, decision)
+        self._advance(connection, command, decision)
         if decision.error is not None:
             self._reject(connection, decision.error, decision.hint, text)
             return
         reply = command.response(decision, message.id, now.wall)
         if reply is not None:
-            self._say(connection, reply)
+            self._reply(connection, reply)
 
     def _deny(self, connection: ConnectionState, message: Received | Malformed, text: str, now: Now) -> None:
         """Answer what does not meet the connection's demand; it is closed."""
@@ -116,7 +116,7 @@ class Dispatcher:
 
     def _reject(self, connection: ConnectionState, words: str, hint: str, text: str) -> None:
         """Answer what cannot be done; what is refused for want of permission or room has a hint, and is counted."""
-        self._say(connection, messages.Error(words, Raw(text), hint or UNSET))
+        self._reply(connection, messages.Error(words, Raw(text), hint or UNSET))
         if hint:
             self.quotas.count_refusal(words, connection.session.address_id)
 
@@ -125,7 +125,7 @@ class Dispatcher:
         found = [self.quotas.charge_command(self.state, quota, command, now, limits) for quota in address_quotas]
         return next(filter(None, found), None)
 
-    def _part(self, connection: ConnectionState, text: str, now: Now) -> None:
+    def _answer_departing(self, connection: ConnectionState, text: str, now: Now) -> None:
         """Answer what a client that is sent away may still be waiting for, and do nothing of it.
 
         Told that it is not served, the Python client wants to release what it asked for in the same breath, and comes
@@ -148,7 +148,7 @@ class Dispatcher:
             case _:
                 return
         if not connection.outbox:
-            self.told.append(connection)
+            self.with_output.append(connection)
         connection.outbox += map(messages.encode, (messages.Ack(message.id), reply))
 
     def lose(self, connection: ConnectionState, now: Now) -> None:
@@ -166,11 +166,11 @@ class Dispatcher:
             self._unsubscribe(connection, said.subscribed)
             mailbox = app.mailboxes.get(said.mailbox_id or "")
             if mailbox is not None:  # its idleness begins now
-                self.note(model.MailboxTouched(mailbox, now.service))
+                self.apply_change(model.MailboxTouched(mailbox, now.service))
         self.state.leave(said.app_id, said.side)
 
-    def note(self, change: Change) -> None:
-        """Take a change that is nobody's command."""
+    def apply_change(self, change: Change) -> None:
+        """Apply a change that is nobody's command."""
         self._fold(change)
 
     def prune(self, mailbox: Mailbox, now: Now) -> None:
@@ -180,7 +180,7 @@ class Dispatcher:
     def refuse_frame(self, connection: ConnectionState, error: PeerError) -> None:
         """Answer what is no message at all, and have the connection closed."""
         if connection.verdict is None:
-            self._say(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET))
+            self._reply(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET))
             # Not the error that was raised: its traceback holds the frame's text, and a ring back to the connection.
             connection.verdict = PeerError(error.code, error.words)
             if error.hint:
@@ -188,28 +188,28 @@ class Dispatcher:
 
     # ── what comes of it ─────────────────────────────────────────────────────────────────────────
 
-    def _read(self, connection: ConnectionState, text: str) -> Received | Malformed | None:
+    def _parse_and_ack(self, connection: ConnectionState, text: str) -> Received | Malformed | None:
         """Parse and acknowledge; None where there is nothing to do, or nothing more to be done."""
-        self.heard = None
+        self.last_message = None
         if connection.verdict is not None or connection.lost:
             return None
         try:
-            message = self.heard = messages.parse(text)
+            message = self.last_message = messages.parse(text)
         except PeerError as error:
             self.refuse_frame(connection, error)
             return None
         if not (isinstance(message, Malformed) and message.kind is None):
-            self._say(connection, messages.Ack(message.id))
+            self._reply(connection, messages.Ack(message.id))
         return message
 
-    def _say(self, connection: ConnectionState, reply: messages.Reply) -> None:
-        self._tell(connection, messages.encode(reply))
+    def _reply(self, connection: ConnectionState, reply: messages.Reply) -> None:
+        self._send(connection, messages.encode(reply))
 
-    def _tell(self, connection: ConnectionState, body: bytes) -> None:
+    def _send(self, connection: ConnectionState, body: bytes) -> None:
         if connection.verdict is not None:
             return  # the error was the last word
         if not connection.outbox:
-            self.told.append(connection)
+            self.with_output.append(connection)
         connection.outbox.append(body)
         self.cost += len(body)
 
@@ -230,23 +230,23 @@ class Dispatcher:
         self.quotas.record_gone(change)
         if type(change) is model.MessageAdded:
             for subscriber in self.subscribers.get(change.mailbox.key, ()):
-                self._show(subscriber, change.mailbox, change.message)
+                self._deliver(subscriber, change.mailbox, change.message)
         elif type(change) is model.MailboxGone:
             for subscriber in self.subscribers.pop(change.mailbox.key, ()):
-                self._become(subscriber, replace(subscriber.session, subscribed=None))
+                self._set_session(subscriber, replace(subscriber.session, subscribed=None))
 
-    def _move(self, connection: ConnectionState, command: Command, decision: Decision) -> None:
+    def _advance(self, connection: ConnectionState, command: Command, decision: Decision) -> None:
         """Move the connection's session on, and keep who is here and who has what open in step with it."""
         before = connection.session
         after = command.after(before, decision)
         if after is not before:
-            self._become(connection, after)
+            self._set_session(connection, after)
         if decision.error is not None:
             return
         if decision.mailbox is not None:
             self.subscribers.setdefault(decision.mailbox.key, []).append(connection)
             for message in decision.mailbox.messages:
-                self._show(connection, decision.mailbox, message)
+                self._deliver(connection, decision.mailbox, message)
         elif before.subscribed is not None and connection.session.subscribed is None:
             self._unsubscribe(connection, before.subscribed)
         if type(command) is session.BindCommand:
@@ -257,11 +257,11 @@ class Dispatcher:
         if connection.address_quotas:
             self.quotas.record_made(connection.address_quotas, decision)
 
-    def _show(self, subscriber: ConnectionState, mailbox: Mailbox, message: model.Stored) -> None:
+    def _deliver(self, subscriber: ConnectionState, mailbox: Mailbox, message: model.Stored) -> None:
         side = subscriber.session.side
         if message.side != side and side not in mailbox.shown and subscriber.verdict is None:
             mailbox.shown.append(side)
-        self._tell(subscriber, message.wire)
+        self._send(subscriber, message.wire)
 
     def _unsubscribe(self, connection: ConnectionState, key: int) -> None:
         rest = self.subscribers.get(key)
@@ -270,7 +270,7 @@ class Dispatcher:
             if not rest:
                 del self.subscribers[key]
 
-    def _become(self, connection: ConnectionState, said: Session) -> None:
+    def _set_session(self, connection: ConnectionState, said: Session) -> None:
         """Move a connection's session on, remembering what it was before this batch."""
         self._before.setdefault(connection, connection.session)
         connection.session = said
@@ -278,16 +278,16 @@ class Dispatcher:
     # ── the end of a batch ───────────────────────────────────────────────────────────────────────
 
     def end_batch(self) -> list[ConnectionState]:
-        """End the batch: it is durable. Gives the connections that have something to be told."""
-        told, self.told = self.told, []
+        """End the batch: it is durable. Return the connections that have something to be sent."""
+        with_output, self.with_output = self.with_output, []
         self.changes = []
         self.internal_errors = []
         self._before = {}
-        return told
+        return with_output
 
-    def undo(self, state: State) -> None:
+    def undo_batch(self, state: State) -> None:
         """End the batch: nothing of it was stored. Go back to what was, on a state that was read anew."""
-        for connection in self.told:
+        for connection in self.with_output:
             connection.outbox = []
             connection.verdict = None
         for connection, said in self._before.items():
@@ -308,9 +308,9 @@ class Dispatcher:
             if said.subscribed is not None:
                 self.subscribers.setdefault(said.subscribed, []).append(connection)
 
-    def refuse(self, connection: ConnectionState, text: str, words: str) -> None:
-        """Answer a command that could not be stored, after `undo`."""
-        message = self._read(connection, text)
+    def refuse_command(self, connection: ConnectionState, text: str, words: str) -> None:
+        """Answer a command that could not be stored, after `undo_batch`."""
+        message = self._parse_and_ack(connection, text)
         if message is None:
             return
-        self._say(connection, messages.Error(words, Raw(text)))
+        self._reply(connection, messages.Error(words, Raw(text)))

@@ -41,7 +41,7 @@ def prune_idle(
         now = clock()
         weight += 1
         if mailbox.key in dispatcher.subscribers:
-            dispatcher.note(model.MailboxTouched(mailbox, now.service))
+            dispatcher.apply_change(model.MailboxTouched(mailbox, now.service))
         elif now.service - mailbox.touched > prune_after and not state.in_grace_period:
             weight += _PRUNE_WEIGHT + _MESSAGE_WEIGHT * len(mailbox.messages) + mailbox.size // _BYTES_PER_POINT
             pruned += 1
@@ -52,9 +52,9 @@ def prune_idle(
     yield from save_touches(dispatcher)
     now = clock()
     subscribed = sum(map(len, dispatcher.subscribers.values()))
-    dispatcher.note(CurrentUsage(rebooted, now.wall, dispatcher.policy.blur or None, subscribed))
+    dispatcher.apply_change(CurrentUsage(rebooted, now.wall, dispatcher.policy.blur or None, subscribed))
     if not state.in_grace_period:
-        dispatcher.note(model.Pruned(now.wall))
+        dispatcher.apply_change(model.Pruned(now.wall))
 
 
 def save_touches(dispatcher: Dispatcher) -> Iterator[None]:
@@ -62,7 +62,7 @@ def save_touches(dispatcher: Dispatcher) -> Iterator[None]:
     weight = 0
     for mailbox in list(dispatcher.state.unsaved.values()):
         if mailbox.key in dispatcher.state.unsaved:  # it may have ended, or been saved, meanwhile
-            dispatcher.note(model.MailboxSaved(mailbox))
+            dispatcher.apply_change(model.MailboxSaved(mailbox))
             weight += _SAVE_WEIGHT
         if weight >= SLICE_WEIGHT:
             weight = 0

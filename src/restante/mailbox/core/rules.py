@@ -275,10 +275,10 @@ def _end(
 
 # ── members ──────────────────────────────────────────────────────────────────────────────────────
 
-_Row = TypeVar("_Row", MailboxSide, NameplateSide)
+_MemberRow = TypeVar("_MemberRow", MailboxSide, NameplateSide)
 
 
-def _row_of(rows: list[_Row], side: str) -> _Row | None:
+def _row_of(rows: list[_MemberRow], side: str) -> _MemberRow | None:
     for row in rows:
         if row.side == side:
             return row

@@ -299,10 +299,10 @@ def _by_app(rows: Sequence[_Owned]) -> Iterable[tuple[str, list[_Owned]]]:
     return found.items()
 
 
-_Row = TypeVar("_Row", model.MailboxSide, model.NameplateSide)
+_SideRow = TypeVar("_SideRow", model.MailboxSide, model.NameplateSide)
 
 
-def _put(rows: list[_Row], row: _Row) -> None:
+def _put(rows: list[_SideRow], row: _SideRow) -> None:
     for index, old in enumerate(rows):
         if old.side == row.side:
             rows[index] = row

@@ -29,7 +29,7 @@ from restante.mailbox.reference_import.report import Counts
 CLAIMABLE: Final = re.compile(r"[0-9]{1,40}")
 """Names that a `claim` may have with us (messages.py); the reference's pattern takes a few more."""
 
-_json: Final = msgspec.json.encode
+_to_json: Final = msgspec.json.encode
 _Their = TypeVar("_Their")
 
 
@@ -170,7 +170,7 @@ def _join(place: Any, row: Any, skipped: Counts, table: str) -> None:
 
 
 def _message(mailbox: model.Mailbox, their: reference.ReferenceMessage, sequence: int) -> model.MessageAdded:
-    phase, body, msg_id = _json(their.phase), _json(their.body), _json(their.msg_id)
+    phase, body, msg_id = _to_json(their.phase), _to_json(their.body), _to_json(their.msg_id)
     frame = messages.Delivery(their.side, Raw(phase), Raw(body), their.server_rx, Raw(msg_id))
     stored = model.Stored(sequence, their.side, messages.encode(frame))
     return model.MessageAdded(mailbox, stored, phase, body, msg_id, their.server_rx, mailbox.touched)

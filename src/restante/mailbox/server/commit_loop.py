@@ -114,11 +114,11 @@ class CommitLoop:
     # ── what comes in ────────────────────────────────────────────────────────────────────────────
 
     def receive(self, connection: ConnectionState, text: str) -> None:
-        """Take a frame's text; it is answered when its batch is durable."""
+        """Queue a frame's text; it is answered when its batch is durable."""
         self._put(ReceivedText(connection, text, self.now()))
 
     def refuse(self, connection: ConnectionState, error: PeerError) -> None:
-        """Take what is wrong with a frame; it is answered as a text would be, and the connection closed."""
+        """Queue what is wrong with a frame; it is answered as a text would be, and the connection closed."""
         self._put(ReceivedError(connection, error, self.now()))
 
     def _put(self, entry: QueueEntry) -> None:
@@ -248,12 +248,12 @@ class CommitLoop:
         dispatcher = self.dispatcher
         match entry:
             case ReceivedText(connection, text, now):
-                dispatcher.take(connection, text, now)
+                dispatcher.handle(connection, text, now)
                 rate_limiter = connection.backlog.rate_limiter
                 if rate_limiter is not None:
                     rate_limiter.charge(served, dispatcher.policy.limits, dispatcher.cost)
                 if self.trace is not None:
-                    self.trace.took(connection.number, dispatcher.heard, now.wall)
+                    self.trace.took(connection.number, dispatcher.last_message, now.wall)
                 return dispatcher.cost
             case ReceivedError(connection, error):
                 dispatcher.refuse_frame(connection, error)
@@ -294,12 +294,12 @@ class CommitLoop:
         in_grace_period = self.dispatcher.state.in_grace_period
         state = await self._store.view()
         state.in_grace_period = in_grace_period
-        self.dispatcher.undo(state)
+        self.dispatcher.undo_batch(state)
         self._maintenance, self._forgetting = None, False
         for entry in batch:
             match entry:
                 case ReceivedText(connection, text):
-                    self.dispatcher.refuse(connection, text, NOT_STORED)
+                    self.dispatcher.refuse_command(connection, text, NOT_STORED)
                 case ReceivedError(connection, error):
                     self.dispatcher.refuse_frame(connection, error)
                 case ConnectionLost():

@@ -98,7 +98,7 @@ class Socket(WSListener):
         connection.session = Session(result.demand, result.address_id)
         if server.limits.commands or server.limits.bytes:
             connection.backlog.rate_limiter = RateLimiter()
-        server.commit_loop.dispatcher.meet(connection)
+        server.commit_loop.dispatcher.add_connection(connection)
         self.send([server.greeting(result)], messages.stamp(server.clock.wall()))
         if result.verdict is not None:
             self._refuse(result.verdict)

@@ -21,6 +21,7 @@ from restante.common.settings import Source, address
 from restante.common.signals import listening_for_signals, raise_descriptors
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
+from restante.mailbox.core.limits import SECONDS_PER_DAY
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors, too_few
@@ -33,8 +34,6 @@ from restante.mailbox.store.sqlite import Store, open_store
 
 SAVE_INTERVAL_SECONDS: Final = 60
 """Seconds between saves of when mailboxes were touched: a crash makes them seem idle for this much longer."""
-
-SECONDS_PER_DAY: Final = 86400.0
 
 LIMITS_FIXED_AT_START: Final = ("message_bytes", "handshake")
 """Limits that listening sockets are made with."""

@@ -24,7 +24,7 @@ PAGE_BYTES: Final = 4096
 HEAVY_STATEMENT_BYTES: Final = 64 * 1024
 """Bytes of messages from which on a statement is heavy."""
 
-_json: Final = msgspec.json.Encoder().encode
+_encode_json: Final = msgspec.json.Encoder().encode
 
 
 class Statement(NamedTuple):
@@ -81,7 +81,7 @@ class Rows:
                         m.for_nameplate,
                         m.crowded,
                         m.touched,
-                        _json(m.sides).decode(),
+                        _encode_json(m.sides).decode(),
                         m.visitors,
                     )
                     for m in self._mailboxes.values()
@@ -91,7 +91,7 @@ class Rows:
             yield Statement(
                 "INSERT OR REPLACE INTO nameplates VALUES (?, ?, ?, ?, ?, ?)",
                 [
-                    (n.key, n.app_id, n.name, n.mailbox_id, n.crowded, _json(n.sides).decode())
+                    (n.key, n.app_id, n.name, n.mailbox_id, n.crowded, _encode_json(n.sides).decode())
                     for n in self._nameplates.values()
                 ],
             )
