@@ -119,7 +119,7 @@ def test_a_proxy_that_is_not_believed_is_noticed_where_it_may_be_the_operator_s_
 
 
 @given(st.text(), st.text(), st.text())
-def test_no_header_is_a_fault_of_ours(forwarded: str, real: str, port: str) -> None:
+def test_no_header_is_an_error_of_ours(forwarded: str, real: str, port: str) -> None:
     identify(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real, "X-Real-Port": port}, PROXY)
 
 
@@ -131,7 +131,7 @@ def secrets() -> Callable[[], bytes]:
     return lambda: bytes([next(numbers)] * 32)
 
 
-def test_an_ipv4_address_and_an_ipv6_network_have_an_account_each() -> None:
+def test_an_ipv4_address_and_an_ipv6_network_have_a_quota_each() -> None:
     book = AddressRegistry(secrets())
 
     def quota(text: str) -> AddressQuota:
@@ -193,7 +193,7 @@ def test_work_is_demanded_of_who_guesses_more_the_more_it_does_and_forgiven_in_t
     assert quota.bits(1000.0, 20) is None
 
 
-def test_an_account_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quota_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     book = AddressRegistry(secrets())
     quotas = [book.get_or_add(identify((f"8.8.8.{n}", 1), {}, ()).address) for n in range(4)]
     quotas[0].connections = 1
@@ -208,7 +208,7 @@ def test_an_account_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.Mo
     assert set(book.quotas.values()) == {*quotas[:2], fresh[-1]}  # never one that has something live
 
 
-def test_looking_for_idle_accounts_takes_some_at_a_time_and_finds_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_for_idle_quotas_takes_some_at_a_time_and_finds_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(address_quotas, "FORGET_CHECKS_PER_SECOND", 7)
     book = AddressRegistry(secrets())
     for number in range(100):
@@ -251,7 +251,7 @@ class Seen(AddressQuota):
 
 
 @pytest.mark.parametrize("live", [0, 1], ids=["nothing live", "all live"])
-def test_no_call_looks_at_more_than_some_hundreds_of_accounts(monkeypatch: pytest.MonkeyPatch, live: int) -> None:
+def test_no_call_looks_at_more_than_some_hundreds_of_quotas(monkeypatch: pytest.MonkeyPatch, live: int) -> None:
     monkeypatch.setattr(address_quotas, "AddressQuota", Seen)
     monkeypatch.setattr(address_quotas, "MAX_ADDRESSES", 3000)
     book = AddressRegistry(secrets())

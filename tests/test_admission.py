@@ -133,7 +133,7 @@ def test_under_attack_it_demands_of_everybody_also_of_whom_it_cannot_tell_apart(
     assert at.changes == 0
 
 
-def test_a_hashcash_server_has_no_tide() -> None:
+def test_a_hashcash_server_has_no_load_level() -> None:
     at = admission(mode="hashcash", bits=20, load=1.0)
     for _ in range(100):
         for _ in range(100):

@@ -265,7 +265,7 @@ async def test_the_loop_turns_after_each_batch_also_when_nothing_was_changed(tmp
         assert max(after - before for before, after in itertools.pairwise(said)) <= 2 * MAX_BATCH_COMMANDS
 
 
-async def test_who_is_in_debt_is_let_in_as_far_as_its_pace_goes(tmp_path: Path) -> None:
+async def test_who_is_in_debt_is_let_in_as_far_as_its_rate_goes(tmp_path: Path) -> None:
     """What is let in and must go back again would be most of the work of every batch."""
     async with opened(tmp_path, SLOW) as (commit_loop, clock):
         hasty = Peer(commit_loop)

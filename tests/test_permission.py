@@ -66,7 +66,7 @@ def test_what_is_minted_is_good_for_its_demand_and_no_other(bits: int, resource:
 
 
 @given(st.text())
-def test_no_stamp_is_a_fault_of_ours(stamp: str) -> None:
+def test_no_stamp_is_an_error_of_ours(stamp: str) -> None:
     assert isinstance(problem(OURS, "hashcash", stamp), str)
 
 

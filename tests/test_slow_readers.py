@@ -390,7 +390,7 @@ async def test_only_so_many_have_one_mailbox_open(tmp_path: Path) -> None:
             await socket.hang_up()
 
 
-async def test_who_is_refused_at_the_door_keeps_nobody_else_out(tmp_path: Path) -> None:
+async def test_who_is_refused_admission_keeps_nobody_else_out(tmp_path: Path) -> None:
     async with opened(tmp_path, replace(LIMITS, connections=1)) as live:
         live.server.parting = 60.0
         first = await live.enter()

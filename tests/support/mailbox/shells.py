@@ -299,10 +299,10 @@ class SocketWorld(CommitLoopWorld):
 
     def gather(self) -> None:
         """Close the commit loop: what is received waits, and is one batch when it opens."""
-        self.run(self._close_the_office())
+        self.run(self._hold_the_commit_loop())
         self._gathered = 0
 
-    async def _close_the_office(self) -> None:
+    async def _hold_the_commit_loop(self) -> None:
         await self._until_idle()
         self._working.cancel()
         await asyncio.wait((self._working,))

@@ -88,7 +88,7 @@ class FairQueue:
             if not backlog.parked:
                 self._waiting[connection] = None
         else:
-            self._let_in(connection, [entry])
+            self._enqueue(connection, [entry])
         much = backlog.held >= MAX_BACKLOG_BYTES or backlog.queued + len(backlog.waiting) >= MAX_BACKLOG_COMMANDS
         if much and not backlog.paused:
             backlog.paused = True
@@ -199,11 +199,11 @@ class FairQueue:
                 )
                 some = [*itertools.takewhile(lambda entry: not is_long(entry), backlog.waiting[:most])]
             del backlog.waiting[: len(some)]
-            self._let_in(connection, some)
+            self._enqueue(connection, some)
             if not backlog.waiting:
                 del self._waiting[connection]
 
-    def _let_in(self, connection: ConnectionState, entries: list[QueueEntry]) -> None:
+    def _enqueue(self, connection: ConnectionState, entries: list[QueueEntry]) -> None:
         """Put short messages, or one long one, at the end of their queue."""
         backlog = connection.backlog
         backlog.queued += len(entries)

@@ -227,15 +227,15 @@ class Socket(WSListener):
     def large_messages_done(self) -> None:
         self._server.memory_holders.note(self, self._server.second)
 
-    def _leave_unread(self, reason: int) -> None:
+    def _leave_unread(self, cause: int) -> None:
         under = self._open()
         if under is not None and not self._unread:
             under.pause_reading()
-        self._unread |= reason
+        self._unread |= cause
 
-    def read_again(self, reasons: int) -> None:
-        """Take back reasons to leave it unread."""
-        left = self._unread & ~reasons
+    def read_again(self, causes: int) -> None:
+        """Remove causes for which it is left unread."""
+        left = self._unread & ~causes
         under = self._open()
         if under is not None and self._unread and not left:
             under.resume_reading()
