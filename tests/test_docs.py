@@ -319,13 +319,13 @@ def test_the_protocol_notes_have_every_error() -> None:
         assert missing
         said.add(missing)
     said |= {
-        rules.FULL,
+        rules.SERVER_FULL,
         rules.MAILBOX_FULL,
         quotas.TOO_MANY_NAMEPLATES,
         quotas.TOO_MANY_CLAIMS,
-        quotas.TOO_MUCH,
-        admission.FULL,
-        admission.TOO_MANY,
+        quotas.TOO_MUCH_STORED,
+        admission.TOO_MANY_CONNECTIONS,
+        admission.TOO_MANY_FROM_ADDRESS,
     }
     for words in said | {"crowded", "reclaimed"}:
         assert f"`{words}`" in notes, words

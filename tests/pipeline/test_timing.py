@@ -289,7 +289,7 @@ def test_the_mailbox_server_s_words_are_known() -> None:
     direct = {str(kind.__struct_config__.tag) for kind in messages.Direct.__subclasses__()}
     assert set(messages.KINDS) == timing.COMMANDS
     assert (replies | direct) - {"direct"} == timing.REPLIES
-    assert trace.LONGEST == timing.LONGEST
+    assert trace.MAX_ID_CHARACTERS == timing.LONGEST
 
 
 # ── a log, cut into events ───────────────────────────────────────────────────────────────────────

@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 
 from restante.common.errors import StoreBusy, StoreError
 from restante.mailbox.core.state import State
-from restante.mailbox.store import open_store
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store, open_store
 from support.mailbox.engines import SqliteInMemory
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
@@ -72,7 +71,6 @@ async def test_every_old_database_opens_with_all_rows(old: int, tmp_path: Path) 
     try:
         state = await store.view()
         assert store.service == 78.25
-        assert isinstance(store, SqliteStore)
         usage = {
             table: store.database.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
             for table in ("usage_nameplates", "usage_mailboxes", "usage_client_versions", "usage_current", "imports")
@@ -225,7 +223,7 @@ DAMAGE = {
 
 
 @pytest.fixture
-async def thawed() -> AsyncIterator[SqliteStore]:
+async def thawed() -> AsyncIterator[Store]:
     engine = SqliteInMemory()
     with closing(thaw(len(migrations()))) as database:
         database.backup(engine.store.database)
@@ -233,12 +231,12 @@ async def thawed() -> AsyncIterator[SqliteStore]:
     await engine.close()
 
 
-async def test_the_frozen_database_is_not_damaged(thawed: SqliteStore) -> None:
+async def test_the_frozen_database_is_not_damaged(thawed: Store) -> None:
     assert isinstance(await thawed.view(), State)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_damage_is_told_in_one_sentence(thawed: SqliteStore, damage: str) -> None:
+async def test_damage_is_told_in_one_sentence(thawed: Store, damage: str) -> None:
     thawed.database.execute(DAMAGE[damage])
     with pytest.raises(
         StoreError, match=r"\Athe database is damaged \([^\n]+\); restore a backup[^\n]*\Z"
