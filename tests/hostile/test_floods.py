@@ -32,7 +32,7 @@ OPTIONS: Final = ("--trace", "{folder}/trace.jsonl", "--limit", f"mailbox_messag
 
 AHEAD: Final = 2 * MAX_BATCH_COMMANDS + MAX_QUEUED_PER_CONNECTION * FLOODERS
 """Commands of others that may be answered between the arrival of a command and its answer: those of the batch that is
-being done, and those that are in the queue before it (docs/decisions/turns.md)."""
+being done, and those that are in the queue before it (docs/decisions/fair-queue.md)."""
 
 
 def text(**message: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""The fair queue: what was said and is not done yet, and who is next (docs/decisions/turns.md).
+"""The fair queue: what was said and is not done yet, and who is next (docs/decisions/fair-queue.md).
 
 Commands are done in the order in which they came, as long as no more than a batch of them is there. Beyond that no
 connection has more than its share in the queue; the rest of what it said waits. Who has said more than its rate
