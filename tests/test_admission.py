@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from restante.mailbox.core.address_quotas import ABUSE_SCORE_PER_BIT, ABUSE_SCORE_TOLERATED
+from restante.mailbox.core.address_quotas import ABUSE_SCORE_PER_BIT, ABUSE_SCORE_TOLERATED, REFUSALS_PER_SECOND
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import (
     TOO_MANY_CONNECTIONS,
@@ -187,3 +187,14 @@ def test_nobody_is_counted_before_there_is_a_request_who_cannot_be_told_apart() 
     at.limits = replace(UNLIMITED, address_connections=1)
     for peer in ("127.0.0.1", "10.0.0.1", "8.8.8.8"):  # the last may be anybody's proxy
         assert not any(at.begin_request((peer, port), 1e9).refused for port in range(10))
+
+
+def test_of_many_refused_connections_some_may_clean_up_and_the_others_are_closed_at_once() -> None:
+    """Otherwise an address could keep any number open, each for a second, and send what it likes on them."""
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connections=1)
+    admit(at)
+    refused = [admit(at) for _ in range(REFUSALS_PER_SECOND + 5)]
+    assert [each.at_once for each in refused] == [False] * REFUSALS_PER_SECOND + [True] * 5
+    assert not admit(at, "8.8.4.4").at_once, "another address"
+    assert not admit(at, now=1.0).at_once, "a second later"

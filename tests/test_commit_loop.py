@@ -15,7 +15,7 @@ from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
 from restante.mailbox.core.model import Policy
 from restante.mailbox.core.pruning import prune_idle
-from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED, CommitLoop, Retention
+from restante.mailbox.server.commit_loop import GRACE_SECONDS, MAX_BATCH_SECONDS, NOT_STORED, CommitLoop, Retention
 from restante.mailbox.server.system import SystemClock
 from restante.mailbox.store.sqlite import Store
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
@@ -274,3 +274,30 @@ async def test_a_process_that_stands_still_after_its_start_waits_for_its_clients
             loop.commit_loop.now()
         await loop.say(connection, '{"type": "ping", "ping": 1}')
         assert not loop.commit_loop.dispatcher.state.in_grace_period
+
+
+class TickingClock(FakeClock):
+    """Goes on by half a millisecond each time it is looked at."""
+
+    def monotonic(self) -> float:
+        self.now += 0.0005
+        return super().monotonic()
+
+
+async def test_a_batch_that_takes_long_ends_whatever_it_weighs(tmp_path: Path) -> None:
+    async with opened(tmp_path, TickingClock()) as loop:
+        connection, inbox = await loop.enter("a")
+        batches: list[int] = []
+        end_batch = loop.commit_loop.dispatcher.end_batch
+
+        def counted() -> list[ConnectionState]:
+            batches.append(len(inbox.connection.outbox))
+            return end_batch()
+
+        loop.commit_loop.dispatcher.end_batch = counted  # type: ignore[method-assign]
+        for number in range(40):
+            loop.commit_loop.receive(connection, json.dumps({"type": "ping", "ping": number}))
+        await loop.commit_loop.idle.wait()
+    assert [frame["pong"] for frame in inbox.frames if frame["type"] == "pong"] == list(range(40))
+    assert sum(batches) == 80
+    assert max(batches) <= 2 * MAX_BATCH_SECONDS / 0.0005

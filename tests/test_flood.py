@@ -21,8 +21,8 @@ from restante.mailbox.core import fair_queue
 from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, QueueEntry, ReceivedText
 from restante.mailbox.core.fair_queue import (
     MAX_BACKLOG_COMMANDS,
-    MAX_BATCH_BYTES,
     MAX_BATCH_COMMANDS,
+    MAX_BATCH_WEIGHT,
     MAX_QUEUED_PER_CONNECTION,
     FairQueue,
     is_long,
@@ -117,7 +117,7 @@ async def test_large_messages_make_a_batch_long_before_many_do(tmp_path: Path) -
         floods, quiet = [Peer(commit_loop) for _ in range(20)], Peer(commit_loop)
         for flood in floods:
             for _ in range(8):
-                flood.say(type="ping", ping="0" * (MAX_BATCH_BYTES // 20))
+                flood.say(type="ping", ping="0" * (MAX_BATCH_WEIGHT // 20))
         quiet.ping()
         assert len(commit_loop.queue.gather(0.0, UNLIMITED)) == 20
 
@@ -198,7 +198,8 @@ def test_what_is_dropped_is_not_done_and_not_held_but_what_is_under_way_is() -> 
     batches = [queue.gather(0.0, UNLIMITED) for _ in range(2)]
     under_way = next(batch for batch in batches if batch[0].connection is connection)
     queue.drop(connection)
-    assert queue.held == connection.backlog.held + other.backlog.held == len(long) + len(short)
+    assert queue.held == connection.backlog.held + other.backlog.held
+    assert queue.held == len(long) + len(short) + 2 * fair_queue.ENTRY_BYTES
     assert all(queue.start(entry) for batch in batches for entry in batch)
     assert under_way == [ReceivedText(connection, long, now)]
     rest = queue.gather(0.0, UNLIMITED)
@@ -215,7 +216,7 @@ def test_a_long_message_that_is_dropped_before_its_turn_is_not_done() -> None:
     queue.drop(connection)
     assert [entry.connection for entry in queue.gather(0.0, UNLIMITED)] == [other]
     assert (connection.backlog.held, connection.backlog.queued) == (0, 0)
-    assert queue.held == MAX_SHORT_MESSAGE_CHARACTERS + 1
+    assert queue.held == MAX_SHORT_MESSAGE_CHARACTERS + 1 + fair_queue.ENTRY_BYTES
 
 
 async def test_what_is_sent_for_a_command_counts_in_its_batch(
@@ -226,7 +227,7 @@ async def test_what_is_sent_for_a_command_counts_in_its_batch(
         sender.say(type="bind", appid="x", side="a")
         sender.say(type="open", mailbox="m")
         for number in range(2):
-            sender.say(type="add", phase=str(number), body="0" * (MAX_BATCH_BYTES // 2))
+            sender.say(type="add", phase=str(number), body="0" * (MAX_BATCH_WEIGHT // 2))
         for reader in readers:
             reader.say(type="bind", appid="x", side="b")
         await commit_loop.idle.wait()
@@ -245,7 +246,7 @@ async def test_what_is_sent_for_a_command_counts_in_its_batch(
         assert all([frame["phase"] for frame in reader.frames[-2:]] == ["0", "1"] for reader in readers[1:])
         assert readers[0].pongs == [0]
         assert len([size for size in batches if size]) >= len(readers)
-        assert max(batches) < 2 * MAX_BATCH_BYTES
+        assert max(batches) < 2 * MAX_BATCH_WEIGHT
 
 
 async def test_the_loop_turns_after_each_batch_also_when_nothing_was_changed(tmp_path: Path) -> None:

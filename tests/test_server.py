@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,7 @@ from restante.common.errors import Misuse
 from restante.mailbox.core.addresses import Client, identify
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
-from restante.mailbox.core.limits import MIB, UNLIMITED
-from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.core.limits import MIB
 from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.server import (
@@ -34,43 +31,14 @@ from restante.mailbox.server.server import (
     Server,
 )
 from restante.mailbox.server.welcome import WelcomeOptions
-from restante.mailbox.store.sqlite import Store
 from support.bounds import BOUND, bounded
-from support.mailbox.givens import FakeClock, FakeDice
+from support.mailbox.givens import FakeClock
+from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
 from support.proc import descriptors
 from support.rows import every
 
 PING_COMMAND = b'{"type": "ping", "ping": "\xc3\xa9", "id": "1"}'
-
-
-class LiveServer:
-    def __init__(self, server: Server, port: int, running: asyncio.Task[None]) -> None:
-        self.server = server
-        self.port = port
-        self.running = running
-
-    async def enter(self) -> RawSocket:
-        """Connect, and take the welcome."""
-        socket = await RawSocket.dial(self.port)
-        assert socket.status == "HTTP/1.1 101 Switching Protocols"
-        assert (await socket.hear())["type"] == "welcome"
-        return socket
-
-
-@asynccontextmanager
-async def open_live(data: Path, **welcome_options: Any) -> AsyncIterator[LiveServer]:
-    store = Store.open(data)
-    clock = FakeClock()
-    policy = Policy(limits=replace(UNLIMITED, message_bytes=MIB))
-    commit_loop = await CommitLoop.open(store, clock, FakeDice(), policy, Retention())
-    server = Server(commit_loop, clock, WelcomeOptions(**welcome_options))
-    addresses = await server.listen("127.0.0.1", 0)
-    running = asyncio.create_task(commit_loop.run())
-    yield LiveServer(server, addresses[0][1], running)
-    if not running.done():
-        await server.drain(running)
-    await store.close()
 
 
 @pytest.fixture
@@ -388,10 +356,11 @@ async def test_the_head_of_the_greeting_tells_its_size(live: LiveServer) -> None
         assert (head.status, head.headers["Content-Length"]) == (200, "15")
 
 
-async def test_a_head_request_without_an_end_is_refused(live: LiveServer) -> None:
+@pytest.mark.parametrize("begins", [b"HEAD /", b"GET /v1 HTTP/1.1\r\nx: "])
+async def test_a_request_that_is_too_long_is_refused(live: LiveServer, begins: bytes) -> None:
     socket = await RawSocket.connect(live.port)
-    socket.write(b"HEAD ".ljust(MAX_REQUEST_BYTES + 1, b"/"))
-    assert (await socket.rest()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    socket.write(begins.ljust(MAX_REQUEST_BYTES + 1, b"/"))
+    assert (await socket.rest()).startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
 
 @pytest.mark.parametrize("bite", [1, 3, 40])

@@ -20,6 +20,7 @@ CROWD: Final = 1000
 """Connections at once."""
 
 BAD, NOT_FOUND, OK = "400 Bad Request", "404 Not Found", "200 OK"
+TOO_LARGE = "431 Request Header Fields Too Large"
 NOTHING: Final = ""
 """The connection ends without a word."""
 
@@ -67,9 +68,9 @@ REQUESTS: Final[dict[str, tuple[bytes, str]]] = {
     "two lengths": (with_headers("Content-Length: 0", "Content-Length: 0"), BAD),
     "a length of no number": (with_headers("Content-Length: x"), BAD),
     "chunks": (with_headers("Transfer-Encoding: chunked"), BAD),
-    "a header of 20 KB": (with_headers("X: " + "x" * 20_000), NOTHING),
-    "20 KB without an end": (b"GET /v1 HTTP/1.1\r\nX: " + b"x" * 20_000, NOTHING),
-    "a megabyte without an end": (b"GET /" + b"x" * (1 << 20), NOTHING),
+    "a header of 20 KB": (with_headers("X: " + "x" * 20_000), TOO_LARGE),
+    "20 KB without an end": (b"GET /v1 HTTP/1.1\r\nX: " + b"x" * 20_000, TOO_LARGE),
+    "a megabyte without an end": (b"GET /" + b"x" * (1 << 20), TOO_LARGE),
 }
 
 SLOW: Final[dict[str, bytes]] = {

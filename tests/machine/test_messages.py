@@ -175,7 +175,7 @@ def test_whatever_is_nested_is_a_message_or_a_peer_s_error() -> None:
                 outcomes.add("message")
                 for said in (session.NEW_SESSION, BOUND, BUSY):
                     session.step(said, message)
-    assert outcomes == {1003, 1007, "message"}
+    assert outcomes == {1003, 1007, 1009, "message"}
 
 
 # What each text is made of: a beginning, what is repeated until it is as long as wanted ({}: a number), an end.
@@ -260,6 +260,19 @@ def test_only_what_hands_on_json_may_be_long(kind: str) -> None:
         else f"{kind}: only 'add' and 'ping' may have more than {messages.MAX_SHORT_MESSAGE_CHARACTERS} characters"
     )
     assert session.step(said, message) == words
+
+
+@pytest.mark.parametrize("sign", [",", "[", "{"])
+def test_a_long_message_has_few_values(sign: str) -> None:
+    """Fifty nanoseconds each: 2 MiB of them would hold the loop for 10 ms."""
+    body = "x" * messages.MAX_SHORT_MESSAGE_CHARACTERS
+    text = '{"type":"ping","ping":"' + body + '%s"}'
+    allowed = messages.MAX_LONG_MESSAGE_VALUES - text.count(sign)
+    assert isinstance(messages.parse(text % (sign * allowed)), messages.Ping)
+    with pytest.raises(PeerError, match="the message has too many values") as refusal:
+        messages.parse(text % (sign * (allowed + 1)))
+    assert refusal.value.code == 1009
+    assert str(messages.MAX_LONG_MESSAGE_VALUES) in refusal.value.hint
 
 
 def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_not() -> None:

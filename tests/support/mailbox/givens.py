@@ -136,10 +136,14 @@ class Inbox:
         self.verdict: tuple[int, str] | None = None
         """The code and the words of the close; None: the server did not close it."""
         self.paused = False
+        self.ignored = False
         self.connection = ConnectionState(self)
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         self.frames += [json.loads(body + stamp) for body in bodies]
+
+    def ignore(self) -> None:
+        self.ignored = True
 
     def pause(self) -> None:
         self.paused = True

@@ -42,11 +42,16 @@ ABUSE_SCORE_PER_BIT: Final = 10
 """Points for each bit more."""
 
 
+REFUSALS_PER_SECOND: Final = 20
+"""Refused connections of an address that get a second to clean up. More are closed at once: otherwise an address
+could keep any number open, a second each."""
+
+
 class AddressQuota:
     """What one address has, and has used up."""
 
     __slots__ = (
-        *("_claims", "_connects", "_recent", "_records", "_abuse_score"),
+        *("_claims", "_connects", "_recent", "_records", "_refusals", "_abuse_score"),
         *("connections", "pending_requests", "demanded", "nameplates", "stored"),
     )
 
@@ -62,6 +67,7 @@ class AddressQuota:
         """Bits that were demanded of it last, for what it had done itself."""
         self._claims = Bucket()
         self._connects = Bucket()
+        self._refusals = Bucket()
         self._recent: dict[int, None] = {}
         """Keys of nameplates. Names would do for another nameplate, too, that has one of them later."""
         self._records = Bucket()
@@ -78,6 +84,7 @@ class AddressQuota:
             self.live
             or self._claims.spent(now, limits.address_claims / 60)
             or self._connects.spent(now, limits.address_connects / 60)
+            or self._refusals.spent(now, REFUSALS_PER_SECOND)
             or self._records.spent(now, limits.address_records / SECONDS_PER_DAY)
             or self._abuse_score.spent(now, ABUSE_SCORE_DECAY)
         )
@@ -90,6 +97,13 @@ class AddressQuota:
             return self._connects.wait(now, rate, limits.address_connects_at_once - 1)
         self._connects.take(now, rate, 1)
         return 0.0
+
+    def charge_refusal(self, now: float) -> bool:
+        """Charge a refused connection; return whether it must be closed at once, without time to clean up."""
+        if self._refusals.spent(now, REFUSALS_PER_SECOND) + 1 > REFUSALS_PER_SECOND:
+            return True
+        self._refusals.take(now, REFUSALS_PER_SECOND, 1)
+        return False
 
     def charge_claim(self, key: int | None, now: float, limits: Limits) -> float:
         """Charge a claim of a nameplate that it does not know, or an allocation. `key` is None where none lives.

@@ -47,6 +47,8 @@ class AdmissionResult(msgspec.Struct, frozen=True):
     """The welcome's `permission-required`."""
     verdict: PeerError | None
     """Why it may not stay."""
+    at_once: bool = False
+    """Whether it is closed without time to clean up, because many of its address were refused."""
 
 
 class PendingRequest(msgspec.Struct, frozen=True):
@@ -113,8 +115,11 @@ class Admission:
             )
         address_id = self.addresses.day_id(client.address, now.wall)
         demand = self._decide_demand(address_quotas, address_id, now)
-        if verdict is not None:  # who is refused keeps nobody else out
+        at_once = False
+        if verdict is not None:  # a refused connection does not count against the address
             self.release(address_quotas)
+            refusals = [quota.charge_refusal(now.service) for quota in address_quotas]  # charges all of them
+            at_once = any(refusals)
         return AdmissionResult(
             client,
             address_quotas if verdict is None else (),
@@ -122,6 +127,7 @@ class Admission:
             demand,
             None if self.terms.mode == "none" else offer(demand),
             verdict,
+            at_once,
         )
 
     def release(self, address_quotas: tuple[AddressQuota, ...]) -> None:

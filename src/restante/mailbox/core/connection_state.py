@@ -22,6 +22,9 @@ class ClientSocket(Protocol):
     def hang_up(self, code: int, reason: str) -> None:
         """Close the WebSocket after all that was sent."""
 
+    def ignore(self) -> None:
+        """Read no more until the connection is closed."""
+
     def pause(self) -> None:
         """Read no more for now."""
 
@@ -39,6 +42,9 @@ class _LostSocket:
         pass
 
     def hang_up(self, code: int, reason: str) -> None:
+        pass
+
+    def ignore(self) -> None:
         pass
 
     def pause(self) -> None:
@@ -83,7 +89,10 @@ class Backlog:
 class ConnectionState:
     """The state of one connection."""
 
-    __slots__ = ("address_quotas", "backlog", "lost", "number", "outbox", "session", "socket", "verdict")
+    __slots__ = (
+        *("address_quotas", "backlog", "departing_commands", "lost"),
+        *("number", "outbox", "session", "socket", "verdict"),
+    )
 
     def __init__(self, socket: ClientSocket) -> None:
         self.socket: ClientSocket = socket
@@ -97,6 +106,8 @@ class ConnectionState:
         """Encoded replies, lacking their stamp."""
         self.verdict: PeerError | None = None
         """Why the connection is to be closed; nothing more is taken from it."""
+        self.departing_commands = 0
+        """Commands that it has sent since it was refused."""
         self.lost = False
 
 

@@ -16,7 +16,7 @@ from restante.common.errors import PeerError
 from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
-from restante.mailbox.core.model import Change, Decision, Dice, Mailbox, Now, Policy
+from restante.mailbox.core.model import Change, Decision, Dice, Mailbox, Now, Policy, text_bytes
 from restante.mailbox.core.quotas import USAGE_RECORDS, Quotas
 from restante.mailbox.core.rules import MAILBOX_FULL, PruneCommand, decide
 from restante.mailbox.core.session import DENIED, Command, Session
@@ -30,6 +30,18 @@ CLEANUP_CLOSE_CODES: Final = frozenset({1008, 1013})
 
 MAX_SUBSCRIBERS: Final = 32
 """Connections that have one mailbox open. It is for two; a side may have more that are dead and not noticed yet."""
+
+
+FRAME_WEIGHT: Final = 700
+"""Weight of a frame that is sent, beside its bytes: to queue, stamp and write one takes 3 µs."""
+
+MESSAGE_GONE_WEIGHT: Final = 100
+"""Weight of a message of a mailbox that ends: to delete and free one takes some 0.4 µs."""
+
+MAX_DEPARTING_COMMANDS: Final = 16
+MAX_DEPARTING_CHARACTERS: Final = 4096
+"""Commands that are looked at after a connection was refused, and the length of each. The Python client sends five
+short ones before it has read that it is refused, and two after that."""
 
 
 class Dispatcher:
@@ -51,6 +63,8 @@ class Dispatcher:
         self.subscribers: dict[int, list[ConnectionState]] = {}
         """Who has a mailbox open, by its key."""
         self.quotas = Quotas()
+        self.weight = 0
+        """The last command's weight in its batch: its bytes, the bytes sent for it, and what other work weighs."""
         self.cost = 0
         """Bytes that the last command made us send, to whomever."""
         self.internal_errors: list[Exception] = []
@@ -66,7 +80,7 @@ class Dispatcher:
 
     def handle(self, connection: ConnectionState, text: str, now: Now) -> None:
         """Handle one frame's text; `now` is when it came."""
-        self.cost = len(text)
+        self.weight = self.cost = text_bytes(text)
         if connection.verdict is not None:
             self._answer_departing(connection, text, now)
             return
@@ -126,12 +140,17 @@ class Dispatcher:
         return next(filter(None, found), None)
 
     def _answer_departing(self, connection: ConnectionState, text: str, now: Now) -> None:
-        """Answer what a client that is sent away may still be waiting for, and do nothing of it.
+        """Acknowledge `release`, `close` and `ping` of a client that was refused, and carry out nothing.
 
-        Told that it is not served, the Python client wants to release what it asked for in the same breath, and comes
-        back for ever until it is told that it has (mailbox reference client _terminator.py, 0.24.0).
+        The Python client releases what it asked for as soon as it is refused, and reconnects for ever until that is
+        answered (mailbox reference client _terminator.py, 0.24.0). A client that sends more than it needs for that is
+        not read any more.
         """
         if connection.lost or connection.verdict is None or connection.verdict.code not in CLEANUP_CLOSE_CODES:
+            return
+        connection.departing_commands += 1
+        if connection.departing_commands > MAX_DEPARTING_COMMANDS or len(text) > MAX_DEPARTING_CHARACTERS:
+            connection.socket.ignore()
             return
         try:
             message = messages.parse(text)
@@ -212,6 +231,7 @@ class Dispatcher:
             self.with_output.append(connection)
         connection.outbox.append(body)
         self.cost += len(body)
+        self.weight += len(body) + FRAME_WEIGHT
 
     def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Fold changes in, but for usage records beyond what an address may cause."""
@@ -232,6 +252,7 @@ class Dispatcher:
             for subscriber in self.subscribers.get(change.mailbox.key, ()):
                 self._deliver(subscriber, change.mailbox, change.message)
         elif type(change) is model.MailboxGone:
+            self.weight += len(change.mailbox.messages) * MESSAGE_GONE_WEIGHT
             for subscriber in self.subscribers.pop(change.mailbox.key, ()):
                 self._set_session(subscriber, replace(subscriber.session, subscribed=None))
 

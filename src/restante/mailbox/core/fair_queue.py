@@ -15,18 +15,22 @@ from typing import Final, TypeGuard
 
 from restante.mailbox.core.connection_state import Backlog, ConnectionLost, ConnectionState, QueueEntry, ReceivedText
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.core.model import size_of
+from restante.mailbox.core.model import size_of, text_bytes
 from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
 
 MAX_BATCH_COMMANDS: Final = 500
 """Commands in a batch at most: at some 15 µs each, the loop is back at its sockets within 10 ms."""
 
-MAX_BATCH_BYTES: Final = 1024 * 1024
-"""Characters in a batch, and bytes that are sent for it, about: what is parsed, encoded and written in some 5 ms."""
+MAX_BATCH_WEIGHT: Final = 1024 * 1024
+"""Weight of a batch, about: its bytes, the bytes that are sent for it, and what `Dispatcher` adds for other work.
+That much is parsed, encoded and written in some 5 ms."""
 
-MAX_QUEUED_PER_CONNECTION: Final = 8
-"""Commands of one connection in the queue, when that is longer than a batch. So that a few who flood make nobody wait
-for much more than a batch. Clients say up to four things at once."""
+MAX_UNSHARED_COMMANDS: Final = 100
+"""Commands in the queue up to which they are handled in the order in which they came, whoever sent them."""
+
+MAX_QUEUED_PER_CONNECTION: Final = 4
+"""Commands of one connection in the queue when that is longer. Clients send up to five at once. A flooding connection
+delays the others by so many commands, each of which may be delivered to 32 subscribers."""
 
 LARGE_BACKLOG_BYTES: Final = 8 * 1024
 """Bytes of memory for what one connection said, from which on they are counted as its own (memory_holders.py). Nearly
@@ -35,9 +39,17 @@ all messages have less than a tenth of that."""
 MAX_CONNECTIONS_CHECKED: Final = 1000
 """Connections that are looked at for a batch, of those that wait for room in the queue: 1.5 ms."""
 
+ENTRY_BYTES: Final = 250
+"""Bytes of memory that an entry takes beside its text: the entry, its time, and its places in lists."""
+
 MAX_BACKLOG_COMMANDS: Final = 64
 MAX_BACKLOG_BYTES: Final = 256 * 1024
 """Commands of one connection, and bytes of memory for them, that wait before its socket is left unread."""
+
+
+def held_bytes(entry: ReceivedText) -> int:
+    """Return the memory that an entry takes while it waits."""
+    return size_of(entry.text) + ENTRY_BYTES
 
 
 def is_long(entry: QueueEntry) -> TypeGuard[ReceivedText]:
@@ -79,10 +91,10 @@ class FairQueue:
         connection = entry.connection
         backlog = connection.backlog
         if isinstance(entry, ReceivedText):
-            self._hold(backlog, size_of(entry.text))
+            self._hold(backlog, held_bytes(entry))
             backlog.large = backlog.large or backlog.held >= LARGE_BACKLOG_BYTES
         queued, long = backlog.queued, is_long(entry)
-        full = queued >= MAX_QUEUED_PER_CONNECTION and len(self._queue) >= MAX_BATCH_COMMANDS
+        full = queued >= MAX_QUEUED_PER_CONNECTION and len(self._queue) >= MAX_UNSHARED_COMMANDS
         if backlog.waiting or backlog.long or full or (long and queued):
             backlog.waiting.append(entry)
             if not backlog.parked:
@@ -105,7 +117,7 @@ class FairQueue:
         """
         backlog = connection.backlog
         dropped = [*backlog.waiting, *([backlog.long] if backlog.long else [])]
-        self._hold(backlog, -sum(size_of(entry.text) for entry in dropped if isinstance(entry, ReceivedText)))
+        self._hold(backlog, -sum(held_bytes(entry) for entry in dropped if isinstance(entry, ReceivedText)))
         backlog.queued -= backlog.long is not None
         backlog.waiting, backlog.long, backlog.returned = (
             [entry for entry in backlog.waiting if isinstance(entry, ConnectionLost)],
@@ -135,8 +147,8 @@ class FairQueue:
         for each in itertools.islice(self._queue, MAX_BATCH_COMMANDS):
             count += 1
             if isinstance(each, ReceivedText):
-                weight += len(each.text)
-                if weight >= MAX_BATCH_BYTES:
+                weight += text_bytes(each.text)
+                if weight >= MAX_BATCH_WEIGHT:
                     break
         batch, self._queue = self._queue[:count], self._queue[count:]
         return batch
@@ -157,7 +169,7 @@ class FairQueue:
                 self._waiting[connection] = None
             return False
         if isinstance(entry, ReceivedText):
-            self._hold(backlog, -size_of(entry.text))
+            self._hold(backlog, -held_bytes(entry))
             if backlog.large and not backlog.held:
                 backlog.large = False
                 connection.socket.large_messages_done()
@@ -195,7 +207,7 @@ class FairQueue:
                 some = [] if backlog.queued else backlog.waiting[:1]
             else:
                 most = min(
-                    room, max(MAX_QUEUED_PER_CONNECTION - backlog.queued, MAX_BATCH_COMMANDS - len(self._queue), 0)
+                    room, max(MAX_QUEUED_PER_CONNECTION - backlog.queued, MAX_UNSHARED_COMMANDS - len(self._queue), 0)
                 )
                 some = [*itertools.takewhile(lambda entry: not is_long(entry), backlog.waiting[:most])]
             del backlog.waiting[: len(some)]

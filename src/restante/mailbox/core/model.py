@@ -57,6 +57,11 @@ class NameplateSide(msgspec.Struct, frozen=True, gc=False):
     """It was allocated to this side, which has not sent its `claim` yet."""
 
 
+def text_bytes(text: str) -> int:
+    """Return the bytes of a text, about: as UTF-8 where it is ASCII or beyond Latin-1."""
+    return len(text) if text.isascii() else size_of(text)
+
+
 def size_of(text: str) -> int:
     """Return the bytes of memory that a text takes, at most: one character beyond ASCII makes all of them wider."""
     return len(text) if text.isascii() else 4 * len(text)

@@ -49,6 +49,12 @@ longest that are known, app ids with a domain name, have some 50."""
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)]
 
+MAX_LONG_MESSAGE_VALUES: Final = 32 * 1024
+"""Commas, and opening brackets of each kind, in a message of more than MAX_SHORT_MESSAGE_CHARACTERS, also within
+strings. Each value takes 50 ns, so that 2 MiB of them would take 10 ms. Clients send hex, which has none."""
+
+_FEWER_VALUES: Final = f"a long message has at most {MAX_LONG_MESSAGE_VALUES} commas, and brackets of each kind"
+
 MAX_DECODED_BYTES: Final = 6 * MAX_NAME_CHARACTERS + 2
 """Bytes of a value that is decoded, at most: a name, every character of it an escape. What is longer is handed on as
 it came, or it is of a wrong type: nested lists of 2 MiB take 200 ms to decode."""
@@ -259,7 +265,12 @@ def parse(text: str) -> Received | Malformed:
 
 
 def _parse_long(text: str) -> Received | Malformed:
-    """Read a frame of more than MAX_SHORT_MESSAGE_CHARACTERS, in one pass: the slowest 2 MiB take 6 ms."""
+    """Read a frame of more than MAX_SHORT_MESSAGE_CHARACTERS, in one pass.
+
+    Raises PeerError(1009) for one that takes long because it has many values, whatever it says.
+    """
+    if any(text.count(each) > MAX_LONG_MESSAGE_VALUES for each in ",[{"):
+        raise PeerError(1009, "the message has too many values", hint=_FEWER_VALUES)
     long = _decoded(text, _decode_long)
     fields = _Fields(type=long.type, id=long.id, phase=long.phase, body=long.body, ping=long.ping)
     malformed = _malformed(fields)

@@ -25,7 +25,7 @@ from restante.mailbox.core.connection_state import (
     ReceivedText,
 )
 from restante.mailbox.core.dispatcher import Dispatcher
-from restante.mailbox.core.fair_queue import MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, FairQueue, is_long
+from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue, is_long
 from restante.mailbox.core.model import Change, Dice, Now, Policy
 from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.protocol import messages
@@ -35,6 +35,9 @@ from restante.mailbox.store.sqlite import Store
 GRACE_SECONDS: Final = 120.0
 """Seconds after a start in which nothing is pruned and nobody's place is given away. The Python client's delay
 between attempts grows to 61 s (mailbox reference client: min(1.5^n, 60) + U(0, 1))."""
+
+MAX_BATCH_SECONDS: Final = 0.004
+"""Seconds after which a batch ends, whatever it weighs: some commands take longer than their weight says."""
 
 MAX_RECORDS_DROPPED_AT_ONCE: Final = 500
 """Usage records of each kind dropped in one transaction."""
@@ -93,6 +96,8 @@ class CommitLoop:
         self._deferred_due = False
         """The deferred records have waited for long enough."""
         self._stopping = False
+        self._weight = 0
+        """Of the batch at hand."""
         self._committed: float | None = None
         """Wall time at which the batch at hand was durable; None: it changed nothing."""
         self.trace: Trace | None = None
@@ -198,15 +203,9 @@ class CommitLoop:
             batch = self._take(gathered)
             for error in self.dispatcher.internal_errors:
                 log.error("a command failed; its connection is closed", fault=where(error))
-            try:
-                await self._commit()
-            except StoreBusy as busy:
-                self._deferred_due = False  # the next second will do
-                if self.dispatcher.changes:
-                    log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
-                    await self._undo(batch)
-                else:
-                    log.warning("records of binds were not stored yet", error=str(busy))
+            await self._commit_or_undo(batch)
+            if self._weight >= MAX_BATCH_WEIGHT // 2:
+                await asyncio.sleep(0)  # the batch took the loop some milliseconds, and sending takes some more
             self._speak()
             await self._tend()
             if not self.queue.empty:
@@ -231,20 +230,21 @@ class CommitLoop:
             since = self.now().service - self._served_before
             if since >= min(GRACE_SECONDS, self._retention.prune_after):
                 dispatcher.state.end_grace_period()
-        served, spent = self.now().service, 0
+        now = self.now().service
+        end, self._weight = self._clock.monotonic() + MAX_BATCH_SECONDS, 0
         for number, entry in enumerate(gathered):
-            if spent >= MAX_BATCH_BYTES:
+            if number and (self._weight >= MAX_BATCH_WEIGHT or self._clock.monotonic() >= end):
                 self.queue.put_back(gathered[number:])
                 break
             if self.queue.start(entry):
                 batch.append(entry)
-                spent += self._do(entry, served)
+                self._weight += self._do(entry, now)
         if self._maintenance is not None and next(self._maintenance, self) is self:
             self._maintenance = None
         return batch
 
     def _do(self, entry: QueueEntry, served: float) -> int:
-        """Do one thing that was said; return the characters in it and the bytes that are sent for it."""
+        """Handle an entry of the queue and return its weight."""
         dispatcher = self.dispatcher
         match entry:
             case ReceivedText(connection, text, now):
@@ -254,7 +254,7 @@ class CommitLoop:
                     rate_limiter.charge(served, dispatcher.policy.limits, dispatcher.cost)
                 if self.trace is not None:
                     self.trace.took(connection.number, dispatcher.last_message, now.wall)
-                return dispatcher.cost
+                return dispatcher.weight
             case ReceivedError(connection, error):
                 dispatcher.refuse_frame(connection, error)
             case ConnectionLost(connection, now):
@@ -262,6 +262,18 @@ class CommitLoop:
             case _:
                 assert_never(entry)
         return 0
+
+    async def _commit_or_undo(self, batch: list[QueueEntry]) -> None:
+        """Make the batch durable; if the store refused it for certain, undo it and tell its senders to try again."""
+        try:
+            await self._commit()
+        except StoreBusy as busy:
+            self._deferred_due = False  # the next second will do
+            if self.dispatcher.changes:
+                log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
+                await self._undo(batch)
+            else:
+                log.warning("records of binds were not stored yet", error=str(busy))
 
     async def _commit(self) -> None:
         changes = self._deferred_records + self.dispatcher.changes

@@ -17,11 +17,13 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from restante.common.errors import PeerError
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
+from restante.mailbox.core.fair_queue import ENTRY_BYTES
 from restante.mailbox.core.limits import MIB, RateLimiter
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.server.frames import close_reason, frame_header, proxy_headers, unacknowledged_bytes
+from restante.mailbox.server.read_budget import PAUSED_FOR_READ_BUDGET
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.server_context import ServerContext
 
@@ -35,6 +37,12 @@ WRITE_CHUNK_BYTES: Final = 64 * 1024
 MAX_OWED_BEYOND_REPLAY: Final = MIB
 """Bytes that a subscriber may owe us to read, beyond what one `open` may have to replay."""
 
+COUNTED_FRAGMENT_BYTES: Final = 1024
+"""Bytes by which the fragments of a message grow before they are counted again: they may come a byte at a time."""
+
+WRITE_BUFFER_BYTES: Final = 16 * 1024
+"""Bytes that the transport keeps for a client that does not read, before the rest is owed to it and counted."""
+
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds that a client has to answer our close."""
 
@@ -44,7 +52,9 @@ NO_ROOM_FOR_LARGE: Final = "there is no room for large messages"
 
 PAUSED_FOR_BACKLOG: Final = 1
 PAUSED_FOR_FRAME_RATE: Final = 2
-"""Why a connection is left unread: it waits for its turn in the commit loop, or frames came too fast."""
+PAUSED_FOR_GOOD: Final = 8
+"""Why a connection is not read: its commands wait in the commit loop, its frames came too fast, or it is being
+closed. read_budget.py has one more."""
 
 
 class Socket(WSListener):
@@ -93,25 +103,35 @@ class Socket(WSListener):
         self._transport = transport
         server, connection = self._server, self.connection
         known = transport.underlying_transport.get_extra_info
+        transport.underlying_transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         result = server.admit(self, known("peername"), proxy_headers(transport.request), known("socket").fileno())
+        transport.request.headers.clear()  # picows keeps the request as long as the connection: up to 50 KiB
         connection.address_quotas = result.address_quotas
         connection.session = Session(result.demand, result.address_id)
         if server.limits.commands or server.limits.bytes:
             connection.backlog.rate_limiter = RateLimiter()
         server.commit_loop.dispatcher.add_connection(connection)
         self.send([server.greeting(result)], messages.stamp(server.clock.wall()))
-        if result.verdict is not None:
+        if result.verdict is None:
+            return
+        if result.at_once:
+            self.deaf = True
+            self._close(result.verdict.code, result.verdict.words)
+            self.drop()
+        else:
             self._refuse(result.verdict)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.unfinished = 0
-        second = self._server.second
+        server = self._server
+        server.read_budget.frames += 1
+        second = server.second
         if self.heard != second:
             self.heard, self._frames = second, 0
         self._frames += 1
         if self._frames == MAX_FRAMES_PER_SECOND:
             self._leave_unread(PAUSED_FOR_FRAME_RATE)
-            self._server.slow_down(self)
+            server.slow_down(self)
         kind = frame.msg_type
         if (self.deaf or transport.is_close_frame_sent) and kind != WSMsgType.CLOSE:
             return  # also after picows' own close: it has not read what it closed for
@@ -189,7 +209,7 @@ class Socket(WSListener):
     def count_read(self) -> None:
         """Count the memory in which its messages are read: picows' buffer, which stays, and the fragments."""
         buffer = 2 * self.largest if self.largest >= MIN_COUNTED_BYTES and self._transport is not None else 0
-        size = buffer + len(self._fragments or b"")
+        size = buffer + len(self._fragments or b"") // COUNTED_FRAGMENT_BYTES * COUNTED_FRAGMENT_BYTES
         if size != self.reading:
             self._server.reading += size - self.reading
             self.reading = size
@@ -212,11 +232,21 @@ class Socket(WSListener):
         self._server.commit_loop.receive(self.connection, text)
         backlog = self.connection.backlog
         if backlog.large:
-            anew = backlog.held == size_of(text) and not self._owing and not self.reading
+            anew = backlog.held == size_of(text) + ENTRY_BYTES and not self._owing and not self.reading
             self._server.memory_holders.note(self, self._server.second, anew=anew)
             self._server.make_room()
 
     # ── reading, or not ──────────────────────────────────────────────────────────────────────────
+
+    def wait_for_read_budget(self) -> None:
+        """Read no more in this turn of the loop (receive_buffer.py)."""
+        if not self._unread & PAUSED_FOR_READ_BUDGET:
+            self._leave_unread(PAUSED_FOR_READ_BUDGET)
+            self._server.read_budget.wait(self)
+
+    def ignore(self) -> None:
+        self.deaf = True
+        self._leave_unread(PAUSED_FOR_GOOD)
 
     def pause(self) -> None:
         self._leave_unread(PAUSED_FOR_BACKLOG)

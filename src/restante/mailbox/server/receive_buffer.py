@@ -11,12 +11,14 @@ from typing import Final
 
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
+from restante.mailbox.server.read_budget import ReadBudget
+
 MIN_COUNTED_BYTES: Final = 8 * 1024
 """Bytes of a frame from which on its buffer is counted. Nearly all frames have less than a tenth of that."""
 
 MAX_READ_BYTES: Final = 16 * 1024
-"""Bytes that are read at once: 5 ms of frames of a few bytes, which cost most. picows' buffer, into which is read,
-may have up to twice the size of the largest frame so far."""
+"""Bytes that are read at once at most; the read budget may allow less. picows' buffer may have up to twice the size
+of the largest frame so far."""
 
 
 class ReceiveBuffer(asyncio.BufferedProtocol):
@@ -26,8 +28,9 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
     most that these ever were, and `count_read`, which is called when that has grown.
     """
 
-    def __init__(self, websocket: WSProtocol) -> None:
+    def __init__(self, websocket: WSProtocol, budget: ReadBudget) -> None:
         self._websocket = websocket
+        self._budget = budget
         self._updated = websocket.buffer_updated
         self._buffer = websocket.get_buffer
         self.pause_writing = websocket.pause_writing  # type: ignore[method-assign]
@@ -37,7 +40,8 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer: memoryview = self._buffer(sizehint)
-        return buffer if len(buffer) <= MAX_READ_BYTES else buffer[:MAX_READ_BYTES]
+        most = min(MAX_READ_BYTES, self._budget.read_bytes)
+        return buffer if len(buffer) <= most else buffer[:most]
 
     def buffer_updated(self, size: int) -> None:
         listener = self._websocket.listener
@@ -49,5 +53,8 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
         if grown:
             listener.largest = listener.unfinished
         self._updated(size)
+        self._budget.renew_soon()
+        if self._budget.exhausted:
+            listener.wait_for_read_budget()
         if grown and listener.largest >= MIN_COUNTED_BYTES:
             listener.count_read()

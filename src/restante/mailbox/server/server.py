@@ -37,6 +37,7 @@ from restante.mailbox.server.descriptors import (
     too_few,
 )
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
+from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.send_budget import SendBudget
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
@@ -47,6 +48,10 @@ that it is only closed, with 1009, before its payload is read."""
 
 KERNEL_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel holds for a connection that is left unread (it doubles this), and that one read can bring."""
+
+ACCEPT_BACKLOG: Final = 128
+"""Connections that wait in the kernel at most. libuv accepts all of them in one turn of the loop, 0.2 ms each. A
+client that finds no place tries again after a second (tcp(7), tcp_abort_on_overflow)."""
 
 PING_INTERVAL_SECONDS: Final = 25
 """Seconds. nginx and others cut what is silent for 60 (proxy_read_timeout): the reference's pings, every 60, come too
@@ -109,6 +114,7 @@ class Server:
         self.reading = 0
         self.memory_holders = MemoryHolders()
         self.send_budget = SendBudget()
+        self.read_budget = ReadBudget()
         self.newcomers: OrderedDict[Socket, int] = OrderedDict()
         """Those that may not have bound yet, and the second in which they came. A dict that loses its first again and
         again is slow to find the next one."""
@@ -141,7 +147,7 @@ class Server:
 
     async def _accept(self, **where: Any) -> asyncio.Server:
         listener: asyncio.Server = await asyncio.get_running_loop().create_server(
-            self._connected, backlog=1024, **where
+            self._connected, backlog=ACCEPT_BACKLOG, **where
         )
         return listener
 
@@ -152,7 +158,7 @@ class Server:
             max_frame_size=MAX_FRAME_PER_MESSAGE * self.limits.message_bytes,
             read_buffer_size=READ_BUFFER_BYTES,
         )
-        return FirstBytes(websocket, self._answer_head, self._begin_request)
+        return FirstBytes(websocket, self._answer_head, self._begin_request, self.read_budget)
 
     def _begin_request(self, peer: Sequence[Any]) -> Callable[[], None] | None:
         """Take note of a connection before its request; gives what to call when that has come. None: close it."""

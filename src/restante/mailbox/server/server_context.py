@@ -12,6 +12,7 @@ from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.core.memory_holders import MemoryHolders
 from restante.mailbox.server.commit_loop import Clock, CommitLoop
+from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.send_budget import SendBudget
 
 Socket_contra = TypeVar("Socket_contra", contravariant=True)
@@ -31,6 +32,7 @@ class ServerContext(Protocol[Socket_contra]):
     """Bytes in which the messages of all together are read."""
     memory_holders: MemoryHolders
     send_budget: SendBudget
+    read_budget: ReadBudget
     parting: float
     """Seconds in which a client that is sent away may tidy up after itself."""
 

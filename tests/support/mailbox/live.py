@@ -1,0 +1,49 @@
+"""A mailbox server in the test's own loop, with a clock of the test's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from restante.mailbox.core.limits import MIB, UNLIMITED
+from restante.mailbox.core.model import Policy
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.server.server import Server
+from restante.mailbox.server.welcome import WelcomeOptions
+from restante.mailbox.store.sqlite import Store
+from support.mailbox.givens import FakeClock, FakeDice
+from support.mailbox.raw_socket import RawSocket
+
+
+class LiveServer:
+    def __init__(self, server: Server, port: int, running: asyncio.Task[None]) -> None:
+        self.server = server
+        self.port = port
+        self.running = running
+
+    async def enter(self) -> RawSocket:
+        """Connect, and take the welcome."""
+        socket = await RawSocket.dial(self.port)
+        assert socket.status == "HTTP/1.1 101 Switching Protocols"
+        assert (await socket.hear())["type"] == "welcome"
+        return socket
+
+
+@asynccontextmanager
+async def open_live(data: Path, **welcome_options: Any) -> AsyncIterator[LiveServer]:
+    store = Store.open(data)
+    clock = FakeClock()
+    policy = Policy(limits=replace(UNLIMITED, message_bytes=MIB))
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), policy, Retention())
+    server = Server(commit_loop, clock, WelcomeOptions(**welcome_options))
+    addresses = await server.listen("127.0.0.1", 0)
+    running = asyncio.create_task(commit_loop.run())
+    yield LiveServer(server, addresses[0][1], running)
+    if not running.done():
+        await server.drain(running)
+    await store.close()

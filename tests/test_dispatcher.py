@@ -1,0 +1,99 @@
+"""What the dispatcher charges for work that is not in a message's bytes, and how it parts from a refused client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from restante.common.errors import PeerError
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.dispatcher import (
+    FRAME_WEIGHT,
+    MAX_DEPARTING_CHARACTERS,
+    MAX_DEPARTING_COMMANDS,
+    MESSAGE_GONE_WEIGHT,
+    Dispatcher,
+)
+from restante.mailbox.core.fair_queue import MAX_BATCH_WEIGHT
+from restante.mailbox.core.model import Now, Policy
+from restante.mailbox.core.state import State
+from support.mailbox.givens import FakeDice, Inbox
+
+
+class Peer:
+    """A client that is bound."""
+
+    def __init__(self, dispatcher: Dispatcher, side: str) -> None:
+        self.dispatcher = dispatcher
+        self.inbox = Inbox()
+        self.connection = ConnectionState(self.inbox)
+        dispatcher.add_connection(self.connection)
+        self.say(type="bind", appid="x", side=side)
+
+    def say(self, **message: Any) -> int:
+        """Say something; return its weight."""
+        self.dispatcher.handle(self.connection, json.dumps(message), Now(1e9, 0.0))
+        weight = self.dispatcher.weight
+        self.dispatcher.end_batch()
+        return weight
+
+
+@pytest.fixture
+def dispatcher() -> Dispatcher:
+    return Dispatcher(State(), FakeDice(), Policy())
+
+
+def test_a_message_weighs_what_its_deliveries_do(dispatcher: Dispatcher) -> None:
+    subscribers = [Peer(dispatcher, "a") for _ in range(20)]
+    for each in subscribers:
+        each.say(type="open", mailbox="m")
+    assert subscribers[0].say(type="add", phase="1", body="00") > 20 * FRAME_WEIGHT
+
+
+def test_a_replay_weighs_what_its_messages_do(dispatcher: Dispatcher) -> None:
+    """Two replays of as many messages as a mailbox may have are two batches."""
+    writer = Peer(dispatcher, "a")
+    writer.say(type="open", mailbox="m")
+    for number in range(5000):
+        writer.say(type="add", phase=str(number), body="00")
+    assert Peer(dispatcher, "b").say(type="open", mailbox="m") > MAX_BATCH_WEIGHT
+
+
+def test_the_last_close_weighs_what_the_messages_do_that_end_with_it(dispatcher: Dispatcher) -> None:
+    writer = Peer(dispatcher, "a")
+    writer.say(type="open", mailbox="m")
+    for number in range(1000):
+        writer.say(type="add", phase=str(number), body="00")
+    assert writer.say(type="close", mailbox="m") > 1000 * MESSAGE_GONE_WEIGHT
+
+
+def test_a_text_weighs_its_bytes_not_its_characters(dispatcher: Dispatcher) -> None:
+    peer = Peer(dispatcher, "a")
+    dispatcher.handle(peer.connection, '{"type": "list", "x": "%s"}' % ("\N{GRINNING FACE}" * 10_000), Now(1e9, 0.0))
+    assert dispatcher.weight > 40_000
+    assert dispatcher.cost > 40_000
+
+
+def test_a_refused_client_may_clean_up_but_not_go_on(dispatcher: Dispatcher) -> None:
+    peer = Peer(dispatcher, "a")
+    peer.connection.verdict = PeerError(1008, "too many connections from your address")
+    peer.connection.outbox = []
+    for _ in range(MAX_DEPARTING_COMMANDS):
+        assert not peer.inbox.ignored
+        peer.say(type="release", nameplate="1")
+    answered = len(peer.connection.outbox)
+    assert answered == 2 * MAX_DEPARTING_COMMANDS  # an ack and an answer to each
+    peer.say(type="release", nameplate="1")
+    assert peer.inbox.ignored
+    assert len(peer.connection.outbox) == answered
+
+
+def test_a_refused_client_is_not_read_after_a_long_message(dispatcher: Dispatcher) -> None:
+    peer = Peer(dispatcher, "a")
+    peer.connection.verdict = PeerError(1013, "the server has no room for more connections")
+    peer.connection.outbox = []
+    peer.say(type="ping", ping="x" * MAX_DEPARTING_CHARACTERS)
+    assert peer.inbox.ignored
+    assert peer.connection.outbox == []

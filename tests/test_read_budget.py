@@ -1,0 +1,99 @@
+"""A bounded number of frames is read from all sockets together in a turn of the loop; the others wait."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from restante.mailbox.server.read_budget import (
+    BYTES_PER_FRAME,
+    MAX_FRAMES_PER_TURN,
+    MIN_READ_BYTES,
+    PAUSED_FOR_READ_BUDGET,
+    READERS_PER_TURN,
+    ReadBudget,
+)
+from support.bounds import bounded
+from support.mailbox.live import open_live
+from support.mailbox.raw_socket import CONTINUATION, PING, TEXT, frame
+
+FLOODERS = 20
+
+FLOOD = 16 * 1024
+"""Bytes that each of them sends at once, in the smallest frames."""
+
+
+class Reader:
+    def __init__(self, log: list[Reader]) -> None:
+        self.log = log
+
+    def read_again(self, reasons: int) -> None:
+        assert reasons == PAUSED_FOR_READ_BUDGET
+        self.log.append(self)
+
+
+async def test_less_is_read_the_more_frames_there_were() -> None:
+    budget = ReadBudget()
+    assert budget.read_bytes == MAX_FRAMES_PER_TURN * BYTES_PER_FRAME
+    budget.frames += MAX_FRAMES_PER_TURN - 10
+    assert (budget.read_bytes, budget.exhausted) == (10 * BYTES_PER_FRAME, False)
+    budget.frames += 1000
+    assert (budget.read_bytes, budget.exhausted) == (MIN_READ_BYTES, True)
+    budget.renew_soon()
+    await asyncio.sleep(0)
+    assert (budget.frames, budget.exhausted) == (0, False)
+
+
+async def test_sockets_that_wait_are_read_again_in_turn_some_at_a_time() -> None:
+    budget, log = ReadBudget(), list[Reader]()
+    readers = [Reader(log) for _ in range(2 * READERS_PER_TURN + 1)]
+    for reader in readers:
+        budget.wait(reader)
+    budget.renew_soon()
+    for read in (READERS_PER_TURN, 2 * READERS_PER_TURN, len(readers)):
+        await asyncio.sleep(0)
+        assert log == readers[:read]
+
+
+@pytest.mark.parametrize(
+    ("begins", "tiny"),
+    [
+        (frame(TEXT, fin=False), frame(CONTINUATION, fin=False)),
+        (frame(TEXT, fin=False), frame(CONTINUATION, b"x", fin=False)),
+        (b"", frame(PING)),
+    ],
+    ids=["empty fragments", "fragments of a byte", "pings"],
+)
+async def test_a_flood_of_tiny_frames_leaves_the_loop_its_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: bytes, tiny: bytes
+) -> None:
+    """Twenty connections that sent 16 KiB of them each held the loop for 85 ms: 2,700 frames each, in one turn."""
+    turns: list[int] = []
+    read = asyncio.Event()
+    renew = ReadBudget._renew
+
+    def counted(budget: ReadBudget) -> None:
+        turns.append(budget.frames)
+        if sum(turns) >= FLOODERS * 1000:  # beyond that, a connection is not read until the next second
+            read.set()
+        renew(budget)
+
+    monkeypatch.setattr(ReadBudget, "_renew", counted)
+    async with open_live(tmp_path) as live:
+        flooders = [await live.enter() for _ in range(FLOODERS)]
+        honest = await live.enter()
+        turns.clear()
+        for each in flooders:
+            each.write(begins + tiny * (FLOOD // len(tiny)))
+        honest.say(type="ping", ping=1)
+        assert (await honest.hear())["type"] == "ack"
+        assert (await honest.hear())["pong"] == 1
+        async with bounded("a second's frames of all flooders"):
+            await read.wait()
+        smallest = len(frame(PING))
+        first_read = MAX_FRAMES_PER_TURN * BYTES_PER_FRAME // smallest + 1
+        assert max(turns) <= first_read + (FLOODERS + 1) * (MIN_READ_BYTES // smallest + 1)
+        for each in (*flooders, honest):
+            each.cut()
