@@ -147,7 +147,7 @@ async def ask(caller: Caller, query: Query) -> Asked:
         id=ID,
         lower=query.lower,
         upper=query.upper,
-        bloom=bloom.FULL if query.bloom is None and query.topics is None else query.bloom,
+        bloom=bloom.ALL_BITS if query.bloom is None and query.topics is None else query.bloom,
         topics=query.topics or frozenset(),
         limit=query.limit,
         cursor=query.after or b"",

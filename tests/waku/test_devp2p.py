@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from restante.common.errors import Misuse
 from restante.waku.devp2p.hello import Capability, Hello, Reason, Shared
 from restante.waku.devp2p.rlpx import Rlpx
-from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Limits, Packet
+from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionLimits
 from restante.waku.devp2p.snappy import pack
 from restante.waku.envelope import rlp
 from support.mutation import mutated
@@ -242,7 +242,7 @@ def test_other_messages_of_devp2p_are_passed_over(frame: bytes) -> None:
     ],
 )
 def test_a_packet_that_cannot_be_inflated_or_must_not_is_a_breach(payload: bytes, words: str) -> None:
-    bare = Bare(limits=Limits(packet=100)).connected()
+    bare = Bare(limits=SessionLimits(packet=100)).connected()
     (event,) = bare.say(b"\x10" + payload)
     assert isinstance(event, Disconnected)
     assert event.reason is Reason.BREACH
@@ -253,7 +253,7 @@ def test_a_packet_that_cannot_be_inflated_or_must_not_is_a_breach(payload: bytes
 @pytest.mark.parametrize(("size", "fits"), [(100, True), (101, False)])
 def test_a_packet_has_its_most_bytes_compressed_or_not(size: int, fits: bool) -> None:
     for version in (4, 5):
-        bare = Bare(limits=Limits(packet=100))
+        bare = Bare(limits=SessionLimits(packet=100))
         bare.say(hello_of(version=version))
         (event,) = bare.say(b"\x10" + (pack(bytes(size)) if version == 5 else bytes(size)))
         assert (event == Packet(0, bytes(size))) is fits
@@ -445,7 +445,7 @@ def test_a_timeout_long_overdue_gives_up_without_asking() -> None:
 
 
 def test_times_are_arguments() -> None:
-    limits = Limits(hello=1.0, ping=2.0, silence=3.0)
+    limits = SessionLimits(hello=1.0, ping=2.0, silence=3.0)
     link = Link(limits=limits)
     assert link.a.next_timeout() == 1.0
     link.carry()

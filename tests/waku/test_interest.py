@@ -59,7 +59,7 @@ interests = st.one_of(
     named,
     st.lists(st.sampled_from(TOPICS), unique=True).map(lambda some: Interest.named([*some, *OTHERS])),
     st.lists(st.sampled_from(TOPICS)).map(lambda some: Interest(bloom=bloom.of(some))),
-    st.integers(0, 511).map(lambda bit: Interest(bloom=bloom.FULL ^ 1 << bit)),
+    st.integers(0, 511).map(lambda bit: Interest(bloom=bloom.ALL_BITS ^ 1 << bit)),
     st.just(EVERYTHING),
     st.just(Interest.named([])),
     st.just(Interest(bloom=0)),

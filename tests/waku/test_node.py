@@ -55,8 +55,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 class Quick(Node):
     """Asks whether a peer is there as soon as it says nothing."""
 
-    def _devp2p_limits(self) -> session.Limits:
-        return session.Limits(ping=0.01, silence=1000.0)
+    def _devp2p_limits(self) -> session.SessionLimits:
+        return session.SessionLimits(ping=0.01, silence=1000.0)
 
 
 def time_has_come(its_link: Link) -> None:

@@ -35,12 +35,17 @@ ALL: Final = sorted([*SOME, *ALIKE[::-1]], key=lambda each: (each.sent, int.from
 """In the order of ids; of those alike, the one that came second is below."""
 
 FILTERS: Final[dict[str, dict[str, Any]]] = {
-    "everything": {"bloom": bloom.FULL, "topics": frozenset()},
+    "everything": {"bloom": bloom.ALL_BITS, "topics": frozenset()},
     "one topic": {"topics": frozenset(TOPICS[:1])},
     "three topics": {"topics": frozenset(TOPICS[:3])},
     "two topics by their filter": {"bloom": bloom.of(TOPICS[3:5]), "topics": frozenset()},
-    "a filter that has holes": {"bloom": bloom.FULL ^ bloom.of(TOPICS[5:7]), "topics": frozenset()},
-    "seconds in the middle": {"bloom": bloom.FULL, "topics": frozenset(), "lower": EPOCH - 25, "upper": EPOCH - 15},
+    "a filter that has holes": {"bloom": bloom.ALL_BITS ^ bloom.of(TOPICS[5:7]), "topics": frozenset()},
+    "seconds in the middle": {
+        "bloom": bloom.ALL_BITS,
+        "topics": frozenset(),
+        "lower": EPOCH - 25,
+        "upper": EPOCH - 15,
+    },
 }
 EVERYTHING: Final = FILTERS["everything"]
 

@@ -64,7 +64,7 @@ def test_a_status_says_what_a_peer_wants() -> None:
 
 
 def test_topics_by_name_stand_above_a_filter() -> None:
-    peer = greeted(Options(topics=frozenset([TOPIC]), bloom=bloom.FULL))
+    peer = greeted(Options(topics=frozenset([TOPIC]), bloom=bloom.ALL_BITS))
     assert peer.interest == Interest.named([TOPIC])
 
 
@@ -182,7 +182,7 @@ def test_who_wants_the_same_as_before_has_not_changed() -> None:
 def test_a_filter_that_comes_later_takes_the_place_of_topics() -> None:
     """In status-go, too, setting one unsets the other (waku/v1/peer.go, setBloomFilter)."""
     peer = greeted(Options(topics=frozenset([TOPIC])))
-    assert update(peer, Options(bloom=bloom.FULL)) == Changed(Interest.named([TOPIC]))
+    assert update(peer, Options(bloom=bloom.ALL_BITS)) == Changed(Interest.named([TOPIC]))
     assert peer.interest == EVERYTHING
 
 

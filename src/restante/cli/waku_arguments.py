@@ -77,9 +77,9 @@ def _public(text: str) -> bytes:
         found = bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
         found = b""
-    found = found[1:] if len(found) == keys.PUBLIC + 1 else found  # others write 04 in front
+    found = found[1:] if len(found) == keys.PUBLIC_BYTES + 1 else found  # others write 04 in front
     try:
-        if len(found) == keys.PUBLIC:
+        if len(found) == keys.PUBLIC_BYTES:
             keys.check(found)
             return found
     except PeerError:

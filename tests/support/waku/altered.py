@@ -60,7 +60,7 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "never-flushes": (connecting(NeverFlushes),),
     "patient": (
         patch.object(peer_connection, "TAKES_NOTHING", 1e6),
-        patch.object(session, "Limits", partial(session.Limits, silence=1e6)),
+        patch.object(session, "SessionLimits", partial(session.SessionLimits, silence=1e6)),
     ),
 }
 

@@ -65,7 +65,7 @@ class JoinedCores:
         self.peers[name] = Peer()
         status = Options(
             pow=self.mailserver.policy.min_pow,
-            bloom=bloom.FULL,
+            bloom=bloom.ALL_BITS,
             light=False,
             confirmations=True,
             packets=(0, 0, 0),

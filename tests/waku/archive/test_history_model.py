@@ -40,7 +40,7 @@ BY_RAW = {each.raw: each for each in POOL + LATE}
 batches = st.lists(st.sampled_from(POOL), max_size=12)
 topics = st.none() | st.frozensets(st.sampled_from(TOPICS))
 blooms = st.none() | st.sampled_from(
-    [bloom.of(TOPICS[:1]), bloom.of(TOPICS[1:3]), bloom.kept(TOPICS[3]), bloom.FULL, bloom.FULL >> 2, 0]
+    [bloom.of(TOPICS[:1]), bloom.of(TOPICS[1:3]), bloom.kept(TOPICS[3]), bloom.ALL_BITS, bloom.ALL_BITS >> 2, 0]
 )
 QUERIES = st.builds(
     query,

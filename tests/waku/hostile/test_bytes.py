@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from restante.waku.devp2p import frames
-from restante.waku.devp2p.handshake import LARGEST
+from restante.waku.devp2p.handshake import MAX_HANDSHAKE_BYTES
 from restante.waku.devp2p.hello import Capability, Hello, Reason
 from restante.waku.devp2p.snappy import pack
 from restante.waku.envelope import rlp
@@ -33,7 +33,9 @@ NO_HANDSHAKE: Final[dict[str, bytes]] = {
     "noise": DICE.randbytes(3000),
     "the form before EIP-8": b"\4" + DICE.randbytes(306),
     "a size that is too small": (113).to_bytes(2, "big") + b"\4" + DICE.randbytes(112),
-    "a size that is too large": (LARGEST + 1).to_bytes(2, "big") + b"\4" + DICE.randbytes(LARGEST),
+    "a size that is too large": (MAX_HANDSHAKE_BYTES + 1).to_bytes(2, "big")
+    + b"\4"
+    + DICE.randbytes(MAX_HANDSHAKE_BYTES),
     "a point that is none": (400).to_bytes(2, "big") + b"\4" + bytes(399),
     "a good point and no good MAC": (400).to_bytes(2, "big") + b"\4" + Key(b"\1" * 32).public + DICE.randbytes(335),
 }
@@ -108,7 +110,7 @@ ENDS: Final[dict[str, Breaks]] = {
     "a frame with a bit changed": altered(33),
     "a frame's MAC with a bit changed": altered(-1),
     "a frame of no bytes": sized(0),
-    "a frame of 16 MiB": sized(frames.LARGEST),
+    "a frame of 16 MiB": sized(frames.MAX_FRAME_BYTES),
     "a message id that is too high": packet(packets.CODES, pack(b"\xc0")),
     "a message id of three bytes": framed(b"\x82\x01\x00" + pack(b"\xc0")),
     "a message id with a leading zero": framed(b"\x81\x10" + pack(b"\xc0")),

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from restante.waku.devp2p.snappy import pack
-from restante.waku.envelope.bloom import FULL
+from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import make
 from restante.waku.protocol import packets
 from restante.waku.protocol.packets import Options
@@ -91,7 +91,7 @@ async def test_updates_of_ten_thousand_topics(siege: Siege) -> None:
 
 
 async def test_minds_that_change_with_every_packet(siege: Siege) -> None:
-    bodies = [packets.write_options(Options(bloom=FULL ^ 1 << bit)) for bit in range(rounds(40, 120))]
+    bodies = [packets.write_options(Options(bloom=ALL_BITS ^ 1 << bit)) for bit in range(rounds(40, 120))]
     async with siege.beside_the_pair("filters that change with every packet"):
         await all_of(siege, *((packets.STATUS_UPDATE, body) for body in bodies))
 

@@ -18,7 +18,7 @@ import pytest_asyncio
 from restante.waku.archive import open_archive
 from restante.waku.archive.history.plans import PAIRED, SPARSE
 from restante.waku.envelope import bloom, rlp
-from restante.waku.envelope.bloom import FULL
+from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
@@ -77,7 +77,7 @@ async def siege(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Siege
 async def asking(siege: Siege) -> Requester:
     """Whoever means well. What the archive's cache has room for has been read before anything is measured."""
     warm = await siege.greet(NOTHING)
-    for given in ({"bloom": HALF}, {"bloom": FULL}, {"bloom": HALF}):
+    for given in ({"bloom": HALF}, {"bloom": ALL_BITS}, {"bloom": HALF}):
         await answered(warm, [plain(topics=frozenset(), upper=NOW, **given)])
     await answered(warm, [plain(topics=frozenset([HEAVY]), upper=NOW)])
     siege.everybody_goes()

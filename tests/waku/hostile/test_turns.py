@@ -77,7 +77,7 @@ ATTACKS: Final = {
     "a bloom half full": Attack(bloom=filter_of(256)),
     "a filter that lets few topics through, each looked up": Attack(bloom=_SINGLE, named=_SINGLE.bit_count()),
     "a filter whose places are looked up in pairs": Attack(bloom=_PAIRS, named=_PAIRS.bit_count() ** 2),
-    "everything": Attack(bloom=bloom.FULL),
+    "everything": Attack(bloom=bloom.ALL_BITS),
     "a thousand topics": Attack(topics=frozenset(_TOPICS), named=len(_TOPICS)),
 }
 

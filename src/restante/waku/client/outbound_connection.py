@@ -11,7 +11,7 @@ from restante.waku.connection.peer_connection import Link
 from restante.waku.connection.quotas import Account
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
-from restante.waku.devp2p.rlpx import Rlpx, largest
+from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
 from restante.waku.devp2p.session import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import TOPIC, Envelope
@@ -192,7 +192,7 @@ async def call(
 
 
 async def _reach(caller: Caller, enode: Enode, key: Key, seconds: float) -> None:
-    rlpx = Rlpx.initiator(key, enode.public, SystemDice(), cap=largest(caller.limits.packet_bytes))
+    rlpx = Rlpx.initiator(key, enode.public, SystemDice(), cap=max_frame_bytes(caller.limits.packet_bytes))
     hello = Hello(CLIENT, (Capability(*packets.CAPABILITY),), 0, key.public)
     try:
         async with asyncio.timeout(seconds):

@@ -247,7 +247,7 @@ class Link(asyncio.Protocol):
 
     # ── what the cores say ───────────────────────────────────────────────────────────────────────
 
-    def _happen(self, event: session.Event) -> None:
+    def _happen(self, event: session.SessionEvent) -> None:
         if isinstance(event, Packet):
             self._hear(event.code, event.payload)
         elif isinstance(event, Connected):

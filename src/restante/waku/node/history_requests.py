@@ -31,7 +31,7 @@ from restante.waku.archive.history.query import BOUNDS, Bounds, Page, Query
 from restante.waku.connection.peer_connection import REFUSED, Link
 from restante.waku.connection.quotas import forget
 from restante.waku.envelope import rlp
-from restante.waku.envelope.bloom import FULL
+from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import cut
 from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
@@ -329,7 +329,7 @@ class Answers:
             return True
         self.searches.add(perf_counter() - since)
         now = self._loop.time()
-        self.queries["topics" if asked.topics else "none" if asked.bloom in {None, FULL} else "bloom"] += 1
+        self.queries["topics" if asked.topics else "none" if asked.bloom in {None, ALL_BITS} else "bloom"] += 1
         for each in self._accounts_of(link):
             each.rows.take(now, self._limits.rows, page.looked)
         return await self._hand_over(link, asked, page)

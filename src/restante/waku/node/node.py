@@ -21,7 +21,7 @@ from restante.waku.connection.quotas import Account, Accounts
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
-from restante.waku.devp2p.rlpx import Rlpx, largest
+from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
 from restante.waku.devp2p.session import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.envelope import bloom
@@ -160,12 +160,12 @@ class Node:
         self._id = node_id(key.public)
         self._dice = SystemDice()
         self._of_packets = self._devp2p_limits()
-        self._largest = largest(limits.packet_bytes)
+        self._largest = max_frame_bytes(limits.packet_bytes)
         self._hello = Hello(client, (Capability(*packets.CAPABILITY),), 0, key.public)
         self._status = packets.write_options(
             packets.Options(
                 pow=mailserver.policy.min_pow,
-                bloom=bloom.FULL,
+                bloom=bloom.ALL_BITS,
                 light=False,
                 confirmations=True,
                 packets=(0, 0, 0),
@@ -215,8 +215,8 @@ class Node:
     def _link(self, rlpx: Rlpx, *, dialled: bool) -> Link:
         return Link(self, Devp2p(rlpx, self._hello, self.loop.time(), self._of_packets), dialled=dialled)
 
-    def _devp2p_limits(self) -> session.Limits:
-        return session.Limits(packet=self.limits.packet_bytes)
+    def _devp2p_limits(self) -> session.SessionLimits:
+        return session.SessionLimits(packet=self.limits.packet_bytes)
 
     async def dial(self, enode: Enode) -> Link:
         """Connect to a node. Raises OSError, and PeerError where its key is none."""

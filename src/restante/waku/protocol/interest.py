@@ -27,7 +27,7 @@ class Interest(msgspec.Struct, frozen=True):
 
     topics: array[int] | None = None
     """Sorted; each is a topic's four bytes as a number."""
-    bloom: int = bloom.FULL
+    bloom: int = bloom.ALL_BITS
 
     @classmethod
     def named(cls, topics: Iterable[bytes]) -> Interest:

@@ -149,7 +149,7 @@ def _read_pow(item: rlp.Item) -> float:
 
 
 def _read_bloom(item: rlp.Item) -> int:
-    return bloom.read(rlp.string(item, 0, bloom.SIZE))
+    return bloom.read(rlp.string(item, 0, bloom.FILTER_BYTES))
 
 
 def _read_topics(item: rlp.Item) -> frozenset[bytes]:

@@ -199,8 +199,8 @@ def _judged(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now:
         raise RequestError("request is invalid: bloom filter and topics is empty", digest)
     if draft.limit > MOST:
         raise RequestError("request is invalid: limit exceeds the maximum allowed value", digest)
-    if len(draft.bloom) not in {0, bloom.SIZE}:  # any other ends status-go's process with a panic
-        raise RequestError(f"request is invalid: a bloom filter has {bloom.SIZE} bytes or none", digest)
+    if len(draft.bloom) not in {0, bloom.FILTER_BYTES}:  # any other ends status-go's process with a panic
+        raise RequestError(f"request is invalid: a bloom filter has {bloom.FILTER_BYTES} bytes or none", digest)
     if len(draft.topics) > MOST_TOPICS:
         raise RequestError(f"request is invalid: more than {MOST_TOPICS} topics", digest)
     if any(len(each) != TOPIC for each in draft.topics):
@@ -281,7 +281,7 @@ def _legacy(body: bytes) -> _Draft:
     return _Draft(
         int.from_bytes(body[:4]),
         int.from_bytes(body[4:8]),
-        body[8:72] or bloom.write(bloom.FULL),
+        body[8:72] or bloom.write(bloom.ALL_BITS),
         [],
         int.from_bytes(body[72:76]),
         body[76:112],  # of 40 bytes, the last four are the topic: it takes no part in the order

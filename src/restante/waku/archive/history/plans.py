@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from restante.waku.archive import ids
 from restante.waku.archive.history.query import Query
-from restante.waku.envelope.bloom import FULL
+from restante.waku.envelope.bloom import ALL_BITS
 
 SEEK: Final = 8_000
 """Cost of finding a topic's first entry in the index, in bytes of rows that are passed by one after the other."""
@@ -186,9 +186,9 @@ def choose(database: sqlite3.Connection, query: Query, low: int, high: int, rows
         numbers = ids.numbers(query.topics)
         [found] = _run(database, _THERE, **given, wanted=_json(numbers))
         return Choice(_by_topics(_There(*found), low, high, rows), len(numbers))
-    if query.bloom is None or query.bloom == FULL:
+    if query.bloom is None or query.bloom == ALL_BITS:
         return Choice(Way(EVERYTHING))
-    bits = bytes(query.bloom >> place & 1 for place in range(FULL.bit_length()))
+    bits = bytes(query.bloom >> place & 1 for place in range(ALL_BITS.bit_length()))
     places = [place for place, bit in enumerate(bits) if bit]
     looked = 0
     if len(places) <= SPARSE:
