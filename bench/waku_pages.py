@@ -34,7 +34,7 @@ WARM = 5
 
 UNLIMITED = ("--limit", "pages=0", "--limit", "rows=0")
 
-ID = b"\x11" * request.ID
+ID = b"\x11" * request.ID_BYTES
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Asked:
         keys, more = truth.page(self.query)
         assert [key_of(each) for each in found] == keys, f"wrong envelopes: {self.query}"
         end = completion.read(self.end)
-        assert end == Completed(ID, keys[-1][4:] if keys else completion.NOTHING, keys[-1] if more else b""), end
+        assert end == Completed(ID, keys[-1][4:] if keys else completion.NO_HASH, keys[-1] if more else b""), end
         return len(found)
 
 

@@ -111,9 +111,9 @@ def test_what_no_packet_could_hand_on_is_refused_whatever_the_limit(
     more: int, wanted: Flaw | None, max_size: int
 ) -> None:
     """Nobody would ever get it: status-go disconnects whoever sends a packet of more than 1 MiB."""
-    envelope = sent_at(NOW, size=packets.LARGEST - 20 + more)
-    assert len(envelope.raw) == packets.LARGEST + more
-    assert (len(packets.write_envelopes([envelope.raw])) <= packets.PACKET) == (wanted is None)
+    envelope = sent_at(NOW, size=packets.MAX_ENVELOPE_BYTES - 20 + more)
+    assert len(envelope.raw) == packets.MAX_ENVELOPE_BYTES + more
+    assert (len(packets.write_envelopes([envelope.raw])) <= packets.MAX_PACKET_BYTES) == (wanted is None)
     assert flaw(envelope, Policy(min_pow=0.0, max_size=max_size)) is wanted
 
 

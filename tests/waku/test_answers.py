@@ -135,8 +135,8 @@ async def test_a_packet_of_several_has_room_to_spare_below_a_mebibyte(tmp_path: 
     """Two would fit with their head exactly; there may be receivers that count otherwise."""
     first = letter(1, size=500_000, age=9)
     base = len(letter(2, size=500_000).raw) - 500_000
-    second = letter(2, size=waku_packets.LARGEST - len(first.raw) - base, age=8)
-    assert len(waku_packets.write_envelopes([first.raw, second.raw])) == waku_packets.PACKET
+    second = letter(2, size=waku_packets.MAX_ENVELOPE_BYTES - len(first.raw) - base, age=8)
+    assert len(waku_packets.write_envelopes([first.raw, second.raw])) == waku_packets.MAX_PACKET_BYTES
     async with inside(tmp_path) as here:
         await archive(here, first, second)
         peer = await here.greet()
@@ -161,7 +161,7 @@ async def test_an_envelope_that_no_packet_holds_is_left_out_and_never_named_as_t
             packets, end = await page(peer)
             assert flat(packets) == expected
             assert isinstance(end, Completed)
-            assert end.last == (expected[-1].hash if expected else completion.NOTHING)
+            assert end.last == (expected[-1].hash if expected else completion.NO_HASH)
         assert await walk(peer, limit=1) == [first]
         await archive(here, last)
         assert await walk(peer, limit=1) == [first, last]

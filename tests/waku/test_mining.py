@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from restante.common.errors import Misuse
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.mining import EXTRA_TTL_SECONDS, NotMined, hashes, mine
-from restante.waku.protocol.acceptance import AHEAD, Policy, judge
+from restante.waku.protocol.acceptance import MAX_CLOCK_AHEAD_SECONDS, Policy, judge
 from support.effort import examples
 
 NOW = 1_600_000_000
@@ -86,7 +86,7 @@ def test_an_envelope_with_no_time_to_live_needs_work_only_where_it_may_be_early(
         mine(envelope, 1e9, start=5, budget=1)
 
 
-@pytest.mark.parametrize("behind", [0, 1, AHEAD])
+@pytest.mark.parametrize("behind", [0, 1, MAX_CLOCK_AHEAD_SECONDS])
 def test_what_was_mined_is_taken_by_a_peer_whose_clock_is_behind(behind: int) -> None:
     policy = Policy(min_pow=2e-3)
     verdict = judge(mine(ENVELOPE, policy.min_pow, start=0), NOW - behind, policy)

@@ -364,7 +364,7 @@ async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: 
 async def test_who_asks_for_more_than_there_is_here_is_disconnected(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        peer.frame(rlp.encode(BASE + waku_packets.CODES) + pack(b"\xc0"))
+        peer.frame(rlp.encode(BASE + waku_packets.CODE_COUNT) + pack(b"\xc0"))
         assert await peer.ended() is Reason.BREACH
 
 
@@ -374,7 +374,7 @@ async def test_who_asks_for_more_than_there_is_here_is_disconnected(tmp_path: Pa
 async def test_an_envelope_that_no_packet_holds_is_refused_and_not_relayed(tmp_path: Path) -> None:
     """status-go would disconnect from whoever sent it such a packet, and so from us, whoever made it."""
     large, small = letter(1, size=MIB - 20, ttl=1), letter(2)
-    assert len(waku_packets.write_envelopes([large.raw])) > waku_packets.PACKET
+    assert len(waku_packets.write_envelopes([large.raw])) > waku_packets.MAX_PACKET_BYTES
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
         assert [each.hash for each in (await poster.post(large, small)).refusals] == [large.hash]
@@ -393,7 +393,7 @@ async def test_a_backlog_comes_in_packets_that_every_node_takes(tmp_path: Path) 
         while len(found) < len(letters):
             code, body = await reader.hear()
             assert code == waku_packets.MESSAGES
-            assert len(body) <= waku_packets.PACKET
+            assert len(body) <= waku_packets.MAX_PACKET_BYTES
             found += waku_packets.read_envelopes(body)
         assert Counter(each.hash for each in found) == Counter(each.hash for each in letters)
 

@@ -188,7 +188,7 @@ def requests(draw: st.DrawFn) -> Request:
         upper=draw(st.integers(max(lower, 1), U32)),
         bloom=draw(st.none() | some_bloom if topics else some_bloom),
         topics=topics,
-        limit=draw(st.integers(1, request.MOST)),
+        limit=draw(st.integers(1, request.MAX_PAGE_ENVELOPES)),
         cursor=draw(st.just(b"") | st.binary(min_size=36, max_size=36)),
     )
 

@@ -25,7 +25,7 @@ from restante.waku.client.inbox import Inbox
 from restante.waku.client.ranges import Query, State
 from restante.waku.client.requester import Requester
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.protocol.interest import EVERYTHING
+from restante.waku.protocol.interest import WANTS_EVERYTHING
 from restante.waku.protocol.request import Request
 from support.waku.letters import EPOCH
 from support.waku.mailservers import Mailserver, Packet
@@ -49,7 +49,7 @@ class Errand:
     budgets: Budgets | None = None
     patience: Patience | None = None
     decide: Callable[[str], str] = always
-    inbox: Inbox = field(default_factory=lambda: Inbox([EVERYTHING]))
+    inbox: Inbox = field(default_factory=lambda: Inbox([WANTS_EVERYTHING]))
     wall: float = EPOCH + 1000.0
     now: float = 0.0
     handed: list[Envelope] = field(default_factory=list)

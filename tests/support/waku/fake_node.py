@@ -23,7 +23,7 @@ from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import Limits
 from restante.waku.protocol import packets, request
 from restante.waku.protocol.packets import Options, Refusal, Response
-from restante.waku.protocol.peer import Event, Offered, Requested
+from restante.waku.protocol.peer import Offered, PeerEvent, Requested
 from restante.waku.protocol.request import Demands, Request, RequestError
 from support.bounds import BOUND
 from support.waku.mailservers import Mailserver
@@ -79,7 +79,7 @@ class FakeNode:
     def status(self) -> bytes:
         return packets.write_options(Options(pow=self.pow, confirmations=self.says_so))
 
-    def take(self, link: Link, event: Event, payload: bytes) -> None:
+    def take(self, link: Link, event: PeerEvent, payload: bytes) -> None:
         if isinstance(event, Offered):
             self._offered(link, event, payload)
         elif isinstance(event, Requested) and self.mailserver is not None:

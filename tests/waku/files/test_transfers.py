@@ -19,7 +19,7 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.files import importing
 from restante.waku.files.exporting import export
 from restante.waku.files.importing import take_in
-from restante.waku.protocol.packets import LARGEST
+from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from support.disk import no_file_beyond
 from support.waku import leveldbs
 from support.waku.archives import ROWS, archive_of, flaw_of, raws_of, rows_of
@@ -79,8 +79,8 @@ def test_a_leveldb_archive_is_imported_whole(tmp_path: Path) -> None:
 def test_an_envelope_that_no_packet_holds_is_refused(tmp_path: Path, suffix: str) -> None:
     """It could be handed to nobody."""
     head = len(envelope(1, size=1_000_000).raw) - 1_000_000
-    largest, larger = (envelope(number, size=LARGEST - head + number) for number in (0, 1))
-    assert (len(largest.raw), len(larger.raw)) == (LARGEST, LARGEST + 1)
+    largest, larger = (envelope(number, size=MAX_ENVELOPE_BYTES - head + number) for number in (0, 1))
+    assert (len(largest.raw), len(larger.raw)) == (MAX_ENVELOPE_BYTES, MAX_ENVELOPE_BYTES + 1)
     file = tmp_path / f"all{suffix}"
     export(archive_of(tmp_path / "data", [larger, largest]), file)
     report = take_in(tmp_path / "new", [file])

@@ -111,7 +111,7 @@ ENDS: Final[dict[str, Breaks]] = {
     "a frame's MAC with a bit changed": altered(-1),
     "a frame of no bytes": sized(0),
     "a frame of 16 MiB": sized(frames.MAX_FRAME_BYTES),
-    "a message id that is too high": packet(packets.CODES, pack(b"\xc0")),
+    "a message id that is too high": packet(packets.CODE_COUNT, pack(b"\xc0")),
     "a message id of three bytes": framed(b"\x82\x01\x00" + pack(b"\xc0")),
     "a message id with a leading zero": framed(b"\x81\x10" + pack(b"\xc0")),
     "what is not compressed": packet(packets.MESSAGES, b"\xff" * 20),
@@ -188,7 +188,7 @@ async def test_what_is_not_canonical_ends_nothing(siege: Siege) -> None:
 async def test_noise_in_every_packet_ends_nothing(siege: Siege) -> None:
     async with siege.beside_the_pair("noise in packets"):
         peer = await siege.greet()
-        for code in range(1, packets.CODES):
+        for code in range(1, packets.CODE_COUNT):
             for size in (1, 30, 300):
                 peer.say(code, DICE.randbytes(size))
             await asyncio.sleep(0)

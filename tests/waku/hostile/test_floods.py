@@ -81,7 +81,7 @@ async def test_as_many_topics_as_envelopes_take_no_more_memory_than_is_set_aside
         await newcomer.fence()
 
 
-MANY: Final = [number.to_bytes(4, "big") for number in range(1 << 20, (1 << 20) + packets.MOST_TOPICS)]
+MANY: Final = [number.to_bytes(4, "big") for number in range(1 << 20, (1 << 20) + packets.MAX_INTEREST_TOPICS)]
 
 
 async def test_updates_of_ten_thousand_topics(siege: Siege) -> None:
@@ -111,7 +111,7 @@ async def test_packets_of_a_million_items(siege: Siege) -> None:
 
 
 async def test_more_envelopes_than_a_packet_may_have(siege: Siege) -> None:
-    body = packets.write_envelopes([make(1, 1, b"tiny", b"").raw] * (packets.MOST_ENVELOPES + 1))
+    body = packets.write_envelopes([make(1, 1, b"tiny", b"").raw] * (packets.MAX_PACKET_ENVELOPES + 1))
     async with siege.beside_the_pair("50,001 envelopes of 10 bytes"):
         peer = await siege.greet(NOTHING)
         peer.say(packets.MESSAGES, body)

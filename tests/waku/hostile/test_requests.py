@@ -26,7 +26,7 @@ from restante.waku.node.history_requests import LINE, OWN, PAGES
 from restante.waku.passwords import OFFLINE_INBOX
 from restante.waku.protocol import completion, packets
 from restante.waku.protocol.completion import Completed, Failed
-from restante.waku.protocol.request import MOST, MOST_TOPICS, NO_TOPIC
+from restante.waku.protocol.request import MAX_PAGE_ENVELOPES, MAX_REQUEST_TOPICS, NO_TOPIC
 from support.bounds import bounded
 from support.effort import rounds
 from support.waku.asking import ID, page, plain
@@ -137,17 +137,17 @@ async def test_a_hundred_thousand_topics(siege: Siege, asking: Requester, greet:
     async with beside_both(siege, asking, "100,000 topics"):
         for peer in [await greet() for _ in range(3)]:  # what an address may send at once, and a little more
             words = await answered(peer, [raw(topics=topics)])
-            assert words == {f"request is invalid: more than {MOST_TOPICS} topics": 1}
+            assert words == {f"request is invalid: more than {MAX_REQUEST_TOPICS} topics": 1}
 
 
 async def test_as_many_topics_as_there_may_be(siege: Siege, asking: Requester, greet: Greet) -> None:
-    topics = [DICE.draw(4) for _ in range(MOST_TOPICS)]
+    topics = [DICE.draw(4) for _ in range(MAX_REQUEST_TOPICS)]
     async with beside_both(siege, asking, "1,000 topics that nobody has"):
         assert await answered(await greet(), [raw(topics=topics)] * 10) == {"": 10}
 
 
 async def test_a_bloom_half_full_over_everything(siege: Siege, asking: Requester, greet: Greet) -> None:
-    bodies = [raw(bloom=bloom.write(HALF)), raw(bloom=bloom.write(HALF), limit=MOST)]
+    bodies = [raw(bloom=bloom.write(HALF)), raw(bloom=bloom.write(HALF), limit=MAX_PAGE_ENVELOPES)]
     async with beside_both(siege, asking, "a bloom half full, over everything"):
         attackers = [await greet() for _ in range(4)]
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from restante.waku.client.ranges import Range, State
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.protocol.request import MOST, Request
+from restante.waku.protocol.request import MAX_PAGE_ENVELOPES, Request
 
 Count = Annotated[int, Meta(ge=1)]
 
@@ -42,7 +42,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     overlap: float = 80.0
     """What is younger than this is asked for again: 50 s that envelopes live, 20 in which they are taken after that,
     10 for clocks that differ."""
-    limit: int = MOST
+    limit: int = MAX_PAGE_ENVELOPES
     """Envelopes of a page."""
 
 

@@ -33,8 +33,8 @@ from restante.waku.envelope.keys import Key
 from restante.waku.envelope.mining import NotMined, mine
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol import request as requests
-from restante.waku.protocol.completion import ERROR
-from restante.waku.protocol.interest import EVERYTHING, Interest
+from restante.waku.protocol.completion import ERROR_PREFIX
+from restante.waku.protocol.interest import WANTS_EVERYTHING, Interest
 from restante.waku.protocol.peer import Brought, Ended
 from restante.waku.protocol.request import Form, Request
 
@@ -84,7 +84,7 @@ async def ask(
         raise Misuse("there is nobody to ask: name a Mailserver")
     budgets = budgets or Budgets()
     if inbox is None:
-        inbox = Inbox([EVERYTHING], max(REMEMBERED, len(servers) * budgets.envelopes))
+        inbox = Inbox([WANTS_EVERYTHING], max(REMEMBERED, len(servers) * budgets.envelopes))
     core = Requester(query, len(servers), inbox, state, budgets, patience)
     return await _Asking(servers, core, how, subscriber, keep).run()
 
@@ -231,7 +231,7 @@ class _Asking:
         return envelope.hash, envelope.raw
 
     def _id(self) -> bytes:
-        while (drawn := self._dice.draw(requests.ID)).startswith(ERROR):
+        while (drawn := self._dice.draw(requests.ID_BYTES)).startswith(ERROR_PREFIX):
             continue  # once in 2^48
         return drawn
 

@@ -21,7 +21,7 @@ from restante.waku.limits import Limits
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import Interest
 from restante.waku.protocol.packets import Options, Response
-from restante.waku.protocol.peer import Answered, Brought, Ended, Event, Greeted, Offered, Peer, Poured
+from restante.waku.protocol.peer import Answered, Brought, Ended, Greeted, Offered, Peer, PeerEvent, Poured
 
 
 class CallError(RestanteError):
@@ -127,7 +127,7 @@ class Caller:
             )
         )
 
-    def take(self, link: Link, event: Event, _payload: bytes) -> None:
+    def take(self, link: Link, event: PeerEvent, _payload: bytes) -> None:
         """Handle what the node's packet amounts to."""
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)

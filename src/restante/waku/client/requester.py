@@ -331,7 +331,7 @@ class Requester:
         """Take in the end of a page, if all of the page is here."""
         assert self._at is not None
         assert self._walk is not None
-        if end.last != completion.NOTHING and not self._walk.has(end.last):
+        if end.last != completion.NO_HASH and not self._walk.has(end.last):
             self._held = end
             return
         server = self._servers[self._at]

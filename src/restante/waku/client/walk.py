@@ -13,7 +13,7 @@ from restante.waku.client.ranges import Range
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.rlp import BREACH
 from restante.waku.protocol.completion import Completed
-from restante.waku.protocol.request import CURSOR
+from restante.waku.protocol.request import CURSOR_BYTES
 
 
 class StuckError(PeerError):
@@ -75,7 +75,7 @@ class Walk:
         self.cursor = end.cursor
         self._brought = self._fresh = 0
         sent = int.from_bytes(end.cursor[:4])
-        if len(end.cursor) != CURSOR or not self.lower <= sent <= self.upper:
+        if len(end.cursor) != CURSOR_BYTES or not self.lower <= sent <= self.upper:
             self._ordered = False  # it is no key of what was asked for
         self._pass(end.cursor)
         self._conclude(sent)

@@ -16,7 +16,7 @@ from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
 from restante.waku.protocol.packets import MESSAGES, STATUS, parted, write_envelopes
-from restante.waku.protocol.peer import Event, Fault, Peer
+from restante.waku.protocol.peer import Fault, Peer, PeerEvent
 
 TAKES_NOTHING: Final = 20.0
 """Seconds that a peer may leave what we send unread, when it is more than it may owe (geth p2p/server.go:65)."""
@@ -77,7 +77,7 @@ class Keeper(Protocol):
     def status(self) -> bytes:
         """Give the body of our Status."""
 
-    def take(self, link: Link, event: Event, payload: bytes) -> None:
+    def take(self, link: Link, event: PeerEvent, payload: bytes) -> None:
         """Handle what a peer's packet amounts to."""
 
     def lost(self, link: Link, reason: Reason | None, words: str) -> None:

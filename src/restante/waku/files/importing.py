@@ -16,7 +16,7 @@ from restante.common.progress import progress
 from restante.waku.archive import Archive, open_archive
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import Flaw, Items, leveldb, rlp_file
-from restante.waku.protocol.packets import LARGEST
+from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from restante.waku.settings import RETENTION
 
 DAY: Final = 86400
@@ -101,7 +101,7 @@ def _note(report: Report, path: Path, flaw: Flaw) -> None:
 def _read(path: Path) -> Items:
     try:
         for item in _opened(path):
-            if isinstance(item, Envelope) and len(item.raw) > LARGEST:
+            if isinstance(item, Envelope) and len(item.raw) > MAX_ENVELOPE_BYTES:
                 yield Flaw(f"envelope {item.hash.hex()}", NOT_HELD)
             else:
                 yield item

@@ -353,7 +353,7 @@ class Answers:
         last, cursor = page.last, page.cursor
         whole, stops = memoryview(page.whole), [*page.stops, 0]
         behind, sent = -1, 0  # the number of the envelope that was sent last, and how many were
-        for part in packets.packets(page.stops, packets.SEVERAL if asked.batch else 0):
+        for part in packets.packets(page.stops, packets.MAX_ENVELOPES_BYTES if asked.batch else 0):
             if not await self._has_room(link):
                 if not sent:
                     return False
@@ -368,7 +368,7 @@ class Answers:
                 last = keccak(whole[stops[behind - 1] : stops[behind]]) if sent else None
         link.send(
             packets.REQUEST_COMPLETE,
-            completion.complete(asked.id, last or completion.NOTHING, cursor or b"", asked.answer),
+            completion.complete(asked.id, last or completion.NO_HASH, cursor or b"", asked.answer),
         )
         link.flush()
         self.counts["requests answered"] += 1

@@ -35,8 +35,8 @@ from restante.waku.node.mailserver import FULL, LOCKED, Batch, Intake, Mailserve
 from restante.waku.node.relay import Relay
 from restante.waku.node.save_schedule import GAP, Saves
 from restante.waku.protocol import packets
-from restante.waku.protocol.interest import NOTHING
-from restante.waku.protocol.peer import Changed, Event, Fault, Greeted, Offered, Poured, Requested
+from restante.waku.protocol.interest import WANTS_NOTHING
+from restante.waku.protocol.peer import Changed, Fault, Greeted, Offered, PeerEvent, Poured, Requested
 
 RECEIVE_BUFFER: Final = 64 * 1024
 """Bytes that the kernel holds for a peer (it doubles this), and so what one peer can bring in a turn of the loop."""
@@ -321,7 +321,7 @@ class Node:
 
     # ── packets ──────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, link: Link, event: Event, payload: bytes) -> None:
+    def take(self, link: Link, event: PeerEvent, payload: bytes) -> None:
         """Handle what a peer's packet amounts to."""
         if isinstance(event, Offered):
             self._offered(link, event.envelopes, payload)
@@ -333,7 +333,7 @@ class Node:
         elif isinstance(event, Greeted):
             if link.dialled:
                 log.info("a static peer is connected", peer=link.address)
-            self.relay.turn_to(link, NOTHING)
+            self.relay.turn_to(link, WANTS_NOTHING)
         elif isinstance(event, Changed):
             link.charge(CHANGE)
             self.relay.turn_to(link, event.before)

@@ -13,7 +13,7 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.node.mailserver import Mailserver
 from restante.waku.node.pool import Live
 from restante.waku.protocol import packets
-from restante.waku.protocol.interest import NOTHING, Interest, Interests
+from restante.waku.protocol.interest import WANTS_NOTHING, Interest, Interests
 
 LOOKS: Final = 500
 """Topics looked at for a peer in one turn of the loop."""
@@ -108,7 +108,7 @@ class Relay:
         since, link.missed = link.missed or 0, None
         if link.in_arrears:
             since = 0  # what it gets of its last backlog is not known
-        link.send_backlog(self._living(link, NOTHING, since, self._pushed))
+        link.send_backlog(self._living(link, WANTS_NOTHING, since, self._pushed))
 
     def turn_to(self, link: Link, before: Interest) -> None:
         """Note that a peer wants something else than before: once in a turn of the loop, however often it says so."""
@@ -122,7 +122,7 @@ class Relay:
         for link, before in minds.items():
             if link.here:
                 self.interests.put(link, link.peer.interest)
-                link.send_backlog(self._living(link, NOTHING if link.in_arrears else before, 0, self._pushed))
+                link.send_backlog(self._living(link, WANTS_NOTHING if link.in_arrears else before, 0, self._pushed))
 
     def _living(self, link: Link, before: Interest, since: int, until: int) -> Iterator[list[Envelope]]:
         """Give what lives of what a peer wants now, in parts that take a millisecond to find.

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from restante.waku.envelope.envelope import U32, Envelope
-from restante.waku.protocol.packets import LARGEST, OTHER_ERROR, TIME_ERROR
+from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES, OTHER_ERROR, TIME_ERROR
 
-AHEAD: Final = 10
+MAX_CLOCK_AHEAD_SECONDS: Final = 10
 """Seconds that a sender's clock may be ahead of ours (waku/common/const.go, DefaultSyncAllowance)."""
 
-BEHIND: Final = 20
+EXPIRED_GRACE_SECONDS: Final = 20
 """Seconds after its expiry in which an envelope is dropped without a word: it was under way (waku/waku.go:1292)."""
 
 DAY: Final = 86400
@@ -79,11 +79,11 @@ def _timing(envelope: Envelope, now: int) -> tuple[Flaw | None, int]:
     """Compare clocks, in 32 bits that wrap as in Go; also gives how many seconds beyond the ttl the work is for."""
     sent, expiry, late = envelope.sent, envelope.expiry, 0
     if sent > now:
-        if (sent - AHEAD) & U32 > now:
+        if (sent - MAX_CLOCK_AHEAD_SECONDS) & U32 > now:
             return FUTURE, 0
         late = sent - now + 1  # and one second for the way
     if expiry < now:
-        return (OLD if (expiry + BEHIND) & U32 < now else EXPIRED), 0
+        return (OLD if (expiry + EXPIRED_GRACE_SECONDS) & U32 < now else EXPIRED), 0
     return None, late
 
 
@@ -91,4 +91,4 @@ def _shape(envelope: Envelope, policy: Policy) -> Flaw | None:
     if envelope.ttl > policy.max_ttl:
         return TOO_LONG
     # What no packet holds could be handed to nobody.
-    return TOO_LARGE if envelope.size() > policy.max_size or len(envelope.raw) > LARGEST else None
+    return TOO_LARGE if envelope.size() > policy.max_size or len(envelope.raw) > MAX_ENVELOPE_BYTES else None
