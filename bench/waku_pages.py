@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from restante.waku.archive import open_archive
-from restante.waku.archive.history.query import Query
+from restante.waku.archive.history.query import PageQuery
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol import completion, request
@@ -62,7 +62,7 @@ class Truth:
             sample = bloom.kept(topic)
             self.samples[sample & -sample].append((sample, topic))
 
-    def page(self, asked: Query) -> tuple[list[bytes], bool]:
+    def page(self, asked: PageQuery) -> tuple[list[bytes], bool]:
         """Give the keys that must be answered with, and whether there are more."""
         start = (asked.lower.to_bytes(4, "big")).ljust(36, b"\0") if asked.after is None else asked.after + b"\0"
         found: list[bytes] = []
@@ -74,7 +74,7 @@ class Truth:
             found.append(key)
         return found, False
 
-    def _names(self, asked: Query) -> set[bytes] | None:
+    def _names(self, asked: PageQuery) -> set[bytes] | None:
         if asked.topics is not None:
             return set(asked.topics)
         if asked.bloom is None:
@@ -127,7 +127,7 @@ class Held:
 class Asked:
     """A request, and what was answered."""
 
-    query: Query
+    query: PageQuery
     packets: list[bytes]
     end: bytes
     seconds: float
@@ -142,7 +142,7 @@ class Asked:
         return len(found)
 
 
-async def ask(caller: Caller, query: Query) -> Asked:
+async def ask(caller: Caller, query: PageQuery) -> Asked:
     written = request.Request(
         id=ID,
         lower=query.lower,
@@ -155,7 +155,7 @@ async def ask(caller: Caller, query: Query) -> Asked:
     return Asked(query, *await caller.ask(request.write(written)))
 
 
-async def _in_turn(caller: Caller, queries: list[Query]) -> list[Asked]:
+async def _in_turn(caller: Caller, queries: list[PageQuery]) -> list[Asked]:
     return [await ask(caller, query) for query in queries]
 
 
@@ -224,7 +224,7 @@ class Pages:
 
     async def everything(self, run: Run, held: Held, cpu: Callable[[], float], caller: Caller) -> None:
         """Walk through all there is, from cursor to cursor."""
-        query = Query(lower=START, upper=START + DAYS * 86400, limit=LIMIT)
+        query = PageQuery(lower=START, upper=START + DAYS * 86400, limit=LIMIT)
         number, before = 0, cpu()
         while True:
             answer = await ask(caller, query)
@@ -233,6 +233,6 @@ class Pages:
             assert isinstance(end, Completed)
             if not end.cursor:
                 break
-            query = Query(lower=query.lower, upper=query.upper, limit=LIMIT, after=end.cursor)
+            query = PageQuery(lower=query.lower, upper=query.upper, limit=LIMIT, after=end.cursor)
         assert number == run.envelopes, number
         run.add("page_all", (cpu() - before) / number * 1e6)

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from restante.common import admin_http
-from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
@@ -195,7 +195,7 @@ async def test_how_long_answers_took_and_why_requests_were_refused(
         clock = Counter(seconds=0)
         monkeypatch.setattr("restante.waku.node.history_requests.perf_counter", lambda: clock["seconds"])
 
-        async def takes_long(query: Query, bounds: Bounds) -> Page:
+        async def takes_long(query: PageQuery, bounds: Bounds) -> Page:
             clock["seconds"] += 30
             return await make_page(query, bounds)
 

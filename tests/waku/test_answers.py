@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from restante.common.errors import StoreError
-from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import node_id
@@ -352,7 +352,7 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         await archive(here, *LETTERS)
         made, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
 
-        async def when_told(query: Query, bounds: Bounds) -> Page:
+        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             made.set()
             await on.wait()
             return await make_page(query, bounds)
@@ -397,7 +397,7 @@ async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         begun, ended = asyncio.Event(), asyncio.Event()
 
-        async def without_end(_query: Query, _bounds: Bounds) -> Page:
+        async def without_end(_query: PageQuery, _bounds: Bounds) -> Page:
             begun.set()
             try:
                 await asyncio.Event().wait()
@@ -420,7 +420,7 @@ async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
         await archive(here, *LETTERS)
         on, make_page, lines = asyncio.Event(), here.archive.page, here.node.answers._making
 
-        async def when_told(query: Query, bounds: Bounds) -> Page:
+        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             asked.append(query.limit)
             await on.wait()
             return await make_page(query, bounds)
@@ -448,7 +448,7 @@ async def test_an_address_that_is_here_has_its_places_once_however_many_come_aft
         await archive(here, *LETTERS)
         on, make_page, lines = asyncio.Event(), here.archive.page, here.node.answers._making
 
-        async def when_told(query: Query, bounds: Bounds) -> Page:
+        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             asked.append(query.limit)
             await on.wait()
             return await make_page(query, bounds)

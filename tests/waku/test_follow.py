@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from restante.common.errors import Misuse, StoreError
-from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.client.actions import Budgets, Patience, Report
 from restante.waku.client.fetch import How
 from restante.waku.client.outbound_connection import call
@@ -120,7 +120,7 @@ async def test_an_envelope_that_is_posted_while_history_is_fetched_comes_once(tm
         await b.archive.save([old], 1)
         asked, on, make_page, pages = asyncio.Event(), asyncio.Event(), b.archive.page, []
 
-        async def when_told(query: Query, bounds: Bounds) -> Page:
+        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             asked.set()
             await on.wait()
             pages.append(await make_page(query, bounds))
@@ -281,7 +281,7 @@ async def test_an_answer_that_is_under_way_may_end(tmp_path: Path) -> None:
         await here.archive.save([fresh(1)], 1)
         asked, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
 
-        async def when_told(query: Query, bounds: Bounds) -> Page:
+        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             asked.set()
             await on.wait()
             return await make_page(query, bounds)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.limits import Limits
 from restante.waku.node.history_requests import LONGEST, SHARE, Answers
 from restante.waku.protocol import packets
@@ -63,7 +63,7 @@ def gated(here: Inside) -> asyncio.Event:
     """Have no page made until this is set."""
     on, make_page = asyncio.Event(), here.archive.page
 
-    async def when_told(query: Query, bounds: Bounds) -> Page:
+    async def when_told(query: PageQuery, bounds: Bounds) -> Page:
         await on.wait()
         return await make_page(query, bounds)
 
@@ -93,7 +93,9 @@ async def test_who_has_much_looked_at_gets_it_too_and_later(tmp_path: Path, monk
         await here.archive.save(LETTERS, EPOCH)
         peer = await here.greet()
         topics = frozenset((TOPIC,))
-        looked = (await here.archive.page(Query(lower=0, upper=EPOCH, topics=topics, limit=1000), Bounds())).looked
+        looked = (
+            await here.archive.page(PageQuery(lower=0, upper=EPOCH, topics=topics, limit=1000), Bounds())
+        ).looked
         for number in range(10):
             assert (await ask(peer))[0] == LETTERS
             assert hours.now == pytest.approx(max(0, number * looked - len(LETTERS)), abs=0.1)

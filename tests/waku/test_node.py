@@ -831,7 +831,7 @@ REFUSING = {
 async def test_an_archive_that_cannot_be_written_is_not_called_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_TIMEOUT_SECONDS", 0.01)
     async with inside(tmp_path) as here:
         poster = await here.greet(NOTHING)
         with (

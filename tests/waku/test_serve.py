@@ -21,7 +21,7 @@ import structlog
 from restante.waku import key_file
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
-from restante.waku.archive.sqlite import PAGE
+from restante.waku.archive.sqlite import DATABASE_PAGE_BYTES
 from restante.waku.client.outbound_connection import CallError, call
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
@@ -142,14 +142,14 @@ async def test_a_full_disk_is_pruned_at_once(tmp_path: Path, monkeypatch: pytest
 
 
 def the_end_of_its_tables(_database: sqlite3.Connection, path: Path) -> range:
-    return range(2, path.stat().st_size // PAGE + 1)
+    return range(2, path.stat().st_size // DATABASE_PAGE_BYTES + 1)
 
 
 def a_leaf_of_its_index(database: sqlite3.Connection, path: Path) -> range:
     """Find a page in the middle of the index of topics, which its root names (sqlite.org/fileformat2.html)."""
     statement = "SELECT rootpage FROM sqlite_master WHERE name = 'envelopes_topic'"
     [root] = database.execute(statement).fetchone()
-    page = path.read_bytes()[(root - 1) * PAGE : root * PAGE]
+    page = path.read_bytes()[(root - 1) * DATABASE_PAGE_BYTES : root * DATABASE_PAGE_BYTES]
     count = int.from_bytes(page[3:5])
     assert page[0] == 2, "an inner page of an index"
     assert count > 2
@@ -169,8 +169,8 @@ async def test_a_damaged_archive_is_not_served(
         pages = damaged(database, path)
     with path.open("r+b") as file:
         for page in pages:
-            file.seek((page - 1) * PAGE)
-            file.write(b"\xa5" * PAGE)
+            file.seek((page - 1) * DATABASE_PAGE_BYTES)
+            file.write(b"\xa5" * DATABASE_PAGE_BYTES)
     async with started(tmp_path, WAKU, stdout=PIPE) as serving:
         assert await serving.ended() == 1
         assert serving.process.stdout is not None

@@ -43,7 +43,7 @@ async def ingest(here: Inside, poster: RawPeer) -> int:
 @pytest.fixture
 def frequent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Move the log into the database more often."""
-    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT", CHECKPOINT)
+    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", CHECKPOINT)
 
 
 @pytest.mark.usefixtures("frequent")

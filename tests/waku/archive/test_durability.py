@@ -197,7 +197,7 @@ def files(folder: Path) -> list[str]:
 async def test_the_log_is_moved_into_the_database_when_it_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT", 1 << 20)
+    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", 1 << 20)
     archive = open_archive(tmp_path)
     for number in range(30):
         await archive.save([envelope(number, each, size=4000) for each in range(100)], 1)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from restante.waku.archive import ids
-from restante.waku.archive.history.query import CURSOR, MARK, Bounds, Page
+from restante.waku.archive.history.query import ID_CURSOR_MARK, PAGE_CURSOR_BYTES, Bounds, Page
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from support.waku.engines import Engine
@@ -209,7 +209,7 @@ async def test_any_36_bytes_mean_behind_this_key(engine: Engine, descending: boo
     await engine.archive.save(ROWS, 1)
     dice = random.Random(3)
     cursors = [(T0 + dice.randrange(100)).to_bytes(4, "big") + dice.randbytes(32) for _ in range(30)]
-    cursors += [key(each) for each in ROWS[:30]] + [bytes(CURSOR), b"\xff" * CURSOR]
+    cursors += [key(each) for each in ROWS[:30]] + [bytes(PAGE_CURSOR_BYTES), b"\xff" * PAGE_CURSOR_BYTES]
     by_key = sorted(ROWS, key=key, reverse=descending)
     for after in cursors:
         wanted = [each.raw for each in by_key if (key(each) < after if descending else key(each) > after)]
@@ -321,9 +321,9 @@ async def test_a_cursor_in_the_midst_of_them_is_a_place(engine: Engine) -> None:
     for descending in (False, True):
         page = await engine.archive.page(query(limit=1, descending=descending))
         assert page.cursor is not None
-        assert len(page.cursor) == CURSOR
+        assert len(page.cursor) == PAGE_CURSOR_BYTES
         assert page.cursor[:4] == rows[0].sent.to_bytes(4, "big")
-        assert page.cursor.endswith(MARK)
+        assert page.cursor.endswith(ID_CURSOR_MARK)
 
 
 @pytest.mark.parametrize("gone", [1, 2, 3])

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from restante.common.errors import StoreError
 from restante.waku.archive import ids
 from restante.waku.archive.history import page, plans, readers
-from restante.waku.archive.history.query import Page, Query
-from restante.waku.archive.history.readers import READERS
+from restante.waku.archive.history.query import Page, PageQuery
+from restante.waku.archive.history.readers import READER_COUNT
 from restante.waku.archive.schema import SCHEMA
 from restante.waku.archive.sqlite import SqliteArchive
 from restante.waku.envelope import bloom
@@ -69,11 +69,11 @@ def expected(number: int, upper: int, *, descending: bool) -> list[bytes]:
     return answer(replace(WAYS[number][1], upper=upper, descending=descending), ROWS)
 
 
-def way(archive: SqliteArchive, asked: Query) -> str:
+def way(archive: SqliteArchive, asked: PageQuery) -> str:
     low, high = ids.floor(asked.lower), ids.floor(asked.upper + 1) - 1
     chosen = plans.choose(archive.readers.free[0], asked, low, high, asked.limit + 1, 200_000).way
     assert chosen is not None
-    kinds = {plans.EVERYTHING: "everything", plans.MERGE: "part"}
+    kinds = {plans.RANGE_SQL: "everything", plans.MERGE_SQL: "part"}
     return kinds.get(
         chosen.statement, "dense" if "place" in chosen.statement or ">> 24" in chosen.statement else "walk"
     )
@@ -97,7 +97,7 @@ WAYS = [
 
 @one_loop
 @pytest.mark.parametrize(("wanted", "asked"), WAYS)
-async def test_each_way_is_taken_where_it_is_meant_to_be(kept: SqliteArchive, wanted: str, asked: Query) -> None:
+async def test_each_way_is_taken_where_it_is_meant_to_be(kept: SqliteArchive, wanted: str, asked: PageQuery) -> None:
     assert way(kept, asked) == wanted
 
 
@@ -252,7 +252,7 @@ async def test_a_search_that_nobody_waits_for_stops(archive: SqliteArchive, monk
     held.let.set()
     assert await asyncio.to_thread(held.over.acquire, timeout=BOUND)
     assert held.ended == ["interrupted"]
-    for _ in range(READERS + 1):
+    for _ in range(READER_COUNT + 1):
         assert (await archive.counts()).envelopes == len(ROWS)
 
 
@@ -260,7 +260,7 @@ async def test_while_one_searches_another_is_answered(
     archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch, 10)
-    asking = [asyncio.create_task(archive.page(ask())) for _ in range(READERS - 1)]
+    asking = [asyncio.create_task(archive.page(ask())) for _ in range(READER_COUNT - 1)]
     for _ in asking:
         assert await asyncio.to_thread(held.begun.acquire, timeout=BOUND)
     async with bounded("the counts"):
@@ -273,7 +273,7 @@ async def test_who_goes_stops_nobody_elses_search_and_who_writes_waits_for_none(
     archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch, 10)
-    asking = [asyncio.create_task(archive.page(ask())) for _ in range(READERS)]
+    asking = [asyncio.create_task(archive.page(ask())) for _ in range(READER_COUNT)]
     for _ in asking:
         assert await asyncio.to_thread(held.begun.acquire, timeout=BOUND)
     behind = asyncio.create_task(archive.topics())
@@ -283,7 +283,7 @@ async def test_who_goes_stops_nobody_elses_search_and_who_writes_waits_for_none(
     with pytest.raises(asyncio.CancelledError):
         await behind
     held.let.set()
-    assert await asyncio.gather(*asking) == [NOTHING] * READERS
+    assert await asyncio.gather(*asking) == [NOTHING] * READER_COUNT
     assert held.ended == []
     assert (await archive.counts()).envelopes == len(ROWS) + 1
 
@@ -306,7 +306,7 @@ async def test_who_goes_stops_its_own_search_and_not_the_one_beside_it(
 
 
 def test_a_search_that_was_given_up_before_its_turn_does_not_begin() -> None:
-    turn = readers.Turn([sqlite3.connect(":memory:")])
+    turn = readers.ReaderTurn([sqlite3.connect(":memory:")])
     turn.stop()
     with pytest.raises(StoreError, match="nobody waits"):
         turn.take(lambda _: pytest.fail("it began"))

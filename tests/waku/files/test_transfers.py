@@ -31,7 +31,7 @@ SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "BATCH", 7)
-    monkeypatch.setattr("restante.waku.archive.reading.PAGE_ROWS", 9)
+    monkeypatch.setattr("restante.waku.archive.reading.MAX_PAGE_ROWS", 9)
 
 
 @SUFFIXES
@@ -186,9 +186,9 @@ def test_an_export_ends_with_what_had_come_when_it_began(tmp_path: Path, monkeyp
 
         yield advance
 
-    monkeypatch.setattr("restante.waku.archive.reading.PAGE_ROWS", 9)
+    monkeypatch.setattr("restante.waku.archive.reading.MAX_PAGE_ROWS", 9)
     monkeypatch.setattr("restante.waku.files.exporting.progress", busy)
-    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_SECONDS", 0.01)  # the log stays while it is read
+    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_TIMEOUT_SECONDS", 0.01)  # the log stays while it is read
     assert export(data, tmp_path / "all.rlp") == len(ROWS)
     assert (tmp_path / "all.rlp").read_bytes() == b"".join(each.raw for each in ROWS)
     assert len(raws_of(data)) == sum(each.sent >= T0 + 3 for each in ROWS) + 20

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from restante.waku.archive import open_archive
-from restante.waku.archive.history.plans import PAIRED, SPARSE
+from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PLACES
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import Envelope, make
@@ -158,7 +158,7 @@ async def test_a_bloom_half_full_over_everything(siege: Siege, asking: Requester
         await asyncio.gather(*map(attack, attackers))
 
 
-@pytest.mark.parametrize("places", [PAIRED, SPARSE])
+@pytest.mark.parametrize("places", [MAX_PAIRED_PLACES, MAX_SINGLE_PLACES])
 async def test_filters_of_few_topics_each_of_which_is_looked_up(
     siege: Siege, asking: Requester, greet: Greet, places: int
 ) -> None:

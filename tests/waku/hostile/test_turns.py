@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from restante.waku.archive.history.plans import PAIRED, SPARSE
-from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PLACES
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.archive.history.readers import Readers
 from restante.waku.archive.schema import FILE
 from restante.waku.connection.peer_connection import Link
@@ -70,8 +70,8 @@ class Attack(msgspec.Struct, frozen=True):
 
 
 _TOPICS: Final = [each.topic for each in CROWD[:1000]]
-_SINGLE: Final = filter_for(_TOPICS, SPARSE)
-_PAIRS: Final = filter_for(_TOPICS, PAIRED)
+_SINGLE: Final = filter_for(_TOPICS, MAX_SINGLE_PLACES)
+_PAIRS: Final = filter_for(_TOPICS, MAX_PAIRED_PLACES)
 
 ATTACKS: Final = {
     "a bloom half full": Attack(bloom=filter_of(256)),
@@ -99,7 +99,7 @@ class Turns:
             self._read = len(self.worked)
         self._ask(link, payload)
 
-    async def _made(self, query: Query, bounds: Bounds) -> Page:
+    async def _made(self, query: PageQuery, bounds: Bounds) -> Page:
         found = await self._page(query, bounds)
         if query.topics == frozenset([TOPIC]):
             self.waited.append(len(self.worked) - self._read)
@@ -166,13 +166,13 @@ async def test_every_request_waits_for_few_pages_of_others_and_each_is_bounded(
         assert max(turns.worked) <= asked.named + 2 * ROWS
 
 
-@pytest.mark.parametrize("places", [PAIRED, SPARSE])
+@pytest.mark.parametrize("places", [MAX_PAIRED_PLACES, MAX_SINGLE_PLACES])
 async def test_topics_that_are_looked_up_are_charged_and_bounded(places: int, tmp_path: Path) -> None:
     """Their work does not show in what is found."""
     async with inside(tmp_path) as here:
         await here.archive.save(CROWD, EPOCH)
-        asked = Query(lower=0, upper=EPOCH, bloom=filter_of(places), limit=1)
+        asked = PageQuery(lower=0, upper=EPOCH, bloom=filter_of(places), limit=1)
         found = await here.archive.page(asked)
-        assert found.looked >= (places**2 if places == PAIRED else 300)
+        assert found.looked >= (places**2 if places == MAX_PAIRED_PLACES else 300)
         few = await here.archive.page(asked, Bounds(rows=50))
-        assert few.looked <= (places**2 if places == PAIRED else places) + 2 * 50
+        assert few.looked <= (places**2 if places == MAX_PAIRED_PLACES else places) + 2 * 50

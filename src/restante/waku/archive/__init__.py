@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from restante.waku.archive.history.query import BOUNDS, Bounds, Page, Query
+from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.envelope.envelope import Envelope, parse
 
 
@@ -92,7 +92,7 @@ class Archive(Protocol):
         At most `limit`; fewer where they are large (some 8 MiB), but none only where there is none.
         """
 
-    async def page(self, query: Query, bounds: Bounds = BOUNDS) -> Page:
+    async def page(self, query: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> Page:
         """Give a page of history; to go on, ask the same again after its cursor.
 
         Whatever is saved and pruned between the pages, an envelope that matches and is there all the time is given

@@ -21,26 +21,26 @@ from restante.common.sqlite import roll_back
 from restante.common.worker import Worker
 from restante.waku.archive import Archived, Counts, TopicCount, pruning, reading, rows
 from restante.waku.archive.history import page
-from restante.waku.archive.history.query import BOUNDS, Bounds, Page, Query
+from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.history.readers import Readers
 from restante.waku.archive.schema import FILE, SCHEMA, unreadable
 from restante.waku.envelope.envelope import Envelope
 
-Result = TypeVar("Result")
+WriteResult = TypeVar("Result")
 
-BUSY_SECONDS: Final = 5.0
+BUSY_TIMEOUT_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file."""
 
-CACHE: Final = 64 << 20
+WRITER_CACHE_BYTES: Final = 64 << 20
 """Bytes of pages that the writer keeps: the ends of some thousand topics, and the table's."""
 
-CHECKPOINT: Final = 64 << 20
+CHECKPOINT_BYTES: Final = 64 << 20
 """Bytes to be moved from the log into the database at a time, about: a page that changes often is moved once."""
 
-PAGE: Final = 4096
+DATABASE_PAGE_BYTES: Final = 4096
 """Bytes of a page; an envelope changes one of its own in the index of topics."""
 
-_CERTAIN: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}
+_CERTAINLY_UNDONE: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}
 """What COMMIT may fail with and be known to have done nothing. SQLITE_FULL is a write of a page to the log that found
 no room (os_unix.c, unixWrite), before the one that makes the transaction count; what a flush reports is another."""
 
@@ -66,8 +66,8 @@ class SqliteArchive:
             path = data / FILE
             database = SCHEMA.connect(str(path))
             try:
-                database.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
-                database.execute(f"PRAGMA cache_size = {-CACHE // 1024}")
+                database.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
+                database.execute(f"PRAGMA cache_size = {-WRITER_CACHE_BYTES // 1024}")
                 _look(database)
                 return cls(database, Readers.open(path), held)
             except BaseException:
@@ -88,7 +88,7 @@ class SqliteArchive:
     async def prune_bytes(self, limit: int, most: int) -> int:
         return await self._write(lambda: self._prune(lambda: pruning.prune_bytes(self.database, limit, most)))
 
-    async def _write(self, work: Callable[[], Result]) -> Result:
+    async def _write(self, work: Callable[[], WriteResult]) -> WriteResult:
         try:
             done = await self._writing.do(work)
         except StoreBusy:
@@ -96,7 +96,7 @@ class SqliteArchive:
             # all, and then the log can be written anew from its beginning.
             self._writing.later(self._checkpoint)
             raise
-        if self._unmoved >= CHECKPOINT:
+        if self._unmoved >= CHECKPOINT_BYTES:
             self._unmoved = 0
             self._writing.later(self._checkpoint)  # who waits for this batch is answered meanwhile
         return done
@@ -104,12 +104,12 @@ class SqliteArchive:
     def _save(self, batch: Sequence[Envelope], arrived: int) -> None:
         with self._transaction():
             saved = rows.save(self.database, batch, arrived)
-        self._unmoved += saved * PAGE + sum(len(envelope.raw) for envelope in batch)
+        self._unmoved += saved * DATABASE_PAGE_BYTES + sum(len(envelope.raw) for envelope in batch)
 
     def _prune(self, work: Callable[[], int]) -> int:
         with self._transaction():
             gone = work()
-        self._unmoved += gone * PAGE
+        self._unmoved += gone * DATABASE_PAGE_BYTES
         return gone
 
     @contextmanager
@@ -131,7 +131,7 @@ class SqliteArchive:
             self.database.execute("COMMIT")
         except sqlite3.Error as error:
             undone = roll_back(self.database, error)
-            if isinstance(undone, StoreBusy) and error.sqlite_errorcode & 0xFF in _CERTAIN:
+            if isinstance(undone, StoreBusy) and error.sqlite_errorcode & 0xFF in _CERTAINLY_UNDONE:
                 raise undone from error
             # Part of it may be on disk: whoever retries may confirm what never happened (fsyncgate).
             self._failed = True
@@ -160,7 +160,7 @@ class SqliteArchive:
     async def after(self, arrival: int, limit: int) -> list[Archived]:
         return await self.readers.read(lambda database: reading.after(database, arrival, limit))
 
-    async def page(self, query: Query, bounds: Bounds = BOUNDS) -> Page:
+    async def page(self, query: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> Page:
         return await self.readers.read(lambda database: page.page(database, query, bounds))
 
     async def close(self) -> None:

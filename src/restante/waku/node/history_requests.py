@@ -27,7 +27,7 @@ from restante.common.histogram import Tally
 from restante.common.logs import log, where
 from restante.common.token_bucket import Bucket
 from restante.waku.archive import Archive
-from restante.waku.archive.history.query import BOUNDS, Bounds, Page, Query
+from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.connection.peer_connection import REFUSED, Link
 from restante.waku.connection.quotas import forget
 from restante.waku.envelope import rlp
@@ -84,7 +84,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     descending: bool = False
     allow: frozenset[bytes] | None = None
     """Node ids; None: everybody."""
-    bounds: Bounds = BOUNDS
+    bounds: Bounds = DEFAULT_BOUNDS
     """Of a page."""
 
 
@@ -334,8 +334,8 @@ class Answers:
             each.rows.take(now, self._limits.rows, page.looked)
         return await self._hand_over(link, asked, page)
 
-    def _query(self, asked: Request) -> Query:
-        return Query(
+    def _query(self, asked: Request) -> PageQuery:
+        return PageQuery(
             lower=asked.lower,
             upper=asked.upper,
             topics=asked.topics or None,
