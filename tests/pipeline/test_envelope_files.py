@@ -357,7 +357,7 @@ def test_a_table_s_rows_are_held_against_what_it_says_of_them(name: str, tmp_pat
 
 def test_rows_that_cannot_be_read_are_counted_one_by_one_and_later_groups_are_read(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    with pq.ParquetWriter(path, parquet.SCHEMA, write_page_checksum=True, compression="none") as output:
+    with pq.ParquetWriter(path, parquet.PARQUET_SCHEMA, write_page_checksum=True, compression="none") as output:
         for first in (0, 20):
             rows = archive_rows(ROWS[first : first + 20])
             output.write_table(rows, row_group_size=20)

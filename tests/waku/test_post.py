@@ -24,7 +24,7 @@ from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, topic_of
 from restante.waku.node.node import Node
-from restante.waku.passwords import PASSWORD
+from restante.waku.passwords import PASSWORD_VARIABLE
 from restante.waku.protocol.packets import Response
 from support.bounds import BOUND, bounded
 from support.processes import RESTANTE, called, run
@@ -73,7 +73,7 @@ def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_t
     with node(tmp_path / "data") as enode:
         posted = [
             post(enode, "--channel", "status", "to the chat"),
-            post_in_a_process(enode, "--topic", topic, text="by password", **{PASSWORD: "open sesame"}),
+            post_in_a_process(enode, "--topic", topic, text="by password", **{PASSWORD_VARIABLE: "open sesame"}),
             post(enode, "--topic", topic, "--to", bob.public.hex(), "--sign", str(tmp_path / "alice"), "to Bob"),
             post_in_a_process(enode, "--channel", "x", os.fsdecode(b"a\xff")),
         ]
@@ -153,8 +153,8 @@ def test_a_password_that_is_empty_is_refused(tmp_path: Path, password: str) -> N
     (tmp_path / "password").write_text(password)
     with pytest.raises(Misuse, match="--password-file: it is empty"):
         sealed_for(None, "01020304", tmp_path / "password", None, {})
-    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
-        sealed_for(None, "01020304", None, None, {PASSWORD: ""})
+    with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
+        sealed_for(None, "01020304", None, None, {PASSWORD_VARIABLE: ""})
     with pytest.raises(Misuse, match="--channel: it is empty"):
         sealed_for("", None, None, None, {})
 
@@ -164,7 +164,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Misuse):
         sealed_for(wrong, None, None, None, {})
     with pytest.raises(Misuse):
-        sealed_for(None, "01020304", None, None, {PASSWORD: wrong})
+        sealed_for(None, "01020304", None, None, {PASSWORD_VARIABLE: wrong})
     (tmp_path / "password").write_bytes(b"a\xff")
     with pytest.raises(Misuse, match="it is not UTF-8"):
         sealed_for(None, "01020304", tmp_path / "password", None, {})
@@ -196,7 +196,10 @@ def test_where_it_goes_and_who_can_open_it_must_be_said_once(
 def test_a_password_comes_from_a_file_or_the_environment_without_the_end_of_its_line(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame\n")
     expected = SymmetricKey.from_password("open sesame").secret
-    for file, environment in ((tmp_path / "password", {PASSWORD: "other"}), (None, {PASSWORD: "open sesame"})):
+    for file, environment in (
+        (tmp_path / "password", {PASSWORD_VARIABLE: "other"}),
+        (None, {PASSWORD_VARIABLE: "open sesame"}),
+    ):
         topic, key = sealed_for(None, "0x01020304", file, None, environment)
         assert isinstance(key, SymmetricKey)
         assert (topic, key.secret) == (b"\1\2\3\4", expected)

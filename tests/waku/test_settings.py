@@ -14,7 +14,7 @@ from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import MIB
 from restante.waku.node.main import _answers
-from restante.waku.passwords import PASSWORD
+from restante.waku.passwords import PASSWORD_VARIABLE
 from restante.waku.settings import WAKU, WakuServe, read_topic
 from support.rows import every
 
@@ -167,8 +167,8 @@ def test_an_empty_password_is_not_taken_for_none_which_would_let_everybody_in(
         _answers(settled(requests=["envelope"], password_file=str(file)), key)
     with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
         how_to_ask("envelope", file, None, {})
-    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
-        how_to_ask("envelope", None, None, {PASSWORD: ""})
-    monkeypatch.setenv(PASSWORD, "")
-    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
+    with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
+        how_to_ask("envelope", None, None, {PASSWORD_VARIABLE: ""})
+    monkeypatch.setenv(PASSWORD_VARIABLE, "")
+    with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
         _answers(settled(), key)

@@ -11,7 +11,7 @@ from restante.waku.envelope import keys
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey, topic_of
 from restante.waku.key_file import load as load_key
-from restante.waku.passwords import OFFLINE_INBOX, PASSWORD, check_password, password_in, read_password
+from restante.waku.passwords import OFFLINE_INBOX, PASSWORD_VARIABLE, check_password, password_in, read_password
 from restante.waku.settings import read_topic
 
 
@@ -33,7 +33,9 @@ def sealed_for(
         return place, _public(to)
     password = read_password(password_file, environment)
     if password is None:
-        raise Misuse(f"say who can open it: --password-file FILE, {PASSWORD} in the environment, or --to KEY")
+        raise Misuse(
+            f"say who can open it: --password-file FILE, {PASSWORD_VARIABLE} in the environment, or --to KEY"
+        )
     return place, SymmetricKey.from_password(password)
 
 

@@ -50,7 +50,7 @@ def test_an_rlp_file_is_the_envelopes_one_after_the_other_and_nothing_else(tmp_p
 
 def test_an_item_that_is_no_envelope_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     cut_short = rlp.encode([1, 2, b"abcd"])
-    large = rlp.encode(bytes(rlp_file.LARGEST))
+    large = rlp.encode(bytes(rlp_file.MAX_ITEM_BYTES))
     found = read_rlp(tmp_path, A.raw + cut_short + b"\x07" + B.raw + large + C.raw)
     assert [each for each in found if isinstance(each, Envelope)] == [A, B, C]
     flaws = [each for each in found if isinstance(each, Flaw)]

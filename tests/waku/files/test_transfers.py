@@ -30,7 +30,7 @@ SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "BATCH", 7)
+    monkeypatch.setattr(importing, "BATCH_ENVELOPES", 7)
     monkeypatch.setattr("restante.waku.archive.reading.MAX_PAGE_ROWS", 9)
 
 

@@ -19,11 +19,11 @@ class Flaw(msgspec.Struct, frozen=True):
     reason: str
 
 
-Item: TypeAlias = Envelope | Flaw
-Items: TypeAlias = Iterator[Item]
+FileItem: TypeAlias = Envelope | Flaw
+FileItems: TypeAlias = Iterator[FileItem]
 
 
-def read(raw: bytes, where: str) -> Item:
+def read(raw: bytes, where: str) -> FileItem:
     """Read what should be an envelope's RLP."""
     try:
         return parse(raw)
