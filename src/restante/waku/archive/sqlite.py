@@ -26,7 +26,7 @@ from restante.waku.archive.history.readers import Readers
 from restante.waku.archive.schema import FILE, SCHEMA, unreadable
 from restante.waku.envelope.envelope import Envelope
 
-WriteResult = TypeVar("Result")
+WriteResult = TypeVar("WriteResult")
 
 BUSY_TIMEOUT_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file."""

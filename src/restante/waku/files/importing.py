@@ -17,9 +17,7 @@ from restante.waku.archive import Archive, open_archive
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import FileItems, Flaw, leveldb, rlp_file
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
-from restante.waku.settings import DEFAULT_RETENTION_DAYS
-
-DAY: Final = 86400
+from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY
 
 BATCH_ENVELOPES: Final = 1000
 BATCH_BYTES: Final = 8 << 20
@@ -75,7 +73,7 @@ async def _take_in(data: Path, paths: list[Path]) -> ImportReport:
 async def _take_file(archive: Archive, path: Path, report: ImportReport) -> None:
     batch: list[Envelope] = []
     size = 0
-    old = time.time() - DEFAULT_RETENTION_DAYS * DAY
+    old = time.time() - DEFAULT_RETENTION_DAYS * SECONDS_PER_DAY
     with progress(f"import {path.name}") as advance:
         for item in _read(path):
             report.read += 1
@@ -141,6 +139,6 @@ def warn(report: ImportReport) -> str | None:
     if not report.old:
         return None
     return (
-        f"{counted(report.old, 'envelope')} sent more than {DEFAULT_RETENTION_DAYS:g} days ago: `restante waku serve` removes such"
-        " ten minutes after its start, unless it is told --retention 0, or more days"
+        f"{counted(report.old, 'envelope')} sent more than {DEFAULT_RETENTION_DAYS:g} days ago: `restante waku serve`"
+        " removes such ten minutes after its start, unless it is told --retention 0, or more days"
     )

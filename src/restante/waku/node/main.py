@@ -32,9 +32,7 @@ from restante.waku.node.pool import Pool
 from restante.waku.passwords import OFFLINE_INBOX, read_password
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.request import Demands
-from restante.waku.settings import WakuServe, read_topic
-
-DAY: Final = 86400
+from restante.waku.settings import SECONDS_PER_DAY, WakuServe, read_topic
 
 KEY: Final = "node.key"
 """In the data directory, if --key names no other."""
@@ -138,7 +136,7 @@ def _housekeeping(settings: WakuServe) -> Housekeeping:
 
 
 def _seconds(days: float) -> int | None:
-    return int(days * DAY) if days else None
+    return int(days * SECONDS_PER_DAY) if days else None
 
 
 async def _until(told: asyncio.Event, node: Node, peers: list[Enode]) -> None:

@@ -20,8 +20,6 @@ MAX_CLOCK_AHEAD_SECONDS: Final = 10
 EXPIRED_GRACE_SECONDS: Final = 20
 """Seconds after its expiry in which an envelope is dropped without a word: it was under way (waku/waku.go:1292)."""
 
-DAY: Final = 86400
-
 
 class Flaw(NamedTuple):
     """Why an envelope is not taken."""
@@ -51,7 +49,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The least work: leading zero bits for each byte and second."""
     max_size: int = 1 << 20
     """Bytes, as `Envelope.size` counts them; never more than a packet holds."""
-    max_ttl: int = 7 * DAY
+    max_ttl: int = 7 * 24 * 60 * 60
     """Seconds."""
 
 

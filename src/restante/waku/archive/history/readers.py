@@ -14,7 +14,7 @@ from restante.common.errors import StoreError
 from restante.common.worker import Worker
 from restante.waku.archive.schema import unreadable
 
-ReadResult = TypeVar("Result")
+ReadResult = TypeVar("ReadResult")
 
 READER_COUNT: Final = 2
 """Searches at once: a walk past 200,000 rows holds up nobody's short page. A third finds no free processor on most
