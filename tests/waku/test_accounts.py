@@ -29,12 +29,12 @@ def test_the_account_that_is_longest_unused_is_forgotten_first() -> None:
 def test_an_account_in_use_is_kept_and_keeps_no_other() -> None:
     those = Accounts()
     staying = those.of("staying")
-    staying.links = 1
+    staying.connections = 1
     for number in range(100):
         those.of(f"passing {number}")
         assert len(those._accounts) <= 3
     assert those.of("staying") is staying
-    staying.links = 0
+    staying.connections = 0
     for number in range(3):
         those.of(f"late {number}")
     assert those.of("staying") is not staying

@@ -249,7 +249,7 @@ async def test_who_asks_too_often_is_told_also_when_it_comes_again(tmp_path: Pat
         assert ends[:2] == [Completed(ID)] * 2
         assert ends[3] == Failed(ID, "rate limit exceeded")
         peer.cut()
-        await here.until("the end of its connection", lambda: not here.node.links)
+        await here.until("the end of its connection", lambda: not here.node.connections)
         again = await here.greet(key=peer.key)
         again.say(waku_packets.REQUEST, plain())
         assert (await page(again))[1] == Failed(ID, "rate limit exceeded")
@@ -271,7 +271,7 @@ async def test_who_has_much_looked_at_is_told_also_when_it_comes_as_another(tmp_
         elsewhere.say(waku_packets.REQUEST, plain())
         assert (await page(elsewhere))[1] == Completed(ID, LETTERS[-1].hash)
         elsewhere.cut()
-        await here.until("its end", lambda: len(here.node.links) == 2)
+        await here.until("its end", lambda: len(here.node.connections) == 2)
         moved = await here.greet(key=elsewhere.key)
         moved.say(waku_packets.REQUEST, plain())
         assert (await page(moved))[1] == Failed(ID, "rate limit exceeded")
@@ -304,7 +304,7 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         slow, quick = await here.greet(), await here.greet()
         for number in range(5):
             slow.say(waku_packets.REQUEST, plain(id=bytes([number]) * 32))
-        await here.until("a page that waits", lambda: any(link.stuck for link in here.node.links))
+        await here.until("a page that waits", lambda: any(connection.stuck for connection in here.node.connections))
         quick.say(waku_packets.REQUEST, plain(lower=EPOCH - 100, upper=EPOCH - 96))
         packets, _ = await page(quick)
         assert flat(packets) == LETTERS
@@ -361,15 +361,15 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         slow, quick = await here.greet(), await here.greet()
         slow.say(waku_packets.REQUEST, plain())
         await made.wait()
-        [link] = here.node.answers._making
-        link.pause_writing()
+        [connection] = here.node.answers._making
+        connection.pause_writing()
         quick.say(waku_packets.REQUEST, plain())
         await here.until("who waits", lambda: here.node.answers._places.waiting == 1)
         on.set()
         assert flat((await page(quick))[0]) == LETTERS
         await here.until("a place that nobody has", lambda: not here.node.answers._places.locked())
-        assert link in here.node.answers._making
-        link.resume_writing()
+        assert connection in here.node.answers._making
+        connection.resume_writing()
         packets, end = await page(slow)
         assert flat(packets) == LETTERS
         assert end == Completed(ID, LETTERS[-1].hash)

@@ -188,8 +188,8 @@ class Dying(Honest):
     def packets(self, request: Any) -> Any:
         if not request.cursor:
             return super().packets(request)
-        for link in self.node.links:
-            link.drop()
+        for connection in self.node.connections:
+            connection.drop()
         return iter(())
 
 

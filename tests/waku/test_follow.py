@@ -150,11 +150,11 @@ async def test_what_was_missed_while_a_link_was_lost_is_history(tmp_path: Path) 
         await following.until_true("the first round", lambda: bool(following.states))
         missed = fresh(1)
         await here.archive.save([missed], 1)  # and nobody relays it
-        for link in list(here.node.links):
-            link.drop()
+        for connection in list(here.node.connections):
+            connection.drop()
         await following.has(missed)
         live = fresh(2)
-        await here.until("a link", lambda: bool(here.node.relay.interests))
+        await here.until("a connection", lambda: bool(here.node.relay.interests))
         await post(here, live)
         await following.has(live)
         await following.stop()
@@ -216,8 +216,8 @@ async def test_live_envelopes_are_judged(tmp_path: Path) -> None:
 
 
 def relay(fake: FakeNode, body: bytes) -> None:
-    for link in fake.links:
-        link.send(packets.MESSAGES, body)
+    for connection in fake.connections:
+        connection.send(packets.MESSAGES, body)
 
 
 async def test_what_a_subscriber_raises_of_live_envelopes_ends_it(tmp_path: Path) -> None:
@@ -306,9 +306,9 @@ async def test_a_listener_names_all_its_topics() -> None:
         listening() as (fake, enode),
         call(enode, SystemDice().key(), Interest.named(topics), live=print),
     ):
-        [link] = fake.links
+        [connection] = fake.connections
         async with bounded("the greeting"):
-            while not link.peer.greeted:  # noqa: ASYNC110 - it is nobody's event
+            while not connection.peer.greeted:  # noqa: ASYNC110 - it is nobody's event
                 await asyncio.sleep(0)
-        assert link.peer.interest == Interest.named(topics)
-        assert not link.peer.confirms
+        assert connection.peer.interest == Interest.named(topics)
+        assert not connection.peer.confirms

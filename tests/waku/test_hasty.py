@@ -154,14 +154,14 @@ async def test_who_is_slow_to_read_is_not_hasty(tmp_path: Path, monkeypatch: pyt
         await here.archive.save(LETTERS, EPOCH)
         on = gated(here)
         peer = await here.greet()
-        [link] = here.node.links
+        [connection] = here.node.connections
         peer.say_all([(packets.REQUEST, plain())] * 3)
         await peer.fence()
-        link.pause_writing()
+        connection.pause_writing()
         on.set()
-        await here.until("a page that waits", lambda: link in here.node.answers._unread)
+        await here.until("a page that waits", lambda: connection in here.node.answers._unread)
         hours.now += 2 * LONGEST
-        link.resume_writing()
+        connection.resume_writing()
         for _ in range(3):
             assert flat((await page(peer))[0]) == LETTERS
 

@@ -20,7 +20,7 @@ import structlog
 from restante.common.errors import StoreError
 from restante.waku.archive.schema import FILE
 from restante.waku.connection import peer_connection
-from restante.waku.connection.peer_connection import Link
+from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
@@ -59,11 +59,11 @@ class Quick(Node):
         return session.SessionLimits(ping=0.01, silence=1000.0)
 
 
-def time_has_come(its_link: Link) -> None:
-    """Have a link look whether its peer is there: it would when the time for a handshake is over."""
-    assert its_link._timer is not None
-    its_link._timer.cancel()
-    its_link._on_time()
+def time_has_come(its_connection: PeerConnection) -> None:
+    """Have a connection look whether its peer is there: it would when the time for a handshake is over."""
+    assert its_connection._timer is not None
+    its_connection._timer.cancel()
+    its_connection._on_time()
 
 
 async def both_know(one: Inside, other: Inside) -> None:
@@ -146,12 +146,12 @@ async def test_a_static_peer_that_was_lost_is_dialled_until_it_is_back(tmp_path:
             enode = b.enode
         assert not a.node.peers
         task = asyncio.create_task(a.node.stay_connected(enode))
-        await a.until("an attempt", lambda: not a.node.links)
+        await a.until("an attempt", lambda: not a.node.connections)
         async with inside(tmp_path / "b", number=2, port=enode.port) as b:
             await both_know(a, b)
             await (await a.greet(NOTHING)).post(letter(1))
             await has(b, letter(1))
-            for each in list(b.node.links):
+            for each in list(b.node.connections):
                 each.drop()
             await b.until("the loss", lambda: not knows(b, a))
             await both_know(a, b)
@@ -165,7 +165,7 @@ async def test_two_that_keep_each_other_have_one_connection(tmp_path: Path) -> N
             await both_know(a, b)
             await (await a.greet(NOTHING)).post(letter(1))
             await has(b, letter(1))
-            await a.until("one link", lambda: len(a.node.peers) == 2)
+            await a.until("one connection", lambda: len(a.node.peers) == 2)
             lost = sum(a.node.counts.values())
             await (await b.greet(NOTHING)).post(letter(2))
             await has(a, letter(1), letter(2))
@@ -183,12 +183,12 @@ async def test_of_two_connections_made_at_once_both_keep_the_same(tmp_path: Path
         dials: list[Callable[[], object]] = [lambda: low.node.dial(high.enode), lambda: high.node.dial(low.enode)]
         if first == 2:
             dials.reverse()
-        links = [await dial() for dial in dials]  # type: ignore[misc]
+        connections = [await dial() for dial in dials]  # type: ignore[misc]
         await both_know(low, high)
-        await low.until("the end of one", lambda: len(low.node.links) == len(high.node.links) == 1)
+        await low.until("the end of one", lambda: len(low.node.connections) == len(high.node.connections) == 1)
         assert low.node.peers[high.node._id].dialled
         assert not high.node.peers[low.node._id].dialled
-        assert len(links) == 2
+        assert len(connections) == 2
 
 
 async def test_who_has_dialled_us_is_not_dialled(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_who_has_dialled_us_is_not_dialled(tmp_path: Path) -> None:
         async with keeping(a, b):
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert len(a.node.links) == 1
+            assert len(a.node.connections) == 1
         assert a.node.counts == {}
 
 
@@ -206,7 +206,7 @@ async def test_a_node_that_dials_itself_is_told_so(tmp_path: Path) -> None:
         dialled = await here.node.dial(here.enode)
         assert dialled.gone is not None
         await dialled.gone
-        await here.until("the other end", lambda: not here.node.links)
+        await here.until("the other end", lambda: not here.node.connections)
         assert here.node.counts == {"lost: self_connection": 2}
         with pytest.raises(GoneError) as gone:
             await here.enter(here.node.key)
@@ -218,7 +218,7 @@ async def test_a_node_with_another_key_than_was_said_is_no_peer(tmp_path: Path) 
         dialled = await a.node.dial(Enode(KEY.public, "127.0.0.1", b.port))
         assert dialled.gone is not None
         await dialled.gone
-        await b.until("the other end", lambda: not b.node.links)
+        await b.until("the other end", lambda: not b.node.connections)
         assert a.node.counts == {"lost: the connection was lost": 1}
         assert b.node.counts == {"lost: breach": 1}
         assert not a.node.peers
@@ -238,9 +238,9 @@ async def test_who_is_there_already_is_told_so_and_the_first_stays(tmp_path: Pat
 async def test_who_comes_back_takes_the_place_of_a_connection_that_says_nothing(tmp_path: Path) -> None:
     async with inside(tmp_path, node_type=Quick, housekeeping=Housekeeping(max_peers=1)) as here:
         first = await here.greet(key=KEY)
-        [its_link] = here.node.links
-        time_has_come(its_link)
-        await here.until("a Ping that is not answered", lambda: its_link.silent)
+        [its_connection] = here.node.connections
+        time_has_come(its_connection)
+        await here.until("a Ping that is not answered", lambda: its_connection.silent)
         second = await here.greet(key=KEY)
         assert await first.ended() is Reason.ALREADY_CONNECTED
         await second.post(letter(1))
@@ -271,27 +271,27 @@ async def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) ->
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=2)) as here:
         first = await here.greet()
         await RawPeer.knock(here.port, here.node.key.public)
-        await here.until("two links", lambda: len(here.node.links) == 2)
+        await here.until("two connections", lambda: len(here.node.connections) == 2)
         with pytest.raises(GoneError) as gone:
             await here.enter()
         assert gone.value.reason is None
         assert here.node.counts == {"turned away at the door": 1}
         first.cut()
-        await here.until("the loss", lambda: len(here.node.links) == 1)
+        await here.until("the loss", lambda: len(here.node.connections) == 1)
         await here.greet()
 
 
 async def test_a_household_has_so_many_connections_whatever_addresses_it_takes(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=1)) as here:
-        links = []
+        connections = []
         for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "::ffff:192.0.2.1", "192.0.2.1"):
             transport = Mock(spec=asyncio.Transport)
             transport.get_extra_info.return_value = (address, 1, 0, 0)
-            links.append(here.node._answer())
-            links[-1].connection_made(transport)
-        assert [link in here.node.links for link in links] == [True, False, True, True, False]
-        for link in links:
-            link.connection_lost(None)
+            connections.append(here.node._answer())
+            connections[-1].connection_made(transport)
+        assert [connection in here.node.connections for connection in connections] == [True, False, True, True, False]
+        for connection in connections:
+            connection.connection_lost(None)
 
 
 async def test_a_static_peer_that_is_not_there_is_told_in_plain_words(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ async def test_what_is_not_complete_is_bounded_for_all_together(tmp_path: Path) 
         await here.until("the first part", lambda: here.node.unfinished > 39_000)
         large.writer.write(large.rlpx.seal(packet)[:70_000])
         assert await large.ended() is Reason.TOO_MANY_PEERS
-        await here.until("the loss", lambda: len(here.node.links) == 2)
+        await here.until("the loss", lambda: len(here.node.connections) == 2)
         assert 39_000 < here.node.unfinished <= 40_000
         small.cut()
         await here.until("the loss", lambda: here.node.unfinished == 0)
@@ -341,7 +341,7 @@ async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypa
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=1)) as here:
         for _ in range(3):
             await RawPeer.knock(here.port, here.node.key.public)
-        await here.until("three links", lambda: len(here.node.links) == 3)
+        await here.until("three connections", lambda: len(here.node.connections) == 3)
         with pytest.raises(GoneError):
             await here.enter()
 
@@ -349,9 +349,9 @@ async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypa
 async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path) as here:
         peer = await here.enter()
-        [its_link] = here.node.links
-        await here.until("its Hello", lambda: its_link._greeting is not None)
-        timer = its_link._greeting
+        [its_connection] = here.node.connections
+        await here.until("its Hello", lambda: its_connection._greeting is not None)
+        timer = its_connection._greeting
         assert timer is not None
         peer.say(waku_packets.STATUS, waku_packets.write_options(FULL_NODE))
         await peer.fence()
@@ -404,9 +404,9 @@ async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: py
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         await (await here.greet(NOTHING)).post(*letters)
         reader = await here.greet(Options(bloom=1 << 511))  # wants none of them, and each has to be looked at
-        [its_link] = [each for each in here.node.links if each.peer.interest.bloom == 1 << 511]
+        [its_connection] = [each for each in here.node.connections if each.peer.interest.bloom == 1 << 511]
         turns = 0
-        while its_link.in_arrears:
+        while its_connection.in_arrears:
             await asyncio.sleep(0)
             turns += 1
         assert turns > 50
@@ -425,8 +425,8 @@ async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
         for wanted in (200, 250):
             topics = frozenset(each.topic for each in letters[:wanted])
             reader.say(waku_packets.STATUS_UPDATE, waku_packets.write_options(Options(topics=topics)))
-            await here.until("a backlog", lambda: any(each.in_arrears for each in here.node.links))
-        await here.until("its end", lambda: not any(each.in_arrears for each in here.node.links))
+            await here.until("a backlog", lambda: any(each.in_arrears for each in here.node.connections))
+        await here.until("its end", lambda: not any(each.in_arrears for each in here.node.connections))
         await here.settled(reader)
         found = {each.hash for _, body in reader.inbox for each in waku_packets.read_envelopes(body)}
         assert found == {each.hash for each in letters}
@@ -438,20 +438,20 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
     limits = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
-        [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
+        [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(b"1234")]
         monkeypatch.setattr(peer_connection, "TAKES_NOTHING", 3600.0)
         here.narrow(reader)
         number = 0
-        while not its_link.stuck:
+        while not its_connection.stuck:
             await poster.post(letter(number := number + 1, size=500_000))
-        owed = its_link.unsent()
+        owed = its_connection.unsent()
         await poster.post(letter(number + 1, size=500_000))
-        timer = its_link._patience
+        timer = its_connection._patience
         assert timer is not None
         assert 0 < timer.when() - here.node.loop.time() <= peer_connection.TAKES_NOTHING
         timer._run()
         timer.cancel()
-        await here.until("the end of its patience", lambda: its_link not in here.node.links)
+        await here.until("the end of its patience", lambda: its_connection not in here.node.connections)
         assert owed < 64 * 1024 + 2 * 510_000
         assert here.node.relay.counts["relayed later, when the peer reads"] >= 1
         assert await reader.ended() is None
@@ -460,8 +460,8 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
 # ── what is allowed ──────────────────────────────────────────────────────────────────────────────
 
 
-def unread(here: Inside) -> list[Link]:
-    return [each for each in here.node.links if each._unread]
+def unread(here: Inside) -> list[PeerConnection]:
+    return [each for each in here.node.connections if each._unread]
 
 
 async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_path: Path) -> None:
@@ -471,10 +471,10 @@ async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_p
         await peer.post(*(letter(number) for number in range(5)))
         assert unread(here) == []
         await peer.post(*(letter(number) for number in range(5, 10_000)))
-        [its_link] = unread(here)
+        [its_connection] = unread(here)
         peer.cut()  # for hours nobody would look
-        time_has_come(its_link)
-        await here.until("the loss", lambda: not here.node.links)
+        time_has_come(its_connection)
+        await here.until("the loss", lambda: not here.node.connections)
 
 
 async def test_what_each_packet_counts_for(tmp_path: Path) -> None:
@@ -490,8 +490,8 @@ async def test_what_each_packet_counts_for(tmp_path: Path) -> None:
     )
     async with inside(tmp_path, limits=Limits(address_envelopes=0)) as here:
         peer = await here.greet()
-        [its_link] = here.node.links
-        spent = partial(its_link.account._envelopes.spent, 0.0, 0.0)
+        [its_connection] = here.node.connections
+        spent = partial(its_connection.account._envelopes.spent, 0.0, 0.0)
         for packet, count in packets:
             before = spent()
             peer.say(*packet)
@@ -506,7 +506,7 @@ async def test_all_of_an_address_share_what_it_may_send_also_when_they_come_agai
             peer = await here.greet()
             await peer.post(*(letter(number * 100 + each) for each in range(15)))
             peer.cut()
-            await here.until("the loss", lambda: not here.node.links)
+            await here.until("the loss", lambda: not here.node.connections)
         late = await RawPeer.enter(here.port, here.node.key.public)
         late.say(waku_packets.STATUS, waku_packets.write_options(FULL_NODE))
         late.offer([letter(1000 + each) for each in range(15)])
@@ -526,8 +526,8 @@ async def test_who_is_left_unread_makes_room_for_itself(tmp_path: Path) -> None:
     """Whether it is still there, nobody could tell: we do not listen."""
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        [its_link] = here.node.links
-        its_link.hold(peer_connection.BEHIND)
+        [its_connection] = here.node.connections
+        its_connection.hold(peer_connection.BEHIND)
         again = await here.greet(key=peer.key)
         await again.fence()
         assert await peer.ended() is Reason.ALREADY_CONNECTED
@@ -538,12 +538,12 @@ async def test_what_a_peer_missed_while_it_did_not_read_comes_when_it_does(tmp_p
     letters = [make(EPOCH + 50, 50, TOPIC, Seeded(number).draw(30_000)) for number in range(40)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
-        [its_link] = [each for each in here.node.links if each.peer.interest.wants(TOPIC)]
+        [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(TOPIC)]
         here.narrow(reader)
         for each in letters:
             await poster.post(each)
-        assert its_link.missed is not None
-        assert its_link.unsent() < 3 * 64 * 1024
+        assert its_connection.missed is not None
+        assert its_connection.unsent() < 3 * 64 * 1024
         found: set[bytes] = set()
         async with bounded("all of them"):
             while len(found) < len(letters):
@@ -556,16 +556,16 @@ async def test_what_a_peer_missed_while_it_did_not_read_comes_when_it_does(tmp_p
 async def test_who_reads_slowly_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        [its_link] = here.node.links
+        [its_connection] = here.node.connections
         left = [1000]
-        monkeypatch.setattr(Link, "unsent", lambda _link: left[0])
-        its_link.pause_writing()
+        monkeypatch.setattr(PeerConnection, "unsent", lambda _connection: left[0])
+        its_connection.pause_writing()
         left[0] = 999
-        its_link._look(1000)  # it has read something
+        its_connection._look(1000)  # it has read something
         await asyncio.sleep(0)
-        assert here.node.links == {its_link}
-        its_link._look(999)  # and now nothing
-        await here.until("the loss", lambda: not here.node.links)
+        assert here.node.connections == {its_connection}
+        its_connection._look(999)  # and now nothing
+        await here.until("the loss", lambda: not here.node.connections)
         assert here.node.counts == {"lost: ping_timeout": 1}
         peer.cut()
 
@@ -573,16 +573,16 @@ async def test_who_reads_slowly_may_stay(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_who_reads_again_is_not_looked_after_any_more(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        [its_link] = here.node.links
-        its_link.pause_writing()
-        first = its_link._patience
-        its_link.resume_writing()
-        its_link.pause_writing()
-        second = its_link._patience
+        [its_connection] = here.node.connections
+        its_connection.pause_writing()
+        first = its_connection._patience
+        its_connection.resume_writing()
+        its_connection.pause_writing()
+        second = its_connection._patience
         assert first is not None
         assert second is not None
         assert (first.cancelled(), second.cancelled()) == (True, False)
-        its_link.resume_writing()
+        its_connection.resume_writing()
         assert second.cancelled()
         await peer.fence()
 
@@ -591,7 +591,7 @@ async def test_who_reads_again_is_not_looked_after_any_more(tmp_path: Path) -> N
 
 
 def noted(monkeypatch: pytest.MonkeyPatch, here: Inside) -> Callable[[str], list[asyncio.TimerHandle]]:
-    """Note the timers that links set from now on; gives those of a method that are to go off yet."""
+    """Note the timers that connections set from now on; gives those of a method that are to go off yet."""
     handles: list[tuple[str, asyncio.TimerHandle]] = []
     call_later = here.node.loop.call_later
 
@@ -609,7 +609,7 @@ async def test_who_brings_a_large_packet_is_left_unread_for_as_long_as_all_of_it
     limits = Limits(address_envelopes=0.001, address_envelopes_at_once=3)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         peer = await here.greet(NOTHING)
-        [its_link] = here.node.links
+        [its_connection] = here.node.connections
         timers = noted(monkeypatch, here)
         await peer.post(*(letter(number) for number in range(5000)))
         await here.until("all of it", lambda: not here.node._digesting)
@@ -617,22 +617,22 @@ async def test_who_brings_a_large_packet_is_left_unread_for_as_long_as_all_of_it
         assert timer.when() - here.node.loop.time() > 4_000_000, (
             "the packet itself counts for 1, its envelopes for more"
         )
-        its_link.drop()
-        await here.until("the loss", lambda: not here.node.links)
+        its_connection.drop()
+        await here.until("the loss", lambda: not here.node.connections)
         assert timers("read_again") == []
-        its_link.digested()
+        its_connection.digested()
         assert timers("read_again") == []
 
 
-async def stuck_reader(here: Inside) -> tuple[RawPeer, Link]:
+async def stuck_reader(here: Inside) -> tuple[RawPeer, PeerConnection]:
     """Have a peer that does not read, and has left unread what it may."""
     poster, reader = await here.greet(NOTHING), await here.greet()
-    [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
+    [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(b"1234")]
     here.narrow(reader)
     number = 0
-    while not its_link.stuck:
+    while not its_connection.stuck:
         await poster.post(letter(number := number + 1, size=500_000))
-    return reader, its_link
+    return reader, its_connection
 
 
 FEW_OWED = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
@@ -643,18 +643,18 @@ async def test_who_reads_a_little_of_the_last_words_has_no_longer_for_them(
 ) -> None:
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=FEW_OWED) as here:
         timers = noted(monkeypatch, here)
-        _, its_link = await stuck_reader(here)
+        _, its_connection = await stuck_reader(here)
         [_] = timers("_look")
-        its_link.disconnect(Reason.CLIENT_QUITTING)
-        its_link.flush()
+        its_connection.disconnect(Reason.CLIENT_QUITTING)
+        its_connection.flush()
         assert timers("_look") == [], "one end is enough"
-        its_link.resume_writing()
-        its_link.pause_writing()
+        its_connection.resume_writing()
+        its_connection.pause_writing()
         [farewell] = timers("drop")
         assert farewell.when() - here.node.loop.time() <= peer_connection.LAST_WORDS
         farewell._run()
         farewell.cancel()
-        await here.until("the loss", lambda: its_link not in here.node.links)
+        await here.until("the loss", lambda: its_connection not in here.node.connections)
         assert timers("_look") == timers("drop") == []
 
 
@@ -664,30 +664,30 @@ async def test_who_closes_its_half_and_does_not_read_has_to_go(
     limits = Limits(owed_bytes=1 << 30, address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
-        [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
+        [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(b"1234")]
         here.narrow(reader)
         number = 0
-        while not its_link.unsent():
+        while not its_connection.unsent():
             await poster.post(letter(number := number + 1, size=500_000))
-        transport = its_link._transport
+        transport = its_connection._transport
         assert transport is not None
         timers = noted(monkeypatch, here)
         reader.writer.write_eof()
         await here.until("the end of its half", transport.is_closing)
         assert timers("drop") == []
-        its_link._wire._heard = float("-inf")
-        time_has_come(its_link)
+        its_connection._wire._heard = float("-inf")
+        time_has_come(its_connection)
         await here.until("the last words", lambda: bool(timers("drop")))
         [farewell] = timers("drop")
         farewell._run()
         farewell.cancel()
-        await here.until("the loss", lambda: its_link not in here.node.links)
+        await here.until("the loss", lambda: its_connection not in here.node.connections)
 
 
 async def test_a_backlog_goes_one_part_in_a_turn_however_often_the_peer_stops_reading(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await here.greet(NOTHING)
-        [its_link] = here.node.links
+        [its_connection] = here.node.connections
         taken: list[int] = []
 
         def parts() -> Iterator[list[Envelope]]:
@@ -695,14 +695,14 @@ async def test_a_backlog_goes_one_part_in_a_turn_however_often_the_peer_stops_re
                 taken.append(0)
                 yield []
 
-        its_link.send_backlog(parts())
+        its_connection.send_backlog(parts())
         for _ in range(3):
-            its_link.pause_writing()
-            its_link.resume_writing()
+            its_connection.pause_writing()
+            its_connection.resume_writing()
         for number in range(1, 5):
             await asyncio.sleep(0)
             assert len(taken) <= number
-        its_link.drop()
+        its_connection.drop()
 
 
 async def test_a_large_packet_is_taken_in_while_others_are_served(tmp_path: Path) -> None:
@@ -732,11 +732,11 @@ async def test_links_that_are_gone_are_gone_whatever_they_brought(tmp_path: Path
     async with inside(tmp_path) as here:
         peer = await here.greet()
         await peer.post(letter(1))
-        number = id(next(iter(here.node.links)))
+        number = id(next(iter(here.node.connections)))
         peer.cut()
-        await here.until("the loss", lambda: not here.node.links)
+        await here.until("the loss", lambda: not here.node.connections)
         gc.collect()
-        assert number not in {id(each) for each in gc.get_objects() if isinstance(each, Link)}
+        assert number not in {id(each) for each in gc.get_objects() if isinstance(each, PeerConnection)}
         assert here.node.mailserver.pool.live
 
 
@@ -914,7 +914,7 @@ async def test_a_drain_confirms_what_was_offered_and_says_goodbye(tmp_path: Path
         for peer in (poster, reader, stranger):
             assert await peer.ended() is Reason.CLIENT_QUITTING
         await draining
-        assert not here.node.links
+        assert not here.node.connections
         await has(here, *(letter(number) for number in range(3)))
         here.running = asyncio.create_task(asyncio.sleep(0))
 
@@ -948,22 +948,22 @@ async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
     monkeypatch.setattr(node, "DRAIN", 0.05)
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         deaf = await here.greet()
-        [its_link] = here.node.links
+        [its_connection] = here.node.connections
         here.narrow(deaf)
         poster = await here.greet(NOTHING)
         number = 0
-        while not its_link.unsent():
+        while not its_connection.unsent():
             await poster.post(letter(number := number + 1, size=500_000))
         async with bounded("the end"):
             await here.node.drain(here.running)
-        await here.until("the end of all links", lambda: not here.node.links)
+        await here.until("the end of all connections", lambda: not here.node.connections)
 
 
 async def test_peers_whose_time_comes_soon_one_after_the_other_are_looked_at_together(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         for number in range(3):
             await here.greet(key=Key(bytes([100 + number]) * 32))
-        for each in here.node.links:
+        for each in here.node.connections:
             assert each._timer is not None
             tenths = each._timer.when() / peer_connection.TOGETHER
             assert abs(tenths - round(tenths)) < 1e-3
@@ -1031,10 +1031,10 @@ async def test_a_batch_begins_when_nothing_more_waits_to_be_read(tmp_path: Path)
     async with inside(tmp_path, housekeeping=NEVER) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(0))
-        [its_link] = here.node.links
+        [its_connection] = here.node.connections
         for turn in range(1, 6):
             each = [letter(100 * turn + number) for number in range(save_schedule.FEW)]
-            here.node.take(its_link, Offered(each), bytes([turn]))
+            here.node.take(its_connection, Offered(each), bytes([turn]))
             await asyncio.sleep(0)
         await here.archived()
         assert here.archive.batches == [1, 5 * save_schedule.FEW]
@@ -1064,7 +1064,7 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
         peer.say(waku_packets.REQUEST, b"history")
         await here.greet(key=KEY)
         await (await here.enter(KEY)).ended()
-        await here.until("the loss", lambda: len(here.node.links) == 2)
+        await here.until("the loss", lambda: len(here.node.connections) == 2)
         with structlog.testing.capture_logs() as logs:
             main._tell(here.node, here.node.mailserver.counts + here.node.counts + here.node.answers.counts)
         [told] = logs

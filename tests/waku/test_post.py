@@ -19,7 +19,7 @@ from restante.waku.archive import open_archive
 from restante.waku.client.outbound_connection import CallError, call
 from restante.waku.client.post import Letter
 from restante.waku.client.post import post as hand_over
-from restante.waku.connection.peer_connection import Link
+from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, topic_of
@@ -114,7 +114,7 @@ def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
 class Unconfirming(Node):
     """Promises confirmations, and gives none."""
 
-    def _confirm(self, link: Link, response: Response) -> None:
+    def _confirm(self, connection: PeerConnection, response: Response) -> None:
         pass
 
 
@@ -127,7 +127,7 @@ async def test_a_node_that_never_confirms_is_waited_for_as_long_as_one_has_patie
         letter = Letter(b"text", b"abcd", SymmetricKey(bytes(32)))
         with pytest.raises(CallError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
             await asyncio.to_thread(hand_over, here.enode, letter, 0.1)
-        await here.until("the loss", lambda: not here.node.links)
+        await here.until("the loss", lambda: not here.node.connections)
         assert here.node.counts == {"lost: client_quitting": 1}
 
 

@@ -1,4 +1,4 @@
-"""RLPx: both roles joined by a link that cuts bytes anywhere, and peers that break the rules."""
+"""RLPx: both roles joined by a pipe that cuts bytes anywhere, and peers that break the rules."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.effort import examples
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load
+from support.waku.devp2p_pair import A, B, cut
 from support.waku.dice import Seeded
-from support.waku.link import A, B, cut
 
 EIP8 = load("eip8")
 

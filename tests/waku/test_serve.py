@@ -288,9 +288,9 @@ async def test_a_caller_hands_over_and_is_told(tmp_path: Path) -> None:
             waiting = asyncio.create_task(caller.offer([letter(3, now=now)]))
             node.serving.process.kill()
             await node.serving.ended()
-            assert caller.link is not None
-            assert caller.link.gone is not None
-            await caller.link.gone
+            assert caller.connection is not None
+            assert caller.connection.gone is not None
+            await caller.connection.gone
             await asyncio.gather(waiting, return_exceptions=True)  # it may have been answered
             with pytest.raises(CallError, match="went away"):
                 await caller.offer([letter(4, now=now)])

@@ -189,9 +189,9 @@ class LiveNode:
             await asyncio.sleep(0)
 
     async def lose(self, name: str) -> None:
-        links = len(self.here.node.links)
+        connections = len(self.here.node.connections)
         self.peers.pop(name).cut()
-        await self.here.until("the loss of a link", lambda: len(self.here.node.links) < links)
+        await self.here.until("the loss of a connection", lambda: len(self.here.node.connections) < connections)
 
     async def advance(self, seconds: int) -> None:
         self.here.clock.now += seconds

@@ -16,7 +16,7 @@ from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PL
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.archive.history.readers import Readers
 from restante.waku.archive.schema import FILE
-from restante.waku.connection.peer_connection import Link
+from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.envelope import bloom
 from restante.waku.limits import Limits
 from restante.waku.node.history_requests import OWN, PAGES, Terms
@@ -94,10 +94,10 @@ class Turns:
         here.node.answers.ask = self._asked  # type: ignore[method-assign]
         here.archive.page = self._made  # type: ignore[method-assign, assignment]
 
-    def _asked(self, link: Link, payload: bytes) -> None:
+    def _asked(self, connection: PeerConnection, payload: bytes) -> None:
         if payload == WANTED:
             self._read = len(self.worked)
-        self._ask(link, payload)
+        self._ask(connection, payload)
 
     async def _made(self, query: PageQuery, bounds: Bounds) -> Page:
         found = await self._page(query, bounds)

@@ -1,4 +1,4 @@
-"""Asking Mailservers for history: the requester's rules (restante.waku.client.requester), carried out over links."""
+"""Fetch history from Mailservers: the rules of `requester.py`, carried out over connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A caller: one link to a node, to hand envelopes over to it, to ask it for history, or to listen."""
+"""A caller: one connection to a node, to hand envelopes over to it, to ask it for history, or to listen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from restante.common.errors import PeerError, RestanteError, plain
-from restante.waku.connection.peer_connection import Link
+from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import Account
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
@@ -40,13 +40,13 @@ Live = Callable[[list[Envelope]], None]
 
 
 class Caller:
-    """One link that we dialled. Use `call`."""
+    """One connection that we dialled. Use `call`."""
 
     def __init__(self, interest: Interest, hear: Hear | None = None, live: Live | None = None) -> None:
         self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
         self.unfinished = 0
-        self.link: Link | None = None
+        self.connection: PeerConnection | None = None
         self._interest = interest
         self._hear = hear
         self._live = live
@@ -56,8 +56,8 @@ class Caller:
     @property
     def node(self) -> Peer:
         """What the node said of itself."""
-        assert self.link is not None
-        return self.link.peer
+        assert self.connection is not None
+        return self.connection.peer
 
     async def offer(self, envelopes: Iterable[Envelope]) -> Response:
         """Hand over envelopes, in one packet; gives what became of them. Raises CallError.
@@ -74,41 +74,41 @@ class Caller:
 
     def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
         """Hand over envelopes, in one packet, give the packet's hash. Raises CallError where the node is gone."""
-        assert self.link is not None
-        if not self.link.here:
-            raise CallError(f"the node went away: {self.link.parting}")
+        assert self.connection is not None
+        if not self.connection.here:
+            raise CallError(f"the node went away: {self.connection.parting}")
         body = packets.write_envelopes(each.raw for each in envelopes)
-        self.link.send(packets.MESSAGES, body)
+        self.connection.send(packets.MESSAGES, body)
         return keccak(body)
 
     def ask(self, request: bytes) -> None:
         """Send a P2P Request, given its body."""
-        assert self.link is not None
-        self.link.send(packets.REQUEST, request)
+        assert self.connection is not None
+        self.connection.send(packets.REQUEST, request)
 
     async def gone(self) -> str:
         """Wait until the node is gone; tells why."""
-        assert self.link is not None
-        assert self.link.gone is not None
-        await asyncio.shield(self.link.gone)
-        return f"it went away: {self.link.parting}"
+        assert self.connection is not None
+        assert self.connection.gone is not None
+        await asyncio.shield(self.connection.gone)
+        return f"it went away: {self.connection.parting}"
 
-    # ── what the link calls (Keeper) ─────────────────────────────────────────────────────────────
+    # ── what the connection calls (Keeper) ─────────────────────────────────────────────────────────────
 
-    def made(self, link: Link) -> bool:
+    def made(self, connection: PeerConnection) -> bool:
         """Take in the connection."""
-        self.link = link
-        link.account = Account()
-        link.peer.trusted = self._hear is not None
+        self.connection = connection
+        connection.account = Account()
+        connection.peer.trusted = self._hear is not None
         return True
 
     def too_much(self) -> None:
-        """One link cannot have too much: a packet has an end."""
+        """One connection cannot have too much: a packet has an end."""
 
-    def caught_up(self, _link: Link) -> None:
+    def caught_up(self, _connection: PeerConnection) -> None:
         """Nothing is relayed to a node that we call."""
 
-    def connected(self, _link: Link, _public: bytes) -> Reason | None:
+    def connected(self, _connection: PeerConnection, _public: bytes) -> Reason | None:
         """Take note that the node has said Hello."""
         return None
 
@@ -127,7 +127,7 @@ class Caller:
             )
         )
 
-    def take(self, link: Link, event: PeerEvent, _payload: bytes) -> None:
+    def take(self, connection: PeerConnection, event: PeerEvent, _payload: bytes) -> None:
         """Handle what the node's packet amounts to."""
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)
@@ -143,10 +143,10 @@ class Caller:
             try:
                 self._live(list(packets.walk_envelopes(event.payload)))
             except PeerError as error:
-                link.peer.blame(error.words)
+                connection.peer.blame(error.words)
 
-    def lost(self, _link: Link, _reason: Reason | None, words: str) -> None:
-        """Take note that the link is no more."""
+    def lost(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
+        """Take note that the connection is no more."""
         gone = CallError(f"the node went away: {words}")
         if not self._greeted.done():
             self._greeted.set_exception(SilentError(str(gone)))
@@ -154,15 +154,15 @@ class Caller:
             if not answer.done():  # nobody waits any more
                 answer.set_exception(gone)
 
-    def flush_soon(self, link: Link) -> None:
-        """Have the link write when this turn of the loop is over."""
-        self.loop.call_soon(link.flush)
+    def flush_soon(self, connection: PeerConnection) -> None:
+        """Have the connection write when this turn of the loop is over."""
+        self.loop.call_soon(connection.flush)
 
     async def leave(self, seconds: float) -> None:
         """Say goodbye, if anybody is there, and wait until that was heard."""
-        if self.link is not None and self.link.gone is not None:
-            self.link.disconnect(Reason.CLIENT_QUITTING)
-            await asyncio.wait((self.link.gone,), timeout=seconds)
+        if self.connection is not None and self.connection.gone is not None:
+            self.connection.disconnect(Reason.CLIENT_QUITTING)
+            await asyncio.wait((self.connection.gone,), timeout=seconds)
 
     async def greeted(self) -> None:
         """Wait until the node has greeted. Raises CallError."""
@@ -197,11 +197,13 @@ async def _reach(caller: Caller, enode: Enode, key: Key, seconds: float) -> None
     try:
         async with asyncio.timeout(seconds):
             await caller.loop.create_connection(
-                lambda: Link(caller, Devp2p(rlpx, hello, caller.loop.time()), dialled=True), enode.host, enode.port
+                lambda: PeerConnection(caller, Devp2p(rlpx, hello, caller.loop.time()), dialled=True),
+                enode.host,
+                enode.port,
             )
             await caller.greeted()
     except TimeoutError:
-        if caller.link is None:
+        if caller.connection is None:
             raise CallError(f"cannot connect to {enode.address}: nobody answered within {seconds:g} s") from None
         raise SilentError(f"{enode.address} did not greet within {seconds:g} s") from None
     except OSError as error:

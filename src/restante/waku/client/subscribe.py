@@ -4,7 +4,7 @@
                          ├──▶ one inbox ──▶ the subscriber
     one server ──history─┘
 
-It listens first and asks then, so nothing falls between. When a link was lost and is there again, and each minute
+It listens first and asks then, so nothing falls between. When a lost connection is there again, and each minute
 anyway, history is asked again for what is not known yet: that finds what was missed, and moves on what the state
 says. Live envelopes alone never do, since nobody can tell what did not come.
 """
@@ -73,8 +73,8 @@ async def follow(
 ) -> Report:
     """Hand over what was sent since `query.lower` of its topics, and what is sent from now on, until `until` is set.
 
-    Live envelopes are taken from every server, by a link of its own under a key that nobody knows, and judged as by a
-    node. The report is of the history that was asked for last, and of how many were handed over. Raises
+    Live envelopes are taken from every server, by a connection of its own under a key that nobody knows, and judged as
+    by a node. The report is of the history that was asked for last, and of how many were handed over. Raises
     Misuse, and what the subscriber raises.
     """
     if not query.topics:
@@ -181,7 +181,7 @@ class _Following:
             wait = min(2 * wait, self.rhythm.last)
 
     def _came(self, envelopes: list[Envelope]) -> None:
-        """Take in what a server relays. What the subscriber raises ends it all, and must not end this link only."""
+        """Take in what a server relays. What the subscriber raises ends it all, and not this connection only."""
         if self._failed.done():
             return
         now = int(time.time())

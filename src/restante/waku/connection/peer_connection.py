@@ -58,39 +58,39 @@ MUCH: Final = 1 << 16
 
 
 class Keeper(Protocol):
-    """Whoever has links: the node, or a caller."""
+    """Whoever has connections: the node, or a caller."""
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
     unfinished: int
-    """Bytes of packets that are not complete, of all links."""
+    """Bytes of packets that are not complete, of all connections."""
 
     def too_much(self) -> None:
         """Do something about it: there are more such bytes than there may be."""
 
-    def made(self, link: Link) -> bool:
+    def made(self, connection: PeerConnection) -> bool:
         """Take in a connection, and give it its account; False where it may not even shake hands."""
 
-    def connected(self, link: Link, public: bytes) -> Reason | None:
+    def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
         """Take note of a peer that has said Hello; gives why it must go, if it must."""
 
     def status(self) -> bytes:
         """Give the body of our Status."""
 
-    def take(self, link: Link, event: PeerEvent, payload: bytes) -> None:
+    def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         """Handle what a peer's packet amounts to."""
 
-    def lost(self, link: Link, reason: Reason | None, words: str) -> None:
-        """Take note that a link is no more."""
+    def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
+        """Take note that a connection is no more."""
 
-    def caught_up(self, link: Link) -> None:
-        """Take note that a link which missed envelopes reads again."""
+    def caught_up(self, connection: PeerConnection) -> None:
+        """Take note that a connection which missed envelopes reads again."""
 
-    def flush_soon(self, link: Link) -> None:
-        """Call `flush` of the link when this turn of the loop is over."""
+    def flush_soon(self, connection: PeerConnection) -> None:
+        """Call `flush` of the connection when this turn of the loop is over."""
 
 
-class Link(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """One connection to one peer."""
 
     __slots__ = (

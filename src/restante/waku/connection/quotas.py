@@ -25,10 +25,10 @@ Used = TypeVar("Used")
 class Account:
     """One address."""
 
-    __slots__ = ("_bytes", "_connects", "_envelopes", "links")
+    __slots__ = ("_bytes", "_connects", "_envelopes", "connections")
 
     def __init__(self) -> None:
-        self.links = 0
+        self.connections = 0
         """Connections that it has now."""
         self._bytes = Bucket()
         self._connects = Bucket()
@@ -70,7 +70,7 @@ class Accounts:
         """Give the account of an address."""
         account = self._accounts.get(address)
         if account is None:
-            forget(self._accounts, REMEMBERED, lambda each: bool(each.links))  # where nobody is here from there
+            forget(self._accounts, REMEMBERED, lambda each: bool(each.connections))  # where nobody is here from there
             account = self._accounts[address] = Account()
         self._accounts.move_to_end(address)
         return account

@@ -28,7 +28,7 @@ from restante.common.logs import log, where
 from restante.common.token_bucket import Bucket
 from restante.waku.archive import Archive
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
-from restante.waku.connection.peer_connection import REFUSED, Link
+from restante.waku.connection.peer_connection import REFUSED, PeerConnection
 from restante.waku.connection.quotas import forget
 from restante.waku.envelope import rlp
 from restante.waku.envelope.bloom import ALL_BITS
@@ -158,53 +158,53 @@ class Answers:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._accounts: OrderedDict[bytes | str, _Account] = OrderedDict()
-        self._lines: dict[Link, deque[_Asked]] = {}
-        self._making: dict[Link, asyncio.Task[None]] = {}
+        self._lines: dict[PeerConnection, deque[_Asked]] = {}
+        self._making: dict[PeerConnection, asyncio.Task[None]] = {}
         """Who goes through a line."""
         self._places = _Places(PAGES)
-        self._unread: dict[Link, None] = {}
+        self._unread: dict[PeerConnection, None] = {}
         """Who has a page that waits to be read, the longest first."""
 
-    def ask(self, link: Link, payload: bytes) -> None:
+    def ask(self, connection: PeerConnection, payload: bytes) -> None:
         """Take a P2P Request."""
         self.counts["requests"] += 1
         try:
             asked = request.read(payload, self._terms.demands, self._now())
         except RequestError as error:
-            link.charge(REFUSED)
+            connection.charge(REFUSED)
             self.counts["attempts"] += error.id is not None
-            self._refuse(link, error.id, error.words, VALIDATION)
+            self._refuse(connection, error.id, error.words, VALIDATION)
             return
         self.counts["attempts"] += 1
         new = _Asked(asked, perf_counter())
-        words = self._objection(link, new)
+        words = self._objection(connection, new)
         if words:
-            self._refuse(link, asked.id, words, PEER_LIMIT)
+            self._refuse(connection, asked.id, words, PEER_LIMIT)
             return
         self.waiting += new.size
-        line = self._lines.setdefault(link, deque())
+        line = self._lines.setdefault(connection, deque())
         line.append(new)
-        if link not in self._making:
-            self._begin(link, line)
+        if connection not in self._making:
+            self._begin(connection, line)
 
-    def _begin(self, link: Link, line: deque[_Asked]) -> None:
-        self._lines[link] = line
-        task = self._making[link] = asyncio.create_task(self._serve(link, line))
-        task.add_done_callback(partial(self._made, link))
+    def _begin(self, connection: PeerConnection, line: deque[_Asked]) -> None:
+        self._lines[connection] = line
+        task = self._making[connection] = asyncio.create_task(self._serve(connection, line))
+        task.add_done_callback(partial(self._made, connection))
 
-    def _objection(self, link: Link, asked: _Asked) -> str:
+    def _objection(self, connection: PeerConnection, asked: _Asked) -> str:
         """Tell why a request is not taken; empty where it is."""
         terms = self._terms
-        if terms.allow is not None and link.node_id not in terms.allow:
+        if terms.allow is not None and connection.node_id not in terms.allow:
             return "this server serves those that it was told to"
-        line = self._lines.get(link, ())
+        line = self._lines.get(connection, ())
         own = asked.size + sum([each.size for each in line])
         full = own > SHARE and self.waiting + asked.size > WAITING
         return "too many requests at once" if full or len(line) > LINE else ""  # the first one is in the making
 
-    def _accounts_of(self, link: Link) -> list[_Account]:
+    def _accounts_of(self, connection: PeerConnection) -> list[_Account]:
         found = []
-        for name in (link.node_id, link.address):
+        for name in (connection.node_id, connection.address):
             account = self._accounts.get(name)
             if account is None:
                 forget(self._accounts, ACCOUNTS, lambda each: bool(each.lines))
@@ -213,18 +213,18 @@ class Answers:
             found.append(account)
         return found
 
-    def _refuse(self, link: Link, digest: bytes | None, words: str, why: str) -> None:
+    def _refuse(self, connection: PeerConnection, digest: bytes | None, words: str, why: str) -> None:
         self.counts["requests refused"] += 1
         self.refusals[why] += 1
         if digest is not None:
-            link.send(packets.REQUEST_COMPLETE, completion.failure(digest, words))
+            connection.send(packets.REQUEST_COMPLETE, completion.failure(digest, words))
 
-    def forget(self, link: Link) -> None:
+    def forget(self, connection: PeerConnection) -> None:
         """Drop what a peer asked for that is gone."""
-        line = self._lines.pop(link, None)
+        line = self._lines.pop(connection, None)
         while line:
             self._drop(line)
-        making = self._making.get(link)
+        making = self._making.get(connection)
         if making is not None:
             making.cancel()
 
@@ -235,17 +235,17 @@ class Answers:
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _serve(self, link: Link, line: deque[_Asked]) -> None:
+    async def _serve(self, connection: PeerConnection, line: deque[_Asked]) -> None:
         """Answer what is in a peer's line; nothing is made for a peer that has not read what it has."""
         while line:
-            await link.writable()
+            await connection.writable()
             asked, done = line[0], True
             try:
-                async with self._turn(link, self._loop.time() + LONGEST) as in_time:
+                async with self._turn(connection, self._loop.time() + LONGEST) as in_time:
                     if in_time:
-                        done = await self._answer(link, asked.request)
+                        done = await self._answer(connection, asked.request)
                     else:
-                        self._refuse(link, asked.request.id, "rate limit exceeded", PEER_LIMIT)
+                        self._refuse(connection, asked.request.id, "rate limit exceeded", PEER_LIMIT)
             finally:
                 if done:
                     self._drop(line)
@@ -256,19 +256,19 @@ class Answers:
         self.delays.add(delay)
 
     @asynccontextmanager
-    async def _turn(self, link: Link, late: float) -> AsyncIterator[bool]:
+    async def _turn(self, connection: PeerConnection, late: float) -> AsyncIterator[bool]:
         """Wait for a place; gives False where it would come later than that.
 
         Whoever waited longest for a peer to read gives up its own for it. A peer that asked faster than it may waits
         in a place of its address: others are not held up by that, and no more pages than these add to what is spent.
         """
-        account = self._of_address(link)
+        account = self._of_address(connection)
         account.lines += 1
         try:
             if account.places.locked():
-                self._shorten(link.address)
+                self._shorten(connection.address)
             async with account.places:
-                if not await self._may_have(link, late):
+                if not await self._may_have(connection, late):
                     yield False
                     return
                 if self._places.locked():
@@ -278,11 +278,11 @@ class Answers:
         finally:
             account.lines -= 1
 
-    async def _may_have(self, link: Link, late: float) -> bool:
+    async def _may_have(self, connection: PeerConnection, late: float) -> bool:
         """Wait until a peer may have its next page, and count that; False where it would be too late."""
         while True:
             now = self._loop.time()
-            accounts = self._accounts_of(link)
+            accounts = self._accounts_of(connection)
             wait = max(each.wait(now, self._limits) for each in accounts)
             if now + wait > late:
                 return False
@@ -296,27 +296,27 @@ class Answers:
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def _of_address(self, link: Link) -> _Account:
+    def _of_address(self, connection: PeerConnection) -> _Account:
         """Give the account of a peer's address."""
-        _, account = self._accounts_of(link)
+        _, account = self._accounts_of(connection)
         return account
 
     def _shorten(self, address: str | None = None) -> None:
         """Have one page end, of this address if one is given."""
-        link = next((each for each in self._unread if address in {None, each.address}), None)
-        if link is not None:
-            del self._unread[link]
-            link.wait_no_more()
+        connection = next((each for each in self._unread if address in {None, each.address}), None)
+        if connection is not None:
+            del self._unread[connection]
+            connection.wait_no_more()
 
-    def _made(self, link: Link, task: asyncio.Task[None]) -> None:
-        del self._making[link]
+    def _made(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
+        del self._making[connection]
         if not task.cancelled() and task.exception() is not None:
             log.error("a page could not be made", fault=where(task.exception()))
-        line = self._lines.pop(link, None)
+        line = self._lines.pop(connection, None)
         if line:  # it came when the task was over already, or failed
-            self._begin(link, line)
+            self._begin(connection, line)
 
-    async def _answer(self, link: Link, asked: Request) -> bool:
+    async def _answer(self, connection: PeerConnection, asked: Request) -> bool:
         """Answer; False where there was no room for a beginning, and others waited."""
         since = perf_counter()
         try:
@@ -325,14 +325,14 @@ class Answers:
             log.error("a page could not be made", fault=where(error))
             unread = isinstance(error, StoreError)
             words = "the archive cannot be read" if unread else "internal error"
-            self._refuse(link, asked.id, words, ITERATOR if unread else PROCESS)
+            self._refuse(connection, asked.id, words, ITERATOR if unread else PROCESS)
             return True
         self.searches.add(perf_counter() - since)
         now = self._loop.time()
         self.queries["topics" if asked.topics else "none" if asked.bloom in {None, ALL_BITS} else "bloom"] += 1
-        for each in self._accounts_of(link):
+        for each in self._accounts_of(connection):
             each.rows.take(now, self._limits.rows, page.looked)
-        return await self._hand_over(link, asked, page)
+        return await self._hand_over(connection, asked, page)
 
     def _query(self, asked: Request) -> PageQuery:
         return PageQuery(
@@ -345,7 +345,7 @@ class Answers:
             descending=self._terms.descending,
         )
 
-    async def _hand_over(self, link: Link, asked: Request, page: Page) -> bool:
+    async def _hand_over(self, connection: PeerConnection, asked: Request, page: Page) -> bool:
         """Send a page as the peer reads, and strictly last that it is complete; False where nothing was sent.
 
         Of a page whose place is wanted meanwhile the rest is left for the next one, as if it had been too large.
@@ -354,44 +354,44 @@ class Answers:
         whole, stops = memoryview(page.whole), [*page.stops, 0]
         behind, sent = -1, 0  # the number of the envelope that was sent last, and how many were
         for part in packets.packets(page.stops, packets.MAX_ENVELOPES_BYTES if asked.batch else 0):
-            if not await self._has_room(link):
+            if not await self._has_room(connection):
                 if not sent:
                     return False
                 last, cursor = _behind(bytes(whole[stops[behind - 1] : stops[behind]]))
                 break
             body = whole[stops[part.start - 1] : stops[part.stop - 1]]
             self.packets.add(len(body))
-            link.send_whole(packets.P2P_MESSAGE, rlp.list_head(len(body)), body)
+            connection.send_whole(packets.P2P_MESSAGE, rlp.list_head(len(body)), body)
             behind, sent = part.stop - 1, sent + len(part)
         else:
             if behind != len(page.stops) - 1:  # no packet holds that one
                 last = keccak(whole[stops[behind - 1] : stops[behind]]) if sent else None
-        link.send(
+        connection.send(
             packets.REQUEST_COMPLETE,
             completion.complete(asked.id, last or completion.NO_HASH, cursor or b"", asked.answer),
         )
-        link.flush()
+        connection.flush()
         self.counts["requests answered"] += 1
         self.counts["batched"] += asked.batch
         self.counts["envelopes handed over"] += sent
         return True
 
-    async def _has_room(self, link: Link) -> bool:
+    async def _has_room(self, connection: PeerConnection) -> bool:
         """Wait until the peer has read; False where somebody else needs the page's place before."""
-        link.flush()
-        if not link.stuck:
+        connection.flush()
+        if not connection.stuck:
             return True
-        self._unread[link] = None
+        self._unread[connection] = None
         try:
-            if self._of_address(link).places.waiting:
-                self._shorten(link.address)
+            if self._of_address(connection).places.waiting:
+                self._shorten(connection.address)
             if self._places.waiting:
                 self._shorten()
-            if link in self._unread:
-                await link.writable()
-            return link in self._unread
+            if connection in self._unread:
+                await connection.writable()
+            return connection in self._unread
         finally:
-            self._unread.pop(link, None)
+            self._unread.pop(connection, None)
 
 
 def _behind(raw: bytes) -> tuple[bytes, bytes]:

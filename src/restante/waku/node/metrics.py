@@ -50,7 +50,9 @@ class _Now:
         yield from self._envelopes()
         yield from self._requests()
         yield _gauge("waku_peers", "Peers that have greeted", len(self._node.relay.interests))
-        yield _gauge("waku_connections", "Connections, those that have not greeted among them", len(self._node.links))
+        yield _gauge(
+            "waku_connections", "Connections, those that have not greeted among them", len(self._node.connections)
+        )
         pool = self._node.mailserver.pool
         yield _gauge("waku_envelopes_known", "Hashes of envelopes that are known", len(pool.known))
         yield _gauge("waku_envelopes_cached_bytes", "Memory for envelopes that live", pool.size)

@@ -16,7 +16,7 @@ from restante.common.errors import PeerError, StoreBusy, StoreFull, plain
 from restante.common.logs import log
 from restante.common.settings import unusable
 from restante.waku.archive import Archive
-from restante.waku.connection.peer_connection import BEHIND, CHANGE, DIGESTING, DRAINING, REFUSED, Link
+from restante.waku.connection.peer_connection import BEHIND, CHANGE, DIGESTING, DRAINING, REFUSED, PeerConnection
 from restante.waku.connection.quotas import Account, Accounts
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
@@ -53,7 +53,7 @@ DRAIN: Final = 5.0
 
 QUIET: Final = 2
 """Turns of the loop without a new envelope, after which nothing more waits to be read: a peer that sent much is read
-again in the turn after the next (`link.TURN`)."""
+again in the turn after the next (`connection.TURN`)."""
 
 BITE: Final = 250
 """Envelopes of a large packet that are taken in at a time: some milliseconds."""
@@ -127,7 +127,7 @@ class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node:
-    """Keeps links, and carries between them and the cores."""
+    """Keeps connections, and carries between them and the cores."""
 
     def __init__(
         self,
@@ -149,8 +149,8 @@ class Node:
         self.clock: Clock = clock or SystemClock()
         self.loop = asyncio.get_running_loop()
         self.answers = Answers(archive, answers or AnswerTerms(), limits, self.now)
-        self.links: set[Link] = set()
-        self.peers: dict[bytes, Link] = {}
+        self.connections: set[PeerConnection] = set()
+        self.peers: dict[bytes, PeerConnection] = {}
         """Those that said Hello, by node id."""
         self.relay = Relay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
@@ -175,8 +175,8 @@ class Node:
         self.unfinished = 0
         self._accounts = Accounts()
         self._digesting: set[asyncio.Task[None]] = set()
-        self._unsaid: set[Link] = set()
-        self._held: set[Link] = set()
+        self._unsaid: set[PeerConnection] = set()
+        self._held: set[PeerConnection] = set()
         self.short_of_room = asyncio.Event()
         """Set where the archive was full; cleared by whoever makes room."""
         self._gathered = asyncio.Event()
@@ -208,56 +208,60 @@ class Node:
                 door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
         return [each.getsockname()[:2] for each in self._server.sockets]
 
-    def _answer(self) -> Link:
+    def _answer(self) -> PeerConnection:
         rlpx = Rlpx.recipient(self.key, self._dice, cap=self._largest)
-        return self._link(rlpx, dialled=False)
+        return self._new_connection(rlpx, dialled=False)
 
-    def _link(self, rlpx: Rlpx, *, dialled: bool) -> Link:
-        return Link(self, Devp2p(rlpx, self._hello, self.loop.time(), self._of_packets), dialled=dialled)
+    def _new_connection(self, rlpx: Rlpx, *, dialled: bool) -> PeerConnection:
+        return PeerConnection(self, Devp2p(rlpx, self._hello, self.loop.time(), self._of_packets), dialled=dialled)
 
     def _devp2p_limits(self) -> session.SessionLimits:
         return session.SessionLimits(packet=self.limits.packet_bytes)
 
-    async def dial(self, enode: Enode) -> Link:
+    async def dial(self, enode: Enode) -> PeerConnection:
         """Connect to a node. Raises OSError, and PeerError where its key is none."""
         rlpx = Rlpx.initiator(self.key, enode.public, self._dice, cap=self._largest)
-        _, link = await self.loop.create_connection(lambda: self._link(rlpx, dialled=True), enode.host, enode.port)
-        return link
+        _, connection = await self.loop.create_connection(
+            lambda: self._new_connection(rlpx, dialled=True), enode.host, enode.port
+        )
+        return connection
 
-    def made(self, link: Link) -> bool:
+    def made(self, connection: PeerConnection) -> bool:
         """Take in a connection; False where it may not even shake hands."""
-        link.account = self._accounts.of(link.address)
-        if not link.dialled and not self._lets_in(link.account):
+        connection.account = self._accounts.of(connection.address)
+        if not connection.dialled and not self._lets_in(connection.account):
             self.counts["turned away at the door"] += 1
             return False
-        self.links.add(link)
-        link.account.links += 1
+        self.connections.add(connection)
+        connection.account.connections += 1
         return True
 
     def _lets_in(self, account: Account) -> bool:
         terms = self.housekeeping
-        room = len(self.links) < terms.max_peers + STRANGERS and account.links < terms.max_peers_per_address
+        room = (
+            len(self.connections) < terms.max_peers + STRANGERS and account.connections < terms.max_peers_per_address
+        )
         return room and account.connect(self.loop.time(), self.limits)
 
     def too_much(self) -> None:
         """Have the peer go that has sent most of a packet that is not complete."""
-        most = max((each for each in self.links if not each.ending), key=lambda each: each.held, default=None)
+        most = max((each for each in self.connections if not each.ending), key=lambda each: each.held, default=None)
         if most is not None and most.held:
             self.counts["disconnected, too much that is not complete"] += 1
             most.disconnect(Reason.TOO_MANY_PEERS)
 
-    def connected(self, link: Link, public: bytes) -> Reason | None:
+    def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
         """Take note of a peer that has said Hello; gives why it must go, if it must."""
-        link.node_id = node_id(public)
-        before = self.peers.get(link.node_id)
+        connection.node_id = node_id(public)
+        before = self.peers.get(connection.node_id)
         if before is not None:
-            if not before.silent and not before.unread and not self._outranks(link, before):
+            if not before.silent and not before.unread and not self._outranks(connection, before):
                 return Reason.ALREADY_CONNECTED
             before.disconnect(Reason.ALREADY_CONNECTED)
-        elif len(self.peers) >= self.housekeeping.max_peers and not link.dialled and not self._make_room():
+        elif len(self.peers) >= self.housekeeping.max_peers and not connection.dialled and not self._make_room():
             self.counts["turned away, too many peers"] += 1
             return Reason.TOO_MANY_PEERS
-        self.peers[link.node_id] = link
+        self.peers[connection.node_id] = connection
         return None
 
     def _make_room(self) -> bool:
@@ -269,27 +273,27 @@ class Node:
         del self.peers[worst.node_id]
         return True
 
-    def _outranks(self, link: Link, before: Link) -> bool:
+    def _outranks(self, connection: PeerConnection, before: PeerConnection) -> bool:
         """Tell which stays where two nodes dial each other at once: on both sides the one that the lower id dialled.
 
         Each would else end the one that it sees last, that is both, and again when they are dialled again.
         """
-        return link.dialled is not before.dialled and link.dialled is (self._id < link.node_id)
+        return connection.dialled is not before.dialled and connection.dialled is (self._id < connection.node_id)
 
     def status(self) -> bytes:
         """Give the body of our Status."""
         return self._status
 
-    def lost(self, link: Link, reason: Reason | None, words: str) -> None:
-        """Take note that a link is no more."""
-        self.links.discard(link)
-        self._unsaid.discard(link)
-        self._held.discard(link)
-        link.account.links -= 1
-        self.relay.drop(link)
-        self.answers.forget(link)
-        if self.peers.get(link.node_id) is link:
-            del self.peers[link.node_id]
+    def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
+        """Take note that a connection is no more."""
+        self.connections.discard(connection)
+        self._unsaid.discard(connection)
+        self._held.discard(connection)
+        connection.account.connections -= 1
+        self.relay.drop(connection)
+        self.answers.forget(connection)
+        if self.peers.get(connection.node_id) is connection:
+            del self.peers[connection.node_id]
         self.counts[f"lost: {reason.name.lower() if reason is not None else words}"] += 1
 
     async def stay_connected(self, enode: Enode) -> None:
@@ -299,21 +303,21 @@ class Node:
             if name in self.peers:  # it has dialled us
                 await asyncio.sleep(AGAIN[0])
                 continue
-            link, words = None, ""
+            connection, words = None, ""
             try:
                 async with asyncio.timeout(DIAL):
-                    link = await self.dial(enode)
+                    connection = await self.dial(enode)
             except TimeoutError:
                 words = "nobody answers"
             except OSError as error:
                 words = plain(error)
             except PeerError as error:
                 words = error.words
-            if link is not None:
-                if link.gone is not None:
-                    await link.gone
-                words = link.parting
-                if link.peer.greeted:
+            if connection is not None:
+                if connection.gone is not None:
+                    await connection.gone
+                words = connection.parting
+                if connection.peer.greeted:
                     wait = AGAIN[0]
             log.info("a static peer is not connected", peer=enode.address, reason=words, again_in=wait)
             await asyncio.sleep(wait)
@@ -321,33 +325,33 @@ class Node:
 
     # ── packets ──────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, link: Link, event: PeerEvent, payload: bytes) -> None:
+    def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         """Handle what a peer's packet amounts to."""
         if isinstance(event, Offered):
-            self._offered(link, event.envelopes, payload)
+            self._offered(connection, event.envelopes, payload)
         elif isinstance(event, Poured):
-            link.hold(DIGESTING)
-            task = asyncio.create_task(self._digest(link, payload))
+            connection.hold(DIGESTING)
+            task = asyncio.create_task(self._digest(connection, payload))
             self._digesting.add(task)
             task.add_done_callback(self._digesting.discard)
         elif isinstance(event, Greeted):
-            if link.dialled:
-                log.info("a static peer is connected", peer=link.address)
-            self.relay.turn_to(link, WANTS_NOTHING)
+            if connection.dialled:
+                log.info("a static peer is connected", peer=connection.address)
+            self.relay.turn_to(connection, WANTS_NOTHING)
         elif isinstance(event, Changed):
-            link.charge(CHANGE)
-            self.relay.turn_to(link, event.before)
+            connection.charge(CHANGE)
+            self.relay.turn_to(connection, event.before)
         elif isinstance(event, Requested):
-            self.answers.ask(link, event.payload)
+            self.answers.ask(connection, event.payload)
         elif isinstance(event, Fault):
-            self._fault(link, event.code)
+            self._fault(connection, event.code)
 
-    def _offered(self, link: Link, envelopes: list[Envelope], payload: bytes) -> None:
-        intake = Intake(link.node_id, keccak(payload))
-        self._take_in(link, intake, envelopes)
-        self._finish(link, intake)
+    def _offered(self, connection: PeerConnection, envelopes: list[Envelope], payload: bytes) -> None:
+        intake = Intake(connection.node_id, keccak(payload))
+        self._take_in(connection, intake, envelopes)
+        self._finish(connection, intake)
 
-    async def _digest(self, link: Link, payload: bytes) -> None:
+    async def _digest(self, connection: PeerConnection, payload: bytes) -> None:
         """Take in a large packet in slices; it is read whole before any of it counts."""
         try:
             envelopes: list[Envelope] = []
@@ -355,70 +359,70 @@ class Node:
                 envelopes.append(each)
                 if count % BITE == 0:
                     await asyncio.sleep(0)
-            intake = Intake(link.node_id, keccak(payload))
+            intake = Intake(connection.node_id, keccak(payload))
             for start in range(0, len(envelopes), BITE):
-                self._take_in(link, intake, envelopes[start : start + BITE])
+                self._take_in(connection, intake, envelopes[start : start + BITE])
                 await asyncio.sleep(0)
-            self._finish(link, intake)
+            self._finish(connection, intake)
         except PeerError as error:
-            link.peer.blame(error.words)
-            self._fault(link, packets.MESSAGES)
+            connection.peer.blame(error.words)
+            self._fault(connection, packets.MESSAGES)
         finally:
-            link.digested()
+            connection.digested()
 
-    def _take_in(self, link: Link, intake: Intake, envelopes: list[Envelope]) -> None:
+    def _take_in(self, connection: PeerConnection, intake: Intake, envelopes: list[Envelope]) -> None:
         mailserver = self.mailserver
         refused = mailserver.refused
         mailserver.take_in(intake, envelopes, self.now())
         refused = mailserver.refused - refused
         if refused:
-            link.peer.blame("envelopes refused", refused)
-        link.charge(len(envelopes) + REFUSED * refused)
+            connection.peer.blame("envelopes refused", refused)
+        connection.charge(len(envelopes) + REFUSED * refused)
         if mailserver.fresh:
             self.relay.push_soon()
         if mailserver.gathered:
             now = self.clock.monotonic()
-            self._saves.gathered(now - link.confirmed)
+            self._saves.gathered(now - connection.confirmed)
             self._gathered.set()
             if not self._saves.waits(len(mailserver.gathered), now):
                 self._due.set()
             if mailserver.gathered_size > self.limits.unsaved_bytes:
-                self._held.add(link)
-                link.hold(BEHIND)
+                self._held.add(connection)
+                connection.hold(BEHIND)
 
-    def _finish(self, link: Link, intake: Intake) -> None:
+    def _finish(self, connection: PeerConnection, intake: Intake) -> None:
         response = self.mailserver.finish(intake)
         if response is not None:
-            self._confirm(link, response)
+            self._confirm(connection, response)
 
-    def _fault(self, link: Link, code: int) -> None:
-        link.charge(REFUSED)
+    def _fault(self, connection: PeerConnection, code: int) -> None:
+        connection.charge(REFUSED)
         self.counts["packets that were no good"] += 1
         self.rejected[REJECTED[code]] += 1
 
-    def _confirm(self, link: Link, response: packets.Response) -> None:
+    def _confirm(self, connection: PeerConnection, response: packets.Response) -> None:
         # In this order, as status-go does (waku/v1/peer.go, sendConfirmation): it tells its user what it hears first
         # of an envelope, and the ack alone would mean that all were taken.
-        link.confirmed = self.clock.monotonic()
-        link.send(packets.MESSAGE_RESPONSE, packets.write_response(response))
-        link.send(packets.BATCH_ACK, packets.write_ack(response.packet))
+        connection.confirmed = self.clock.monotonic()
+        connection.send(packets.MESSAGE_RESPONSE, packets.write_response(response))
+        connection.send(packets.BATCH_ACK, packets.write_ack(response.packet))
 
-    def caught_up(self, link: Link) -> None:
-        """Take note that a link which missed envelopes reads again."""
-        self.relay.catch_up(link)
+    def caught_up(self, connection: PeerConnection) -> None:
+        """Take note that a connection which missed envelopes reads again."""
+        self.relay.catch_up(connection)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
-    def flush_soon(self, link: Link) -> None:
-        """Have a link write what it has to say when this turn of the loop is over: one write for all of it."""
+    def flush_soon(self, connection: PeerConnection) -> None:
+        """Have a connection write what it has to say when this turn of the loop is over: one write for all of it."""
         if not self._unsaid:
             self.loop.call_soon(self._flush)
-        self._unsaid.add(link)
+        self._unsaid.add(connection)
 
     def _flush(self) -> None:
         unsaid, self._unsaid = self._unsaid, set()
-        for link in unsaid:
-            link.flush()
+        for connection in unsaid:
+            connection.flush()
 
     # ── the archive ──────────────────────────────────────────────────────────────────────────────
 
@@ -475,15 +479,15 @@ class Node:
             answers = self.mailserver.settle(batch)
         self._tell(answers)
         held, self._held = self._held, set()
-        for link in held:
-            link.read_again(BEHIND)
+        for connection in held:
+            connection.read_again(BEHIND)
 
     def _tell(self, answers: Iterable[tuple[bytes, packets.Response]]) -> None:
         """Confirm packets to those who brought them, and are here."""
         for name, response in answers:
-            link = self.peers.get(name)
-            if link is not None:
-                self._confirm(link, response)
+            connection = self.peers.get(name)
+            if connection is not None:
+                self._confirm(connection, response)
 
     async def prune(self) -> int:
         """Remove what is kept too long, or is too much; gives how many."""
@@ -507,18 +511,18 @@ class Node:
         """Stop listening and reading, archive and confirm what was read, and say goodbye."""
         if self._server is not None:
             self._server.close()
-        for link in self.links:
-            link.hold(DRAINING)
+        for connection in self.connections:
+            connection.hold(DRAINING)
         if self._digesting:
             await asyncio.wait(self._digesting)
         self._stopping = True
         self._gathered.set()
         self._due.set()
         await running
-        for link in list(self.links):
-            link.disconnect(Reason.CLIENT_QUITTING)
+        for connection in list(self.connections):
+            connection.disconnect(Reason.CLIENT_QUITTING)
         deadline = self.loop.time() + DRAIN
-        while self.links and self.loop.time() < deadline:  # noqa: ASYNC110
+        while self.connections and self.loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # transports have no event for it
-        for link in list(self.links):
-            link.drop()
+        for connection in list(self.connections):
+            connection.drop()

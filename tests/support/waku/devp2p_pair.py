@@ -1,4 +1,4 @@
-"""Two ends of devp2p, joined by a link that cuts bytes anywhere; time is a number."""
+"""Two ends of devp2p, joined by a pipe that cuts bytes anywhere; time is a number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cut(data: bytes | bytearray, places: Iterable[int]) -> Iterator[bytes | byte
 
 
 @dataclass
-class Link:
+class Pair:
     """A dials B. What each was told is in `heard_by_a` and `heard_by_b`."""
 
     hello_a: Hello = HELLO_A
@@ -41,7 +41,7 @@ class Link:
         self.a = Devp2p(Rlpx.initiator(A, B.public, Seeded(1)), self.hello_a, self.now, self.limits)
         self.b = Devp2p(Rlpx.recipient(B, Seeded(2)), self.hello_b, self.now, self.limits)
 
-    def carry(self) -> Link:
+    def carry(self) -> Pair:
         """Until neither has anything to say."""
         while self._one_way() + self._other_way():
             pass
@@ -59,7 +59,7 @@ class Link:
             self.heard_by_a += self.a.receive_data(part, self.now)
         return len(data)
 
-    def forget(self) -> Link:
+    def forget(self) -> Pair:
         """What was heard so far is not of interest."""
         self.heard_by_a.clear()
         self.heard_by_b.clear()
