@@ -59,7 +59,7 @@ class FakeNode:
         self.was_asked = asyncio.Event()
         self.is_alone = asyncio.Event()
 
-    # ── what the connection calls (Keeper) ─────────────────────────────────────────────────────────────
+    # ── what the connection calls (ConnectionHandler) ─────────────────────────────────────────────────────────────
 
     def too_much(self) -> None:
         raise AssertionError("nobody sends this much")

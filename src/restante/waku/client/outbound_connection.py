@@ -93,7 +93,7 @@ class Caller:
         await asyncio.shield(self.connection.gone)
         return f"it went away: {self.connection.parting}"
 
-    # ── what the connection calls (Keeper) ─────────────────────────────────────────────────────────────
+    # ── what the connection calls (ConnectionHandler) ─────────────────────────────────────────────────────────────
 
     def made(self, connection: PeerConnection) -> bool:
         """Take in the connection."""

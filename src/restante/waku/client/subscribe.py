@@ -73,8 +73,8 @@ async def follow(
 ) -> Report:
     """Hand over what was sent since `query.lower` of its topics, and what is sent from now on, until `until` is set.
 
-    Live envelopes are taken from every server, by a connection of its own under a key that nobody knows, and judged as
-    by a node. The report is of the history that was asked for last, and of how many were handed over. Raises
+    Live envelopes are taken from every server, by a connection of its own under a key that nobody knows, and judged
+    as by a node. The report is of the history that was asked for last, and of how many were handed over. Raises
     Misuse, and what the subscriber raises.
     """
     if not query.topics:

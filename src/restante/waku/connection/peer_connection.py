@@ -57,8 +57,8 @@ MUCH: Final = 1 << 16
 """Bytes that came at once, after which it is the others' turn."""
 
 
-class Keeper(Protocol):
-    """Whoever has connections: the node, or a caller."""
+class ConnectionHandler(Protocol):
+    """What a connection reports to: the node, or an outbound connection."""
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
@@ -100,8 +100,8 @@ class PeerConnection(asyncio.Protocol):
         "_farewell",
         "_frames",
         "_greeting",
+        "_handler",
         "_hasty",
-        "_keeper",
         "_patience",
         "_pumping",
         "_room",
@@ -120,13 +120,13 @@ class PeerConnection(asyncio.Protocol):
         "peer",
     )
 
-    def __init__(self, keeper: Keeper, wire: Devp2p, *, dialled: bool) -> None:
+    def __init__(self, handler: ConnectionHandler, wire: Devp2p, *, dialled: bool) -> None:
         self.peer = Peer()
         self.node_id = b""
         self.address = ""
         """Whom to count it with."""
         self.account: Account
-        """What all from that address have used up; the keeper says whose it is."""
+        """What all from that address have used up; the handler says whose it is."""
         self.missed: int | None = None
         """The first live envelope, by number, that it was not sent because it did not read."""
         self.dialled = dialled
@@ -134,7 +134,7 @@ class PeerConnection(asyncio.Protocol):
         """When its last packet was confirmed, in seconds of the monotonic clock."""
         self.held = 0
         """Bytes of a packet of its that is not complete."""
-        self._keeper = keeper
+        self._handler = handler
         self._wire = wire
         self._transport: asyncio.Transport | None = None
         self._room: asyncio.Future[None] | None = None
@@ -154,7 +154,7 @@ class PeerConnection(asyncio.Protocol):
         """Why we do not read: HASTY and its neighbours, added up."""
         self._ended: tuple[Reason | None, str] | None = None
         self._counted = False
-        self.gone: asyncio.Future[None] | None = keeper.loop.create_future() if dialled else None
+        self.gone: asyncio.Future[None] | None = handler.loop.create_future() if dialled else None
         """Done when it is no more; of those that we dialled."""
         self._backlog: Iterator[list[Envelope]] | None = None
         self._pumping = False
@@ -165,25 +165,25 @@ class PeerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self.address = shown(str((transport.get_extra_info("peername") or ("",))[0]))
-        if not self._keeper.made(self):
+        if not self._handler.made(self):
             self._ended = (None, "turned away")
             self.drop()
             return
         self._counted = True
-        self._transport.set_write_buffer_limits(high=self._keeper.limits.owed_bytes)
+        self._transport.set_write_buffer_limits(high=self._handler.limits.owed_bytes)
         if self.dialled:
-            self._keeper.flush_soon(self)  # who dials speaks first
+            self._handler.flush_soon(self)  # who dials speaks first
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        now = self._keeper.loop.time()
+        now = self._handler.loop.time()
         wire = self._wire
         events = wire.receive_data(data, now)
         if wire.held or self.held:
             self._account(wire.held)
         inflated = sum([len(event.payload) for event in events if isinstance(event, Packet)])
         frames, self._frames = wire.frames - self._frames, wire.frames
-        self.account.charge(now, self._keeper.limits, max(len(data), inflated), frames)
+        self.account.charge(now, self._handler.limits, max(len(data), inflated), frames)
         for event in events:
             self._happen(event)
         self._pace(now, len(data))
@@ -192,14 +192,14 @@ class PeerConnection(asyncio.Protocol):
     def _speak_soon(self) -> None:
         """Have what the wire says by itself written, a Pong or a Disconnect; most of what comes has no answer yet."""
         if self._wire.speaks or self._ended is not None:
-            self._keeper.flush_soon(self)
+            self._handler.flush_soon(self)
 
     def _account(self, held: int) -> None:
-        keeper = self._keeper
-        keeper.unfinished += held - self.held
+        handler = self._handler
+        handler.unfinished += held - self.held
         self.held = held
-        if held and keeper.unfinished > keeper.limits.unfinished_bytes:
-            keeper.too_much()
+        if held and handler.unfinished > handler.limits.unfinished_bytes:
+            handler.too_much()
 
     def pause_writing(self) -> None:
         """Stop reading, too: what it would be answered has no room."""
@@ -209,7 +209,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _watch(self) -> None:
         """Look after a while whether it has read anything; what it reads of much may be slow."""
-        self._patience = self._keeper.loop.call_later(TAKES_NOTHING, self._look, self.unsent())
+        self._patience = self._handler.loop.call_later(TAKES_NOTHING, self._look, self.unsent())
 
     def _look(self, before: int) -> None:
         if self.unsent() >= before:
@@ -227,7 +227,7 @@ class PeerConnection(asyncio.Protocol):
         self._there_is_room()
         self.read_again(STUCK)
         if self.missed is not None:
-            self._keeper.caught_up(self)
+            self._handler.caught_up(self)
         if self._backlog is not None:
             self._pump_soon()
 
@@ -241,7 +241,7 @@ class PeerConnection(asyncio.Protocol):
         self._there_is_room()
         self._ended = self._ended or (None, "the connection was lost")
         if self._counted:
-            self._keeper.lost(self, *self._ended)
+            self._handler.lost(self, *self._ended)
         if self.gone is not None and not self.gone.done():
             self.gone.set_result(None)
 
@@ -251,12 +251,12 @@ class PeerConnection(asyncio.Protocol):
         if isinstance(event, Packet):
             self._hear(event.code, event.payload)
         elif isinstance(event, Connected):
-            refused = self._keeper.connected(self, event.hello.public)
+            refused = self._handler.connected(self, event.hello.public)
             if refused is not None:
                 self.disconnect(refused)
             else:
-                self._greeting = self._keeper.loop.call_later(GREETING, self._no_greeting)
-                self.send(STATUS, self._keeper.status())
+                self._greeting = self._handler.loop.call_later(GREETING, self._no_greeting)
+                self.send(STATUS, self._handler.status())
         elif isinstance(event, Disconnected):
             self._ended = self._ended or (event.reason, event.words)
 
@@ -272,7 +272,7 @@ class PeerConnection(asyncio.Protocol):
             if self._greeting is not None:
                 self._greeting.cancel()
                 self._greeting = None
-            self._keeper.take(self, event, payload)
+            self._handler.take(self, event, payload)
 
     def _no_greeting(self) -> None:
         self.disconnect(Reason.PING_TIMEOUT, "there was no Status in time")
@@ -280,10 +280,10 @@ class PeerConnection(asyncio.Protocol):
     def _arm(self) -> None:
         due = self._wire.next_timeout()
         if due is not None and self._transport is not None:
-            self._timer = self._keeper.loop.call_at(math.ceil(due / TOGETHER) * TOGETHER, self._on_time)
+            self._timer = self._handler.loop.call_at(math.ceil(due / TOGETHER) * TOGETHER, self._on_time)
 
     def _on_time(self) -> None:
-        now = self._keeper.loop.time()
+        now = self._handler.loop.time()
         if self._unread:
             self._wire.excuse(now)  # it may have said something: it is we who do not listen
         for event in self._wire.handle_timeout(now):
@@ -305,25 +305,25 @@ class PeerConnection(asyncio.Protocol):
 
     def charge(self, envelopes: int) -> None:
         """Count what it brought; all from its address are left unread for a while when it is too much."""
-        self.account.charge(self._keeper.loop.time(), self._keeper.limits, 0, envelopes)
+        self.account.charge(self._handler.loop.time(), self._handler.limits, 0, envelopes)
 
     def _pace(self, now: float, size: int) -> None:
         if self._transport is None:
             return  # gone, while a large packet of its was taken in
-        wait = self.account.wait(now, self._keeper.limits)
+        wait = self.account.wait(now, self._handler.limits)
         if wait > 0:
             self._leave_unread(HASTY)
             if self._hasty is not None:
                 self._hasty.cancel()  # it was for a part of what is counted now: a large packet is, slice by slice
-            self._hasty = self._keeper.loop.call_later(wait, self.read_again, HASTY)
+            self._hasty = self._handler.loop.call_later(wait, self.read_again, HASTY)
         elif size >= MUCH:
             # More may be there already, and the transport would go on reading before others have their turn.
             self._leave_unread(TURN)
-            self._keeper.loop.call_soon(self.read_again, TURN)
+            self._handler.loop.call_soon(self.read_again, TURN)
 
     def digested(self) -> None:
         """Read on after a large packet, if what it counts for allows that."""
-        self._pace(self._keeper.loop.time(), 0)
+        self._pace(self._handler.loop.time(), 0)
         self.read_again(DIGESTING)
 
     def hold(self, why: int) -> None:
@@ -367,7 +367,7 @@ class PeerConnection(asyncio.Protocol):
         """Send a packet when this turn is over; nothing is sent to who is gone."""
         if self._ended is None:
             self._wire.send(code, payload, packed=packed)
-            self._keeper.flush_soon(self)
+            self._handler.flush_soon(self)
 
     def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
         """Send a large packet of two pieces at once, without a copy of it; what was said before goes first."""
@@ -380,7 +380,7 @@ class PeerConnection(asyncio.Protocol):
         """Wait until the peer has read so much that more may be sent, or is gone; for one who waits at a time."""
         self.flush()
         if self.stuck and self._transport is not None:
-            self._room = self._keeper.loop.create_future()
+            self._room = self._handler.loop.create_future()
             await self._room
 
     def wait_no_more(self) -> None:
@@ -405,7 +405,7 @@ class PeerConnection(asyncio.Protocol):
     def _pump_soon(self) -> None:
         if not self._pumping:
             self._pumping = True
-            self._keeper.loop.call_soon(self._pump)
+            self._handler.loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         self._pumping = False
@@ -425,7 +425,7 @@ class PeerConnection(asyncio.Protocol):
         if self._ended is None:
             self._ended = (reason, words or reason.name.lower())
             self._wire.disconnect(reason)
-            self._keeper.flush_soon(self)
+            self._handler.flush_soon(self)
 
     def flush(self) -> None:
         """Write what was said; close where that was the last."""
@@ -440,7 +440,7 @@ class PeerConnection(asyncio.Protocol):
             transport.close()
             if transport.get_write_buffer_size():  # also where the peer closed its half long ago, and does not read
                 self._watch_no_more()
-                self._farewell = self._keeper.loop.call_later(LAST_WORDS, self.drop)
+                self._farewell = self._handler.loop.call_later(LAST_WORDS, self.drop)
 
     def unsent(self) -> int:
         """Give the bytes that did not reach the kernel yet."""
