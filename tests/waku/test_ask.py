@@ -14,7 +14,7 @@ from restante.common.errors import Misuse
 from restante.waku.client.actions import Budgets, Patience, Report
 from restante.waku.client.fetch import How, ask
 from restante.waku.client.inbox import Inbox
-from restante.waku.client.outbound_connection import CallError, SilentError, call
+from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
 from restante.waku.client.probe import Outcome, _probe
 from restante.waku.client.ranges import Query, State
 from restante.waku.devp2p.enode import Enode
@@ -258,23 +258,23 @@ async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
     """A call to hand over envelopes trusts nobody."""
     async with (
         listening(Honest(LETTERS)) as (node, enode),
-        call(enode, SystemDice().key(), Interest.named([])) as caller,
+        connect(enode, SystemDice().key(), Interest.named([])) as connection,
     ):
-        caller.ask(request.write(Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC]))))
-        response = await caller.offer([letter(99)])
+        connection.ask(request.write(Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC]))))
+        response = await connection.offer([letter(99)])
         assert response.refusals == ()
         assert len(node.asked) == 1
-        assert caller.node.faults is None
+        assert connection.node.faults is None
 
 
 async def test_who_does_not_greet_is_told_from_who_is_not_there(nobody: Enode) -> None:
-    with pytest.raises(CallError, match="Connection refused") as refused:
-        async with call(nobody, SystemDice().key(), Interest.named([])):
+    with pytest.raises(NodeUnavailableError, match="Connection refused") as refused:
+        async with connect(nobody, SystemDice().key(), Interest.named([])):
             pass
     assert not isinstance(refused.value, SilentError)
     async with listening(greets=False) as (_, enode):
         with pytest.raises(SilentError, match="went away"):
-            async with call(enode, SystemDice().key(), Interest.named([])):
+            async with connect(enode, SystemDice().key(), Interest.named([])):
                 pass
 
 

@@ -15,7 +15,7 @@ from restante.common.errors import Misuse, StoreError
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.client.actions import Budgets, Patience, Report
 from restante.waku.client.fetch import How
-from restante.waku.client.outbound_connection import call
+from restante.waku.client.outbound_connection import connect
 from restante.waku.client.ranges import Query as Wanted
 from restante.waku.client.ranges import State
 from restante.waku.client.subscribe import REASONS, Rhythm, _Following, follow
@@ -304,7 +304,7 @@ async def test_a_listener_names_all_its_topics() -> None:
     topics = [number.to_bytes(4) for number in range(1000)]
     async with (
         listening() as (fake, enode),
-        call(enode, SystemDice().key(), Interest.named(topics), live=print),
+        connect(enode, SystemDice().key(), Interest.named(topics), live=print),
     ):
         [connection] = fake.connections
         async with bounded("the greeting"):

@@ -16,7 +16,7 @@ from restante.cli.waku_arguments import sealed_for
 from restante.common.errors import Misuse
 from restante.waku import key_file
 from restante.waku.archive import open_archive
-from restante.waku.client.outbound_connection import CallError, call
+from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.post import Letter
 from restante.waku.client.post import post as hand_over
 from restante.waku.connection.peer_connection import PeerConnection
@@ -122,10 +122,10 @@ async def test_a_node_that_never_confirms_is_waited_for_as_long_as_one_has_patie
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It goes as soon as it has lost its patience: for its goodbye to be heard it would wait longer than the test.
-    monkeypatch.setattr("restante.waku.client.post.call", partial(call, seconds=10 * BOUND))
+    monkeypatch.setattr("restante.waku.client.post.call", partial(connect, seconds=10 * BOUND))
     async with inside(tmp_path, node_type=Unconfirming) as here, bounded("the loss of patience"):
         letter = Letter(b"text", b"abcd", SymmetricKey(bytes(32)))
-        with pytest.raises(CallError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
+        with pytest.raises(NodeUnavailableError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
             await asyncio.to_thread(hand_over, here.enode, letter, 0.1)
         await here.until("the loss", lambda: not here.node.connections)
         assert here.node.counts == {"lost: client_quitting": 1}

@@ -22,7 +22,7 @@ from restante.waku import key_file
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import DATABASE_PAGE_BYTES
-from restante.waku.client.outbound_connection import CallError, call
+from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key
@@ -281,21 +281,21 @@ async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: P
 async def test_a_caller_hands_over_and_is_told(tmp_path: Path) -> None:
     now = int(time.time())
     async with node_process(tmp_path / "data") as node:
-        async with call(node.enode, Key(b"\5" * 32), Interest.named([])) as caller:
-            assert not (await caller.offer([letter(1, now=now)])).refusals
-            [refusal] = (await caller.offer([letter(2, now=now, ttl=8 * 86400)])).refusals
+        async with connect(node.enode, Key(b"\5" * 32), Interest.named([])) as connection:
+            assert not (await connection.offer([letter(1, now=now)])).refusals
+            [refusal] = (await connection.offer([letter(2, now=now, ttl=8 * 86400)])).refusals
             assert refusal.code == OTHER_ERROR
-            waiting = asyncio.create_task(caller.offer([letter(3, now=now)]))
+            waiting = asyncio.create_task(connection.offer([letter(3, now=now)]))
             node.serving.process.kill()
             await node.serving.ended()
-            assert caller.connection is not None
-            assert caller.connection.gone is not None
-            await caller.connection.gone
+            assert connection.connection is not None
+            assert connection.connection.gone is not None
+            await connection.connection.gone
             await asyncio.gather(waiting, return_exceptions=True)  # it may have been answered
-            with pytest.raises(CallError, match="went away"):
-                await caller.offer([letter(4, now=now)])
-        with pytest.raises(CallError, match="cannot connect"):
-            async with call(node.enode, Key(b"\5" * 32), Interest.named([])):
+            with pytest.raises(NodeUnavailableError, match="went away"):
+                await connection.offer([letter(4, now=now)])
+        with pytest.raises(NodeUnavailableError, match="cannot connect"):
+            async with connect(node.enode, Key(b"\5" * 32), Interest.named([])):
                 pass
 
 

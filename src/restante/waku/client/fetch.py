@@ -23,7 +23,7 @@ from restante.waku.client.actions import (
     Save,
 )
 from restante.waku.client.inbox import REMEMBERED, Inbox
-from restante.waku.client.outbound_connection import Caller, CallError, call
+from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
 from restante.waku.client.ranges import Query, State
 from restante.waku.client.requester import Requester
 from restante.waku.devp2p.enode import Enode
@@ -180,16 +180,16 @@ class _Asking:
     async def _visit(self, visit: _Visit) -> None:
         server = visit.server
         try:
-            async with call(
+            async with connect(
                 self._servers[server],
                 self._how.key or self._dice.key(),
                 Interest.named([]),
                 CONNECT,
                 lambda event: self._heard(visit, event),
-            ) as visit.caller:
+            ) as visit.connection:
                 self._tell(lambda: self._core.connected(server, self._loop.time()))
-                words = await visit.caller.gone()
-        except CallError as error:
+                words = await visit.connection.gone()
+        except NodeUnavailableError as error:
             words = str(error)
         self._lost(visit, words)
 
@@ -207,15 +207,15 @@ class _Asking:
             self._tell(lambda: self._core.ended(visit.server, event.payload, now))
 
     async def _ask(self, visit: _Visit, request: Request) -> None:
-        assert visit.caller is not None
+        assert visit.connection is not None
         try:
-            written, body = await self._written(request, visit.caller.node.pow)
+            written, body = await self._written(request, visit.connection.node.pow)
         except NotMined as error:
             self._lost(visit, f"it asks for more work than we do: {error}")
             return
         if self._counts(visit):
             self._tell(lambda: self._core.asked(visit.server, written, self._loop.time()))
-            visit.caller.ask(body)
+            visit.connection.ask(body)
 
     async def _written(self, request: Request, least: float) -> tuple[bytes, bytes]:
         """Write a request; gives its id and the packet's body."""
@@ -241,5 +241,5 @@ class _Visit:
 
     def __init__(self, server: int) -> None:
         self.server = server
-        self.caller: Caller | None = None
+        self.connection: OutboundConnection | None = None
         self.task: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""A caller: one connection to a node, to hand envelopes over to it, to ask it for history, or to listen."""
+"""A connection that we dial: to hand envelopes over to a node, to ask it for history, or to listen."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from restante.waku.protocol.packets import Options, Response
 from restante.waku.protocol.peer import Answered, Brought, Ended, Greeted, Offered, Peer, PeerEvent, Poured
 
 
-class CallError(RestanteError):
+class NodeUnavailableError(RestanteError):
     """A node could not be reached, or went away; says why."""
 
 
-class SilentError(CallError):
+class SilentError(NodeUnavailableError):
     """Somebody answers at the node's address, and does not greet as the node."""
 
 
-Hear = Callable[[Brought | Ended], None]
+OnHistory = Callable[[Brought | Ended], None]
 """To be told what a trusted node sends of history."""
 
-Live = Callable[[list[Envelope]], None]
+OnEnvelopes = Callable[[list[Envelope]], None]
 """To be handed what a node relays, unjudged."""
 
 
-class Caller:
-    """One connection that we dialled. Use `call`."""
+class OutboundConnection:
+    """One connection that we dialled. Use `connect`."""
 
-    def __init__(self, interest: Interest, hear: Hear | None = None, live: Live | None = None) -> None:
+    def __init__(self, interest: Interest, hear: OnHistory | None = None, live: OnEnvelopes | None = None) -> None:
         self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
         self.unfinished = 0
@@ -60,7 +60,7 @@ class Caller:
         return self.connection.peer
 
     async def offer(self, envelopes: Iterable[Envelope]) -> Response:
-        """Hand over envelopes, in one packet; gives what became of them. Raises CallError.
+        """Hand over envelopes, in one packet; gives what became of them. Raises NodeUnavailableError.
 
         Only a node that `confirms` ever says so.
         """
@@ -73,10 +73,10 @@ class Caller:
             self._answers.pop(packet, None)  # who waited may have given up
 
     def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
-        """Hand over envelopes, in one packet, give the packet's hash. Raises CallError where the node is gone."""
+        """Hand over envelopes, in one packet; return its hash. Raises NodeUnavailableError where the node is gone."""
         assert self.connection is not None
         if not self.connection.here:
-            raise CallError(f"the node went away: {self.connection.parting}")
+            raise NodeUnavailableError(f"the node went away: {self.connection.parting}")
         body = packets.write_envelopes(each.raw for each in envelopes)
         self.connection.send(packets.MESSAGES, body)
         return keccak(body)
@@ -106,7 +106,7 @@ class Caller:
         """One connection cannot have too much: a packet has an end."""
 
     def caught_up(self, _connection: PeerConnection) -> None:
-        """Nothing is relayed to a node that we call."""
+        """Nothing is relayed to a node that we dialled."""
 
     def connected(self, _connection: PeerConnection, _public: bytes) -> Reason | None:
         """Take note that the node has said Hello."""
@@ -147,7 +147,7 @@ class Caller:
 
     def lost(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
         """Take note that the connection is no more."""
-        gone = CallError(f"the node went away: {words}")
+        gone = NodeUnavailableError(f"the node went away: {words}")
         if not self._greeted.done():
             self._greeted.set_exception(SilentError(str(gone)))
         for answer in self._answers.values():
@@ -165,46 +165,48 @@ class Caller:
             await asyncio.wait((self.connection.gone,), timeout=seconds)
 
     async def greeted(self) -> None:
-        """Wait until the node has greeted. Raises CallError."""
+        """Wait until the node has greeted. Raises NodeUnavailableError."""
         await self._greeted
 
 
 @asynccontextmanager
-async def call(
+async def connect(
     enode: Enode,
     key: Key,
     interest: Interest,
     seconds: float = 10.0,
-    hear: Hear | None = None,
-    live: Live | None = None,
-) -> AsyncIterator[Caller]:
-    """Connect to a node and greet; goes away politely. Raises CallError, also when that takes longer.
+    hear: OnHistory | None = None,
+    live: OnEnvelopes | None = None,
+) -> AsyncIterator[OutboundConnection]:
+    """Connect to a node and greet; goes away politely. Raises NodeUnavailableError, also when that takes longer.
 
     With `hear` the node is trusted, and may send history; with `live` it may relay what is of interest. SilentError
     tells that it is there, and does not greet.
     """
-    caller = Caller(interest, hear, live)
+    connection = OutboundConnection(interest, hear, live)
     try:
-        await _reach(caller, enode, key, seconds)
-        yield caller
+        await _reach(connection, enode, key, seconds)
+        yield connection
     finally:
-        await caller.leave(seconds)
+        await connection.leave(seconds)
 
 
-async def _reach(caller: Caller, enode: Enode, key: Key, seconds: float) -> None:
-    rlpx = Rlpx.initiator(key, enode.public, SystemDice(), cap=max_frame_bytes(caller.limits.packet_bytes))
+async def _reach(connection: OutboundConnection, enode: Enode, key: Key, seconds: float) -> None:
+    rlpx = Rlpx.initiator(key, enode.public, SystemDice(), cap=max_frame_bytes(connection.limits.packet_bytes))
     hello = Hello(CLIENT, (Capability(*packets.CAPABILITY),), 0, key.public)
     try:
         async with asyncio.timeout(seconds):
-            await caller.loop.create_connection(
-                lambda: PeerConnection(caller, Devp2p(rlpx, hello, caller.loop.time()), dialled=True),
+            await connection.loop.create_connection(
+                lambda: PeerConnection(connection, Devp2p(rlpx, hello, connection.loop.time()), dialled=True),
                 enode.host,
                 enode.port,
             )
-            await caller.greeted()
+            await connection.greeted()
     except TimeoutError:
-        if caller.connection is None:
-            raise CallError(f"cannot connect to {enode.address}: nobody answered within {seconds:g} s") from None
+        if connection.connection is None:
+            raise NodeUnavailableError(
+                f"cannot connect to {enode.address}: nobody answered within {seconds:g} s"
+            ) from None
         raise SilentError(f"{enode.address} did not greet within {seconds:g} s") from None
     except OSError as error:
-        raise CallError(f"cannot connect to {enode.address}: {plain(error)}") from error
+        raise NodeUnavailableError(f"cannot connect to {enode.address}: {plain(error)}") from error

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from restante.common.errors import RestanteError
-from restante.waku.client.outbound_connection import Caller, CallError, call
+from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope, make
@@ -26,7 +26,7 @@ class RefusedError(RestanteError):
     """The node did not take the envelope; says why."""
 
 
-class UnconfirmedError(CallError):
+class UnconfirmedError(NodeUnavailableError):
     """The node has said nothing of the envelope, though it says that it does; it may have it."""
 
 
@@ -53,28 +53,28 @@ class Posted(msgspec.Struct, frozen=True):
 def post(node: Enode, letter: Letter, patience: float = PATIENCE) -> Posted:
     """Post a letter; the node has `patience` seconds to confirm.
 
-    Raises CallError, RefusedError, and NotMined where the node wants more work than we do.
+    Raises NodeUnavailableError, RefusedError, and NotMined where the node wants more work than we do.
     """
     return asyncio.run(_post(node, letter, patience))
 
 
 async def _post(node: Enode, letter: Letter, patience: float) -> Posted:
-    async with call(node, SystemDice().key(), Interest.named([])) as caller:
-        return await hand_in(caller, letter, patience)
+    async with connect(node, SystemDice().key(), Interest.named([])) as connection:
+        return await hand_in(connection, letter, patience)
 
 
-async def hand_in(caller: Caller, letter: Letter, patience: float) -> Posted:
+async def hand_in(connection: OutboundConnection, letter: Letter, patience: float) -> Posted:
     """Seal a letter, do the work, and hand it in. Raises as `post`; UnconfirmedError after so many seconds."""
     dice = SystemDice()
     data = seal(letter.text, to=letter.to, sign=letter.sign, dice=dice)
     draft = make(int(time.time()) + letter.ttl, letter.ttl, letter.topic, data)
     start = int.from_bytes(dice.draw(4), "big")
-    envelope = await asyncio.to_thread(mine, draft, caller.node.pow, start=start)
-    if not caller.node.confirms:
-        caller.hand_over([envelope])
+    envelope = await asyncio.to_thread(mine, draft, connection.node.pow, start=start)
+    if not connection.node.confirms:
+        connection.hand_over([envelope])
         return Posted(envelope, confirmed=False)
     try:
-        response = await asyncio.wait_for(caller.offer([envelope]), patience)
+        response = await asyncio.wait_for(connection.offer([envelope]), patience)
     except TimeoutError:
         raise UnconfirmedError(f"the node did not confirm within {patience:g} s; it may have the envelope") from None
     for refusal in response.refusals:

@@ -11,7 +11,7 @@ import msgspec
 
 from restante.waku.client.actions import Patience
 from restante.waku.client.fetch import How, ask
-from restante.waku.client.outbound_connection import CallError, SilentError, call
+from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
 from restante.waku.client.post import Letter, RefusedError, UnconfirmedError, hand_in
 from restante.waku.client.ranges import Query
 from restante.waku.client.requester import SAYS
@@ -55,13 +55,13 @@ async def _probe(node: Enode, how: How, patience: float) -> Found:
     dice = SystemDice()
     letter = Letter(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
     try:
-        async with call(node, how.key or dice.key(), Interest.named([]), patience) as caller:
-            posted = await hand_in(caller, letter, patience)
+        async with connect(node, how.key or dice.key(), Interest.named([]), patience) as connection:
+            posted = await hand_in(connection, letter, patience)
     except SilentError as error:
         return Found(Outcome.SILENT, str(error))
     except (RefusedError, UnconfirmedError) as error:
         return Found(Outcome.UNCONFIRMED, str(error))
-    except CallError as error:
+    except NodeUnavailableError as error:
         return Found(Outcome.UNREACHABLE, str(error))
     unsure = "" if posted.confirmed else "; it never confirms, so it may never have had it"
     for attempt in range(TRIES):

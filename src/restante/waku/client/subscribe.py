@@ -24,7 +24,7 @@ from restante.common.errors import Misuse
 from restante.waku.client.actions import Budgets, Patience, Report
 from restante.waku.client.fetch import CONNECT, How, Keep, Subscriber, ask
 from restante.waku.client.inbox import REMEMBERED, Inbox
-from restante.waku.client.outbound_connection import CallError, call
+from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.ranges import Query, State
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
@@ -165,15 +165,15 @@ class _Following:
         wait = self.rhythm.first
         while True:
             try:
-                async with call(
+                async with connect(
                     self._servers[server], self._dice.key(), self._interest, CONNECT, live=self._came
-                ) as caller:
+                ) as connection:
                     wait = self.rhythm.first
                     self._told.pop(server, None)
                     tried.set()
                     self._again.set()
-                    words = await caller.gone()
-            except CallError as error:
+                    words = await connection.gone()
+            except NodeUnavailableError as error:
                 words = str(error)
             self._say(server, words)
             tried.set()

@@ -40,7 +40,7 @@ def envelopes(count: int, *, days: float = 30, ahead: int = 5) -> Iterator[bytes
         yield rlp.encode([now + ahead, age + ahead, topic, data[:DATA], number])
 
 
-class Caller(asyncio.Protocol):
+class BenchPeer(asyncio.Protocol):
     """One peer."""
 
     def __init__(self, enode: Enode) -> None:
@@ -57,7 +57,7 @@ class Caller(asyncio.Protocol):
         self._answer: asyncio.Future[tuple[list[bytes], bytes, float]] | None = None
         self.transport: asyncio.Transport | None = None
 
-    async def connect(self) -> Caller:
+    async def connect(self) -> BenchPeer:
         hello = Hello("bench", (Capability(*packets.CAPABILITY),), 0, self._key.public)
         rlpx = Rlpx.initiator(self._key, self._enode.public, _DICE)
         self._wire = Devp2p(rlpx, hello, self.loop.time())
