@@ -443,7 +443,7 @@ async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
 async def test_an_address_that_is_here_has_its_places_once_however_many_come_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_requests, "ACCOUNTS", 2)
+    monkeypatch.setattr(history_requests, "REMEMBERED_REQUESTERS", 2)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
         on, make_page, lines = asyncio.Event(), here.archive.page, here.node.answers._making
@@ -474,7 +474,7 @@ async def test_an_address_that_is_here_has_its_places_once_however_many_come_aft
             assert flat((await page(peer))[0]) == LETTERS
         await here.until("the end of all lines", lambda: not lines)
         await (await here.greet()).fence()
-        assert {each.lines for each in here.node.answers._accounts.values()} == {0}
+        assert {each.lines for each in here.node.answers._quotas.values()} == {0}
 
 
 @pytest.mark.parametrize(

@@ -491,7 +491,7 @@ async def test_what_each_packet_counts_for(tmp_path: Path) -> None:
     async with inside(tmp_path, limits=Limits(address_envelopes=0)) as here:
         peer = await here.greet()
         [its_connection] = here.node.connections
-        spent = partial(its_connection.account._envelopes.spent, 0.0, 0.0)
+        spent = partial(its_connection.quota._envelopes.spent, 0.0, 0.0)
         for packet, count in packets:
             before = spent()
             peer.say(*packet)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.connection.quotas import Account
+from restante.waku.connection.quotas import AddressQuota
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx
@@ -66,7 +66,7 @@ class FakeNode:
 
     def made(self, connection: PeerConnection) -> bool:
         self.connections.add(connection)
-        connection.account = Account()
+        connection.quota = AddressQuota()
         return True
 
     def caught_up(self, connection: PeerConnection) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from restante.common.errors import PeerError, RestanteError, plain
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.connection.quotas import Account
+from restante.waku.connection.quotas import AddressQuota
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
@@ -98,7 +98,7 @@ class OutboundConnection:
     def made(self, connection: PeerConnection) -> bool:
         """Take in the connection."""
         self.connection = connection
-        connection.account = Account()
+        connection.quota = AddressQuota()
         connection.peer.trusted = self._hear is not None
         return True
 

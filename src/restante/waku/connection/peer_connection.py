@@ -9,7 +9,7 @@ from typing import Final, Protocol, cast
 
 from restante.common.errors import PeerError
 from restante.common.net import shown
-from restante.waku.connection.quotas import Account
+from restante.waku.connection.quotas import AddressQuota
 from restante.waku.devp2p import session
 from restante.waku.devp2p.hello import Reason
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet
@@ -69,7 +69,7 @@ class ConnectionHandler(Protocol):
         """Do something about it: there are more such bytes than there may be."""
 
     def made(self, connection: PeerConnection) -> bool:
-        """Take in a connection, and give it its account; False where it may not even shake hands."""
+        """Take in a connection, and give it its quota; False where it may not even shake hands."""
 
     def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
         """Take note of a peer that has said Hello; gives why it must go, if it must."""
@@ -109,7 +109,6 @@ class PeerConnection(asyncio.Protocol):
         "_transport",
         "_unread",
         "_wire",
-        "account",
         "address",
         "confirmed",
         "dialled",
@@ -118,6 +117,7 @@ class PeerConnection(asyncio.Protocol):
         "missed",
         "node_id",
         "peer",
+        "quota",
     )
 
     def __init__(self, handler: ConnectionHandler, wire: Devp2p, *, dialled: bool) -> None:
@@ -125,7 +125,7 @@ class PeerConnection(asyncio.Protocol):
         self.node_id = b""
         self.address = ""
         """Whom to count it with."""
-        self.account: Account
+        self.quota: AddressQuota
         """What all from that address have used up; the handler says whose it is."""
         self.missed: int | None = None
         """The first live envelope, by number, that it was not sent because it did not read."""
@@ -180,10 +180,10 @@ class PeerConnection(asyncio.Protocol):
         wire = self._wire
         events = wire.receive_data(data, now)
         if wire.held or self.held:
-            self._account(wire.held)
+            self._count_held(wire.held)
         inflated = sum([len(event.payload) for event in events if isinstance(event, Packet)])
         frames, self._frames = wire.frames - self._frames, wire.frames
-        self.account.charge(now, self._handler.limits, max(len(data), inflated), frames)
+        self.quota.charge(now, self._handler.limits, max(len(data), inflated), frames)
         for event in events:
             self._happen(event)
         self._pace(now, len(data))
@@ -194,7 +194,7 @@ class PeerConnection(asyncio.Protocol):
         if self._wire.speaks or self._ended is not None:
             self._handler.flush_soon(self)
 
-    def _account(self, held: int) -> None:
+    def _count_held(self, held: int) -> None:
         handler = self._handler
         handler.unfinished += held - self.held
         self.held = held
@@ -235,7 +235,7 @@ class PeerConnection(asyncio.Protocol):
         for timer in (self._timer, self._greeting, self._hasty, self._patience, self._farewell):
             if timer is not None:
                 timer.cancel()
-        self._account(0)
+        self._count_held(0)
         self._transport = None
         self._backlog = None
         self._there_is_room()
@@ -305,12 +305,12 @@ class PeerConnection(asyncio.Protocol):
 
     def charge(self, envelopes: int) -> None:
         """Count what it brought; all from its address are left unread for a while when it is too much."""
-        self.account.charge(self._handler.loop.time(), self._handler.limits, 0, envelopes)
+        self.quota.charge(self._handler.loop.time(), self._handler.limits, 0, envelopes)
 
     def _pace(self, now: float, size: int) -> None:
         if self._transport is None:
             return  # gone, while a large packet of its was taken in
-        wait = self.account.wait(now, self._handler.limits)
+        wait = self.quota.wait(now, self._handler.limits)
         if wait > 0:
             self._leave_unread(HASTY)
             if self._hasty is not None:

@@ -29,7 +29,7 @@ from restante.common.token_bucket import Bucket
 from restante.waku.archive import Archive
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.connection.peer_connection import REFUSED, PeerConnection
-from restante.waku.connection.quotas import forget
+from restante.waku.connection.quotas import make_room
 from restante.waku.envelope import rlp
 from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import cut
@@ -58,7 +58,7 @@ WAITING: Final = 48 * 1024 * 1024
 SHARE: Final = 8 * 1024
 """Bytes of it that each peer may have when others have taken all: three requests of status-go, of ten topics each."""
 
-ACCOUNTS: Final = 10_000
+REMEMBERED_REQUESTERS: Final = 10_000
 """Peers and addresses whose use is remembered when they are gone; the one longest unused is forgotten first."""
 
 
@@ -115,7 +115,7 @@ class _Places(asyncio.Semaphore):
             self.waiting -= 1
 
 
-class _Account:
+class _RequesterQuota:
     """What one node, or one address, has asked for."""
 
     __slots__ = ("lines", "pages", "places", "rows")
@@ -157,7 +157,7 @@ class Answers:
         self._limits = limits
         self._now = now
         self._loop = asyncio.get_running_loop()
-        self._accounts: OrderedDict[bytes | str, _Account] = OrderedDict()
+        self._quotas: OrderedDict[bytes | str, _RequesterQuota] = OrderedDict()
         self._lines: dict[PeerConnection, deque[_Asked]] = {}
         self._making: dict[PeerConnection, asyncio.Task[None]] = {}
         """Who goes through a line."""
@@ -202,15 +202,15 @@ class Answers:
         full = own > SHARE and self.waiting + asked.size > WAITING
         return "too many requests at once" if full or len(line) > LINE else ""  # the first one is in the making
 
-    def _accounts_of(self, connection: PeerConnection) -> list[_Account]:
+    def _obtain_quotas(self, connection: PeerConnection) -> list[_RequesterQuota]:
         found = []
         for name in (connection.node_id, connection.address):
-            account = self._accounts.get(name)
-            if account is None:
-                forget(self._accounts, ACCOUNTS, lambda each: bool(each.lines))
-                account = self._accounts[name] = _Account()
-            self._accounts.move_to_end(name)
-            found.append(account)
+            quota = self._quotas.get(name)
+            if quota is None:
+                make_room(self._quotas, REMEMBERED_REQUESTERS, lambda each: bool(each.lines))
+                quota = self._quotas[name] = _RequesterQuota()
+            self._quotas.move_to_end(name)
+            found.append(quota)
         return found
 
     def _refuse(self, connection: PeerConnection, digest: bytes | None, words: str, why: str) -> None:
@@ -262,12 +262,12 @@ class Answers:
         Whoever waited longest for a peer to read gives up its own for it. A peer that asked faster than it may waits
         in a place of its address: others are not held up by that, and no more pages than these add to what is spent.
         """
-        account = self._of_address(connection)
-        account.lines += 1
+        quota = self._address_quota(connection)
+        quota.lines += 1
         try:
-            if account.places.locked():
+            if quota.places.locked():
                 self._shorten(connection.address)
-            async with account.places:
+            async with quota.places:
                 if not await self._may_have(connection, late):
                     yield False
                     return
@@ -276,30 +276,30 @@ class Answers:
                 async with self._places:
                     yield True
         finally:
-            account.lines -= 1
+            quota.lines -= 1
 
     async def _may_have(self, connection: PeerConnection, late: float) -> bool:
         """Wait until a peer may have its next page, and count that; False where it would be too late."""
         while True:
             now = self._loop.time()
-            accounts = self._accounts_of(connection)
-            wait = max(each.wait(now, self._limits) for each in accounts)
+            quotas = self._obtain_quotas(connection)
+            wait = max(each.wait(now, self._limits) for each in quotas)
             if now + wait > late:
                 return False
             if not wait:
                 break
             await self._pause(wait)
-        for each in accounts:
+        for each in quotas:
             each.pages.take(now, self._limits.pages, 1)
         return True
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def _of_address(self, connection: PeerConnection) -> _Account:
-        """Give the account of a peer's address."""
-        _, account = self._accounts_of(connection)
-        return account
+    def _address_quota(self, connection: PeerConnection) -> _RequesterQuota:
+        """Return the quota of a peer's address."""
+        _, quota = self._obtain_quotas(connection)
+        return quota
 
     def _shorten(self, address: str | None = None) -> None:
         """Have one page end, of this address if one is given."""
@@ -330,7 +330,7 @@ class Answers:
         self.searches.add(perf_counter() - since)
         now = self._loop.time()
         self.queries["topics" if asked.topics else "none" if asked.bloom in {None, ALL_BITS} else "bloom"] += 1
-        for each in self._accounts_of(connection):
+        for each in self._obtain_quotas(connection):
             each.rows.take(now, self._limits.rows, page.looked)
         return await self._hand_over(connection, asked, page)
 
@@ -383,7 +383,7 @@ class Answers:
             return True
         self._unread[connection] = None
         try:
-            if self._of_address(connection).places.waiting:
+            if self._address_quota(connection).places.waiting:
                 self._shorten(connection.address)
             if self._places.waiting:
                 self._shorten()

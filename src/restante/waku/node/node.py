@@ -17,7 +17,7 @@ from restante.common.logs import log
 from restante.common.settings import unusable
 from restante.waku.archive import Archive
 from restante.waku.connection.peer_connection import BEHIND, CHANGE, DIGESTING, DRAINING, REFUSED, PeerConnection
-from restante.waku.connection.quotas import Account, Accounts
+from restante.waku.connection.quotas import AddressQuota, Quotas
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
@@ -173,7 +173,7 @@ class Node:
             )
         )
         self.unfinished = 0
-        self._accounts = Accounts()
+        self._quotas = Quotas()
         self._digesting: set[asyncio.Task[None]] = set()
         self._unsaid: set[PeerConnection] = set()
         self._held: set[PeerConnection] = set()
@@ -228,20 +228,18 @@ class Node:
 
     def made(self, connection: PeerConnection) -> bool:
         """Take in a connection; False where it may not even shake hands."""
-        connection.account = self._accounts.of(connection.address)
-        if not connection.dialled and not self._lets_in(connection.account):
+        connection.quota = self._quotas.obtain(connection.address)
+        if not connection.dialled and not self._lets_in(connection.quota):
             self.counts["turned away at the door"] += 1
             return False
         self.connections.add(connection)
-        connection.account.connections += 1
+        connection.quota.connections += 1
         return True
 
-    def _lets_in(self, account: Account) -> bool:
+    def _lets_in(self, quota: AddressQuota) -> bool:
         terms = self.housekeeping
-        room = (
-            len(self.connections) < terms.max_peers + STRANGERS and account.connections < terms.max_peers_per_address
-        )
-        return room and account.connect(self.loop.time(), self.limits)
+        room = len(self.connections) < terms.max_peers + STRANGERS and quota.connections < terms.max_peers_per_address
+        return room and quota.connect(self.loop.time(), self.limits)
 
     def too_much(self) -> None:
         """Have the peer go that has sent most of a packet that is not complete."""
@@ -289,7 +287,7 @@ class Node:
         self.connections.discard(connection)
         self._unsaid.discard(connection)
         self._held.discard(connection)
-        connection.account.connections -= 1
+        connection.quota.connections -= 1
         self.relay.drop(connection)
         self.answers.forget(connection)
         if self.peers.get(connection.node_id) is connection:
