@@ -10,7 +10,7 @@ import pytest
 
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import LONGEST, SHARE, Answers
+from restante.waku.node.history_requests import LONGEST, SHARE, HistoryRequests
 from restante.waku.protocol import packets
 from restante.waku.protocol.completion import Completed, Failed
 from support.waku.asking import ID, ask, flat, page, plain, walk
@@ -32,14 +32,14 @@ NOTHING = packets.Options(pow=0.0, confirmations=True, topics=frozenset())
 class Hours:
     """The clock of requests: it stands still, and whoever waits for a time makes it that time at once."""
 
-    def __init__(self, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, requests: HistoryRequests, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.on = asyncio.Event()
         """Cleared by a test that wants to see somebody wait."""
         self.on.set()
         self.waiting = 0
-        monkeypatch.setattr(answers, "_loop", self)
-        monkeypatch.setattr(answers, "_pause", self.pause)
+        monkeypatch.setattr(requests, "_loop", self)
+        monkeypatch.setattr(requests, "_pause", self.pause)
 
     def time(self) -> float:
         return self.now
@@ -78,18 +78,18 @@ async def test_six_hundred_small_pages_one_after_the_other_all_come(
     letters = [letter(number, age=700 - number) for number in range(600)]
     limits = Limits()
     async with inside(tmp_path) as here:
-        hours = Hours(here.node.answers, monkeypatch)
+        hours = Hours(here.node.history_requests, monkeypatch)
         await here.archive.save(letters, EPOCH)
         peer = await here.greet()
         assert await walk(peer, limit=1) == letters
         over = len(letters) - limits.pages_at_once - 1
         assert over / limits.pages <= hours.now < over / limits.pages + 1
-        assert here.node.answers.counts["requests refused"] == 0
+        assert here.node.history_requests.counts["requests refused"] == 0
 
 
 async def test_who_has_much_looked_at_gets_it_too_and_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path, limits=Limits(rows=1.0, rows_at_once=len(LETTERS))) as here:
-        hours = Hours(here.node.answers, monkeypatch)
+        hours = Hours(here.node.history_requests, monkeypatch)
         await here.archive.save(LETTERS, EPOCH)
         peer = await here.greet()
         topics = frozenset((TOPIC,))
@@ -105,7 +105,7 @@ async def test_who_waits_holds_up_its_own_address_alone_and_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
-        hours = Hours(here.node.answers, monkeypatch)
+        hours = Hours(here.node.history_requests, monkeypatch)
         await here.archive.save(LETTERS, EPOCH)
         hasty, neighbour, other = await here.greet(NOTHING), await here.greet(NOTHING), await elsewhere(here)
         for _ in range(2):
@@ -128,7 +128,7 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
 ) -> None:
     """Nobody waits for a page that comes later."""
     async with inside(tmp_path, limits=Limits(pages=1 / LONGEST, pages_at_once=1)) as here:
-        hours = Hours(here.node.answers, monkeypatch)
+        hours = Hours(here.node.history_requests, monkeypatch)
         peer = await here.greet()
         for _ in range(2):
             await ask(peer)
@@ -142,7 +142,7 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
         ends = [(await page(each))[1] for each in (peer, other)]
         assert sorted(map(str, ends)) == sorted(map(str, [Completed(ID), LATE]))
         assert hours.now == pytest.approx(LONGEST, abs=0.01)
-        assert here.node.answers.counts["requests refused"] == 1
+        assert here.node.history_requests.counts["requests refused"] == 1
         hours.now += LONGEST
         await ask(peer)
 
@@ -150,7 +150,7 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
 async def test_who_is_slow_to_read_is_not_hasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it asked for meanwhile is answered when it has read what came before."""
     async with inside(tmp_path) as here:
-        hours = Hours(here.node.answers, monkeypatch)
+        hours = Hours(here.node.history_requests, monkeypatch)
         await here.archive.save(LETTERS, EPOCH)
         on = gated(here)
         peer = await here.greet()
@@ -159,7 +159,7 @@ async def test_who_is_slow_to_read_is_not_hasty(tmp_path: Path, monkeypatch: pyt
         await peer.fence()
         connection.pause_writing()
         on.set()
-        await here.until("a page that waits", lambda: connection in here.node.answers._unread)
+        await here.until("a page that waits", lambda: connection in here.node.history_requests._unread)
         hours.now += 2 * LONGEST
         connection.resume_writing()
         for _ in range(3):
@@ -168,8 +168,8 @@ async def test_who_is_slow_to_read_is_not_hasty(tmp_path: Path, monkeypatch: pyt
 
 async def test_who_goes_while_it_waits_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
-        answers = here.node.answers
-        hours = Hours(answers, monkeypatch)
+        requests = here.node.history_requests
+        hours = Hours(requests, monkeypatch)
         peer = await here.greet()
         for _ in range(2):
             await ask(peer)
@@ -177,11 +177,11 @@ async def test_who_goes_while_it_waits_leaves_nothing(tmp_path: Path, monkeypatc
         peer.say_all([(packets.REQUEST, plain())] * 10)
         await here.until("one that waits", lambda: hours.waiting == 1)
         await peer.fence()
-        assert answers.waiting == 10 * SMALL
+        assert requests.waiting == 10 * SMALL
         peer.cut()
-        await here.until("nobody who waits", lambda: not hours.waiting and not answers._making)
-        assert answers.waiting == 0
-        assert not answers._lines
+        await here.until("nobody who waits", lambda: not hours.waiting and not requests._making)
+        assert requests.waiting == 0
+        assert not requests._lines
         hours.on.set()
         assert (await ask(await here.greet()))[0] == []
 
@@ -194,19 +194,19 @@ async def test_what_waits_of_all_has_a_bound_and_who_asks_for_little_has_room(
     async with inside(tmp_path) as here:
         await here.archive.save(LETTERS, EPOCH)
         on = gated(here)
-        answers = here.node.answers
+        requests = here.node.history_requests
         greedy = [await elsewhere(here, number) for number in (11, 12)]
         for peer in greedy:
             peer.say_all([(packets.REQUEST, large)] * 3)
             await peer.fence()
-        assert answers.counts["requests refused"] == 3
+        assert requests.counts["requests refused"] == 3
         for peer in greedy:
             for code, body in peer.inbox:
                 assert (code, body[-len(TOO_MANY.words) :]) == (packets.REQUEST_COMPLETE, TOO_MANY.words.encode())
         modest = await elsewhere(here, 13)
         modest.say_all([(packets.REQUEST, plain())] * (SHARE // SMALL + 1))
         await modest.fence()
-        assert answers.counts["requests refused"] == 4
+        assert requests.counts["requests refused"] == 4
         assert (await page(modest))[1] == TOO_MANY
         on.set()
         for _ in range(SHARE // SMALL):
@@ -214,5 +214,5 @@ async def test_what_waits_of_all_has_a_bound_and_who_asks_for_little_has_room(
         for peer in greedy:
             for _ in range(3):
                 await page(peer)
-        await here.until("the end of all lines", lambda: not answers._making)
-        assert answers.waiting == 0
+        await here.until("the end of all lines", lambda: not requests._making)
+        assert requests.waiting == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.node.mailserver import FULL, LOCKED, TRY_AGAIN, Batch, Mailserver, Terms
+from restante.waku.node.mailserver import FULL, LOCKED, TRY_AGAIN, ArchiveTerms, Batch, Mailserver
 from restante.waku.node.pool import Pool
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
@@ -22,8 +22,8 @@ OTHER_TOPIC = b"\5\6\7\x08"
 PACKETS = [bytes([number]) * 32 for number in range(10)]
 
 
-def mailserver(terms: Terms | None = None, *, known: int = MIB, live: int = MIB) -> Mailserver:
-    return Mailserver(Policy(min_pow=1e-6), terms or Terms(), Pool(known, live))
+def mailserver(terms: ArchiveTerms | None = None, *, known: int = MIB, live: int = MIB) -> Mailserver:
+    return Mailserver(Policy(min_pow=1e-6), terms or ArchiveTerms(), Pool(known, live))
 
 
 def relayed(server: Mailserver) -> list[Envelope]:
@@ -144,7 +144,7 @@ def test_what_was_refused_is_judged_anew_when_it_comes_again() -> None:
 
 
 def test_topics_that_are_not_archived_are_relayed_and_confirmed_at_once() -> None:
-    server = mailserver(Terms(topics=frozenset([TOPIC])))
+    server = mailserver(ArchiveTerms(topics=frozenset([TOPIC])))
     other = letter(1, topic=OTHER_TOPIC)
     assert server.offer(b"a", PACKETS[0], [other], EPOCH) == well(PACKETS[0])
     assert relayed(server) == [other]
@@ -153,7 +153,7 @@ def test_topics_that_are_not_archived_are_relayed_and_confirmed_at_once() -> Non
 
 
 def test_what_is_older_than_what_is_kept_is_relayed_and_confirmed_at_once() -> None:
-    server = mailserver(Terms(retention=100))
+    server = mailserver(ArchiveTerms(retention=100))
     kept, over = letter(1, ttl=200, age=100), letter(2, ttl=200, age=101)
     assert server.offer(b"a", PACKETS[0], [over], EPOCH) == well(PACKETS[0])
     assert server.offer(b"a", PACKETS[1], [kept], EPOCH) is None
@@ -162,7 +162,7 @@ def test_what_is_older_than_what_is_kept_is_relayed_and_confirmed_at_once() -> N
 
 
 def test_counts_tell_what_became_of_envelopes() -> None:
-    server = mailserver(Terms(topics=frozenset([TOPIC])))
+    server = mailserver(ArchiveTerms(topics=frozenset([TOPIC])))
     server.offer(b"a", PACKETS[0], [A, B, OLD, A, letter(1, topic=OTHER_TOPIC)], EPOCH)
     list(server.settle(taken(server)))
     assert server.counts == {"new": 3, "known": 1, "archived": 2, "old": 1}
@@ -261,7 +261,7 @@ LETTERS = [
 ]
 """Good ones that expire at different times; one of a topic, and one of an age, that is not archived; two bad ones."""
 
-TERMS = Terms(topics=frozenset([TOPIC]), retention=200)
+TERMS = ArchiveTerms(topics=frozenset([TOPIC]), retention=200)
 
 
 class Interleaved(RuleBasedStateMachine):

@@ -30,7 +30,7 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
 from restante.waku.node import main, node, relay, save_schedule
-from restante.waku.node.mailserver import LOCKED, TRY_AGAIN, Terms
+from restante.waku.node.mailserver import LOCKED, TRY_AGAIN, ArchiveTerms
 from restante.waku.node.node import Housekeeping, Node
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
@@ -884,7 +884,7 @@ async def test_a_commit_that_failed_is_the_end_and_nobody_is_told(tmp_path: Path
 async def test_what_is_kept_too_long_or_is_too_much_is_pruned(tmp_path: Path) -> None:
     house = Housekeeping(retention=100, retention_bytes=3 * len(letter(1, ttl=200).raw))
     letters = [letter(number, ttl=200, age=age) for number, age in enumerate((100, 50, 40, 30, 20, 10))]
-    async with inside(tmp_path, terms=Terms(retention=100), housekeeping=house) as here:
+    async with inside(tmp_path, terms=ArchiveTerms(retention=100), housekeeping=house) as here:
         await (await here.greet()).post(*letters)
         here.clock.now += 1
         assert await here.node.prune() == 3
@@ -1066,7 +1066,7 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
         await (await here.enter(KEY)).ended()
         await here.until("the loss", lambda: len(here.node.connections) == 2)
         with structlog.testing.capture_logs() as logs:
-            main._tell(here.node, here.node.mailserver.counts + here.node.counts + here.node.answers.counts)
+            main._tell(here.node, here.node.mailserver.counts + here.node.counts + here.node.history_requests.counts)
         [told] = logs
         assert told == {
             "event": "the last minute",

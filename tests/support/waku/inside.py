@@ -15,8 +15,8 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import Terms as AnswerTerms
-from restante.waku.node.mailserver import Mailserver, Terms
+from restante.waku.node.history_requests import HistoryTerms
+from restante.waku.node.mailserver import ArchiveTerms, Mailserver
 from restante.waku.node.node import Housekeeping, Node
 from restante.waku.node.pool import Pool
 from restante.waku.protocol.acceptance import Policy
@@ -126,11 +126,11 @@ async def inside(
     number: int = 1,
     port: int = 0,
     policy: Policy | None = None,
-    terms: Terms | None = None,
+    terms: ArchiveTerms | None = None,
     housekeeping: Housekeeping | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
-    history: AnswerTerms | None = None,
+    history: HistoryTerms | None = None,
     node_type: type[Node] = Node,
 ) -> AsyncIterator[Inside]:
     """Serve from this process, on a free port, with the key of this number."""
@@ -138,7 +138,7 @@ async def inside(
     limits = limits or Limits()
     archive = Archive.open(data)
     assert isinstance(archive, Archive)
-    mailserver = Mailserver(policy or Policy(), terms or Terms(), Pool(limits.known_bytes, limits.pool_bytes))
+    mailserver = Mailserver(policy or Policy(), terms or ArchiveTerms(), Pool(limits.known_bytes, limits.pool_bytes))
     key = Key(bytes([number]) * 32)
     node = node_type(key, mailserver, archive, housekeeping or Housekeeping(gap=0.0), limits, history, clock=clock)
     here = Inside(node, archive, clock)

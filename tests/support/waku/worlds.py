@@ -15,7 +15,7 @@ from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
-from restante.waku.node.mailserver import FULL, Mailserver, Terms
+from restante.waku.node.mailserver import FULL, ArchiveTerms, Mailserver
 from restante.waku.node.pool import Pool
 from restante.waku.protocol import packets
 from restante.waku.protocol.acceptance import Policy
@@ -34,9 +34,11 @@ def policy_of(options: dict[str, str]) -> Policy:
     return Policy(min_pow=float(options.get("min_pow", DEFAULT_WORK)), max_ttl=int(options.get("max_ttl", 7 * 86400)))
 
 
-def terms_of(options: dict[str, str]) -> Terms:
+def terms_of(options: dict[str, str]) -> ArchiveTerms:
     topics = frozenset(bytes.fromhex(each) for each in options.get("topics", "").split(",") if each)
-    return Terms(retention=int(options["retention"]) if "retention" in options else None, topics=topics or None)
+    return ArchiveTerms(
+        retention=int(options["retention"]) if "retention" in options else None, topics=topics or None
+    )
 
 
 def limits_of(options: dict[str, str]) -> Limits:

@@ -19,7 +19,7 @@ from restante.waku.archive.schema import FILE
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.envelope import bloom
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import OWN, PAGES, Terms
+from restante.waku.node.history_requests import OWN, PAGES, HistoryTerms
 from restante.waku.protocol import packets as waku_packets
 from support.effort import rounds
 from support.waku.asking import page, plain
@@ -90,8 +90,8 @@ class Turns:
         self.worked: list[int] = []
         """What each finished page of the others looked at."""
         self._read = 0
-        self._ask, self._page = here.node.answers.ask, here.archive.page
-        here.node.answers.ask = self._asked  # type: ignore[method-assign]
+        self._ask, self._page = here.node.history_requests.receive, here.archive.page
+        here.node.history_requests.receive = self._asked  # type: ignore[method-assign]
         here.archive.page = self._made  # type: ignore[method-assign, assignment]
 
     def _asked(self, connection: PeerConnection, payload: bytes) -> None:
@@ -151,7 +151,7 @@ async def test_every_request_waits_for_few_pages_of_others_and_each_is_bounded(
     before, made = (OWN, OWN) if alone else (MANY, PAGES)
     unlimited = Limits(pages=0, rows=0)  # what rates would stop is what is to be borne here
     asked = ATTACKS[attack]
-    async with inside(tmp_path, limits=unlimited, history=Terms(bounds=Bounds(rows=ROWS))) as here:
+    async with inside(tmp_path, limits=unlimited, history=HistoryTerms(bounds=Bounds(rows=ROWS))) as here:
         await here.archive.save([*LETTERS, *CROWD], EPOCH)
         one_reader(here, tmp_path)
         turns = Turns(here)

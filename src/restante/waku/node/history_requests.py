@@ -1,4 +1,4 @@
-"""Requests answered: read, weighed, put in line; a page at a time from the archive, and out as the peer reads.
+"""History requests: read, weighed, put in line; a page at a time from the archive, and out as the peer reads.
 
     packet ──read──▶ request ──▶ the peer's line ──its turn──▶ a page ──▶ P2P Messages … Request Complete
                         │                            └── its turn would come too late: an error
@@ -77,7 +77,7 @@ SIZES: Final = (1024, 4096, 16384, 65536, 262144, 1048576)
 """Bytes of a packet of envelopes."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Who is served, and how."""
 
     demands: Demands = Demands()
@@ -134,10 +134,10 @@ class _RequesterQuota:
         return max(pages, rows)
 
 
-class Answers:
-    """The lines, and who is next."""
+class HistoryRequests:
+    """The peers' requests in their lines, and whose turn is next."""
 
-    def __init__(self, archive: Archive, terms: Terms, limits: Limits, now: Callable[[], int]) -> None:
+    def __init__(self, archive: Archive, terms: HistoryTerms, limits: Limits, now: Callable[[], int]) -> None:
         self.counts: Counter[str] = Counter()
         """What became of requests."""
         self.refusals: Counter[str] = Counter()
@@ -165,7 +165,7 @@ class Answers:
         self._unread: dict[PeerConnection, None] = {}
         """Who has a page that waits to be read, the longest first."""
 
-    def ask(self, connection: PeerConnection, payload: bytes) -> None:
+    def receive(self, connection: PeerConnection, payload: bytes) -> None:
         """Take a P2P Request."""
         self.counts["requests"] += 1
         try:
@@ -177,7 +177,7 @@ class Answers:
             return
         self.counts["attempts"] += 1
         new = _Asked(asked, perf_counter())
-        words = self._objection(connection, new)
+        words = self._refusal_words(connection, new)
         if words:
             self._refuse(connection, asked.id, words, PEER_LIMIT)
             return
@@ -192,7 +192,7 @@ class Answers:
         task = self._making[connection] = asyncio.create_task(self._serve(connection, line))
         task.add_done_callback(partial(self._made, connection))
 
-    def _objection(self, connection: PeerConnection, asked: _Asked) -> str:
+    def _refusal_words(self, connection: PeerConnection, asked: _Asked) -> str:
         """Tell why a request is not taken; empty where it is."""
         terms = self._terms
         if terms.allow is not None and connection.node_id not in terms.allow:

@@ -41,7 +41,7 @@ TRY_AGAIN: Final = 10
 """Seconds until a store that refused is tried again."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What is archived."""
 
     retention: int | None = None
@@ -77,7 +77,7 @@ class Intake:
 class Mailserver:
     """Takes in envelopes. `origin` is the name of whoever brought a packet."""
 
-    def __init__(self, policy: Policy, terms: Terms, pool: Pool) -> None:
+    def __init__(self, policy: Policy, terms: ArchiveTerms, pool: Pool) -> None:
         self.policy = policy
         self.terms = terms
         self.pool = pool

@@ -25,8 +25,8 @@ from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
-from restante.waku.node.history_requests import Terms as AnswerTerms
-from restante.waku.node.mailserver import Mailserver, Terms
+from restante.waku.node.history_requests import HistoryTerms
+from restante.waku.node.mailserver import ArchiveTerms, Mailserver
 from restante.waku.node.node import ENOUGH, OUR_CLOCK, Housekeeping, Node
 from restante.waku.node.pool import Pool
 from restante.waku.passwords import OFFLINE_INBOX, read_password
@@ -65,7 +65,12 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
         key = key_file.load_or_make(Path(settings.key) if settings.key else data / KEY)
         peers = _static(settings, key)
         node = Node(
-            key, _mailserver(settings), archive, _housekeeping(settings), settings.limits, _answers(settings, key)
+            key,
+            _mailserver(settings),
+            archive,
+            _housekeeping(settings),
+            settings.limits,
+            _history_terms(settings, key),
         )
         await _foretell(node)  # it reads much of the archive: one that is damaged is not served
         async with contextlib.AsyncExitStack() as stack:
@@ -106,14 +111,14 @@ def _mailserver(settings: WakuServe) -> Mailserver:
     topics = frozenset(read_topic(each, "--topics") for each in settings.topics)
     return Mailserver(
         Policy(min_pow=settings.min_pow, max_size=limits.envelope_bytes, max_ttl=settings.max_ttl),
-        Terms(retention=_seconds(settings.retention), topics=topics or None),
+        ArchiveTerms(retention=_seconds(settings.retention), topics=topics or None),
         Pool(limits.known_bytes, limits.pool_bytes),
     )
 
 
-def _answers(settings: WakuServe, key: Key) -> AnswerTerms:
+def _history_terms(settings: WakuServe, key: Key) -> HistoryTerms:
     password = SymmetricKey.from_password(read_password(settings.password_file, os.environ) or OFFLINE_INBOX)
-    return AnswerTerms(
+    return HistoryTerms(
         demands=Demands(
             # Our public key is in our enode: where it opened requests, a password would restrict nobody.
             keys=(password, key) if "plain" in settings.requests else (password,),
@@ -164,7 +169,7 @@ async def _tick(node: Node) -> None:
         second += 1
         node.tick()
         if second % 60 == 0:
-            counts = node.mailserver.counts + node.counts + node.relay.counts + node.answers.counts
+            counts = node.mailserver.counts + node.counts + node.relay.counts + node.history_requests.counts
             _tell(node, counts - before)
             before = counts
 

@@ -97,26 +97,26 @@ class _Now:
         yield failed
 
     def _requests(self) -> Iterator[Metric]:
-        answers = self._node.answers
-        counts = answers.counts
+        requests = self._node.history_requests
+        counts = requests.counts
         yield _counter("mailserver_requests", "Requests for history", counts["requests"])
         yield _counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
         failed = CounterMetricFamily(
             "mailserver_delivery_failures", "Requests answered with an error, by its reason", labels=["type"]
         )
         for why in REFUSALS:
-            failed.add_metric([why], self._node.answers.refusals[why])
+            failed.add_metric([why], self._node.history_requests.refusals[why])
         yield failed
         yield _histogram(
             "mailserver_delivery_duration_seconds",
             "From when a request was read until its answer was sent",
-            answers.delays,
+            requests.delays,
         )
         yield _histogram(
-            "mailserver_requests_bundle_process_duration_seconds", "How long a page was looked for", answers.searches
+            "mailserver_requests_bundle_process_duration_seconds", "How long a page was looked for", requests.searches
         )
         yield _histogram(
-            "mailserver_sent_envelope_batch_size_bytes", "Envelopes of a packet, together", answers.packets
+            "mailserver_sent_envelope_batch_size_bytes", "Envelopes of a packet, together", requests.packets
         )
         yield _counter(
             "mailserver_delivery_attempts", "Requests that could be read, answered or not", counts["attempts"]
@@ -128,7 +128,7 @@ class _Now:
             "mailserver_envelope_queries", "Searches of the archive, by their filter", labels=["filter", "history"]
         )
         for name in ("topics", "bloom", "none"):
-            queries.add_metric([name, "unknown"], answers.queries[name])
+            queries.add_metric([name, "unknown"], requests.queries[name])
         yield queries
         yield _counter("mailserver_envelopes", "Envelopes that were handed over", counts["envelopes handed over"])
 

@@ -29,8 +29,7 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import Answers
-from restante.waku.node.history_requests import Terms as AnswerTerms
+from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
 from restante.waku.node.mailserver import FULL, LOCKED, Batch, Intake, Mailserver
 from restante.waku.node.relay import Relay
 from restante.waku.node.save_schedule import GAP, Saves
@@ -136,7 +135,7 @@ class Node:
         archive: Archive,
         housekeeping: Housekeeping,
         limits: Limits,
-        answers: AnswerTerms | None = None,
+        history: HistoryTerms | None = None,
         *,
         client: str = CLIENT,
         clock: Clock | None = None,
@@ -148,7 +147,7 @@ class Node:
         self.archive = archive
         self.clock: Clock = clock or SystemClock()
         self.loop = asyncio.get_running_loop()
-        self.answers = Answers(archive, answers or AnswerTerms(), limits, self.now)
+        self.history_requests = HistoryRequests(archive, history or HistoryTerms(), limits, self.now)
         self.connections: set[PeerConnection] = set()
         self.peers: dict[bytes, PeerConnection] = {}
         """Those that said Hello, by node id."""
@@ -289,7 +288,7 @@ class Node:
         self._held.discard(connection)
         connection.quota.connections -= 1
         self.relay.drop(connection)
-        self.answers.forget(connection)
+        self.history_requests.forget(connection)
         if self.peers.get(connection.node_id) is connection:
             del self.peers[connection.node_id]
         self.counts[f"lost: {reason.name.lower() if reason is not None else words}"] += 1
@@ -340,7 +339,7 @@ class Node:
             connection.charge(CHANGE)
             self.relay.turn_to(connection, event.before)
         elif isinstance(event, Requested):
-            self.answers.ask(connection, event.payload)
+            self.history_requests.receive(connection, event.payload)
         elif isinstance(event, Fault):
             self._fault(connection, event.code)
 

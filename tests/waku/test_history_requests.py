@@ -17,7 +17,7 @@ from restante.waku.envelope.keys import node_id
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
 from restante.waku.node import history_requests
-from restante.waku.node.history_requests import LINE, OWN, Terms
+from restante.waku.node.history_requests import LINE, OWN, HistoryTerms
 from restante.waku.protocol import completion
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
@@ -33,7 +33,7 @@ PASSWORD = SymmetricKey(b"\7" * 32)
 DICE = Seeded(7)
 OTHER = b"\xff\xff\xff\xff"
 
-DEMANDS = Terms(demands=Demands(keys=(PASSWORD,)))
+DEMANDS = HistoryTerms(demands=Demands(keys=(PASSWORD,)))
 
 
 def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = True) -> Envelope:
@@ -77,7 +77,7 @@ async def test_every_shape_is_answered_in_the_form_that_its_sender_reads(tmp_pat
 async def test_the_old_fixed_form_and_one_for_our_own_key_are_answered(tmp_path: Path) -> None:
     async with inside(tmp_path) as before:
         key = before.node.key
-    async with inside(tmp_path, history=Terms(demands=Demands(keys=(PASSWORD, key)))) as here:
+    async with inside(tmp_path, history=HistoryTerms(demands=Demands(keys=(PASSWORD, key)))) as here:
         await archive(here, *LETTERS)
         peer = await here.greet()
         old = EPOCH.to_bytes(4, "big")
@@ -93,7 +93,7 @@ async def test_the_old_fixed_form_and_one_for_our_own_key_are_answered(tmp_path:
 
 async def test_the_cursor_loop_gives_each_envelope_once_in_both_orders(tmp_path: Path) -> None:
     for descending in (False, True):
-        async with inside(tmp_path / str(descending), history=Terms(descending=descending)) as here:
+        async with inside(tmp_path / str(descending), history=HistoryTerms(descending=descending)) as here:
             await archive(here, *LETTERS)
             peer = await here.greet()
             found: list[Envelope] = []
@@ -209,13 +209,13 @@ async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) ->
             peer.say(waku_packets.REQUEST, junk)
         await peer.fence()
         assert peer.inbox == []
-        assert here.node.answers.counts["requests refused"] == 5
+        assert here.node.history_requests.counts["requests refused"] == 5
 
 
 async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> None:
     friend = Seeded(99).key()
     body = rlp.encode(SHAPES["as the text has it"])
-    terms = Terms(
+    terms = HistoryTerms(
         demands=Demands(keys=(PASSWORD,), require_signature=True, forms=frozenset(("envelope",))),
         allow=frozenset((node_id(friend.public),)),
     )
@@ -309,8 +309,8 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         packets, _ = await page(quick)
         assert flat(packets) == LETTERS
         slow.cut()
-        await here.until("nothing in the making", lambda: not here.node.answers._making)
-        assert not here.node.answers._lines
+        await here.until("nothing in the making", lambda: not here.node.history_requests._making)
+        assert not here.node.history_requests._lines
 
 
 @pytest.mark.parametrize("places", ["PAGES", "OWN"])
@@ -321,13 +321,13 @@ async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
     monkeypatch.setattr(f"restante.waku.node.history_requests.{places}", 2)
     count, size = rounds(16, 25), rounds(300_000, 900_000)
     large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(size)) for _ in range(count)), key=lambda each: each.hash)
-    async with inside(tmp_path, history=Terms(bounds=Bounds(bytes=32 << 20))) as here:
+    async with inside(tmp_path, history=HistoryTerms(bounds=Bounds(bytes=32 << 20))) as here:
         await archive(here, *large, *LETTERS)
         slow = [await here.greet() for _ in range(2)]
         here.narrow(*slow)
         for peer in slow:
             peer.say_all([(waku_packets.REQUEST, plain(lower=EPOCH - 40))] * 2)
-        await here.until("pages that wait", lambda: len(here.node.answers._unread) == 2)
+        await here.until("pages that wait", lambda: len(here.node.history_requests._unread) == 2)
         quick = await here.greet()
         for _ in range(3):
             assert await walk(quick, upper=EPOCH - 96) == LETTERS
@@ -361,20 +361,20 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         slow, quick = await here.greet(), await here.greet()
         slow.say(waku_packets.REQUEST, plain())
         await made.wait()
-        [connection] = here.node.answers._making
+        [connection] = here.node.history_requests._making
         connection.pause_writing()
         quick.say(waku_packets.REQUEST, plain())
-        await here.until("who waits", lambda: here.node.answers._places.waiting == 1)
+        await here.until("who waits", lambda: here.node.history_requests._places.waiting == 1)
         on.set()
         assert flat((await page(quick))[0]) == LETTERS
-        await here.until("a place that nobody has", lambda: not here.node.answers._places.locked())
-        assert connection in here.node.answers._making
+        await here.until("a place that nobody has", lambda: not here.node.history_requests._places.locked())
+        assert connection in here.node.history_requests._making
         connection.resume_writing()
         packets, end = await page(slow)
         assert flat(packets) == LETTERS
         assert end == Completed(ID, LETTERS[-1].hash)
-        assert here.node.answers.counts["requests answered"] == 2
-        assert here.node.answers.counts["batched"] == 2
+        assert here.node.history_requests.counts["requests answered"] == 2
+        assert here.node.history_requests.counts["batched"] == 2
 
 
 async def test_what_takes_less_than_a_millisecond_is_measured_too(
@@ -387,10 +387,12 @@ async def test_what_takes_less_than_a_millisecond_is_measured_too(
         peer = await here.greet()
         peer.say(waku_packets.REQUEST, plain())
         assert await page(peer) == ([], Completed(ID))
-        answers = here.node.answers
-        await here.until("the end of its line", lambda: not answers._making)
-        assert answers.searches.total == 1 / 8192
-        assert answers.delays.total == 3 / 8192  # when it was read, two looks at the search, and when it was answered
+        requests = here.node.history_requests
+        await here.until("the end of its line", lambda: not requests._making)
+        assert requests.searches.total == 1 / 8192
+        assert (
+            requests.delays.total == 3 / 8192
+        )  # when it was read, two looks at the search, and when it was answered
 
 
 async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:
@@ -412,13 +414,13 @@ async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:
         assert not ended.is_set()
         peer.cut()
         await here.until("the end of its search", ended.is_set)
-        await here.until("nothing in the making", lambda: not here.node.answers._making)
+        await here.until("nothing in the making", lambda: not here.node.history_requests._making)
 
 
 async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
-        on, make_page, lines = asyncio.Event(), here.archive.page, here.node.answers._making
+        on, make_page, lines = asyncio.Event(), here.archive.page, here.node.history_requests._making
 
         async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             asked.append(query.limit)
@@ -446,7 +448,7 @@ async def test_an_address_that_is_here_has_its_places_once_however_many_come_aft
     monkeypatch.setattr(history_requests, "REMEMBERED_REQUESTERS", 2)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
-        on, make_page, lines = asyncio.Event(), here.archive.page, here.node.answers._making
+        on, make_page, lines = asyncio.Event(), here.archive.page, here.node.history_requests._making
 
         async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             asked.append(query.limit)
@@ -474,7 +476,7 @@ async def test_an_address_that_is_here_has_its_places_once_however_many_come_aft
             assert flat((await page(peer))[0]) == LETTERS
         await here.until("the end of all lines", lambda: not lines)
         await (await here.greet()).fence()
-        assert {each.lines for each in here.node.answers._quotas.values()} == {0}
+        assert {each.lines for each in here.node.history_requests._quotas.values()} == {0}
 
 
 @pytest.mark.parametrize(
