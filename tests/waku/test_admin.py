@@ -21,7 +21,7 @@ from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
 from restante.waku.node import metrics
-from restante.waku.node.mailserver import TRY_AGAIN
+from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from support.ports import held_port
@@ -227,7 +227,7 @@ async def test_it_is_not_ready_while_the_disk_is_full_and_alive_all_the_time(tmp
         assert await look.get("/healthz") == (200, "ok\n")
         assert (await look.counts())["mailserver_archived_envelopes_failures_total sqlite"] == 1
         here.archive.full = False
-        here.clock.now += TRY_AGAIN
+        here.clock.now += ARCHIVE_RETRY_DELAY
         await poster.post(letter(1))
         assert await look.get("/readyz") == (200, "ok\n")
 

@@ -10,7 +10,7 @@ import pytest
 
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import LONGEST, SHARE, HistoryRequests
+from restante.waku.node.history_requests import GUARANTEED_QUEUE_BYTES, MAX_QUEUE_SECONDS, HistoryRequests
 from restante.waku.protocol import packets
 from restante.waku.protocol.completion import Completed, Failed
 from support.waku.asking import ID, ask, flat, page, plain, walk
@@ -127,7 +127,7 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for a page that comes later."""
-    async with inside(tmp_path, limits=Limits(pages=1 / LONGEST, pages_at_once=1)) as here:
+    async with inside(tmp_path, limits=Limits(pages=1 / MAX_QUEUE_SECONDS, pages_at_once=1)) as here:
         hours = Hours(here.node.history_requests, monkeypatch)
         peer = await here.greet()
         for _ in range(2):
@@ -141,9 +141,9 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
         hours.on.set()
         ends = [(await page(each))[1] for each in (peer, other)]
         assert sorted(map(str, ends)) == sorted(map(str, [Completed(ID), LATE]))
-        assert hours.now == pytest.approx(LONGEST, abs=0.01)
+        assert hours.now == pytest.approx(MAX_QUEUE_SECONDS, abs=0.01)
         assert here.node.history_requests.counts["requests refused"] == 1
-        hours.now += LONGEST
+        hours.now += MAX_QUEUE_SECONDS
         await ask(peer)
 
 
@@ -160,7 +160,7 @@ async def test_who_is_slow_to_read_is_not_hasty(tmp_path: Path, monkeypatch: pyt
         connection.pause_writing()
         on.set()
         await here.until("a page that waits", lambda: connection in here.node.history_requests._unread)
-        hours.now += 2 * LONGEST
+        hours.now += 2 * MAX_QUEUE_SECONDS
         connection.resume_writing()
         for _ in range(3):
             assert flat((await page(peer))[0]) == LETTERS
@@ -190,7 +190,7 @@ async def test_what_waits_of_all_has_a_bound_and_who_asks_for_little_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = plain(topics=frozenset(number.to_bytes(4, "big") for number in range(1000)))
-    monkeypatch.setattr("restante.waku.node.history_requests.WAITING", 3 * LARGE)
+    monkeypatch.setattr("restante.waku.node.history_requests.MAX_QUEUED_BYTES", 3 * LARGE)
     async with inside(tmp_path) as here:
         await here.archive.save(LETTERS, EPOCH)
         on = gated(here)
@@ -204,12 +204,12 @@ async def test_what_waits_of_all_has_a_bound_and_who_asks_for_little_has_room(
             for code, body in peer.inbox:
                 assert (code, body[-len(TOO_MANY.words) :]) == (packets.REQUEST_COMPLETE, TOO_MANY.words.encode())
         modest = await elsewhere(here, 13)
-        modest.say_all([(packets.REQUEST, plain())] * (SHARE // SMALL + 1))
+        modest.say_all([(packets.REQUEST, plain())] * (GUARANTEED_QUEUE_BYTES // SMALL + 1))
         await modest.fence()
         assert requests.counts["requests refused"] == 4
         assert (await page(modest))[1] == TOO_MANY
         on.set()
-        for _ in range(SHARE // SMALL):
+        for _ in range(GUARANTEED_QUEUE_BYTES // SMALL):
             assert flat((await page(modest))[0]) == LETTERS
         for peer in greedy:
             for _ in range(3):

@@ -17,7 +17,7 @@ from restante.waku.envelope.keys import node_id
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
 from restante.waku.node import history_requests
-from restante.waku.node.history_requests import LINE, OWN, HistoryTerms
+from restante.waku.node.history_requests import MAX_PAGES_PER_ADDRESS, MAX_QUEUED_REQUESTS, HistoryTerms
 from restante.waku.protocol import completion
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
@@ -289,7 +289,7 @@ async def test_three_loops_at_once_of_status_go_are_served(tmp_path: Path) -> No
 async def test_a_line_has_an_end(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        count = LINE + 10
+        count = MAX_QUEUED_REQUESTS + 10
         peer.say_all([(waku_packets.REQUEST, plain(id=bytes([number]) * 32)) for number in range(count)])
         ends = [(await page(peer))[1] for _ in range(count)]
         refused = [end for end in ends if isinstance(end, Failed)]
@@ -347,7 +347,7 @@ async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
 async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("restante.waku.node.history_requests.PAGES", 1)
+    monkeypatch.setattr("restante.waku.node.history_requests.MAX_PAGES", 1)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
         made, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
@@ -429,14 +429,14 @@ async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
 
         asked: list[int] = []
         here.archive.page = when_told  # type: ignore[method-assign, assignment]
-        many = [await here.greet() for _ in range(OWN + 2)]
+        many = [await here.greet() for _ in range(MAX_PAGES_PER_ADDRESS + 2)]
         for number, peer in enumerate(many):
             peer.say(waku_packets.REQUEST, plain(limit=10 + number))
-        await here.until("their lines", lambda: len(lines) == len(many) and len(asked) >= OWN)
+        await here.until("their lines", lambda: len(lines) == len(many) and len(asked) >= MAX_PAGES_PER_ADDRESS)
         other = await RawPeer.greet(here.port, here.node.key.public, source="127.0.0.9")
         other.say(waku_packets.REQUEST, plain(limit=99))
         await here.until("the page of another", lambda: 99 in asked)
-        assert len(asked) == OWN + 1
+        assert len(asked) == MAX_PAGES_PER_ADDRESS + 1
         on.set()
         for peer in (*many, other):
             assert flat((await page(peer))[0]) == LETTERS
@@ -457,17 +457,17 @@ async def test_an_address_that_is_here_has_its_places_once_however_many_come_aft
 
         asked: list[int] = []
         here.archive.page = when_told  # type: ignore[method-assign, assignment]
-        many = [await here.greet() for _ in range(OWN)]
+        many = [await here.greet() for _ in range(MAX_PAGES_PER_ADDRESS)]
         others = [
             await RawPeer.greet(here.port, here.node.key.public, source=f"127.0.0.{number}") for number in (2, 3, 4)
         ]
         for peer in (*many, *others):
             peer.say(waku_packets.REQUEST, plain(limit=10))
-        await here.until("their pages", lambda: len(asked) == OWN + len(others))
+        await here.until("their pages", lambda: len(asked) == MAX_PAGES_PER_ADDRESS + len(others))
         late = await here.greet()
         late.say(waku_packets.REQUEST, plain(limit=99))
         await late.fence()
-        await here.until("its line", lambda: len(lines) == OWN + len(others) + 1)
+        await here.until("its line", lambda: len(lines) == MAX_PAGES_PER_ADDRESS + len(others) + 1)
         for _ in range(TURNS):
             await late.fence()
         assert 99 not in asked, "its address has no place for it"

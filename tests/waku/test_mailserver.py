@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.node.mailserver import FULL, LOCKED, TRY_AGAIN, ArchiveTerms, Batch, Mailserver
+from restante.waku.node.mailserver import (
+    ARCHIVE_RETRY_DELAY,
+    FULL_WORDS,
+    LOCKED_WORDS,
+    ArchiveTerms,
+    Batch,
+    Mailserver,
+)
 from restante.waku.node.pool import Pool
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
@@ -172,13 +179,13 @@ def test_counts_tell_what_became_of_envelopes() -> None:
 
 
 def not_archived(*envelopes: Envelope) -> tuple[Refusal, ...]:
-    return tuple(Refusal(each.hash, OTHER_ERROR, FULL) for each in envelopes)
+    return tuple(Refusal(each.hash, OTHER_ERROR, FULL_WORDS) for each in envelopes)
 
 
 def filled(server: Mailserver, *envelopes: Envelope) -> Iterable[tuple[object, Response]]:
     """Offer envelopes for which there is no room."""
     assert server.offer(b"a", PACKETS[0], list(envelopes), EPOCH) is None
-    return server.refuse(taken(server), EPOCH, FULL)
+    return server.refuse(taken(server), EPOCH, FULL_WORDS)
 
 
 def test_what_has_no_room_was_relayed_and_is_answered_with_an_error() -> None:
@@ -204,7 +211,10 @@ def test_copies_of_what_has_no_room_are_answered_with_it() -> None:
     server.offer(b"b", PACKETS[1], [A], EPOCH)
     server.offer(b"c", PACKETS[2], [A, B], EPOCH)
     refused = Response(PACKETS[1], not_archived(A))
-    assert list(server.refuse(batch, EPOCH, FULL)) == [(b"a", refused._replace(packet=PACKETS[0])), (b"b", refused)]
+    assert list(server.refuse(batch, EPOCH, FULL_WORDS)) == [
+        (b"a", refused._replace(packet=PACKETS[0])),
+        (b"b", refused),
+    ]
     # What waits for a later batch is told of A together with B.
     assert list(server.settle(taken(server))) == [(b"c", refused._replace(packet=PACKETS[2]))]
 
@@ -213,7 +223,7 @@ def test_nothing_is_tried_again_at_once_and_what_comes_meanwhile_is_answered_the
     server = mailserver()
     list(filled(server, A))
     relayed(server)
-    for now in (EPOCH, EPOCH + TRY_AGAIN - 1):
+    for now in (EPOCH, EPOCH + ARCHIVE_RETRY_DELAY - 1):
         assert server.offer(b"b", PACKETS[1], [A], now) == Response(PACKETS[1], not_archived(A))
     assert server.offer(b"b", PACKETS[2], [C], EPOCH) == Response(PACKETS[2], not_archived(C))
     assert relayed(server) == [C]
@@ -223,22 +233,22 @@ def test_nothing_is_tried_again_at_once_and_what_comes_meanwhile_is_answered_the
 def test_why_it_is_not_archived_is_what_was_the_case_last() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [A], EPOCH)
-    locked = (Refusal(A.hash, OTHER_ERROR, LOCKED),)
-    assert list(server.refuse(taken(server), EPOCH, LOCKED)) == [(b"a", Response(PACKETS[0], locked))]
+    locked = (Refusal(A.hash, OTHER_ERROR, LOCKED_WORDS),)
+    assert list(server.refuse(taken(server), EPOCH, LOCKED_WORDS)) == [(b"a", Response(PACKETS[0], locked))]
     assert server.offer(b"a", PACKETS[1], [A], EPOCH) == Response(PACKETS[1], locked)
-    assert server.offer(b"a", PACKETS[1], [A], EPOCH + TRY_AGAIN) is None
-    assert list(server.refuse(taken(server), EPOCH, FULL)) == [(b"a", Response(PACKETS[1], not_archived(A)))]
+    assert server.offer(b"a", PACKETS[1], [A], EPOCH + ARCHIVE_RETRY_DELAY) is None
+    assert list(server.refuse(taken(server), EPOCH, FULL_WORDS)) == [(b"a", Response(PACKETS[1], not_archived(A)))]
 
 
 def test_a_later_copy_is_archived_when_there_is_room_and_not_relayed_again() -> None:
     server = mailserver()
     list(filled(server, A))
     relayed(server)
-    assert server.offer(b"b", PACKETS[1], [A], EPOCH + TRY_AGAIN) is None
+    assert server.offer(b"b", PACKETS[1], [A], EPOCH + ARCHIVE_RETRY_DELAY) is None
     batch = taken(server)
     assert (batch.envelopes, relayed(server)) == ([A], [])
     assert list(server.settle(batch)) == [(b"b", well(PACKETS[1]))]
-    assert server.offer(b"c", PACKETS[2], [A], EPOCH + TRY_AGAIN) == well(PACKETS[2])
+    assert server.offer(b"c", PACKETS[2], [A], EPOCH + ARCHIVE_RETRY_DELAY) == well(PACKETS[2])
 
 
 def test_what_was_on_disk_before_is_confirmed_however_full_it_is() -> None:
@@ -304,7 +314,7 @@ class Interleaved(RuleBasedStateMachine):
             return
         batch, self.saving = self.saving, None
         if full:
-            answers = self.server.refuse(batch, self.now, FULL)
+            answers = self.server.refuse(batch, self.now, FULL_WORDS)
         else:
             self.saved.update(each.hash for each in batch.envelopes)
             answers = self.server.settle(batch)

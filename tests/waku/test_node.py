@@ -30,7 +30,7 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
 from restante.waku.node import main, node, relay, save_schedule
-from restante.waku.node.mailserver import LOCKED, TRY_AGAIN, ArchiveTerms
+from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, LOCKED_WORDS, ArchiveTerms
 from restante.waku.node.node import Housekeeping, Node
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
@@ -49,7 +49,8 @@ NOTHING = Options(pow=0.0, confirmations=True, topics=frozenset())
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Static peers are dialled again without a wait."""
-    monkeypatch.setattr(node, "AGAIN", (0.0, 0.0))
+    monkeypatch.setattr(node, "REDIAL_DELAY", 0.0)
+    monkeypatch.setattr(node, "MAX_REDIAL_DELAY", 0.0)
 
 
 class Quick(Node):
@@ -309,7 +310,7 @@ async def test_a_static_peer_that_is_not_there_is_told_in_plain_words(tmp_path: 
 async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
         good, bad = await here.greet(), await here.greet()
-        bad.say_all([(waku_packets.MESSAGES, b"\x80")] * (node.WRONG - 1))
+        bad.say_all([(waku_packets.MESSAGES, b"\x80")] * (node.BAD_PEER_SCORE - 1))
         await bad.fence()
         assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
         bad.say(waku_packets.MESSAGES, b"\x80")
@@ -337,7 +338,7 @@ async def test_what_is_not_complete_is_bounded_for_all_together(tmp_path: Path) 
 
 
 async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "STRANGERS", 2)
+    monkeypatch.setattr(node, "EXTRA_CONNECTIONS", 2)
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=1)) as here:
         for _ in range(3):
             await RawPeer.knock(here.port, here.node.key.public)
@@ -399,7 +400,7 @@ async def test_a_backlog_comes_in_packets_that_every_node_takes(tmp_path: Path) 
 
 
 async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "LOOKS", 10)
+    monkeypatch.setattr(relay, "TOPICS_PER_TURN", 10)
     letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(1000)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         await (await here.greet(NOTHING)).post(*letters)
@@ -417,7 +418,7 @@ async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: py
 async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "LOOKS", 1)
+    monkeypatch.setattr(relay, "TOPICS_PER_TURN", 1)
     letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(250)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         await (await here.greet(NOTHING)).post(*letters)
@@ -810,7 +811,7 @@ async def test_a_full_disk_is_said_and_what_comes_again_is_archived_when_there_i
             assert not (await poster.post(letter(1))).refusals  # this one is there
             await asked(here, "PRAGMA max_page_count = 1000000")
             assert (await poster.post(large)).refusals, "it is tried again after a while only"
-            here.clock.now += TRY_AGAIN
+            here.clock.now += ARCHIVE_RETRY_DELAY
             assert not (await poster.post(large)).refusals
         assert [each["event"] for each in logs] == [
             "envelopes are not archived until there is room",
@@ -843,11 +844,11 @@ async def test_an_archive_that_cannot_be_written_is_not_called_full(
             await here.archive._writing.do(refuse)
             for envelope in (letter(1), letter(2)):
                 [refusal] = (await poster.post(envelope)).refusals
-                assert (refusal.code, refusal.words) == (waku_packets.OTHER_ERROR, LOCKED)
+                assert (refusal.code, refusal.words) == (waku_packets.OTHER_ERROR, LOCKED_WORDS)
             assert here.node.ready() == "the archive cannot be written"
             assert not here.node.short_of_room.is_set()
             await here.archive._writing.do(take)
-            here.clock.now += TRY_AGAIN
+            here.clock.now += ARCHIVE_RETRY_DELAY
             assert not (await poster.post(letter(1))).refusals
             assert here.node.ready() == ""
             here.archive.full = True
@@ -945,7 +946,7 @@ async def test_a_drain_reads_no_more_of_who_was_left_unread_though_what_it_broug
 async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "DRAIN", 0.05)
+    monkeypatch.setattr(node, "DRAIN_TIMEOUT", 0.05)
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         deaf = await here.greet()
         [its_connection] = here.node.connections
@@ -972,13 +973,13 @@ async def test_peers_whose_time_comes_soon_one_after_the_other_are_looked_at_tog
 # ── when it is saved ─────────────────────────────────────────────────────────────────────────────
 
 
-NEVER = Housekeeping(gap=1e6)
+NEVER = Housekeeping(save_interval=1e6)
 
 
 async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_until_there_are_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(save_schedule, "FEW", 3)
+    monkeypatch.setattr(save_schedule, "MIN_BATCH_ENVELOPES", 3)
     async with inside(tmp_path, housekeeping=NEVER) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
@@ -995,7 +996,7 @@ async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_unti
 
 
 async def test_a_few_that_wait_are_saved_when_their_time_has_come(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=Housekeeping(gap=0.01)) as here:
+    async with inside(tmp_path, housekeeping=Housekeeping(save_interval=0.01)) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
         here.clock.passed += 0.005
@@ -1033,11 +1034,11 @@ async def test_a_batch_begins_when_nothing_more_waits_to_be_read(tmp_path: Path)
         await peer.post(letter(0))
         [its_connection] = here.node.connections
         for turn in range(1, 6):
-            each = [letter(100 * turn + number) for number in range(save_schedule.FEW)]
+            each = [letter(100 * turn + number) for number in range(save_schedule.MIN_BATCH_ENVELOPES)]
             here.node.take(its_connection, Offered(each), bytes([turn]))
             await asyncio.sleep(0)
         await here.archived()
-        assert here.archive.batches == [1, 5 * save_schedule.FEW]
+        assert here.archive.batches == [1, 5 * save_schedule.MIN_BATCH_ENVELOPES]
 
 
 async def test_what_waits_is_saved_and_confirmed_when_the_node_stops(tmp_path: Path) -> None:

@@ -350,7 +350,7 @@ def test_what_is_known_is_not_asked_for_again() -> None:
     assert (again.report.missing, again.asked, again.handed) == ([], [], [])
 
 
-def test_another_topic_has_gaps_of_its_own() -> None:
+def test_another_topic_has_missing_ranges_of_its_own() -> None:
     other = b"\0\0\0\1"
     state = State({TOPIC.hex(): [(EPOCH, EPOCH + 100)], other.hex(): [(EPOCH + 50, EPOCH + 500)]})
     both = msgspec.structs.replace(QUERY, topics=frozenset([TOPIC, other]))

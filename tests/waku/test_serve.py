@@ -27,7 +27,7 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key
 from restante.waku.node import main as waku_serve
-from restante.waku.node.main import GRACE, _foretell, _prune, _static
+from restante.waku.node.main import PRUNE_GRACE_SECONDS, _foretell, _prune, _static
 from restante.waku.node.node import Housekeeping
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
@@ -111,11 +111,11 @@ async def test_what_will_be_removed_is_said_at_once_and_done_after_a_while(
             assert not pruning.done()
             pruning.cancel()
         assert [(each.get("envelopes"), each.get("bytes"), each["in_seconds"]) for each in logs] == [
-            (2, None, GRACE),
-            (None, 2 * len(old[0].raw), GRACE),
+            (2, None, PRUNE_GRACE_SECONDS),
+            (None, 2 * len(old[0].raw), PRUNE_GRACE_SECONDS),
         ]
         assert len(await here.archive.hashes()) == 3, "nothing goes before its time"
-        monkeypatch.setattr(waku_serve, "GRACE", 0)
+        monkeypatch.setattr(waku_serve, "PRUNE_GRACE_SECONDS", 0)
         with structlog.testing.capture_logs() as logs:
             pruning = asyncio.create_task(_prune(here.node))
             await here.until("the log", lambda: bool(logs))
@@ -125,7 +125,7 @@ async def test_what_will_be_removed_is_said_at_once_and_done_after_a_while(
 
 
 async def test_a_full_disk_is_pruned_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waku_serve, "GRACE", 0)
+    monkeypatch.setattr(waku_serve, "PRUNE_GRACE_SECONDS", 0)
     async with inside(tmp_path, housekeeping=HOUSE, policy=Policy(min_pow=0.0)) as here:
         with structlog.testing.capture_logs() as logs:
             pruning = asyncio.create_task(_prune(here.node))

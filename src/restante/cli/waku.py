@@ -272,8 +272,8 @@ def _teller(addresses: list[str]) -> Callable[[int, str], None]:
 def _miss(missing: list[tuple[int, int]]) -> None:
     """Say which times are missing, and end with 1 if any are."""
     if missing:
-        gaps = ", ".join(f"{lower} to {upper}" for lower, upper in missing)
-        print(f"nobody answered for all of it; missing are the times {gaps}", file=sys.stderr)
+        ranges = ", ".join(f"{lower} to {upper}" for lower, upper in missing)
+        print(f"nobody answered for all of it; missing are the times {ranges}", file=sys.stderr)
         raise typer.Exit(1)
 
 

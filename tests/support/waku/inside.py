@@ -140,7 +140,9 @@ async def inside(
     assert isinstance(archive, Archive)
     mailserver = Mailserver(policy or Policy(), terms or ArchiveTerms(), Pool(limits.known_bytes, limits.pool_bytes))
     key = Key(bytes([number]) * 32)
-    node = node_type(key, mailserver, archive, housekeeping or Housekeeping(gap=0.0), limits, history, clock=clock)
+    node = node_type(
+        key, mailserver, archive, housekeeping or Housekeeping(save_interval=0.0), limits, history, clock=clock
+    )
     here = Inside(node, archive, clock)
     try:
         [(_, here.port)] = await node.listen("127.0.0.1", port)

@@ -15,7 +15,7 @@ from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
-from restante.waku.node.mailserver import FULL, ArchiveTerms, Mailserver
+from restante.waku.node.mailserver import FULL_WORDS, ArchiveTerms, Mailserver
 from restante.waku.node.pool import Pool
 from restante.waku.protocol import packets
 from restante.waku.protocol.acceptance import Policy
@@ -136,7 +136,7 @@ class JoinedCores:
         if batch is None:
             return
         if self.full:
-            answers = self.mailserver.refuse(batch, self.now, FULL)
+            answers = self.mailserver.refuse(batch, self.now, FULL_WORDS)
         else:
             self.saved.update(dict.fromkeys(each.hash for each in batch.envelopes))
             answers = self.mailserver.settle(batch)

@@ -22,7 +22,7 @@ from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import LINE, OWN, PAGES
+from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, MAX_QUEUED_REQUESTS
 from restante.waku.passwords import OFFLINE_INBOX
 from restante.waku.protocol import completion, packets
 from restante.waku.protocol.completion import Completed, Failed
@@ -194,7 +194,7 @@ async def test_requests_poured_as_fast_as_they_go(siege: Siege, asking: Requeste
         told = await asyncio.gather(*(answered(peer, [raw(topics=[WANTED])] * count) for peer in peers))
         for words in told:
             assert words.total() == count
-            assert words[""] >= LINE
+            assert words[""] >= MAX_QUEUED_REQUESTS
             assert words["too many requests at once"]
             assert set(words) <= {"", "too many requests at once", "rate limit exceeded"}
 
@@ -215,7 +215,7 @@ async def test_requests_one_after_the_other_without_an_end(siege: Siege, asking:
 
         async with bounded("more than an address may have at once"):
             await asyncio.gather(*map(attack, peers))
-        assert served <= limits.pages_at_once + limits.pages * (time.monotonic() - began) + OWN
+        assert served <= limits.pages_at_once + limits.pages * (time.monotonic() - began) + MAX_PAGES_PER_ADDRESS
 
 
 async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Greet) -> None:
@@ -230,12 +230,12 @@ async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Gre
             peer.cut()
 
 
-@pytest.mark.parametrize("together", [PAGES + 4, 1], ids=["of_one_address", "of_many"])
+@pytest.mark.parametrize("together", [MAX_PAGES + 4, 1], ids=["of_one_address", "of_many"])
 async def test_who_asks_for_much_and_takes_nothing(siege: Siege, asking: Requester, together: int) -> None:
     """There are more of them than places, and they stay."""
     first = next(_addresses)
     async with beside_both(siege, asking, f"who asks for much and takes nothing, {together} of an address"):
-        for number in range(PAGES + 4):
+        for number in range(MAX_PAGES + 4):
             peer = await siege.greet(NOTHING, f"127.0.3.{first + number // together}")
             buffer = peer.writer.get_extra_info("socket")
             buffer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -19,7 +19,7 @@ from restante.waku.archive.schema import FILE
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.envelope import bloom
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import OWN, PAGES, HistoryTerms
+from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, HistoryTerms
 from restante.waku.protocol import packets as waku_packets
 from support.effort import rounds
 from support.waku.asking import page, plain
@@ -31,7 +31,7 @@ TIMES: Final = rounds(8, 20)
 AT_ONCE: Final = 8
 """Requests that an attacker has in its line, so that it never waits for its own next one."""
 
-MANY: Final = PAGES + 4
+MANY: Final = MAX_PAGES + 4
 """Attackers: more than there are places."""
 
 ROWS: Final = 10
@@ -148,7 +148,7 @@ async def test_every_request_waits_for_few_pages_of_others_and_each_is_bounded(
     and be followed by as many.
     """
     addresses = ["127.0.5.1" if alone else f"127.0.5.{number}" for number in range(1, MANY + 1)]
-    before, made = (OWN, OWN) if alone else (MANY, PAGES)
+    before, made = (MAX_PAGES_PER_ADDRESS, MAX_PAGES_PER_ADDRESS) if alone else (MANY, MAX_PAGES)
     unlimited = Limits(pages=0, rows=0)  # what rates would stop is what is to be borne here
     asked = ATTACKS[attack]
     async with inside(tmp_path, limits=unlimited, history=HistoryTerms(bounds=Bounds(rows=ROWS))) as here:

@@ -71,8 +71,8 @@ class State(msgspec.Struct):
         """Give what is to be asked for, that the whole query be known."""
         found: list[Range] = []
         for name in query.names():
-            for gap in without([(query.lower, query.upper)], self.known.get(name, ())):
-                found = including(found, gap)
+            for part in without([(query.lower, query.upper)], self.known.get(name, ())):
+                found = including(found, part)
         return found
 
     def learn(self, query: Query, known: Range) -> None:

@@ -272,7 +272,7 @@ class Requester:
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, now: float) -> None:
-        """Ask the server that is turned to for the first gap that is left."""
+        """Ask the server that is turned to for the first range that is missing."""
         assert self._at is not None
         lower, upper = self.missing()[0]
         self._walk = Walk(lower, upper, now + self._ahead)

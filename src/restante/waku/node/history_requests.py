@@ -38,24 +38,24 @@ from restante.waku.limits import Limits
 from restante.waku.protocol import completion, packets, request
 from restante.waku.protocol.request import Demands, Request, RequestError
 
-PAGES: Final = 16
+MAX_PAGES: Final = 16
 """Pages in memory at a time; each has up to 8 MiB."""
 
-OWN: Final = 4
+MAX_PAGES_PER_ADDRESS: Final = 4
 """Of them, pages for one address: who comes by many connections makes nobody wait but himself."""
 
-LINE: Final = 16
+MAX_QUEUED_REQUESTS: Final = 16
 """Requests of one peer that wait. status-go sends three at once, and the next when one is complete."""
 
-LONGEST: Final = 20.0
+MAX_QUEUE_SECONDS: Final = 20.0
 """Seconds that the first request of a line waits for its turn; then it is refused. status-go waits 30 for the whole
 answer (protocol/messenger_mailserver.go), and asks again: a page that comes later is made for nobody. How long a peer
 takes to read what it asked for before does not count: who is slow is not hasty."""
 
-WAITING: Final = 48 * 1024 * 1024
+MAX_QUEUED_BYTES: Final = 48 * 1024 * 1024
 """Bytes of memory for requests that wait, of all peers: four hundred of a thousand topics, twenty thousand of ten."""
 
-SHARE: Final = 8 * 1024
+GUARANTEED_QUEUE_BYTES: Final = 8 * 1024
 """Bytes of it that each peer may have when others have taken all: three requests of status-go, of ten topics each."""
 
 REMEMBERED_REQUESTERS: Final = 10_000
@@ -70,10 +70,10 @@ REFUSALS: Final = (VALIDATION, PEER_LIMIT, ITERATOR, PROCESS)
 """Why a request is refused, in the words of status-go's metrics (mailserver/metrics.go): it is no good; its sender
 may not ask, or not so often; the archive cannot be read; or something else went wrong."""
 
-DELAYS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
+DELAY_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 """Seconds from when a request is read until the last byte of its answer was handed to the network."""
 
-SIZES: Final = (1024, 4096, 16384, 65536, 262144, 1048576)
+PACKET_SIZE_BOUNDS: Final = (1024, 4096, 16384, 65536, 262144, 1048576)
 """Bytes of a packet of envelopes."""
 
 
@@ -88,7 +88,7 @@ class HistoryTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Of a page."""
 
 
-class _Asked(NamedTuple):
+class _QueuedRequest(NamedTuple):
     """A request in a line."""
 
     request: Request
@@ -101,7 +101,7 @@ class _Asked(NamedTuple):
         return 1024 + 128 * len(self.request.topics)
 
 
-class _Places(asyncio.Semaphore):
+class _PageSlots(asyncio.Semaphore):
     """Room for so many pages, for those first who came first."""
 
     waiting = 0
@@ -125,7 +125,7 @@ class _RequesterQuota:
         """Of an address: lines that have one of its places, or wait for one."""
         self.pages = Bucket()
         self.rows = Bucket()
-        self.places = _Places(OWN)
+        self.places = _PageSlots(MAX_PAGES_PER_ADDRESS)
 
     def wait(self, now: float, limits: Limits) -> float:
         """Give the seconds until it may have its next page."""
@@ -142,11 +142,11 @@ class HistoryRequests:
         """What became of requests."""
         self.refusals: Counter[str] = Counter()
         """Why they were refused."""
-        self.delays = Tally(DELAYS)
+        self.delays = Tally(DELAY_BOUNDS)
         """How long answers took."""
-        self.searches = Tally(DELAYS)
+        self.searches = Tally(DELAY_BOUNDS)
         """How long their pages took to be found, the wait for a reader with it."""
-        self.packets = Tally(SIZES)
+        self.packets = Tally(PACKET_SIZE_BOUNDS)
         """Bytes of envelopes in a packet."""
         self.queries: Counter[str] = Counter()
         """By what they asked for: topics, bloom or none."""
@@ -158,10 +158,10 @@ class HistoryRequests:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._quotas: OrderedDict[bytes | str, _RequesterQuota] = OrderedDict()
-        self._lines: dict[PeerConnection, deque[_Asked]] = {}
+        self._lines: dict[PeerConnection, deque[_QueuedRequest]] = {}
         self._making: dict[PeerConnection, asyncio.Task[None]] = {}
         """Who goes through a line."""
-        self._places = _Places(PAGES)
+        self._places = _PageSlots(MAX_PAGES)
         self._unread: dict[PeerConnection, None] = {}
         """Who has a page that waits to be read, the longest first."""
 
@@ -176,7 +176,7 @@ class HistoryRequests:
             self._refuse(connection, error.id, error.words, VALIDATION)
             return
         self.counts["attempts"] += 1
-        new = _Asked(asked, perf_counter())
+        new = _QueuedRequest(asked, perf_counter())
         words = self._refusal_words(connection, new)
         if words:
             self._refuse(connection, asked.id, words, PEER_LIMIT)
@@ -187,20 +187,22 @@ class HistoryRequests:
         if connection not in self._making:
             self._begin(connection, line)
 
-    def _begin(self, connection: PeerConnection, line: deque[_Asked]) -> None:
+    def _begin(self, connection: PeerConnection, line: deque[_QueuedRequest]) -> None:
         self._lines[connection] = line
         task = self._making[connection] = asyncio.create_task(self._serve(connection, line))
         task.add_done_callback(partial(self._made, connection))
 
-    def _refusal_words(self, connection: PeerConnection, asked: _Asked) -> str:
+    def _refusal_words(self, connection: PeerConnection, asked: _QueuedRequest) -> str:
         """Tell why a request is not taken; empty where it is."""
         terms = self._terms
         if terms.allow is not None and connection.node_id not in terms.allow:
             return "this server serves those that it was told to"
         line = self._lines.get(connection, ())
         own = asked.size + sum([each.size for each in line])
-        full = own > SHARE and self.waiting + asked.size > WAITING
-        return "too many requests at once" if full or len(line) > LINE else ""  # the first one is in the making
+        full = own > GUARANTEED_QUEUE_BYTES and self.waiting + asked.size > MAX_QUEUED_BYTES
+        return (
+            "too many requests at once" if full or len(line) > MAX_QUEUED_REQUESTS else ""
+        )  # the first one is in the making
 
     def _obtain_quotas(self, connection: PeerConnection) -> list[_RequesterQuota]:
         found = []
@@ -228,20 +230,20 @@ class HistoryRequests:
         if making is not None:
             making.cancel()
 
-    def _drop(self, line: deque[_Asked]) -> None:
+    def _drop(self, line: deque[_QueuedRequest]) -> None:
         """Take the first request from a line, if there is one: it was answered, or nobody waits for it."""
         if line:
             self.waiting -= line.popleft().size
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _serve(self, connection: PeerConnection, line: deque[_Asked]) -> None:
+    async def _serve(self, connection: PeerConnection, line: deque[_QueuedRequest]) -> None:
         """Answer what is in a peer's line; nothing is made for a peer that has not read what it has."""
         while line:
             await connection.writable()
             asked, done = line[0], True
             try:
-                async with self._turn(connection, self._loop.time() + LONGEST) as in_time:
+                async with self._turn(connection, self._loop.time() + MAX_QUEUE_SECONDS) as in_time:
                     if in_time:
                         done = await self._answer(connection, asked.request)
                     else:

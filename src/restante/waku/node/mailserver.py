@@ -20,24 +20,24 @@ import msgspec
 
 from restante.common.histogram import Tally
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.node.pool import Live, Pool
+from restante.waku.node.pool import LiveEnvelope, Pool
 from restante.waku.protocol.acceptance import Policy, judge
 from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
 
-UNARCHIVED: Final = -1
+UNARCHIVED_BATCH: Final = -1
 """The batch of an envelope that the archive would not take: it is tried again with the next copy."""
 
-NEVER: Final = 0
+NO_BATCH: Final = 0
 """The batch of an envelope that is not to be archived."""
 
-FULL: Final = "not archived: no space left; send it again later"
-LOCKED: Final = "not archived: the archive cannot be written now; send it again later"
+FULL_WORDS: Final = "not archived: no space left; send it again later"
+LOCKED_WORDS: Final = "not archived: the archive cannot be written now; send it again later"
 """Why an envelope is not archived, for its sender."""
 
-SIZES: Final = tuple(1 << bits for bits in range(8, 21))
+ENVELOPE_SIZE_BOUNDS: Final = tuple(1 << bits for bits in range(8, 21))
 """Bytes of an envelope, to count them by."""
 
-TRY_AGAIN: Final = 10
+ARCHIVE_RETRY_DELAY: Final = 10
 """Seconds until a store that refused is tried again."""
 
 
@@ -81,11 +81,11 @@ class Mailserver:
         self.policy = policy
         self.terms = terms
         self.pool = pool
-        self.fresh: list[Live] = []
+        self.fresh: list[LiveEnvelope] = []
         """To be relayed; the shell takes them away."""
         self.counts: Counter[str] = Counter()
         """What became of envelopes: `new`, `known`, `archived`, `not archived`, or the name of their flaw."""
-        self.sizes, self.archived_sizes = Tally(SIZES), Tally(SIZES)
+        self.sizes, self.archived_sizes = Tally(ENVELOPE_SIZE_BOUNDS), Tally(ENVELOPE_SIZE_BOUNDS)
         """Bytes of those that were new, and of those that were archived."""
         self.refused = 0
         """Envelopes that had a flaw, all told."""
@@ -97,7 +97,7 @@ class Mailserver:
         self._settled = 0
         self._waiting: dict[int, list[Intake]] = {}
         self._refused_until = 0
-        self._refused = FULL
+        self._refused = FULL_WORDS
         """Why the store refused last, for senders."""
 
     def offer(self, origin: bytes, packet: bytes, envelopes: Iterable[Envelope], now: int) -> Response | None:
@@ -116,7 +116,7 @@ class Mailserver:
                 number = self._judge(intake, each, now)
             else:
                 self.counts["known"] += 1
-                if number == UNARCHIVED:
+                if number == UNARCHIVED_BATCH:
                     known[digest] = number = self._gather(each, intake, now)
             if number > self._settled:
                 hashes.append(digest)
@@ -137,14 +137,14 @@ class Mailserver:
             self.refused += 1
             if verdict.flaw.words:
                 intake.refusals.append(Refusal(envelope.hash, verdict.flaw.code, verdict.flaw.words))
-            return NEVER
+            return NO_BATCH
         self.counts["new"] += 1
         self.sizes.add(len(envelope.raw))
         self._count += 1
-        live = Live(envelope, verdict.pow, intake.origin, self._count)
+        live = LiveEnvelope(envelope, verdict.pow, intake.origin, self._count)
         self.fresh.append(live)
         self.pool.keep(live)
-        number = self._gather(envelope, intake, now) if self._wanted(envelope, now) else NEVER
+        number = self._gather(envelope, intake, now) if self._wanted(envelope, now) else NO_BATCH
         self.pool.know(envelope, number)
         return number
 
@@ -159,7 +159,7 @@ class Mailserver:
     def _gather(self, envelope: Envelope, intake: Intake, now: int) -> int:
         if now < self._refused_until:
             self._give_up(envelope.hash, intake)
-            return UNARCHIVED
+            return UNARCHIVED_BATCH
         self.gathered.append(envelope)
         self.gathered_size += len(envelope.raw)
         return self._number
@@ -191,12 +191,12 @@ class Mailserver:
             yield waiting.origin, Response(waiting.packet, tuple(waiting.refusals))
 
     def refuse(self, batch: Batch, now: int, words: str) -> Iterator[tuple[bytes, Response]]:
-        """Tell that a batch was not saved, for certain, and why: `FULL` or `LOCKED`; likewise."""
-        self._refused_until, self._refused = now + TRY_AGAIN, words
+        """Tell that a batch was not saved, for certain, and why: `FULL_WORDS` or `LOCKED_WORDS`; likewise."""
+        self._refused_until, self._refused = now + ARCHIVE_RETRY_DELAY, words
         self._settled = batch.number
         lost = {each.hash for each in batch.envelopes}
         for digest in lost & self.pool.known.keys():
-            self.pool.known[digest] = UNARCHIVED
+            self.pool.known[digest] = UNARCHIVED_BATCH
         for later in list(self._waiting.values()):
             for waiting in later:
                 for digest in waiting.hashes:

@@ -27,20 +27,20 @@ from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.node.history_requests import HistoryTerms
 from restante.waku.node.mailserver import ArchiveTerms, Mailserver
-from restante.waku.node.node import ENOUGH, OUR_CLOCK, Housekeeping, Node
+from restante.waku.node.node import CLOCK_WARNING_MIN, CLOCK_WARNING_SHARE, Housekeeping, Node
 from restante.waku.node.pool import Pool
 from restante.waku.passwords import OFFLINE_INBOX, read_password
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.request import Demands
 from restante.waku.settings import SECONDS_PER_DAY, WakuServe, read_topic
 
-KEY: Final = "node.key"
+KEY_FILE: Final = "node.key"
 """In the data directory, if --key names no other."""
 
-PRUNE_EVERY: Final = 60
+PRUNE_INTERVAL: Final = 60
 """Seconds between looks at what is kept too long."""
 
-GRACE: Final = 600
+PRUNE_GRACE_SECONDS: Final = 600
 """Seconds after the start in which nothing is removed. What is going to be is logged at once, and who has taken over
 an old archive, and did not mean that, has the time to stop the server and to say --retention 0."""
 
@@ -62,7 +62,7 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
     data = Path(settings.data)
     archive = open_archive(data)
     try:
-        key = key_file.load_or_make(Path(settings.key) if settings.key else data / KEY)
+        key = key_file.load_or_make(Path(settings.key) if settings.key else data / KEY_FILE)
         peers = _static(settings, key)
         node = Node(
             key,
@@ -179,13 +179,13 @@ def _tell(node: Node, minute: Counter[str]) -> None:
     log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known), **minute)
     offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
     untimely = minute["future"] + minute["old"]
-    if offered >= ENOUGH and untimely > OUR_CLOCK * offered:
+    if offered >= CLOCK_WARNING_MIN and untimely > CLOCK_WARNING_SHARE * offered:
         log.warning("a fifth of all envelopes seem to be from the future or old: is this machine's clock right?")
 
 
 async def _prune(node: Node) -> None:
     """Remove what is kept too long or too much, at once where there is no room, but nothing for a while."""
-    await asyncio.sleep(GRACE)
+    await asyncio.sleep(PRUNE_GRACE_SECONDS)
     while True:
         node.short_of_room.clear()
         try:
@@ -196,7 +196,7 @@ async def _prune(node: Node) -> None:
             if removed:
                 log.info("pruned", envelopes=removed)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(node.short_of_room.wait(), PRUNE_EVERY)
+            await asyncio.wait_for(node.short_of_room.wait(), PRUNE_INTERVAL)
 
 
 async def _foretell(node: Node) -> None:
@@ -208,7 +208,7 @@ async def _foretell(node: Node) -> None:
             log.warning(
                 "envelopes are older than --retention and will be removed; --retention 0 keeps them",
                 envelopes=old,
-                in_seconds=GRACE,
+                in_seconds=PRUNE_GRACE_SECONDS,
             )
     if house.retention_bytes is not None:
         over = (await node.archive.counts()).bytes - house.retention_bytes
@@ -216,5 +216,5 @@ async def _foretell(node: Node) -> None:
             log.warning(
                 "there is more than --retention-bytes; the oldest envelopes will be removed",
                 bytes=over,
-                in_seconds=GRACE,
+                in_seconds=PRUNE_GRACE_SECONDS,
             )

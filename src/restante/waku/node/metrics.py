@@ -15,11 +15,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from restante.common.histogram import Tally
 from restante.waku.archive import Counts
 from restante.waku.node.history_requests import REFUSALS
-from restante.waku.node.node import REJECTED, Node
+from restante.waku.node.node import REJECTION_LABELS, Node
 
-DATABASE: Final = "sqlite"
+DATABASE_LABEL: Final = "sqlite"
 
-FLAWS: Final = {
+REFUSAL_LABELS: Final = {
     "future": "in_future",
     "old": "very_old",
     "expired": "expired",
@@ -59,17 +59,17 @@ class _Now:
 
     def _envelopes(self) -> Iterator[Metric]:
         counts, node = self._node.mailserver.counts, self._node
-        received = counts["new"] + counts["known"] + sum(counts[flaw] for flaw in FLAWS)
+        received = counts["new"] + counts["known"] + sum(counts[flaw] for flaw in REFUSAL_LABELS)
         yield _counter("waku_envelopes_received", "Envelopes that peers have offered", received)
         yield _counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
         refused = CounterMetricFamily(
             "waku_envelopes_cache_failures", "Envelopes that were not taken", labels=["type"]
         )
-        for flaw, name in FLAWS.items():
+        for flaw, name in REFUSAL_LABELS.items():
             refused.add_metric([name], counts[flaw])
         yield refused
         rejected = CounterMetricFamily("waku_envelopes_rejected", "Packets that could not be read", labels=["reason"])
-        for reason in sorted({*REJECTED.values()}):
+        for reason in sorted({*REJECTION_LABELS.values()}):
             rejected.add_metric([reason], node.rejected[reason])
         yield rejected
         cached = CounterMetricFamily("waku_envelopes_cached", "Envelopes that were known, or not", labels=["cache"])
@@ -81,19 +81,19 @@ class _Now:
             "waku_envelopes_relayed", "Envelopes that were sent on, for each peer", node.relay.counts["relayed"]
         )
         held = GaugeMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
-        held.add_metric([DATABASE], self._archive.envelopes)
+        held.add_metric([DATABASE_LABEL], self._archive.envelopes)
         yield held
         yield _histogram(
             "mailserver_archived_envelope_size_bytes",
             "Envelopes that were archived",
             node.mailserver.archived_sizes,
-            db=DATABASE,
+            db=DATABASE_LABEL,
         )
         yield _gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
         failed = CounterMetricFamily(
             "mailserver_archived_envelopes_failures", "Envelopes that had no room in the archive", labels=["db"]
         )
-        failed.add_metric([DATABASE], counts["not archived"])
+        failed.add_metric([DATABASE_LABEL], counts["not archived"])
         yield failed
 
     def _requests(self) -> Iterator[Metric]:

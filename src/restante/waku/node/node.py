@@ -30,42 +30,42 @@ from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
-from restante.waku.node.mailserver import FULL, LOCKED, Batch, Intake, Mailserver
+from restante.waku.node.mailserver import FULL_WORDS, LOCKED_WORDS, Batch, Intake, Mailserver
 from restante.waku.node.relay import Relay
-from restante.waku.node.save_schedule import GAP, Saves
+from restante.waku.node.save_schedule import SAVE_INTERVAL, SaveSchedule
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import WANTS_NOTHING
 from restante.waku.protocol.peer import Changed, Fault, Greeted, Offered, PeerEvent, Poured, Requested
 
-RECEIVE_BUFFER: Final = 64 * 1024
+RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel holds for a peer (it doubles this), and so what one peer can bring in a turn of the loop."""
 
-STRANGERS: Final = 64
+EXTRA_CONNECTIONS: Final = 64
 """Connections beyond the peers, so that who comes to a full node gets to its Hello, and is told that it is full;
 where these are taken, too, the next is cut without a word."""
 
-WRONG: Final = 100
+BAD_PEER_SCORE: Final = 100
 """Refused envelopes and packets that were no good, from which on a peer makes room when there is none."""
 
-DRAIN: Final = 5.0
+DRAIN_TIMEOUT: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
 
-QUIET: Final = 2
+QUIET_TURNS: Final = 2
 """Turns of the loop without a new envelope, after which nothing more waits to be read: a peer that sent much is read
-again in the turn after the next (`connection.TURN`)."""
+again in the turn after the next (`peer_connection.TURN`)."""
 
-BITE: Final = 250
+ENVELOPES_PER_SLICE: Final = 250
 """Envelopes of a large packet that are taken in at a time: some milliseconds."""
 
-SLICE: Final = 1000
+PRUNE_SLICE_ROWS: Final = 1000
 """Envelopes pruned at a time, so that those who wait to be archived wait some 50 ms."""
 
-OUR_CLOCK: Final = 0.2
+CLOCK_WARNING_SHARE: Final = 0.2
 """Share of a minute's envelopes refused as from the future or old, over which it is probably our clock."""
-ENOUGH: Final = 100
+CLOCK_WARNING_MIN: Final = 100
 """Envelopes a minute, to speak of shares."""
 
-REJECTED: Final = {
+REJECTION_LABELS: Final = {
     packets.MESSAGES: "invalid_data",
     packets.MESSAGE_RESPONSE: "invalid_data",
     packets.BATCH_ACK: "invalid_data",
@@ -73,14 +73,16 @@ REJECTED: Final = {
 }
 """What status-go's metrics call a packet that cannot be read (waku/v1/peer.go); it does not count bad Batch Acks."""
 
-AGAIN: Final = (1.0, 60.0)
-"""Seconds until a static peer that was lost is dialled again: the first time, and at most; doubled each time."""
+REDIAL_DELAY: Final = 1.0
+"""Seconds until a static peer that was lost is dialled again; doubled each time, up to `MAX_REDIAL_DELAY`."""
 
-DIAL: Final = 10.0
+MAX_REDIAL_DELAY: Final = 60.0
+
+DIAL_TIMEOUT: Final = 10.0
 """Seconds to connect to a static peer; its handshake and its greeting have their own."""
 
 
-class Refusal(NamedTuple):
+class ArchiveOutage(NamedTuple):
     """Why the archive takes nothing for now: for `/readyz`, for the log, and for peers."""
 
     state: str
@@ -88,9 +90,9 @@ class Refusal(NamedTuple):
     words: str
 
 
-NO_ROOM: Final = Refusal("the disk is full", "envelopes are not archived until there is room", FULL)
-NO_ENTRY: Final = Refusal(
-    "the archive cannot be written", "envelopes are not archived until the archive can be written", LOCKED
+DISK_FULL: Final = ArchiveOutage("the disk is full", "envelopes are not archived until there is room", FULL_WORDS)
+ARCHIVE_LOCKED: Final = ArchiveOutage(
+    "the archive cannot be written", "envelopes are not archived until the archive can be written", LOCKED_WORDS
 )
 """Another program writes to it, or it may not be written."""
 
@@ -121,7 +123,7 @@ class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that envelopes are kept."""
     retention_bytes: int | None = None
     """Bytes of envelopes that are kept."""
-    gap: float = GAP
+    save_interval: float = SAVE_INTERVAL
     """Seconds from one save to the next of a small batch whose senders do not wait."""
 
 
@@ -181,10 +183,10 @@ class Node:
         self._gathered = asyncio.Event()
         self._due = asyncio.Event()
         """Set where what is gathered no longer waits for more."""
-        self._saves = Saves(housekeeping.gap)
+        self._schedule = SaveSchedule(housekeeping.save_interval)
         self._stopping = False
         self._server: asyncio.Server | None = None
-        self._refusal: Refusal | None = None
+        self._refusal: ArchiveOutage | None = None
         """Why the archive refused the last batch."""
 
     def ready(self) -> str:
@@ -204,7 +206,7 @@ class Node:
             raise unusable(host, port, "--listen", error) from error
         for each in self._server.sockets:
             with socket.socket(fileno=os.dup(each.fileno())) as door:
-                door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
+                door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)  # accepted ones inherit it
         return [each.getsockname()[:2] for each in self._server.sockets]
 
     def _answer(self) -> PeerConnection:
@@ -237,7 +239,10 @@ class Node:
 
     def _lets_in(self, quota: AddressQuota) -> bool:
         terms = self.housekeeping
-        room = len(self.connections) < terms.max_peers + STRANGERS and quota.connections < terms.max_peers_per_address
+        room = (
+            len(self.connections) < terms.max_peers + EXTRA_CONNECTIONS
+            and quota.connections < terms.max_peers_per_address
+        )
         return room and quota.connect(self.loop.time(), self.limits)
 
     def too_much(self) -> None:
@@ -264,7 +269,7 @@ class Node:
     def _make_room(self) -> bool:
         """Have the peer go that was wrong most often, if that was often; tell whether one went."""
         worst = max(self.peers.values(), key=lambda each: each.peer.score)
-        if worst.dialled or worst.peer.score < WRONG:
+        if worst.dialled or worst.peer.score < BAD_PEER_SCORE:
             return False
         worst.disconnect(Reason.TOO_MANY_PEERS)
         del self.peers[worst.node_id]
@@ -295,14 +300,14 @@ class Node:
 
     async def stay_connected(self, enode: Enode) -> None:
         """Keep a static peer: dial it, and again when it is lost. Never ends by itself."""
-        wait, name = AGAIN[0], node_id(enode.public)
+        wait, name = REDIAL_DELAY, node_id(enode.public)
         while True:
             if name in self.peers:  # it has dialled us
-                await asyncio.sleep(AGAIN[0])
+                await asyncio.sleep(REDIAL_DELAY)
                 continue
             connection, words = None, ""
             try:
-                async with asyncio.timeout(DIAL):
+                async with asyncio.timeout(DIAL_TIMEOUT):
                     connection = await self.dial(enode)
             except TimeoutError:
                 words = "nobody answers"
@@ -315,10 +320,10 @@ class Node:
                     await connection.gone
                 words = connection.parting
                 if connection.peer.greeted:
-                    wait = AGAIN[0]
+                    wait = REDIAL_DELAY
             log.info("a static peer is not connected", peer=enode.address, reason=words, again_in=wait)
             await asyncio.sleep(wait)
-            wait = min(2 * wait, AGAIN[1])
+            wait = min(2 * wait, MAX_REDIAL_DELAY)
 
     # ── packets ──────────────────────────────────────────────────────────────────────────────────
 
@@ -354,11 +359,11 @@ class Node:
             envelopes: list[Envelope] = []
             for count, each in enumerate(packets.walk_envelopes(payload), 1):
                 envelopes.append(each)
-                if count % BITE == 0:
+                if count % ENVELOPES_PER_SLICE == 0:
                     await asyncio.sleep(0)
             intake = Intake(connection.node_id, keccak(payload))
-            for start in range(0, len(envelopes), BITE):
-                self._take_in(connection, intake, envelopes[start : start + BITE])
+            for start in range(0, len(envelopes), ENVELOPES_PER_SLICE):
+                self._take_in(connection, intake, envelopes[start : start + ENVELOPES_PER_SLICE])
                 await asyncio.sleep(0)
             self._finish(connection, intake)
         except PeerError as error:
@@ -379,9 +384,9 @@ class Node:
             self.relay.push_soon()
         if mailserver.gathered:
             now = self.clock.monotonic()
-            self._saves.gathered(now - connection.confirmed)
+            self._schedule.gathered(now - connection.confirmed)
             self._gathered.set()
-            if not self._saves.waits(len(mailserver.gathered), now):
+            if not self._schedule.waits(len(mailserver.gathered), now):
                 self._due.set()
             if mailserver.gathered_size > self.limits.unsaved_bytes:
                 self._held.add(connection)
@@ -395,7 +400,7 @@ class Node:
     def _fault(self, connection: PeerConnection, code: int) -> None:
         connection.charge(REFUSED)
         self.counts["packets that were no good"] += 1
-        self.rejected[REJECTED[code]] += 1
+        self.rejected[REJECTION_LABELS[code]] += 1
 
     def _confirm(self, connection: PeerConnection, response: packets.Response) -> None:
         # In this order, as status-go does (waku/v1/peer.go, sendConfirmation): it tells its user what it hears first
@@ -445,28 +450,32 @@ class Node:
             await self._due.wait()
             timer.cancel()
             await self._read_on()
-        self._saves.begin(self.clock.monotonic())
+        self._schedule.begin(self.clock.monotonic())
 
     async def _read_on(self) -> None:
         """Let the loop turn until it brings nothing more, there is plenty to be saved, or its time has come."""
         gathered, quiet = self.mailserver.gathered, 0
-        while quiet < QUIET and not self._stopping and self._saves.reads_on(len(gathered), self.clock.monotonic()):
+        while (
+            quiet < QUIET_TURNS
+            and not self._stopping
+            and self._schedule.reads_on(len(gathered), self.clock.monotonic())
+        ):
             before = len(gathered)
             await asyncio.sleep(0)
             quiet = quiet + 1 if len(gathered) == before else 0
 
     def _wait(self) -> float:
         """Return how long what is gathered waits for more."""
-        return 0.0 if self._stopping else self._saves.waits(len(self.mailserver.gathered), self.clock.monotonic())
+        return 0.0 if self._stopping else self._schedule.waits(len(self.mailserver.gathered), self.clock.monotonic())
 
     async def _save(self, batch: Batch) -> None:
         try:
             await self.archive.save(batch.envelopes, self.now())
         except StoreBusy as error:
-            before, self._refusal = self._refusal, NO_ROOM if isinstance(error, StoreFull) else NO_ENTRY
+            before, self._refusal = self._refusal, DISK_FULL if isinstance(error, StoreFull) else ARCHIVE_LOCKED
             if self._refusal is not before:
                 log.error(self._refusal.event, reason=str(error))
-            if self._refusal is NO_ROOM:
+            if self._refusal is DISK_FULL:
                 self.short_of_room.set()
             answers = self.mailserver.refuse(batch, self.now(), self._refusal.words)
         else:
@@ -491,10 +500,10 @@ class Node:
         removed = 0
         if self.housekeeping.retention is not None:
             before = self.now() - self.housekeeping.retention
-            while part := await self.archive.prune(before, SLICE):
+            while part := await self.archive.prune(before, PRUNE_SLICE_ROWS):
                 removed += part
         if self.housekeeping.retention_bytes is not None:
-            while part := await self.archive.prune_bytes(self.housekeeping.retention_bytes, SLICE):
+            while part := await self.archive.prune_bytes(self.housekeeping.retention_bytes, PRUNE_SLICE_ROWS):
                 removed += part
         return removed
 
@@ -518,7 +527,7 @@ class Node:
         await running
         for connection in list(self.connections):
             connection.disconnect(Reason.CLIENT_QUITTING)
-        deadline = self.loop.time() + DRAIN
+        deadline = self.loop.time() + DRAIN_TIMEOUT
         while self.connections and self.loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # transports have no event for it
         for connection in list(self.connections):

@@ -11,20 +11,20 @@ from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.devp2p.snappy import pack
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.node.mailserver import Mailserver
-from restante.waku.node.pool import Live
+from restante.waku.node.pool import LiveEnvelope
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import WANTS_NOTHING, Interest, Interests
 
-LOOKS: Final = 500
+TOPICS_PER_TURN: Final = 500
 """Topics looked at for a peer in one turn of the loop."""
 
-PART: Final = 1 << 17
+MAX_RELAY_PACKET_BYTES: Final = 1 << 17
 """Bytes of envelopes in a packet; and sent of a backlog in one turn of the loop."""
 
-LARGE: Final = 1 << 14
+FLUSH_PACKET_BYTES: Final = 1 << 14
 """Bytes of a packet that is written at once, and not with what else the turn brings."""
 
-WORK: Final = 20_000
+CHECKS_PER_TURN: Final = 20_000
 """Envelopes times peers that are looked at in one turn of the loop: some milliseconds, if few are sent."""
 
 
@@ -65,7 +65,7 @@ class Relay:
 
     def _at_once(self) -> int:
         """Tell how many envelopes a turn of the loop has time for."""
-        return max(1, WORK // max(1, len(self.interests)))
+        return max(1, CHECKS_PER_TURN // max(1, len(self.interests)))
 
     def _push(self) -> None:
         """Push what is new to those who want it, as much as a turn of the loop has time for."""
@@ -77,7 +77,7 @@ class Relay:
             self._loop.call_soon(self._push)
         if some:
             self._pushed = some[-1].number
-        outgoing: dict[PeerConnection, list[Live]] = {}
+        outgoing: dict[PeerConnection, list[LiveEnvelope]] = {}
         for live in some:
             for connection in self.interests.wanting(live.envelope.topic):
                 if live.pow >= connection.peer.pow and connection.node_id != live.origin:
@@ -99,7 +99,7 @@ class Relay:
                     connection.missed = numbers[0]
                 return
             connection.send(packets.MESSAGES, body, squeezed)
-            if len(squeezed) > LARGE:
+            if len(squeezed) > FLUSH_PACKET_BYTES:
                 connection.flush()  # so that it is known whether there is room for more
         self.counts["relayed"] += len(numbers)
 
@@ -147,15 +147,15 @@ class Relay:
                     ):
                         found.append(each.envelope)
                         size += len(each.envelope.raw)
-                        if size > PART:
+                        if size > MAX_RELAY_PACKET_BYTES:
                             yield found
                             found, size = [], 0
-            if looked % LOOKS == 0:
+            if looked % TOPICS_PER_TURN == 0:
                 yield found
                 found, size = [], 0
         yield found
 
 
-def _bodies(live: Iterable[Live]) -> Iterator[bytes]:
-    for part in packets.parted((each.envelope.raw for each in live), PART):
+def _bodies(live: Iterable[LiveEnvelope]) -> Iterator[bytes]:
+    for part in packets.parted((each.envelope.raw for each in live), MAX_RELAY_PACKET_BYTES):
         yield packets.write_envelopes(part)

@@ -51,8 +51,8 @@ def test_what_one_topic_misses_is_asked_for_all_and_then_known(known: dict[str, 
     missing = state.missing(query)
     both = seconds(known.get("01020304", [])) & seconds(known.get("00000001", []))
     assert seconds(missing) == set(range(5, 46)) - both
-    for gap in missing:
-        state.learn(query, gap)
+    for part in missing:
+        state.learn(query, part)
     assert state.missing(query) == []
 
 
