@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from restante.waku.envelope.envelope import Envelope, make, parse
 from restante.waku.node.pool import (
-    _GRACE,
     HASHES_PER_BLOCK,
     KNOWN_HASH_MEMORY,
     LIVE_ENVELOPE_MEMORY,
     LiveEnvelope,
     Pool,
 )
+from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS
 from support.effort import rounds
 from support.waku.letters import EPOCH, letter
 
@@ -51,9 +51,9 @@ def test_an_envelope_lives_through_the_second_in_which_it_expires() -> None:
 def test_it_is_known_for_as_long_as_a_copy_would_not_be_refused_as_old() -> None:
     pool, envelope = Pool(MIB, MIB), expiring(10)
     fill(pool, envelope)
-    pool.expire(EPOCH + 10 + _GRACE)
+    pool.expire(EPOCH + 10 + EXPIRED_GRACE_SECONDS)
     assert pool.known == {envelope.hash: 1}
-    pool.expire(EPOCH + 11 + _GRACE)
+    pool.expire(EPOCH + 11 + EXPIRED_GRACE_SECONDS)
     assert pool.known == {}
 
 
@@ -72,9 +72,9 @@ def test_hashes_are_forgotten_in_blocks_when_the_last_of_one_has_expired(monkeyp
     pool = Pool(MIB, MIB)
     a, b, c = (expiring(second) for second in (10, 40, 20))
     fill(pool, a, b, c)
-    pool.expire(EPOCH + 21 + _GRACE)
+    pool.expire(EPOCH + 21 + EXPIRED_GRACE_SECONDS)
     assert pool.known == {a.hash: 1, b.hash: 2}
-    pool.expire(EPOCH + 41 + _GRACE)
+    pool.expire(EPOCH + 41 + EXPIRED_GRACE_SECONDS)
     assert pool.known == {}
 
 
