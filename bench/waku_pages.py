@@ -55,7 +55,7 @@ class Truth:
             self.every.append((key, each.topic))
             yield each
 
-    def settle(self) -> None:
+    def index(self) -> None:
         self.every.sort()
         for topic, keys in self.topics.items():
             keys.sort()
@@ -120,7 +120,7 @@ class Held:
                 print(f"  filled in {await fill(archive, envelopes):.0f} s", file=sys.stderr)
         finally:
             await archive.close()
-        self.truth.settle()
+        self.truth.index()
 
 
 @dataclass

@@ -44,7 +44,7 @@ FAILURES: Final = {
     "size": "oversized",
     "pow": "low_pow",
 }
-"""What dashboards for status-go call a flaw (waku/waku.go, addAndBridge); the ttl is bounded here only."""
+"""What dashboards for status-go call a refusal (waku/waku.go, addAndBridge); the ttl is bounded here only."""
 
 
 class Admin:
@@ -120,8 +120,8 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         reader.say(waku_packets.REQUEST, rlp.encode([1] * 6))
         await here.settled(poster, reader)
         counts = await look.counts()
-        refused = {flaw: counts[f"waku_envelopes_cache_failures_total {FAILURES[flaw]}"] for flaw in bad}
-        assert refused == {flaw: len(some) for flaw, some in bad.items()}
+        refused = {refusal: counts[f"waku_envelopes_cache_failures_total {FAILURES[refusal]}"] for refusal in bad}
+        assert refused == {refusal: len(some) for refusal, some in bad.items()}
         assert {each for name, each in counts.items() if "rejected" in name} == {0.0}
         expected = {
             "waku_envelopes_received_total": 5 + 2 + 7,

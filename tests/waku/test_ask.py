@@ -264,7 +264,7 @@ async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
         response = await connection.offer([letter(99)])
         assert response.refusals == ()
         assert len(node.asked) == 1
-        assert connection.node.faults is None
+        assert connection.node.violations is None
 
 
 async def test_who_does_not_greet_is_told_from_who_is_not_there(nobody: Enode) -> None:

@@ -480,14 +480,14 @@ async def test_an_address_that_is_here_has_its_places_once_however_many_come_aft
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("error", "words"),
     [(StoreError("damaged"), "the archive cannot be read"), (ValueError("ours"), "internal error")],
 )
 async def test_a_page_that_cannot_be_made_is_answered_too(
-    fault: Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_args: object) -> None:
-        raise fault
+        raise error
 
     async with inside(tmp_path) as here:
         peer = await here.greet()

@@ -63,13 +63,13 @@ def test_what_is_new_is_relayed_at_once_and_confirmed_when_it_is_on_disk() -> No
     batch = taken(server)
     assert batch.envelopes == [A, B]
     assert server.take() is None
-    assert list(server.settle(batch)) == [(b"a", well(PACKETS[0]))]
+    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0]))]
 
 
 def test_what_is_on_disk_is_confirmed_at_once_and_not_relayed_again() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [A], EPOCH)
-    list(server.settle(taken(server)))
+    list(server.confirm(taken(server)))
     relayed(server)
     assert server.offer(b"b", PACKETS[1], [A], EPOCH) == well(PACKETS[1])
     assert (relayed(server), server.take()) == ([], None)
@@ -81,7 +81,7 @@ def test_a_copy_that_comes_while_the_first_is_gathered_is_confirmed_with_it() ->
     assert server.offer(b"b", PACKETS[1], [A], EPOCH) is None
     batch = taken(server)
     assert batch.envelopes == [A]
-    assert list(server.settle(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
+    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
 
 
 def test_a_copy_that_comes_while_the_first_is_saved_is_confirmed_with_it() -> None:
@@ -90,7 +90,7 @@ def test_a_copy_that_comes_while_the_first_is_saved_is_confirmed_with_it() -> No
     batch = taken(server)
     assert server.offer(b"b", PACKETS[1], [A], EPOCH) is None
     assert server.take() is None
-    assert list(server.settle(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
+    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
 
 
 def test_a_packet_waits_for_the_batch_that_has_the_last_of_it() -> None:
@@ -98,10 +98,10 @@ def test_a_packet_waits_for_the_batch_that_has_the_last_of_it() -> None:
     server.offer(b"a", PACKETS[0], [A], EPOCH)
     first = taken(server)
     assert server.offer(b"b", PACKETS[1], [A, B], EPOCH) is None
-    assert list(server.settle(first)) == [(b"a", well(PACKETS[0]))]
+    assert list(server.confirm(first)) == [(b"a", well(PACKETS[0]))]
     second = taken(server)
     assert second.envelopes == [B]
-    assert list(server.settle(second)) == [(b"b", well(PACKETS[1]))]
+    assert list(server.confirm(second)) == [(b"b", well(PACKETS[1]))]
 
 
 def test_an_envelope_twice_in_a_packet_is_archived_once() -> None:
@@ -110,7 +110,7 @@ def test_an_envelope_twice_in_a_packet_is_archived_once() -> None:
     assert relayed(server) == [A]
     batch = taken(server)
     assert batch.envelopes == [A]
-    assert list(server.settle(batch)) == [(b"a", well(PACKETS[0]))]
+    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0]))]
 
 
 def test_a_packet_of_nothing_is_confirmed_at_once() -> None:
@@ -124,7 +124,7 @@ def test_what_is_refused_is_answered_with_why_and_the_rest_of_the_packet_is_take
     server = mailserver()
     assert server.offer(b"a", PACKETS[0], [OLD, A], EPOCH) is None
     assert relayed(server) == [A]
-    [(origin, response)] = server.settle(taken(server))
+    [(origin, response)] = server.confirm(taken(server))
     assert (origin, response.packet) == (b"a", PACKETS[0])
     [refusal] = response.refusals
     assert refusal.hash == OLD.hash
@@ -171,7 +171,7 @@ def test_what_is_older_than_what_is_kept_is_relayed_and_confirmed_at_once() -> N
 def test_counts_tell_what_became_of_envelopes() -> None:
     server = mailserver(ArchiveTerms(topics=frozenset([TOPIC])))
     server.offer(b"a", PACKETS[0], [A, B, OLD, A, letter(1, topic=OTHER_TOPIC)], EPOCH)
-    list(server.settle(taken(server)))
+    list(server.confirm(taken(server)))
     assert server.counts == {"new": 3, "known": 1, "archived": 2, "old": 1}
 
 
@@ -216,7 +216,7 @@ def test_copies_of_what_has_no_room_are_answered_with_it() -> None:
         (b"b", refused),
     ]
     # What waits for a later batch is told of A together with B.
-    assert list(server.settle(taken(server))) == [(b"c", refused._replace(packet=PACKETS[2]))]
+    assert list(server.confirm(taken(server))) == [(b"c", refused._replace(packet=PACKETS[2]))]
 
 
 def test_nothing_is_tried_again_at_once_and_what_comes_meanwhile_is_answered_the_same() -> None:
@@ -247,14 +247,14 @@ def test_a_later_copy_is_archived_when_there_is_room_and_not_relayed_again() -> 
     assert server.offer(b"b", PACKETS[1], [A], EPOCH + ARCHIVE_RETRY_DELAY) is None
     batch = taken(server)
     assert (batch.envelopes, relayed(server)) == ([A], [])
-    assert list(server.settle(batch)) == [(b"b", well(PACKETS[1]))]
+    assert list(server.confirm(batch)) == [(b"b", well(PACKETS[1]))]
     assert server.offer(b"c", PACKETS[2], [A], EPOCH + ARCHIVE_RETRY_DELAY) == well(PACKETS[2])
 
 
 def test_what_was_on_disk_before_is_confirmed_however_full_it_is() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [B], EPOCH)
-    list(server.settle(taken(server)))
+    list(server.confirm(taken(server)))
     list(filled(server, A))
     assert server.offer(b"b", PACKETS[1], [B], EPOCH) == well(PACKETS[1])
 
@@ -317,7 +317,7 @@ class Interleaved(RuleBasedStateMachine):
             answers = self.server.refuse(batch, self.now, FULL_WORDS)
         else:
             self.saved.update(each.hash for each in batch.envelopes)
-            answers = self.server.settle(batch)
+            answers = self.server.confirm(batch)
         for origin, response in answers:
             self.hear(origin, response)
 

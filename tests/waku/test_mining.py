@@ -90,7 +90,7 @@ def test_an_envelope_with_no_time_to_live_needs_work_only_where_it_may_be_early(
 def test_what_was_mined_is_taken_by_a_peer_whose_clock_is_behind(behind: int) -> None:
     policy = Policy(min_pow=2e-3)
     verdict = judge(mine(ENVELOPE, policy.min_pow, start=0), NOW - behind, policy)
-    assert verdict.flaw is None
+    assert verdict.refusal is None
     assert verdict.pow >= policy.min_pow
 
 

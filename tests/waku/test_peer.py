@@ -19,11 +19,11 @@ from restante.waku.protocol.peer import (
     Changed,
     Confirmed,
     Ended,
-    Fault,
     Greeted,
     Offered,
     Peer,
     Requested,
+    Violation,
 )
 from support.rows import every
 from support.vectors import load
@@ -98,14 +98,14 @@ def test_packets_amount_to_what_they_say() -> None:
     assert peer.receive(waku_packets.BATCH_ACK, waku_packets.write_ack(DIGEST)) == Confirmed(DIGEST)
     assert peer.receive(waku_packets.MESSAGE_RESPONSE, waku_packets.write_response(response)) == Answered(response)
     assert peer.receive(waku_packets.REQUEST, b"anything") == Requested(b"anything")
-    assert peer.faults is None
+    assert peer.violations is None
 
 
 def test_a_second_status_is_ignored() -> None:
     peer = greeted(Options(pow=0.5))
     assert peer.receive(waku_packets.STATUS, waku_packets.write_options(Options(pow=0.1, topics=frozenset()))) is None
     assert peer.receive(waku_packets.STATUS, b"no Status at all") is None
-    assert (peer.pow, peer.interest, peer.faults) == (0.5, WANTS_EVERYTHING, None)
+    assert (peer.pow, peer.interest, peer.violations) == (0.5, WANTS_EVERYTHING, None)
 
 
 KNOWN = {
@@ -122,7 +122,7 @@ def test_what_nobody_sends_is_ignored(code: int) -> None:
     """P2P Messages and Request Complete among it: we have asked nobody for history."""
     peer = greeted()
     assert peer.receive(code, b"\xff") is None
-    assert peer.faults is None
+    assert peer.violations is None
 
 
 def test_history_is_taken_from_who_is_trusted() -> None:
@@ -132,26 +132,26 @@ def test_history_is_taken_from_who_is_trusted() -> None:
     peer.trusted = True
     assert peer.receive(waku_packets.P2P_MESSAGE, body) == Brought(envelopes)
     assert peer.receive(waku_packets.REQUEST_COMPLETE, b"anything") == Ended(b"anything")
-    assert isinstance(peer.receive(waku_packets.P2P_MESSAGE, envelopes[0].raw), Fault)
+    assert isinstance(peer.receive(waku_packets.P2P_MESSAGE, envelopes[0].raw), Violation)
 
 
 @every("code", sorted(KNOWN - {waku_packets.REQUEST}))
 def test_what_is_wrong_is_counted_and_the_conversation_goes_on(code: int) -> None:
     peer = greeted()
-    fault = peer.receive(code, b"\xc1")
-    assert isinstance(fault, Fault)
-    assert peer.receive(code, b"\xc1") == fault
-    assert peer.faults == {fault.words: 2}
+    violation = peer.receive(code, b"\xc1")
+    assert isinstance(violation, Violation)
+    assert peer.receive(code, b"\xc1") == violation
+    assert peer.violations == {violation.words: 2}
     assert peer.receive(waku_packets.MESSAGES, NAMES_NOTHING) == Offered([])
 
 
 def test_only_so_many_kinds_of_faults_are_told_apart() -> None:
     peer = greeted()
     for number in range(100):
-        peer.blame(f"fault {number}")
-    peer.blame("fault 0", 5)
-    assert peer.faults is not None
-    assert (len(peer.faults), peer.faults["fault 0"]) == (32, 6)
+        peer.blame(f"violation {number}")
+    peer.blame("violation 0", 5)
+    assert peer.violations is not None
+    assert (len(peer.violations), peer.violations["violation 0"]) == (32, 6)
 
 
 # ── updates ──────────────────────────────────────────────────────────────────────────────────────
@@ -188,7 +188,7 @@ def test_a_filter_that_comes_later_takes_the_place_of_topics() -> None:
 
 def test_an_update_that_is_no_good_changes_nothing() -> None:
     peer = greeted(Options(pow=0.5))
-    assert isinstance(peer.receive(waku_packets.STATUS_UPDATE, bytes.fromhex("c6c28080c20202")), Fault)
+    assert isinstance(peer.receive(waku_packets.STATUS_UPDATE, bytes.fromhex("c6c28080c20202")), Violation)
     assert (peer.pow, peer.interest) == (0.5, WANTS_EVERYTHING)
 
 

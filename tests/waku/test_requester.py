@@ -15,7 +15,7 @@ from restante.common.errors import Misuse
 from restante.waku.client.actions import Budgets, Patience
 from restante.waku.client.inbox import Inbox
 from restante.waku.client.ranges import Query, State
-from restante.waku.client.requester import TOO_LARGE, UNASKED, Phase
+from restante.waku.client.requester import OVERSIZED, UNASKED, Phase
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol import completion
@@ -181,7 +181,7 @@ def test_what_was_not_asked_for_is_not_handed_over() -> None:
         "handed over": 30,
         "of another topic": 1,
         "out of range": 2,
-        TOO_LARGE: 1,
+        OVERSIZED: 1,
         "pages": 1,
     }
 

@@ -332,7 +332,7 @@ def import_command(
     os.umask(0o077)  # as for `serve`
     report = take_in(data, paths)
     print(render(report))
-    for sentence in (*report.flaws, warn(report)):
+    for sentence in (*report.unreadable, warn(report)):
         if sentence is not None:
             print(sentence, file=sys.stderr)
     if report.refused:

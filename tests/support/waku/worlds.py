@@ -139,7 +139,7 @@ class JoinedCores:
             answers = self.mailserver.refuse(batch, self.now, FULL_WORDS)
         else:
             self.saved.update(dict.fromkeys(each.hash for each in batch.envelopes))
-            answers = self.mailserver.settle(batch)
+            answers = self.mailserver.confirm(batch)
         for origin, response in answers:
             self._confirm(origin.decode(), response)
 

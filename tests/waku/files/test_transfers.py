@@ -22,7 +22,7 @@ from restante.waku.files.importing import take_in
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from support.disk import no_file_beyond
 from support.waku import leveldbs
-from support.waku.archives import ROWS, archive_of, flaw_of, raws_of, rows_of
+from support.waku.archives import ROWS, archive_of, raws_of, reason_of, rows_of
 from support.waku.envelopes import T0, envelope
 
 SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
@@ -86,7 +86,7 @@ def test_an_envelope_that_no_packet_holds_is_refused(tmp_path: Path, suffix: str
     report = take_in(tmp_path / "new", [file])
     assert (report.read, report.new, report.known) == (2, 1, 0)
     assert report.refused == {"no packet of 1 MiB holds it": 1}
-    assert report.flaws == [f"{file}, envelope {larger.hash.hex()}: no packet of 1 MiB holds it"]
+    assert report.unreadable == [f"{file}, envelope {larger.hash.hex()}: no packet of 1 MiB holds it"]
     assert raws_of(tmp_path / "new") == [largest.raw]
 
 
@@ -100,13 +100,13 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
     report = take_in(data, [tmp_path / "some.rlp"])
     assert (report.read, report.new, report.known, report.refused.total()) == (12, 3, 6, 3)
     where = [sum(map(len, content[:number])) for number in (7, 10, 11)]
-    assert report.flaws == [
+    assert report.unreadable == [
         f"{tmp_path / 'some.rlp'}, byte {at}: {reason}"
         for at, reason in zip(
             where,
             [
-                flaw_of(bytes(bad)),
-                flaw_of(b"A"),
+                reason_of(bytes(bad)),
+                reason_of(b"A"),
                 "an item ends early; the rest of the file cannot be read",
             ],
             strict=True,
@@ -117,8 +117,8 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
         "new                       3",
         "there already             6",
         "refused                   3",
-        f"  1: {flaw_of(bytes(bad))}",
-        f"  1: {flaw_of(b'A')}",
+        f"  1: {reason_of(bytes(bad))}",
+        f"  1: {reason_of(b'A')}",
         "  1: an item ends early; the rest of the file cannot be read",
     ]
 

@@ -49,7 +49,7 @@ class Query(msgspec.Struct, frozen=True):
             return sorted(each.hex() for each in self.topics)
         return [f"bloom {self.bloom:0128x}"]
 
-    def flaw(self, envelope: Envelope) -> str:
+    def mismatch(self, envelope: Envelope) -> str:
         """Tell why an envelope is not what was asked for; empty where it is."""
         if not self.lower <= envelope.sent <= self.upper:
             return "out of range"

@@ -50,7 +50,7 @@ from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Request
 
 UNASKED: Final = "from a server that was not asked"
-TOO_LARGE: Final = "too large"
+OVERSIZED: Final = "too large"
 
 SAYS: Final = "it says: "
 """Before what a server answers instead of a page."""
@@ -308,10 +308,10 @@ class Requester:
             server.bytes += len(each.raw)
             if server.envelopes > self.budgets.envelopes or server.bytes > self.budgets.bytes:
                 break
-            flaw = self.query.flaw(each) or (TOO_LARGE if each.size() > self.budgets.size else "")
-            if flaw:
-                self.counts[flaw] += 1
-            if walk.take(each) and not flaw:
+            mismatch = self.query.mismatch(each) or (OVERSIZED if each.size() > self.budgets.size else "")
+            if mismatch:
+                self.counts[mismatch] += 1
+            if walk.take(each) and not mismatch:
                 found.append(each)
         return found
 
@@ -362,9 +362,9 @@ class Requester:
             if walk.known is None:
                 continue
             lower, upper = walk.known
-            settled = min(upper, math.floor(walk.asked - self.patience.overlap))
-            if lower <= settled:
-                found.learn(self.query, (lower, settled))
+            certain = min(upper, math.floor(walk.asked - self.patience.overlap))
+            if lower <= certain:
+                found.learn(self.query, (lower, certain))
         found.forget(self.query)
         return found
 

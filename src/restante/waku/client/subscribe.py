@@ -187,7 +187,7 @@ class _Following:
         now = int(time.time())
         policy = Policy(min_pow=0.0, max_size=self.budgets.size)
         good = [
-            each for each in envelopes if each.sent >= self._query.lower and judge(each, now, policy).flaw is None
+            each for each in envelopes if each.sent >= self._query.lower and judge(each, now, policy).refusal is None
         ]
         fresh = self._inbox.new(good)
         if not fresh:

@@ -16,7 +16,7 @@ from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
 from restante.waku.protocol.packets import MESSAGES, STATUS, parted, write_envelopes
-from restante.waku.protocol.peer import Fault, Peer, PeerEvent
+from restante.waku.protocol.peer import Peer, PeerEvent, Violation
 
 TAKES_NOTHING: Final = 20.0
 """Seconds that a peer may leave what we send unread, when it is more than it may owe (geth p2p/server.go:65)."""
@@ -266,7 +266,7 @@ class PeerConnection(asyncio.Protocol):
         except PeerError as error:
             self.disconnect(Reason(error.code), error.words)
             return
-        if code != MESSAGES or isinstance(event, Fault):
+        if code != MESSAGES or isinstance(event, Violation):
             self.charge(len(payload) // SMALL)
         if event is not None and self._ended is None:
             if self._greeting is not None:

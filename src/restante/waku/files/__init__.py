@@ -11,7 +11,7 @@ from restante.waku.envelope.envelope import Envelope, parse
 from restante.waku.envelope.rlp import RlpError
 
 
-class Flaw(msgspec.Struct, frozen=True):
+class UnreadableItem(msgspec.Struct, frozen=True):
     """What stands where an envelope should, and is none."""
 
     where: str
@@ -19,7 +19,7 @@ class Flaw(msgspec.Struct, frozen=True):
     reason: str
 
 
-FileItem: TypeAlias = Envelope | Flaw
+FileItem: TypeAlias = Envelope | UnreadableItem
 FileItems: TypeAlias = Iterator[FileItem]
 
 
@@ -28,4 +28,4 @@ def read(raw: bytes, where: str) -> FileItem:
     try:
         return parse(raw)
     except RlpError as error:
-        return Flaw(where, str(error))
+        return UnreadableItem(where, str(error))

@@ -15,7 +15,7 @@ from restante.common.plural import counted
 from restante.common.progress import progress
 from restante.waku.archive import Archive, open_archive
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import FileItems, Flaw, leveldb, rlp_file
+from restante.waku.files import FileItems, UnreadableItem, leveldb, rlp_file
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY
 
@@ -24,7 +24,7 @@ BATCH_BYTES: Final = 8 << 20
 """Envelopes, and bytes of them, that are saved together, about."""
 
 MAX_NAMED_ITEMS: Final = 20
-"""Flaws that are named one by one."""
+"""Unreadable items that are named one by one."""
 
 TOO_LARGE_FOR_PACKET: Final = "no packet of 1 MiB holds it"
 """Why an envelope is refused that could be handed to nobody."""
@@ -41,7 +41,7 @@ class ImportReport(msgspec.Struct):
     """By reason."""
     old: int = 0
     """Sent so long ago that a server, which is told nothing else, removes them."""
-    flaws: list[str] = msgspec.field(default_factory=list)
+    unreadable: list[str] = msgspec.field(default_factory=list)
     """Where the first of them are."""
 
 
@@ -77,7 +77,7 @@ async def _take_file(archive: Archive, path: Path, report: ImportReport) -> None
     with progress(f"import {path.name}") as advance:
         for item in _read(path):
             report.read += 1
-            if isinstance(item, Flaw):
+            if isinstance(item, UnreadableItem):
                 _note(report, path, item)
                 continue
             report.old += item.sent < old
@@ -90,17 +90,17 @@ async def _take_file(archive: Archive, path: Path, report: ImportReport) -> None
         await archive.save(batch, int(time.time()))
 
 
-def _note(report: ImportReport, path: Path, flaw: Flaw) -> None:
-    report.refused[flaw.reason] += 1
-    if len(report.flaws) < MAX_NAMED_ITEMS:
-        report.flaws.append(f"{path}, {flaw.where}: {flaw.reason}")
+def _note(report: ImportReport, path: Path, unreadable: UnreadableItem) -> None:
+    report.refused[unreadable.reason] += 1
+    if len(report.unreadable) < MAX_NAMED_ITEMS:
+        report.unreadable.append(f"{path}, {unreadable.where}: {unreadable.reason}")
 
 
 def _read(path: Path) -> FileItems:
     try:
         for item in _opened(path):
             if isinstance(item, Envelope) and len(item.raw) > MAX_ENVELOPE_BYTES:
-                yield Flaw(f"envelope {item.hash.hex()}", TOO_LARGE_FOR_PACKET)
+                yield UnreadableItem(f"envelope {item.hash.hex()}", TOO_LARGE_FOR_PACKET)
             else:
                 yield item
     except OSError as error:

@@ -59,7 +59,9 @@ def read(folder: Path) -> files.FileItems:
                     yield _item(key, value)
                     last = key
             except (plyvel.Error, OSError) as error:
-                yield files.Flaw(f"after key {last.hex()}", f"the rest cannot be read: {_words(error, copy, folder)}")
+                yield files.UnreadableItem(
+                    f"after key {last.hex()}", f"the rest cannot be read: {_words(error, copy, folder)}"
+                )
 
 
 def _words(error: Exception, copy: Path, folder: Path) -> str:
@@ -72,10 +74,10 @@ def _words(error: Exception, copy: Path, folder: Path) -> str:
 def _item(key: bytes, value: bytes) -> files.FileItem:
     where = f"key {key.hex()}"
     if len(key) not in KEY_SIZES:
-        return files.Flaw(where, "a key has 36 or 40 bytes")
+        return files.UnreadableItem(where, "a key has 36 or 40 bytes")
     found = files.read(value, where)
-    if not isinstance(found, files.Flaw) and found.sent.to_bytes(4) + found.hash != key[:KEY_ID_BYTES]:
-        return files.Flaw(where, "the key is another's")
+    if not isinstance(found, files.UnreadableItem) and found.sent.to_bytes(4) + found.hash != key[:KEY_ID_BYTES]:
+        return files.UnreadableItem(where, "the key is another's")
     return found
 
 

@@ -101,16 +101,16 @@ def _group(table: pq.ParquetFile, group: int, first: int) -> files.FileItems:
                 yield _item(values, f"row {row}")
                 row += 1
     except (pa.ArrowException, OSError) as error:
-        yield files.Flaw(f"row {row}", f"the rest of its group cannot be read: {_line(error)}")
+        yield files.UnreadableItem(f"row {row}", f"the rest of its group cannot be read: {_line(error)}")
 
 
 def _item(values: dict[str, Any], where: str) -> files.FileItem:
     raw, stored = values["raw"], values.get("hash")
     if not isinstance(raw, bytes):
-        return files.Flaw(where, "raw is no string of bytes")
+        return files.UnreadableItem(where, "raw is no string of bytes")
     found = files.read(raw, where)
-    if not isinstance(found, files.Flaw) and stored not in (None, found.hash):
-        return files.Flaw(where, "the hash is another's")
+    if not isinstance(found, files.UnreadableItem) and stored not in (None, found.hash):
+        return files.UnreadableItem(where, "the hash is another's")
     return found
 
 

@@ -37,11 +37,11 @@ def read(file: Path) -> files.FileItems:
             try:
                 whole = rlp.span(data.read(MAX_HEAD_BYTES), 0, size - at)
             except rlp.RlpError as error:
-                yield files.Flaw(where, f"{error}; the rest of the file cannot be read")
+                yield files.UnreadableItem(where, f"{error}; the rest of the file cannot be read")
                 return
             data.seek(at)
             if whole.stop > MAX_ITEM_BYTES:
-                yield files.Flaw(where, "no envelope is as large")
+                yield files.UnreadableItem(where, "no envelope is as large")
             else:
                 yield files.read(data.read(whole.stop), where)
             at += whole.stop

@@ -59,14 +59,14 @@ class _Now:
 
     def _envelopes(self) -> Iterator[Metric]:
         counts, node = self._node.mailserver.counts, self._node
-        received = counts["new"] + counts["known"] + sum(counts[flaw] for flaw in REFUSAL_LABELS)
+        received = counts["new"] + counts["known"] + sum(counts[refusal] for refusal in REFUSAL_LABELS)
         yield _counter("waku_envelopes_received", "Envelopes that peers have offered", received)
         yield _counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
         refused = CounterMetricFamily(
             "waku_envelopes_cache_failures", "Envelopes that were not taken", labels=["type"]
         )
-        for flaw, name in REFUSAL_LABELS.items():
-            refused.add_metric([name], counts[flaw])
+        for refusal, name in REFUSAL_LABELS.items():
+            refused.add_metric([name], counts[refusal])
         yield refused
         rejected = CounterMetricFamily("waku_envelopes_rejected", "Packets that could not be read", labels=["reason"])
         for reason in sorted({*REJECTION_LABELS.values()}):

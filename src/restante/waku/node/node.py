@@ -35,7 +35,7 @@ from restante.waku.node.relay import Relay
 from restante.waku.node.save_schedule import SAVE_INTERVAL, SaveSchedule
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import WANTS_NOTHING
-from restante.waku.protocol.peer import Changed, Fault, Greeted, Offered, PeerEvent, Poured, Requested
+from restante.waku.protocol.peer import Changed, Greeted, Offered, PeerEvent, Poured, Requested, Violation
 
 RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel holds for a peer (it doubles this), and so what one peer can bring in a turn of the loop."""
@@ -186,12 +186,12 @@ class Node:
         self._schedule = SaveSchedule(housekeeping.save_interval)
         self._stopping = False
         self._server: asyncio.Server | None = None
-        self._refusal: ArchiveOutage | None = None
+        self._outage: ArchiveOutage | None = None
         """Why the archive refused the last batch."""
 
     def ready(self) -> str:
         """Tell why nobody should be sent here; empty where there is no reason."""
-        return "draining" if self._stopping else self._refusal.state if self._refusal else ""
+        return "draining" if self._stopping else self._outage.state if self._outage else ""
 
     def now(self) -> int:
         return int(self.clock.wall())
@@ -345,8 +345,8 @@ class Node:
             self.relay.turn_to(connection, event.before)
         elif isinstance(event, Requested):
             self.history_requests.receive(connection, event.payload)
-        elif isinstance(event, Fault):
-            self._fault(connection, event.code)
+        elif isinstance(event, Violation):
+            self._count_violation(connection, event.code)
 
     def _offered(self, connection: PeerConnection, envelopes: list[Envelope], payload: bytes) -> None:
         intake = Intake(connection.node_id, keccak(payload))
@@ -368,7 +368,7 @@ class Node:
             self._finish(connection, intake)
         except PeerError as error:
             connection.peer.blame(error.words)
-            self._fault(connection, packets.MESSAGES)
+            self._count_violation(connection, packets.MESSAGES)
         finally:
             connection.digested()
 
@@ -397,7 +397,7 @@ class Node:
         if response is not None:
             self._confirm(connection, response)
 
-    def _fault(self, connection: PeerConnection, code: int) -> None:
+    def _count_violation(self, connection: PeerConnection, code: int) -> None:
         connection.charge(REFUSED)
         self.counts["packets that were no good"] += 1
         self.rejected[REJECTION_LABELS[code]] += 1
@@ -472,17 +472,17 @@ class Node:
         try:
             await self.archive.save(batch.envelopes, self.now())
         except StoreBusy as error:
-            before, self._refusal = self._refusal, DISK_FULL if isinstance(error, StoreFull) else ARCHIVE_LOCKED
-            if self._refusal is not before:
-                log.error(self._refusal.event, reason=str(error))
-            if self._refusal is DISK_FULL:
+            before, self._outage = self._outage, DISK_FULL if isinstance(error, StoreFull) else ARCHIVE_LOCKED
+            if self._outage is not before:
+                log.error(self._outage.event, reason=str(error))
+            if self._outage is DISK_FULL:
                 self.short_of_room.set()
-            answers = self.mailserver.refuse(batch, self.now(), self._refusal.words)
+            answers = self.mailserver.refuse(batch, self.now(), self._outage.words)
         else:
-            if self._refusal is not None:
+            if self._outage is not None:
                 log.info("envelopes are archived again")
-            self._refusal = None
-            answers = self.mailserver.settle(batch)
+            self._outage = None
+            answers = self.mailserver.confirm(batch)
         self._tell(answers)
         held, self._held = self._held, set()
         for connection in held:

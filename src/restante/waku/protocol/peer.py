@@ -83,7 +83,7 @@ class Ended(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-class Fault(msgspec.Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """The peer broke the protocol, in a way that ends nothing."""
 
     words: str
@@ -91,13 +91,13 @@ class Fault(msgspec.Struct, frozen=True):
     """Of the packet that could not be read."""
 
 
-PeerEvent = Greeted | Changed | Offered | Poured | Confirmed | Answered | Requested | Brought | Ended | Fault
+PeerEvent = Greeted | Changed | Offered | Poured | Confirmed | Answered | Requested | Brought | Ended | Violation
 
 
 class Peer:
     """One conversation."""
 
-    __slots__ = ("confirms", "faults", "greeted", "interest", "pow", "trusted")
+    __slots__ = ("confirms", "greeted", "interest", "pow", "trusted", "violations")
 
     def __init__(self) -> None:
         self.greeted = False
@@ -107,7 +107,7 @@ class Peer:
         self.confirms = False
         """It answers each Messages packet with a Batch Ack and a Message Response."""
         self.interest = WANTS_EVERYTHING
-        self.faults: Counter[str] | None = None
+        self.violations: Counter[str] | None = None
         """What it did wrong, and how often; None until it does."""
 
     def receive(self, code: int, payload: bytes) -> PeerEvent | None:
@@ -121,19 +121,19 @@ class Peer:
             return read(self, payload)
         except PeerError as error:
             self.blame(error.words)
-            return Fault(error.words, code)
+            return Violation(error.words, code)
 
     def blame(self, words: str, times: int = 1) -> None:
         """Count what the peer did wrong."""
-        if self.faults is None:
-            self.faults = Counter()
-        if words in self.faults or len(self.faults) < 32:
-            self.faults[words] += times
+        if self.violations is None:
+            self.violations = Counter()
+        if words in self.violations or len(self.violations) < 32:
+            self.violations[words] += times
 
     @property
     def score(self) -> int:
         """How often it was wrong."""
-        return self.faults.total() if self.faults is not None else 0
+        return self.violations.total() if self.violations is not None else 0
 
     def _greet(self, code: int, payload: bytes) -> Greeted:
         if code != packets.STATUS:
