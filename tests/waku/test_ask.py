@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from restante.common.errors import Misuse
-from restante.waku.client.actions import Budgets, Patience, Report
-from restante.waku.client.fetch import How, ask
+from restante.waku.client.actions import Budgets, FetchReport, Timeouts
+from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.inbox import Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
 from restante.waku.client.probe import Outcome, _probe
-from restante.waku.client.ranges import Query, State
+from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
@@ -43,11 +43,11 @@ from support.waku.mailservers import (
     WrongId,
 )
 
-QUERY = Query(EPOCH, EPOCH + 500, frozenset([TOPIC]))
+QUERY = HistoryQuery(EPOCH, EPOCH + 500, frozenset([TOPIC]))
 LETTERS = [letter(number, age=-number, size=300) for number in range(50)]
-ENVELOPE = How(to=SHARED)
-PLAIN = How(form="plain")
-ONCE = Patience(tries=1)
+ENVELOPE = RequestOptions(to=SHARED)
+PLAIN = RequestOptions(form="plain")
+ONCE = Timeouts(tries=1)
 
 
 def hashes(envelopes: list[Envelope]) -> list[bytes]:
@@ -55,12 +55,12 @@ def hashes(envelopes: list[Envelope]) -> list[bytes]:
 
 
 async def asking(
-    *mailservers: Any, how: How = ENVELOPE, **options: Any
-) -> tuple[Report, list[Envelope], list[FakeNode]]:
+    *mailservers: Any, how: RequestOptions = ENVELOPE, **options: Any
+) -> tuple[FetchReport, list[Envelope], list[FakeNode]]:
     came: list[Envelope] = []
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(listening(each)) for each in mailservers]
-        report = await ask([enode for _, enode in nodes], QUERY, how, came.extend, **options)
+        report = await fetch([enode for _, enode in nodes], QUERY, how, came.extend, **options)
     return report, came, [node for node, _ in nodes]
 
 
@@ -74,7 +74,7 @@ def nobody() -> Iterator[Enode]:
 @pytest.mark.parametrize("how", [ENVELOPE, PLAIN], ids=["envelope", "plain"])
 @pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
 @pytest.mark.parametrize("answer", ["string", "list"])
-async def test_history_comes_whole_and_once(how: How, downward: bool, answer: Any) -> None:
+async def test_history_comes_whole_and_once(how: RequestOptions, downward: bool, answer: Any) -> None:
     report, came, [node] = await asking(Honest(LETTERS, downward, 20, answer), how=how)
     assert report.missing == []
     assert hashes(came) == hashes(LETTERS)
@@ -88,7 +88,7 @@ async def test_history_comes_whole_and_once(how: How, downward: bool, answer: An
 async def test_who_asks_cannot_be_told_again() -> None:
     async with listening(Honest(LETTERS, size=30)) as (node, enode):
         for _ in range(2):
-            await ask([enode], QUERY, ENVELOPE, lambda _: None)
+            await fetch([enode], QUERY, ENVELOPE, lambda _: None)
     signers = {each.signer for each in node.asked}
     assert len(node.known) == 2
     assert len(signers) == 4
@@ -98,14 +98,14 @@ async def test_who_asks_cannot_be_told_again() -> None:
 async def test_who_says_who_he_is_is_the_same_each_time() -> None:
     async with listening(Honest(LETTERS, size=30)) as (node, enode):
         for _ in range(2):
-            await ask([enode], QUERY, How(to=SHARED, key=KEY), lambda _: None)
-        assert (await _probe(enode, How(to=SHARED, key=KEY), 5)).outcome is Outcome.WELL
+            await fetch([enode], QUERY, RequestOptions(to=SHARED, key=KEY), lambda _: None)
+        assert (await _probe(enode, RequestOptions(to=SHARED, key=KEY), 5)).outcome is Outcome.WELL
     assert {each.signer for each in node.asked} == node.known == {KEY.public}
 
 
 async def test_the_work_that_a_server_wants_is_done() -> None:
     async with listening(Honest(LETTERS), pow=1e-3) as (node, enode):
-        report = await ask([enode], QUERY, ENVELOPE, lambda _: None)
+        report = await fetch([enode], QUERY, ENVELOPE, lambda _: None)
     assert (report.missing, node.wrong) == ([], [])
 
 
@@ -113,11 +113,11 @@ async def test_a_server_that_wants_more_work_than_we_do_is_left(monkeypatch: pyt
     monkeypatch.setattr("restante.waku.client.fetch.mine", partial(mine, budget=100))
     came: list[Envelope] = []
     async with listening(Honest(LETTERS), pow=1e3) as (hungry, first), listening(Honest(LETTERS)) as (_, second):
-        report = await ask([first, second], QUERY, ENVELOPE, came.extend, patience=ONCE)
+        report = await fetch([first, second], QUERY, ENVELOPE, came.extend, patience=ONCE)
         assert report.missing == []
         assert "it asks for more work than we do" in report.failures[0]
         assert (hungry.asked, hungry.wrong) == ([], [])
-        report = await ask([first], QUERY, PLAIN, lambda _: None, patience=ONCE)
+        report = await fetch([first], QUERY, PLAIN, lambda _: None, patience=ONCE)
         assert report.missing == []
 
 
@@ -152,7 +152,7 @@ async def test_a_bad_server_is_left_for_a_good_one(bad: Any, words: str) -> None
 )
 async def test_a_server_is_left_when_patience_is_at_an_end(silent: Any, words: str) -> None:
     """Alone: beside it, a good one on a busy machine might be left, too."""
-    report, came, _ = await asking(silent, patience=Patience(answer=0.1, tries=1))
+    report, came, _ = await asking(silent, patience=Timeouts(answer=0.1, tries=1))
     assert (report.failures, came) == ({0: words}, [])
     assert report.missing != []
 
@@ -174,7 +174,7 @@ async def test_what_was_not_asked_for_is_not_handed_over() -> None:
 async def test_a_server_that_is_not_there_is_passed_over(nobody: Enode) -> None:
     came: list[Envelope] = []
     async with listening(Honest(LETTERS)) as (_, enode):
-        report = await ask([nobody, enode], QUERY, ENVELOPE, came.extend, patience=ONCE)
+        report = await fetch([nobody, enode], QUERY, ENVELOPE, came.extend, patience=ONCE)
     assert report.missing == []
     assert "Connection refused" in report.failures[0]
     assert hashes(came) == hashes(LETTERS)
@@ -197,7 +197,7 @@ async def test_a_server_that_dies_is_followed_by_another_from_what_is_known() ->
     came: list[Envelope] = []
     async with listening(Dying(LETTERS, size=20)) as (node, dying), listening(Honest(LETTERS)) as (other, enode):
         node.mailserver.node = node
-        report = await ask([dying, enode], QUERY, ENVELOPE, came.extend, patience=ONCE)
+        report = await fetch([dying, enode], QUERY, ENVELOPE, came.extend, patience=ONCE)
     assert report.missing == []
     assert hashes(came) == hashes(LETTERS)
     assert "it went away" in report.failures[0]
@@ -208,15 +208,15 @@ async def test_a_server_that_dies_is_followed_by_another_from_what_is_known() ->
 async def test_the_state_is_kept_after_the_subscriber_has_it() -> None:
     order: list[object] = []
     async with listening(Honest(LETTERS, size=20, together=100)) as (_, enode):
-        await ask([enode], QUERY, ENVELOPE, lambda envelopes: order.append(len(envelopes)), keep=order.append)
+        await fetch([enode], QUERY, ENVELOPE, lambda envelopes: order.append(len(envelopes)), keep=order.append)
     assert [each for each in order if isinstance(each, int)] == [20, 20, 10]
-    known = [each.known[TOPIC.hex()] if isinstance(each, State) else each for each in order]
+    known = [each.known[TOPIC.hex()] if isinstance(each, FetchState) else each for each in order]
     assert known[:4] == [20, [(EPOCH, EPOCH + 18)], 20, [(EPOCH, EPOCH + 38)]]
     assert known[-1] == [(EPOCH, EPOCH + 500)]
     state = order[-1]
-    assert isinstance(state, State)
+    assert isinstance(state, FetchState)
     async with listening(Honest(LETTERS)) as (node, enode):
-        report = await ask([enode], QUERY, ENVELOPE, lambda _: None, state=state)
+        report = await fetch([enode], QUERY, ENVELOPE, lambda _: None, state=state)
     assert (report.missing, node.asked, node.known) == ([], [], set())
 
 
@@ -226,7 +226,7 @@ async def test_what_a_subscriber_raises_ends_it() -> None:
 
     async with listening(Honest(LETTERS)) as (_, enode):
         with pytest.raises(LookupError, match="no more"):
-            await ask([enode], QUERY, ENVELOPE, subscriber)
+            await fetch([enode], QUERY, ENVELOPE, subscriber)
 
 
 async def test_live_envelopes_are_not_handed_over_again() -> None:
@@ -239,7 +239,7 @@ async def test_live_envelopes_are_not_handed_over_again() -> None:
 
 async def test_who_is_cancelled_leaves() -> None:
     async with listening(Silent()) as (node, enode):
-        asked = asyncio.ensure_future(ask([enode], QUERY, ENVELOPE, lambda _: None))
+        asked = asyncio.ensure_future(fetch([enode], QUERY, ENVELOPE, lambda _: None))
         await node.was_asked.wait()
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -249,9 +249,9 @@ async def test_who_is_cancelled_leaves() -> None:
 
 async def test_nobody_or_nothing_to_ask_with() -> None:
     with pytest.raises(Misuse, match="nobody to ask"):
-        await ask([], QUERY, ENVELOPE, lambda _: None)
+        await fetch([], QUERY, ENVELOPE, lambda _: None)
     with pytest.raises(Misuse, match="name a key"):
-        How()
+        RequestOptions()
 
 
 async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
@@ -301,7 +301,7 @@ TIMED_OUT = {"does not confirm", "no mailserver", "silent"}
 
 async def test_a_probe_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once: some of them wait for as long as there is patience."""
-    monkeypatch.setattr("restante.waku.client.probe.BETWEEN", 0.0)
+    monkeypatch.setattr("restante.waku.client.probe.RETRY_DELAY", 0.0)
 
     async def probe(name: str) -> tuple[Outcome, str]:
         options = {"mailserver": Honest([]), **PROBES[name][0]}
@@ -327,7 +327,7 @@ class Tardy(Honest):
 
 
 async def test_a_probe_asks_again_for_what_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.waku.client.probe.BETWEEN", 0.0)
+    monkeypatch.setattr("restante.waku.client.probe.RETRY_DELAY", 0.0)
     tardy = Tardy([])
     async with listening(tardy) as (_, enode):
         found = await _probe(enode, ENVELOPE, 60.0)

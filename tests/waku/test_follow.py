@@ -13,12 +13,12 @@ import pytest
 
 from restante.common.errors import Misuse, StoreError
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
-from restante.waku.client.actions import Budgets, Patience, Report
-from restante.waku.client.fetch import How
+from restante.waku.client.actions import Budgets, FetchReport, Timeouts
+from restante.waku.client.fetch import RequestOptions
 from restante.waku.client.outbound_connection import connect
-from restante.waku.client.ranges import Query as Wanted
-from restante.waku.client.ranges import State
-from restante.waku.client.subscribe import REASONS, Rhythm, _Following, follow
+from restante.waku.client.ranges import FetchState
+from restante.waku.client.ranges import HistoryQuery as Wanted
+from restante.waku.client.subscribe import REMEMBERED_FAILURES, Intervals, _Subscription, subscribe
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope, make
@@ -30,11 +30,11 @@ from support.waku.inside import Clock, Inside, inside
 from support.waku.letters import TOPIC
 from support.waku.mailservers import Honest
 
-PLAIN = How(form="plain")
+PLAIN = RequestOptions(form="plain")
 OTHER = b"\xff\xff\xff\xff"
-RARELY = Rhythm(history=3600.0, first=0.01, last=0.02, grace=0.1)
-OFTEN = Rhythm(history=0.01, first=0.01, last=0.02, grace=0.1)
-QUICK = Patience(answer=60.0, tries=1, back_off=0.01)
+RARELY = Intervals(history=3600.0, first=0.01, last=0.02, grace=0.1)
+OFTEN = Intervals(history=0.01, first=0.01, last=0.02, grace=0.1)
+QUICK = Timeouts(answer=60.0, tries=1, back_off=0.01)
 
 
 class Today(Clock):
@@ -54,14 +54,14 @@ def fresh(number: int, age: int = 0, **given: Any) -> Envelope:
 class Following:
     """Somebody who follows, and what came to him."""
 
-    def __init__(self, servers: list[Enode], rhythm: Rhythm = RARELY, state: State | None = None) -> None:
+    def __init__(self, servers: list[Enode], rhythm: Intervals = RARELY, state: FetchState | None = None) -> None:
         self.came: list[Envelope] = []
         self.told: list[tuple[int, str]] = []
-        self.states: list[State] = []
+        self.states: list[FetchState] = []
         self.until = asyncio.Event()
         self.subscriber: Callable[[list[Envelope]], None] = self.came.extend
         self._task = asyncio.create_task(
-            follow(
+            subscribe(
                 servers,
                 Wanted(int(time.time()) - 3600, int(time.time()), frozenset([TOPIC])),
                 PLAIN,
@@ -91,11 +91,11 @@ class Following:
                 await asyncio.sleep(0)
         assert holds(), self._task
 
-    async def stop(self) -> Report:
+    async def stop(self) -> FetchReport:
         self.until.set()
         return await self.over()
 
-    async def over(self) -> Report:
+    async def over(self) -> FetchReport:
         async with bounded("the end"):
             return await self._task
 
@@ -245,14 +245,14 @@ async def test_of_a_server_that_says_something_else_each_time_a_few_reasons_are_
         told.append((server, words))
 
     query = Wanted(0, 1, frozenset([TOPIC]))
-    following = _Following([], query, PLAIN, lambda _: None, lambda _: None, tell)
+    following = _Subscription([], query, PLAIN, lambda _: None, lambda _: None, tell)
     said = [(number % 2, f"failure {number}") for number in range(1000)]
     for each in said:
         following._say(*each)
         following._say(*each)
     assert told == said, "each once"
     for server in (0, 1):
-        assert len(following._told[server]) <= REASONS
+        assert len(following._told[server]) <= REMEMBERED_FAILURES
 
 
 async def test_a_server_that_is_not_there_is_told_of_once_and_tried_again(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ async def test_an_answer_that_is_under_way_may_end(tmp_path: Path) -> None:
             return await make_page(query, bounds)
 
         here.archive.page = when_told  # type: ignore[method-assign, assignment]
-        following = Following([here.enode], Rhythm(grace=30.0))
+        following = Following([here.enode], Intervals(grace=30.0))
         await asked.wait()
         following.until.set()
         on.set()
@@ -297,7 +297,7 @@ async def test_an_answer_that_is_under_way_may_end(tmp_path: Path) -> None:
 
 async def test_without_topics_nothing_is_followed() -> None:
     with pytest.raises(Misuse, match="topics"):
-        await follow([], Wanted(0, 1, bloom=1), PLAIN, print, asyncio.Event())
+        await subscribe([], Wanted(0, 1, bloom=1), PLAIN, print, asyncio.Event())
 
 
 async def test_a_listener_names_all_its_topics() -> None:

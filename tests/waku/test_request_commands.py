@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from restante.waku import key_file
-from restante.waku.client.actions import Patience
-from restante.waku.client.fetch import How, ask
+from restante.waku.client.actions import Timeouts
+from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.post import Letter
 from restante.waku.client.post import post as hand_over
-from restante.waku.client.ranges import Query
+from restante.waku.client.ranges import HistoryQuery
 from restante.waku.devp2p import enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import make
@@ -214,18 +214,18 @@ async def test_a_password_restricts_where_sealed_requests_alone_are_answered(tmp
     (tmp_path / "password").write_text("swordfish\n")
     told = ("--password-file", str(tmp_path / "password"))
     now = int(time.time())
-    query = Query(now - 60, now, frozenset([TOPIC]))
+    query = HistoryQuery(now - 60, now, frozenset([TOPIC]))
     ways = {
-        "plain": How(form="plain"),
-        "password": How(to=SymmetricKey.from_password("swordfish")),
-        "everybody's": How(to=SymmetricKey.from_password("status-offline-inbox")),
+        "plain": RequestOptions(form="plain"),
+        "password": RequestOptions(to=SymmetricKey.from_password("swordfish")),
+        "everybody's": RequestOptions(to=SymmetricKey.from_password("status-offline-inbox")),
     }
     served = {}
     for forms in (("envelope",), ("envelope", "plain")):
         options = [word for each in forms for word in ("--requests", each)]
         async with node_process(tmp_path / "-".join(forms), *told, *options) as node:
-            for name, how in {**ways, "public key": How(to=node.enode.public)}.items():
-                report = await ask([node.enode], query, how, print, patience=Patience(tries=1))
+            for name, how in {**ways, "public key": RequestOptions(to=node.enode.public)}.items():
+                report = await fetch([node.enode], query, how, print, patience=Timeouts(tries=1))
                 served[forms, name] = not report.failures
     assert {name for (forms, name), well in served.items() if well and len(forms) == 1} == {"password"}
     assert {name for (forms, name), well in served.items() if well and len(forms) == 2} == {

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.errors import Misuse
-from restante.waku.client.actions import Budgets, Patience
+from restante.waku.client.actions import Budgets, Timeouts
 from restante.waku.client.inbox import Inbox
-from restante.waku.client.ranges import Query, State
+from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import OVERSIZED, UNASKED, Phase
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
@@ -41,10 +41,10 @@ from support.waku.mailservers import (
     key,
 )
 
-QUERY = Query(EPOCH, EPOCH + 500, frozenset([TOPIC]))
+QUERY = HistoryQuery(EPOCH, EPOCH + 500, frozenset([TOPIC]))
 LETTERS = [letter(number, age=-(number // 2)) for number in range(30)]
 """Two of each second; the query begins with the first."""
-ONE_TRY = Patience(tries=1)
+ONE_TRY = Timeouts(tries=1)
 BOTH = pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
 
 
@@ -84,7 +84,7 @@ def test_nothing_there_is_an_answer() -> None:
 
 
 def test_what_is_asked_for() -> None:
-    errand = complete(Errand(QUERY, [Honest(LETTERS, size=20)], patience=Patience(limit=20)))
+    errand = complete(Errand(QUERY, [Honest(LETTERS, size=20)], patience=Timeouts(limit=20)))
     (_, first), (_, second) = errand.asked
     assert (first.lower, first.upper, first.limit) == (EPOCH, EPOCH + 500, 20)
     assert first.topics == frozenset([TOPIC])
@@ -94,7 +94,7 @@ def test_what_is_asked_for() -> None:
 
 
 def test_a_query_by_filter() -> None:
-    query = Query(EPOCH, EPOCH + 500, bloom=bloom.kept(TOPIC))
+    query = HistoryQuery(EPOCH, EPOCH + 500, bloom=bloom.kept(TOPIC))
     others = [letter(99, topic=b"\xff" * 4)]
     errand = complete(Errand(query, [Honest(LETTERS + others)]))
     assert errand.asked[0][1].topics == frozenset()
@@ -161,7 +161,7 @@ def test_where_every_refusal_lasts_it_is_over_at_once() -> None:
 
 @every("words", ["rate limit exceeded", "too many requests at once", "the archive cannot be read", "busy"])
 def test_a_refusal_that_may_pass_is_asked_again(words: str) -> None:
-    errand = Errand(QUERY, [Refusing(words)], patience=Patience(tries=3)).run()
+    errand = Errand(QUERY, [Refusing(words)], patience=Timeouts(tries=3)).run()
     assert len(errand.asked) == 3
     assert errand.report is not None
     assert errand.report.failures == {0: f"it says: {words}"}
@@ -257,7 +257,7 @@ def test_the_first_server_is_preferred_and_backed_off_from() -> None:
     errand = Errand(
         QUERY,
         [Honest(LETTERS), Silent()],
-        patience=Patience(back_off=10, answer=30),
+        patience=Timeouts(back_off=10, answer=30),
         decide=lambda what: next(fails, GO) if what == "connect" else GO,
     )
     assert [server for server, _ in errand.asked] == [1]
@@ -266,7 +266,7 @@ def test_the_first_server_is_preferred_and_backed_off_from() -> None:
 
 
 def test_who_always_fails_is_left_after_some_tries() -> None:
-    errand = Errand(QUERY, [Refusing("no"), Refusing("never")], patience=Patience(tries=3, back_off=2)).run()
+    errand = Errand(QUERY, [Refusing("no"), Refusing("never")], patience=Timeouts(tries=3, back_off=2)).run()
     assert errand.report is not None
     assert errand.report.missing == [(EPOCH, EPOCH + 500)]
     assert errand.report.failures == {0: "it says: no", 1: "it says: never"}
@@ -283,7 +283,7 @@ def test_nobody_to_ask() -> None:
 
 def test_seconds_are_a_budget_too() -> None:
     budgets = Budgets(seconds=100)
-    errand = Errand(QUERY, [Silent()], budgets=budgets, patience=Patience(tries=100)).run()
+    errand = Errand(QUERY, [Silent()], budgets=budgets, patience=Timeouts(tries=100)).run()
     assert errand.report is not None
     assert "100 seconds" in errand.report.failures[0]
     asked = len(errand.asked)
@@ -298,7 +298,7 @@ def test_the_pauses_that_a_server_forces_count_as_its_time() -> None:
         QUERY,
         [Honest(letters, size=1)],
         budgets=Budgets(seconds=100),
-        patience=Patience(back_off=2),
+        patience=Timeouts(back_off=2),
         decide=lambda what: next(steps) if what == "packet" else GO,
     ).run()
     assert errand.report is not None
@@ -337,14 +337,14 @@ def test_an_inbox_forgets_what_came_longest_ago() -> None:
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────────
 
 
-def later(query: Query, upper: int) -> Query:
+def later(query: HistoryQuery, upper: int) -> HistoryQuery:
     return msgspec.structs.replace(query, upper=upper)
 
 
 def test_what_is_known_is_not_asked_for_again() -> None:
     first = complete(Errand(QUERY, [Honest(LETTERS)]))
     state = first.saved[-1][0]
-    assert state == State({TOPIC.hex(): [(EPOCH, EPOCH + 500)]})
+    assert state == FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 500)]})
     again = Errand(QUERY, [Honest(LETTERS)], state=state)
     assert again.report is not None
     assert (again.report.missing, again.asked, again.handed) == ([], [], [])
@@ -352,7 +352,7 @@ def test_what_is_known_is_not_asked_for_again() -> None:
 
 def test_another_topic_has_missing_ranges_of_its_own() -> None:
     other = b"\0\0\0\1"
-    state = State({TOPIC.hex(): [(EPOCH, EPOCH + 100)], other.hex(): [(EPOCH + 50, EPOCH + 500)]})
+    state = FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 100)], other.hex(): [(EPOCH + 50, EPOCH + 500)]})
     both = msgspec.structs.replace(QUERY, topics=frozenset([TOPIC, other]))
     assert state.missing(both) == [(EPOCH, EPOCH + 49), (EPOCH + 101, EPOCH + 500)]
     errand = Errand(both, [Honest(LETTERS)], state=state).run()
@@ -376,13 +376,13 @@ def test_what_comes_late_is_found_by_asking_again_and_the_rest_is_not_handed_ove
     assert sorted(state.recent[TOPIC.hex()].values()) == [each.sent for each in young]
     third = Errand(query, [Honest([*LETTERS, *young, late])], state=state, wall=EPOCH + 5000.0).run()
     assert third.handed == []
-    assert third.saved[-1][0] == State({TOPIC.hex(): [(EPOCH, EPOCH + 2000)]})
+    assert third.saved[-1][0] == FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 2000)]})
 
 
 def test_a_state_goes_through_json() -> None:
     state = Errand(later(QUERY, EPOCH + 2000), [Honest([letter(1, age=-990)])]).run().saved[-1][0]
     assert state.recent
-    assert msgspec.json.decode(msgspec.json.encode(state), type=State) == state
+    assert msgspec.json.decode(msgspec.json.encode(state), type=FetchState) == state
 
 
 @every(
@@ -391,14 +391,14 @@ def test_a_state_goes_through_json() -> None:
 )
 def test_a_query_about_no_time(wrong: tuple[int, int]) -> None:
     with pytest.raises(Misuse, match="times"):
-        Query(*wrong, frozenset([TOPIC]))
+        HistoryQuery(*wrong, frozenset([TOPIC]))
 
 
 def test_a_query_about_nothing_or_too_much() -> None:
     with pytest.raises(Misuse, match="about topics"):
-        Query(1, 2)
+        HistoryQuery(1, 2)
     with pytest.raises(Misuse, match="1000 topics"):
-        Query(1, 2, frozenset(number.to_bytes(4) for number in range(1001)))
+        HistoryQuery(1, 2, frozenset(number.to_bytes(4) for number in range(1001)))
 
 
 # ── every interleaving ───────────────────────────────────────────────────────────────────────────
@@ -411,7 +411,7 @@ def archives(draw: st.DrawFn) -> list[Envelope]:
     return [letter(number, age=age) for number, age in enumerate(ages)]
 
 
-SHORT = Query(EPOCH, EPOCH + 25, frozenset([TOPIC]))
+SHORT = HistoryQuery(EPOCH, EPOCH + 25, frozenset([TOPIC]))
 
 
 def asked_for(letters: list[Envelope]) -> list[Envelope]:
@@ -445,7 +445,7 @@ def test_whatever_happens_all_that_honest_servers_have_comes_once(
         return found
 
     servers = [honest(data, letters) for _ in range(data.draw(st.integers(1, 3)))]
-    complete(Errand(SHORT, servers, patience=Patience(tries=10), decide=decide), asked_for(letters))
+    complete(Errand(SHORT, servers, patience=Timeouts(tries=10), decide=decide), asked_for(letters))
 
 
 @given(archives(), st.data())
@@ -453,7 +453,7 @@ def test_whatever_happens_all_that_honest_servers_have_comes_once(
 def test_from_any_saved_state_nothing_is_lost(letters: list[Envelope], data: st.DataObject) -> None:
     """The run ends anywhere, and the next has what was saved last; twice. Some of it is young."""
     wall = EPOCH + data.draw(st.integers(60, 200))
-    state, handed = State(), set[bytes]()
+    state, handed = FetchState(), set[bytes]()
     for _ in range(2):
         errand = Errand(SHORT, [honest(data, letters)], state=state, wall=float(wall))
         for _ in range(data.draw(st.integers(0, 20))):
@@ -461,7 +461,7 @@ def test_from_any_saved_state_nothing_is_lost(letters: list[Envelope], data: st.
                 errand.step()
         if errand.saved:
             state, count = errand.saved[-1]
-            state = msgspec.json.decode(msgspec.json.encode(state), type=State)
+            state = msgspec.json.decode(msgspec.json.encode(state), type=FetchState)
             handed |= {each.hash for each in errand.handed[:count]}
         wall += data.draw(st.integers(0, 100))
     last = Errand(SHORT, [honest(data, letters)], state=state, wall=float(wall)).run()
@@ -512,7 +512,7 @@ def test_a_cheat_costs_at_most_the_budgets_and_the_honest_one_is_asked(
         SHORT,
         [Anything(data)],  # type: ignore[list-item] # it is none of those by name
         budgets=budgets,
-        patience=Patience(tries=5),
+        patience=Timeouts(tries=5),
     ).run()
     assert errand.report is not None
     assert len(errand.handed) <= 20

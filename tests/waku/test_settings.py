@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from restante.cli.waku_arguments import how_to_ask
+from restante.cli.waku_arguments import request_options
 from restante.common.errors import Misuse
 from restante.common.settings import settle
 from restante.waku.envelope.keys import Key, node_id
@@ -166,9 +166,9 @@ def test_an_empty_password_is_not_taken_for_none_which_would_let_everybody_in(
     with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
         _history_terms(settled(requests=["envelope"], password_file=str(file)), key)
     with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
-        how_to_ask("envelope", file, None, {})
+        request_options("envelope", file, None, {})
     with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
-        how_to_ask("envelope", None, None, {PASSWORD_VARIABLE: ""})
+        request_options("envelope", None, None, {PASSWORD_VARIABLE: ""})
     monkeypatch.setenv(PASSWORD_VARIABLE, "")
     with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
         _history_terms(settled(), key)

@@ -11,18 +11,18 @@ import msgspec
 
 from restante.waku.client.actions import (
     Action,
-    Ask,
     Budgets,
     Connect,
+    FetchReport,
     Finished,
     HandOver,
     Leave,
-    Patience,
-    Report,
     Save,
+    SendRequest,
+    Timeouts,
 )
 from restante.waku.client.inbox import Inbox
-from restante.waku.client.ranges import Query, State
+from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import Requester
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.interest import WANTS_EVERYTHING
@@ -43,20 +43,20 @@ def always(_what: str) -> str:
 class Errand:
     """`decide` is asked at each step whether it goes well (GO), the connection drops, or a minute passes."""
 
-    query: Query
+    query: HistoryQuery
     servers: Sequence[Mailserver]
-    state: State | None = None
+    state: FetchState | None = None
     budgets: Budgets | None = None
-    patience: Patience | None = None
+    patience: Timeouts | None = None
     decide: Callable[[str], str] = always
     inbox: Inbox = field(default_factory=lambda: Inbox([WANTS_EVERYTHING]))
     wall: float = EPOCH + 1000.0
     now: float = 0.0
     handed: list[Envelope] = field(default_factory=list)
-    saved: list[tuple[State, int]] = field(default_factory=list)
+    saved: list[tuple[FetchState, int]] = field(default_factory=list)
     """And how many were handed over by then."""
     asked: list[tuple[int, Request]] = field(default_factory=list)
-    report: Report | None = None
+    report: FetchReport | None = None
     lines: dict[int, deque[Packet]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Errand:
                         self.drop(server)
                     else:
                         self.do(self.core.connected(server, self.now))
-                case Ask(server, request):
+                case SendRequest(server, request):
                     self._ask(server, request)
                 case Leave(server):
                     self.lines.pop(server, None)

@@ -8,28 +8,28 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from restante.waku.client.ranges import Range, State
+from restante.waku.client.ranges import FetchState, Range
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.request import MAX_PAGE_ENVELOPES, Request
 
-Count = Annotated[int, Meta(ge=1)]
+PositiveInt = Annotated[int, Meta(ge=1)]
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What each server may cost us."""
 
-    pages: Count = 1_000
-    envelopes: Count = 200_000
+    pages: PositiveInt = 1_000
+    envelopes: PositiveInt = 200_000
     """Whatever they are."""
-    bytes: Count = 256 << 20
+    bytes: PositiveInt = 256 << 20
     """Of envelopes."""
     seconds: Annotated[float, Meta(gt=0, le=1e9)] = 600.0
     """In which it is connected to, asked, or left alone since it failed."""
-    size: Count = 1 << 20
+    size: PositiveInt = 1 << 20
     """Of an envelope that is handed over, in bytes."""
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait, in seconds."""
 
     connect: float = 20.0
@@ -55,7 +55,7 @@ class Connect(msgspec.Struct, frozen=True):
     server: int
 
 
-class Ask(msgspec.Struct, frozen=True):
+class SendRequest(msgspec.Struct, frozen=True):
     """Send this to a server, under an id of your own, and tell `asked` before anything of the answer."""
 
     server: int
@@ -77,10 +77,10 @@ class HandOver(msgspec.Struct, frozen=True):
 class Save(msgspec.Struct, frozen=True):
     """Keep this, now that the subscriber has what was handed over before."""
 
-    state: State
+    state: FetchState
 
 
-class Report(msgspec.Struct, frozen=True):
+class FetchReport(msgspec.Struct, frozen=True):
     """What became of a query."""
 
     missing: list[Range]
@@ -94,7 +94,7 @@ class Report(msgspec.Struct, frozen=True):
 class Finished(msgspec.Struct, frozen=True):
     """It is over: nothing more is to be told, and nothing comes after this."""
 
-    report: Report
+    report: FetchReport
 
 
-Action = Connect | Ask | Leave | HandOver | Save | Finished
+Action = Connect | SendRequest | Leave | HandOver | Save | Finished

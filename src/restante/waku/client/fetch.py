@@ -12,19 +12,19 @@ import msgspec
 from restante.common.errors import Misuse
 from restante.waku.client.actions import (
     Action,
-    Ask,
     Budgets,
     Connect,
+    FetchReport,
     Finished,
     HandOver,
     Leave,
-    Patience,
-    Report,
     Save,
+    SendRequest,
+    Timeouts,
 )
-from restante.waku.client.inbox import REMEMBERED, Inbox
+from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
-from restante.waku.client.ranges import Query, State
+from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import Requester
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
@@ -38,17 +38,17 @@ from restante.waku.protocol.interest import WANTS_EVERYTHING, Interest
 from restante.waku.protocol.peer import Brought, Ended
 from restante.waku.protocol.request import Form, Request
 
-CONNECT: Final = 10.0
+GREET_TIMEOUT: Final = 10.0
 """Seconds that a server has to greet."""
 
 Subscriber = Callable[[list[Envelope]], None]
 """Is handed envelopes; what it has returned from counts as handed over."""
 
-Keep = Callable[[State], None]
+Keep = Callable[[FetchState], None]
 """Is told what is known, whenever the subscriber has it."""
 
 
-class How(msgspec.Struct, frozen=True, kw_only=True):
+class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How requests are written."""
 
     form: Form = "envelope"
@@ -63,18 +63,18 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
             raise Misuse("a request in an envelope is sealed for somebody: name a key")
 
 
-async def ask(
+async def fetch(
     servers: Sequence[Enode],
-    query: Query,
-    how: How,
+    query: HistoryQuery,
+    how: RequestOptions,
     subscriber: Subscriber,
     *,
     inbox: Inbox | None = None,
-    state: State | None = None,
+    state: FetchState | None = None,
     keep: Keep | None = None,
     budgets: Budgets | None = None,
-    patience: Patience | None = None,
-) -> Report:
+    patience: Timeouts | None = None,
+) -> FetchReport:
     """Ask servers, which are trusted by this, the first preferred, until the query is known or none is left to ask.
 
     The subscriber is called with what nobody had before; an `inbox` that live envelopes go through as well makes that
@@ -84,14 +84,19 @@ async def ask(
         raise Misuse("there is nobody to ask: name a Mailserver")
     budgets = budgets or Budgets()
     if inbox is None:
-        inbox = Inbox([WANTS_EVERYTHING], max(REMEMBERED, len(servers) * budgets.envelopes))
+        inbox = Inbox([WANTS_EVERYTHING], max(REMEMBERED_HASHES, len(servers) * budgets.envelopes))
     core = Requester(query, len(servers), inbox, state, budgets, patience)
-    return await _Asking(servers, core, how, subscriber, keep).run()
+    return await _Fetch(servers, core, how, subscriber, keep).run()
 
 
-class _Asking:
+class _Fetch:
     def __init__(
-        self, servers: Sequence[Enode], core: Requester, how: How, subscriber: Subscriber, keep: Keep | None
+        self,
+        servers: Sequence[Enode],
+        core: Requester,
+        how: RequestOptions,
+        subscriber: Subscriber,
+        keep: Keep | None,
     ) -> None:
         self._servers = servers
         self._core = core
@@ -100,13 +105,13 @@ class _Asking:
         self._keep = keep
         self._dice = SystemDice()
         self._loop = asyncio.get_running_loop()
-        self._report: asyncio.Future[Report] = self._loop.create_future()
+        self._report: asyncio.Future[FetchReport] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._visits: dict[int, _Visit] = {}
         """Those that count; one that was left may still be going away."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> Report:
+    async def run(self) -> FetchReport:
         self._tell(lambda: self._core.start(self._loop.time(), time.time()))
         try:
             return await self._report
@@ -146,7 +151,7 @@ class _Asking:
             case Connect(server):
                 visit = self._visits[server] = _Visit(server)
                 visit.task = self._start(self._visit(visit))
-            case Ask(server, request):
+            case SendRequest(server, request):
                 self._start(self._ask(self._visits[server], request))
             case Leave(server):
                 left = self._visits.pop(server, None)
@@ -184,7 +189,7 @@ class _Asking:
                 self._servers[server],
                 self._how.key or self._dice.key(),
                 Interest.named([]),
-                CONNECT,
+                GREET_TIMEOUT,
                 lambda event: self._heard(visit, event),
             ) as visit.connection:
                 self._tell(lambda: self._core.connected(server, self._loop.time()))

@@ -8,14 +8,14 @@ from typing import Final
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.interest import Interest
 
-REMEMBERED: Final = 250_000
+REMEMBERED_HASHES: Final = 250_000
 """Hashes that are remembered, some 40 MB of them: more than the envelopes that a query may bring by default."""
 
 
 class Inbox:
     """Filters, and a memory of what was handed over; what came longest ago is forgotten first."""
 
-    def __init__(self, filters: Iterable[Interest], remembered: int = REMEMBERED) -> None:
+    def __init__(self, filters: Iterable[Interest], remembered: int = REMEMBERED_HASHES) -> None:
         self.filters = list(filters)
         self._remembered = remembered
         self._seen: dict[bytes, None] = {}

@@ -18,7 +18,7 @@ from restante.waku.envelope.mining import mine
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.protocol.interest import Interest
 
-PATIENCE: Final = 30.0
+CONFIRM_TIMEOUT: Final = 30.0
 """Seconds for the node to confirm."""
 
 
@@ -50,7 +50,7 @@ class Posted(msgspec.Struct, frozen=True):
     """The node has said that it has it; False: it is one that never says."""
 
 
-def post(node: Enode, letter: Letter, patience: float = PATIENCE) -> Posted:
+def post(node: Enode, letter: Letter, patience: float = CONFIRM_TIMEOUT) -> Posted:
     """Post a letter; the node has `patience` seconds to confirm.
 
     Raises NodeUnavailableError, RefusedError, and NotMined where the node wants more work than we do.

@@ -30,18 +30,18 @@ import msgspec
 from restante.common.errors import PeerError
 from restante.waku.client.actions import (
     Action,
-    Ask,
     Budgets,
     Connect,
+    FetchReport,
     Finished,
     HandOver,
     Leave,
-    Patience,
-    Report,
     Save,
+    SendRequest,
+    Timeouts,
 )
 from restante.waku.client.inbox import Inbox
-from restante.waku.client.ranges import Query, Range, State, without
+from restante.waku.client.ranges import FetchState, HistoryQuery, Range, without
 from restante.waku.client.walk import StuckError, Walk
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
@@ -52,7 +52,7 @@ from restante.waku.protocol.request import Request
 UNASKED: Final = "from a server that was not asked"
 OVERSIZED: Final = "too large"
 
-SAYS: Final = "it says: "
+REFUSAL_PREFIX: Final = "it says: "
 """Before what a server answers instead of a page."""
 
 
@@ -89,20 +89,20 @@ class Requester:
 
     def __init__(
         self,
-        query: Query,
+        query: HistoryQuery,
         servers: int,
         inbox: Inbox,
-        state: State | None = None,
+        state: FetchState | None = None,
         budgets: Budgets | None = None,
-        patience: Patience | None = None,
+        patience: Timeouts | None = None,
     ) -> None:
         self.query = query
         self.budgets = budgets or Budgets()
-        self.patience = patience or Patience()
+        self.patience = patience or Timeouts()
         self.phase = Phase.WAITING
         self.counts: Counter[str] = Counter()
         self._inbox = inbox
-        self._base = (state or State()).copy()
+        self._base = (state or FetchState()).copy()
         self._todo = self._base.missing(query)
         self._servers = [_Server() for _ in range(servers)]
         self._at: int | None = None
@@ -164,7 +164,7 @@ class Requester:
         if end.id != self._id:
             self.counts["ends of other answers"] += 1
         elif isinstance(end, Failed):
-            self._fail(f"{SAYS}{end.plainly}", now, out=end.lasts)
+            self._fail(f"{REFUSAL_PREFIX}{end.plainly}", now, out=end.lasts)
         else:
             self._end(end, now)
         return self._said()
@@ -295,7 +295,7 @@ class Requester:
             cursor=self._walk.cursor,
         )
         self._wait(Phase.WRITING, now, self.patience.answer)
-        self._out.append(Ask(self._at, request))
+        self._out.append(SendRequest(self._at, request))
 
     def _wait(self, phase: Phase, now: float, seconds: float) -> None:
         self.phase, self._due = phase, now + seconds
@@ -355,7 +355,7 @@ class Requester:
 
     # ── what is kept ─────────────────────────────────────────────────────────────────────────────
 
-    def state(self) -> State:
+    def state(self) -> FetchState:
         """Give what is known for good."""
         found = self._base.copy()
         for walk in self._walks():
@@ -376,7 +376,7 @@ class Requester:
         self.phase = Phase.DONE
         self._save()
         failures = {number: each.words for number, each in enumerate(self._servers) if each.words}
-        self._out.append(Finished(Report(self.missing(), +self.counts, failures)))
+        self._out.append(Finished(FetchReport(self.missing(), +self.counts, failures)))
 
     def _said(self) -> list[Action]:
         said, self._out = self._out, []

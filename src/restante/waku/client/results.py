@@ -23,7 +23,7 @@ from restante.waku.files import UnreadableItem, rlp_file
 Take = Callable[[list[Envelope]], None]
 
 SUFFIXES: Final = (".jsonl", ".rlp", ".parquet")
-PAGE: Final = 1000
+TABLE_PAGE_ROWS: Final = 1000
 
 
 def check(file: Path | None) -> None:
@@ -88,7 +88,7 @@ def _pages(file: Path) -> Iterator[list[Archived]]:
     for number, each in enumerate(rlp_file.read(file), 1):
         assert not isinstance(each, UnreadableItem)
         page.append(Archived(number, now, each.raw))
-        if len(page) == PAGE:
+        if len(page) == TABLE_PAGE_ROWS:
             yield page
             page = []
     yield page

@@ -21,26 +21,26 @@ from typing import Any, Final
 import msgspec
 
 from restante.common.errors import Misuse
-from restante.waku.client.actions import Budgets, Patience, Report
-from restante.waku.client.fetch import CONNECT, How, Keep, Subscriber, ask
-from restante.waku.client.inbox import REMEMBERED, Inbox
+from restante.waku.client.actions import Budgets, FetchReport, Timeouts
+from restante.waku.client.fetch import GREET_TIMEOUT, Keep, RequestOptions, Subscriber, fetch
+from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
-from restante.waku.client.ranges import Query, State
+from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.acceptance import Policy, judge
 from restante.waku.protocol.interest import Interest
 
-SAVE: Final = 5.0
+STATE_SAVE_DELAY: Final = 5.0
 """Seconds until live envelopes are noted in the state, at most: each note is the whole file, and a flush."""
 
-REASONS: Final = 16
+REMEMBERED_FAILURES: Final = 16
 """Of a server, that are remembered so as to be told once. A server writes its errors as it likes, and one that is
 never lost may write another each minute, for months."""
 
 
-class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
+class Intervals(msgspec.Struct, frozen=True, kw_only=True):
     """When to do what again, in seconds."""
 
     history: float = 60.0
@@ -57,20 +57,20 @@ Tell = Callable[[int, str], None]
 """Is told why a server is not listened to, or does not answer; each reason once, as long as it is remembered."""
 
 
-async def follow(
+async def subscribe(
     servers: Sequence[Enode],
-    query: Query,
-    how: How,
+    query: HistoryQuery,
+    how: RequestOptions,
     subscriber: Subscriber,
     until: asyncio.Event,
     *,
-    state: State | None = None,
+    state: FetchState | None = None,
     keep: Keep | None = None,
     tell: Tell | None = None,
     budgets: Budgets | None = None,
-    patience: Patience | None = None,
-    rhythm: Rhythm | None = None,
-) -> Report:
+    patience: Timeouts | None = None,
+    rhythm: Intervals | None = None,
+) -> FetchReport:
     """Hand over what was sent since `query.lower` of its topics, and what is sent from now on, until `until` is set.
 
     Live envelopes are taken from every server, by a connection of its own under a key that nobody knows, and judged
@@ -79,11 +79,11 @@ async def follow(
     """
     if not query.topics:
         raise Misuse("name the topics to follow")
-    following = _Following(servers, query, how, subscriber, keep or _nothing, tell or _nothing)
-    following.state = (state or State()).copy()
+    following = _Subscription(servers, query, how, subscriber, keep or _nothing, tell or _nothing)
+    following.state = (state or FetchState()).copy()
     following.budgets = budgets or Budgets()
-    following.patience = patience or Patience()
-    following.rhythm = rhythm or Rhythm()
+    following.patience = patience or Timeouts()
+    following.rhythm = rhythm or Intervals()
     return await following.run(until)
 
 
@@ -91,14 +91,20 @@ def _nothing(*_: object) -> None:
     """Nobody wants to know."""
 
 
-class _Following:
-    state: State
+class _Subscription:
+    state: FetchState
     budgets: Budgets
-    patience: Patience
-    rhythm: Rhythm
+    patience: Timeouts
+    rhythm: Intervals
 
     def __init__(
-        self, servers: Sequence[Enode], query: Query, how: How, subscriber: Subscriber, keep: Keep, tell: Tell
+        self,
+        servers: Sequence[Enode],
+        query: HistoryQuery,
+        how: RequestOptions,
+        subscriber: Subscriber,
+        keep: Keep,
+        tell: Tell,
     ) -> None:
         self._servers = servers
         self._query = query
@@ -115,16 +121,16 @@ class _Following:
         """Set where history is to be asked for at once."""
         self._answered = asyncio.Event()
         """Set where none is being asked for."""
-        self._live = State()
+        self._live = FetchState()
         """Live envelopes that were handed over, of times that are to be asked for again."""
         self._saving: asyncio.TimerHandle | None = None
         self._told: dict[int, deque[str]] = {}
-        """Of each server, since it was connected to last; the last `REASONS` of them."""
-        self._report = Report([], Counter(), {})
+        """Of each server, since it was connected to last; the last `REMEMBERED_FAILURES` of them."""
+        self._report = FetchReport([], Counter(), {})
         self._handed_over = 0
 
-    async def run(self, until: asyncio.Event) -> Report:
-        self._report = Report(self.state.missing(self._now()), Counter(), {})
+    async def run(self, until: asyncio.Event) -> FetchReport:
+        self._report = FetchReport(self.state.missing(self._now()), Counter(), {})
         for name in self._query.names():
             self._inbox.know(map(bytes.fromhex, self.state.recent.get(name, ())))
         tried = [asyncio.Event() for _ in self._servers]
@@ -146,7 +152,7 @@ class _Following:
             self._failed.cancel()
         self._save()
         report = self._report
-        return Report(report.missing, Counter({"handed over": self._handed_over}), report.failures)
+        return FetchReport(report.missing, Counter({"handed over": self._handed_over}), report.failures)
 
     async def _told_to_stop(self, until: asyncio.Event) -> None:
         """Wait until it is time to stop, and what is being asked for has been answered, if that is soon."""
@@ -166,7 +172,7 @@ class _Following:
         while True:
             try:
                 async with connect(
-                    self._servers[server], self._dice.key(), self._interest, CONNECT, live=self._came
+                    self._servers[server], self._dice.key(), self._interest, GREET_TIMEOUT, live=self._came
                 ) as connection:
                     wait = self.rhythm.first
                     self._told.pop(server, None)
@@ -200,7 +206,7 @@ class _Following:
         for each in fresh:
             self._live.remember(self._query, each)
         if self._saving is None:
-            self._saving = self._loop.call_later(SAVE, self._save_soon)
+            self._saving = self._loop.call_later(STATE_SAVE_DELAY, self._save_soon)
 
     # ── history ──────────────────────────────────────────────────────────────────────────────────
 
@@ -210,7 +216,7 @@ class _Following:
         while True:
             self._again.clear()
             self._answered.clear()
-            self._report = await ask(
+            self._report = await fetch(
                 self._servers,
                 self._now(),
                 self._how,
@@ -227,22 +233,22 @@ class _Following:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._again.wait(), self.rhythm.history)
 
-    def _now(self) -> Query:
-        return Query(self._query.lower, max(self._query.lower, int(time.time())), self._query.topics)
+    def _now(self) -> HistoryQuery:
+        return HistoryQuery(self._query.lower, max(self._query.lower, int(time.time())), self._query.topics)
 
     def _say(self, server: int, words: str) -> None:
-        told = self._told.setdefault(server, deque(maxlen=REASONS))
+        told = self._told.setdefault(server, deque(maxlen=REMEMBERED_FAILURES))
         if words not in told:
             told.append(words)
             self._tell(server, words)
 
     # ── what is kept ─────────────────────────────────────────────────────────────────────────────
 
-    def _learn(self, state: State) -> None:
+    def _learn(self, state: FetchState) -> None:
         """Take in what history made known, and keep it with what came live since."""
         self._live.known = state.known
         self._live.forget(self._query)
-        most = REMEMBERED // len(self._query.topics)
+        most = REMEMBERED_HASHES // len(self._query.topics)
         for hashes in self._live.recent.values():  # they grow as long as no history is answered
             while len(hashes) > most:
                 del hashes[next(iter(hashes))]

@@ -84,7 +84,7 @@ class Mailserver:
         self.fresh: list[LiveEnvelope] = []
         """To be relayed; the shell takes them away."""
         self.counts: Counter[str] = Counter()
-        """What became of envelopes: `new`, `known`, `archived`, `not archived`, or the name of why they were refused."""
+        """What became of envelopes: `new`, `known`, `archived`, `not archived`, or why they were refused."""
         self.sizes, self.archived_sizes = Tally(ENVELOPE_SIZE_BOUNDS), Tally(ENVELOPE_SIZE_BOUNDS)
         """Bytes of those that were new, and of those that were archived."""
         self.refused = 0
