@@ -225,7 +225,7 @@ async def test_a_password_restricts_where_sealed_requests_alone_are_answered(tmp
         options = [word for each in forms for word in ("--requests", each)]
         async with node_process(tmp_path / "-".join(forms), *told, *options) as node:
             for name, how in {**ways, "public key": RequestOptions(to=node.enode.public)}.items():
-                report = await fetch([node.enode], query, how, print, patience=Timeouts(tries=1))
+                report = await fetch([node.enode], query, how, print, timeouts=Timeouts(tries=1))
                 served[forms, name] = not report.failures
     assert {name for (forms, name), well in served.items() if well and len(forms) == 1} == {"password"}
     assert {name for (forms, name), well in served.items() if well and len(forms) == 2} == {
@@ -239,23 +239,23 @@ async def test_live_goes_on_until_it_is_told_to_stop_and_then_from_there(tmp_pat
     async with node_process(tmp_path / "data") as node:
         posted = [await post(node.url, "before")]
         async with bounded("lines"):
-            following = await begun("request", node.url, *command)
-            assert following.stdout is not None
-            said = [await following.stdout.readline()]
+            subscribing = await begun("request", node.url, *command)
+            assert subscribing.stdout is not None
+            said = [await subscribing.stdout.readline()]
             posted.append(await post(node.url, "meanwhile"))
-            said.append(await following.stdout.readline())
-            following.send_signal(signal.SIGINT)
-            rest, err = await following.communicate()
-        assert (following.returncode, rest, err) == (0, b"", b"")
+            said.append(await subscribing.stdout.readline())
+            subscribing.send_signal(signal.SIGINT)
+            rest, err = await subscribing.communicate()
+        assert (subscribing.returncode, rest, err) == (0, b"", b"")
         assert [msgspec.json.decode(each)["text"] for each in said] == ["before", "meanwhile"]
         posted.append(await post(node.url, "between"))
         file = tmp_path / "rest.jsonl"
         async with bounded("the line of the second run"):
-            following = await begun("request", node.url, *command, "-o", file)
+            subscribing = await begun("request", node.url, *command, "-o", file)
             await asyncio.to_thread(wait_for_bytes, tmp_path, "rest.jsonl*")
-            following.send_signal(signal.SIGTERM)
-            again = await following.communicate()
-    assert (following.returncode, *again) == (0, b"fetched 1 envelope\n", b"")
+            subscribing.send_signal(signal.SIGTERM)
+            again = await subscribing.communicate()
+    assert (subscribing.returncode, *again) == (0, b"fetched 1 envelope\n", b"")
     assert [msgspec.json.decode(each)["hash"] for each in [*said, file.read_bytes()]] == posted
 
 
@@ -338,14 +338,14 @@ async def test_who_is_told_to_stop_leaves_nothing_unfinished(way: tuple[str, sig
     suffix, number = way
     state = tmp_path / "state.json"
     async with listening(Silent()) as (node, enode), bounded("the end"):
-        asking = await begun(
+        fetching = await begun(
             "request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / f"all.{suffix}", "--state", state
         )
         await node.was_asked.wait()
         assert len(names(tmp_path)) > 1
-        asking.send_signal(number)
-        out, err = await asking.communicate()
-    assert (asking.returncode, out, err) == (130, b"", b"")
+        fetching.send_signal(number)
+        out, err = await fetching.communicate()
+    assert (fetching.returncode, out, err) == (130, b"", b"")
     assert names(tmp_path) == []
 
 

@@ -220,19 +220,19 @@ def request_command(
     duration = _listening(live, end, seconds)
     topics, chat = requested_topics(channel, topic or [])
     query = _query(begin, end, topics)
-    how = request_options(form, password_file, key, os.environ)
+    options = request_options(form, password_file, key, os.environ)
     results.check(output)
     servers = [enode.parse(each) for each in nodes]
-    where = Destination(file=output, keys=opening(chat, open_password, open_key), state=state)
-    tell = _teller([each.address for each in servers])
+    destination = Destination(file=output, keys=opening(chat, open_password, open_key), state=state)
+    say_failure = _teller([each.address for each in servers])
     costs = budgets(limit or [])
     report = (
-        run_subscribe(servers, query, how, where, costs, tell, duration)
+        run_subscribe(servers, query, options, destination, costs, say_failure, duration)
         if live
-        else run_fetch(servers, query, how, where, costs)
+        else run_fetch(servers, query, options, destination, costs)
     )
     for number, words in () if live else report.failures.items():  # who listens was told when it failed
-        tell(number, words)
+        say_failure(number, words)
     if output is not None:
         print(f"fetched {counted(report.counts['handed over'], 'envelope')}")
     _miss(report.missing)
@@ -262,11 +262,11 @@ def _query(begin: str, end: str | None, topics: frozenset[bytes]) -> Any:
 def _teller(addresses: list[str]) -> Callable[[int, str], None]:
     """Give what says a server's failure on standard error, by its number."""
 
-    def tell(server: int, words: str) -> None:
+    def say(server: int, words: str) -> None:
         address = addresses[server]
         print(words if address in words else f"{address}: {words}", file=sys.stderr)
 
-    return tell
+    return say
 
 
 def _miss(missing: list[tuple[int, int]]) -> None:

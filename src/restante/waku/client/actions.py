@@ -1,4 +1,4 @@
-"""An errand to Mailservers: what it may cost, what is to be done for it, and how it ended."""
+"""What a requester may cost its Mailservers, the actions that it wants to be done, and how it ended."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """Connect to a server, trust it, and tell `connected` or `lost`."""
+    """Connect to a server, trust it, and call `connected` or `lost`."""
 
     server: int
 
 
 class SendRequest(msgspec.Struct, frozen=True):
-    """Send this to a server, under an id of your own, and tell `asked` before anything of the answer."""
+    """Send this to a server, under an id of your own, and call `request_sent` before anything of the answer."""
 
     server: int
     request: Request

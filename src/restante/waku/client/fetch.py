@@ -66,14 +66,14 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
 async def fetch(
     servers: Sequence[Enode],
     query: HistoryQuery,
-    how: RequestOptions,
+    options: RequestOptions,
     subscriber: Subscriber,
     *,
     inbox: Inbox | None = None,
     state: FetchState | None = None,
     keep: Keep | None = None,
     budgets: Budgets | None = None,
-    patience: Timeouts | None = None,
+    timeouts: Timeouts | None = None,
 ) -> FetchReport:
     """Ask servers, which are trusted by this, the first preferred, until the query is known or none is left to ask.
 
@@ -85,8 +85,8 @@ async def fetch(
     budgets = budgets or Budgets()
     if inbox is None:
         inbox = Inbox([WANTS_EVERYTHING], max(REMEMBERED_HASHES, len(servers) * budgets.envelopes))
-    core = Requester(query, len(servers), inbox, state, budgets, patience)
-    return await _Fetch(servers, core, how, subscriber, keep).run()
+    core = Requester(query, len(servers), inbox, state, budgets, timeouts)
+    return await _Fetch(servers, core, options, subscriber, keep).run()
 
 
 class _Fetch:
@@ -94,13 +94,13 @@ class _Fetch:
         self,
         servers: Sequence[Enode],
         core: Requester,
-        how: RequestOptions,
+        options: RequestOptions,
         subscriber: Subscriber,
         keep: Keep | None,
     ) -> None:
         self._servers = servers
         self._core = core
-        self._how = how
+        self._options = options
         self._subscriber = subscriber
         self._keep = keep
         self._dice = SystemDice()
@@ -152,7 +152,7 @@ class _Fetch:
                 visit = self._visits[server] = _Visit(server)
                 visit.task = self._start(self._visit(visit))
             case SendRequest(server, request):
-                self._start(self._ask(self._visits[server], request))
+                self._start(self._request(self._visits[server], request))
             case Leave(server):
                 left = self._visits.pop(server, None)
                 if left is not None and left.task is not None:
@@ -187,7 +187,7 @@ class _Fetch:
         try:
             async with connect(
                 self._servers[server],
-                self._how.key or self._dice.key(),
+                self._options.key or self._dice.key(),
                 Interest.named([]),
                 GREET_TIMEOUT,
                 lambda event: self._heard(visit, event),
@@ -211,7 +211,7 @@ class _Fetch:
         else:
             self._tell(lambda: self._core.ended(visit.server, event.payload, now))
 
-    async def _ask(self, visit: _Visit, request: Request) -> None:
+    async def _request(self, visit: _Visit, request: Request) -> None:
         assert visit.connection is not None
         try:
             written, body = await self._written(request, visit.connection.node.pow)
@@ -219,17 +219,21 @@ class _Fetch:
             self._lost(visit, f"it asks for more work than we do: {error}")
             return
         if self._counts(visit):
-            self._tell(lambda: self._core.asked(visit.server, written, self._loop.time()))
-            visit.connection.ask(body)
+            self._tell(lambda: self._core.request_sent(visit.server, written, self._loop.time()))
+            visit.connection.request(body)
 
     async def _written(self, request: Request, least: float) -> tuple[bytes, bytes]:
         """Write a request; gives its id and the packet's body."""
-        if self._how.form == "plain":
+        if self._options.form == "plain":
             named = msgspec.structs.replace(request, id=self._id())
             return named.id, requests.write(named)
-        assert self._how.to is not None
+        assert self._options.to is not None
         draft = requests.enclose(
-            request, self._how.to, now=int(time.time()), dice=self._dice, sign=self._how.key or self._dice.key()
+            request,
+            self._options.to,
+            now=int(time.time()),
+            dice=self._dice,
+            sign=self._options.key or self._dice.key(),
         )
         start = int.from_bytes(self._dice.draw(4))
         envelope = await asyncio.to_thread(mine, draft, least, start=start)

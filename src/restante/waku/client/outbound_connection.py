@@ -42,14 +42,16 @@ OnEnvelopes = Callable[[list[Envelope]], None]
 class OutboundConnection:
     """One connection that we dialled. Use `connect`."""
 
-    def __init__(self, interest: Interest, hear: OnHistory | None = None, live: OnEnvelopes | None = None) -> None:
+    def __init__(
+        self, interest: Interest, on_history: OnHistory | None = None, on_envelopes: OnEnvelopes | None = None
+    ) -> None:
         self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
         self.unfinished = 0
         self.connection: PeerConnection | None = None
         self._interest = interest
-        self._hear = hear
-        self._live = live
+        self._on_history = on_history
+        self._on_envelopes = on_envelopes
         self._greeted: asyncio.Future[None] = self.loop.create_future()
         self._answers: dict[bytes, asyncio.Future[Response]] = {}
 
@@ -81,10 +83,10 @@ class OutboundConnection:
         self.connection.send(packets.MESSAGES, body)
         return keccak(body)
 
-    def ask(self, request: bytes) -> None:
+    def request(self, body: bytes) -> None:
         """Send a P2P Request, given its body."""
         assert self.connection is not None
-        self.connection.send(packets.REQUEST, request)
+        self.connection.send(packets.REQUEST, body)
 
     async def gone(self) -> str:
         """Wait until the node is gone; tells why."""
@@ -99,7 +101,7 @@ class OutboundConnection:
         """Take in the connection."""
         self.connection = connection
         connection.quota = AddressQuota()
-        connection.peer.trusted = self._hear is not None
+        connection.peer.trusted = self._on_history is not None
         return True
 
     def too_much(self) -> None:
@@ -120,7 +122,7 @@ class OutboundConnection:
                 pow=0.0,
                 bloom=self._interest.bloom if topics is None else None,
                 light=False,
-                confirmations=self._live is None,  # who listens sends no Batch Ack
+                confirmations=self._on_envelopes is None,  # who listens sends no Batch Ack
                 packets=(0, 0, 0),
                 topics=None if topics is None else frozenset(each.to_bytes(TOPIC) for each in topics),
                 bytes=(0, 0, 0),
@@ -135,13 +137,13 @@ class OutboundConnection:
             waiting = self._answers.get(event.response.packet)
             if waiting is not None and not waiting.done():
                 waiting.set_result(event.response)
-        elif isinstance(event, (Brought, Ended)) and self._hear is not None:
-            self._hear(event)
-        elif isinstance(event, Offered) and self._live is not None:
-            self._live(event.envelopes)
-        elif isinstance(event, Poured) and self._live is not None:
+        elif isinstance(event, (Brought, Ended)) and self._on_history is not None:
+            self._on_history(event)
+        elif isinstance(event, Offered) and self._on_envelopes is not None:
+            self._on_envelopes(event.envelopes)
+        elif isinstance(event, Poured) and self._on_envelopes is not None:
             try:
-                self._live(list(packets.walk_envelopes(event.payload)))
+                self._on_envelopes(list(packets.walk_envelopes(event.payload)))
             except PeerError as error:
                 connection.peer.blame(error.words)
 
@@ -175,15 +177,15 @@ async def connect(
     key: Key,
     interest: Interest,
     seconds: float = 10.0,
-    hear: OnHistory | None = None,
-    live: OnEnvelopes | None = None,
+    on_history: OnHistory | None = None,
+    on_envelopes: OnEnvelopes | None = None,
 ) -> AsyncIterator[OutboundConnection]:
     """Connect to a node and greet; goes away politely. Raises NodeUnavailableError, also when that takes longer.
 
-    With `hear` the node is trusted, and may send history; with `live` it may relay what is of interest. SilentError
-    tells that it is there, and does not greet.
+    With `on_history` the node is trusted, and may send history; with `on_envelopes` it may relay what is of interest.
+    SilentError tells that it is there, and does not greet.
     """
-    connection = OutboundConnection(interest, hear, live)
+    connection = OutboundConnection(interest, on_history, on_envelopes)
     try:
         await _reach(connection, enode, key, seconds)
         yield connection

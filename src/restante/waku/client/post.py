@@ -50,20 +50,20 @@ class Posted(msgspec.Struct, frozen=True):
     """The node has said that it has it; False: it is one that never says."""
 
 
-def post(node: Enode, letter: Letter, patience: float = CONFIRM_TIMEOUT) -> Posted:
-    """Post a letter; the node has `patience` seconds to confirm.
+def post(node: Enode, letter: Letter, timeout: float = CONFIRM_TIMEOUT) -> Posted:
+    """Post a letter; the node has `timeout` seconds to confirm.
 
     Raises NodeUnavailableError, RefusedError, and NotMined where the node wants more work than we do.
     """
-    return asyncio.run(_post(node, letter, patience))
+    return asyncio.run(_post(node, letter, timeout))
 
 
-async def _post(node: Enode, letter: Letter, patience: float) -> Posted:
+async def _post(node: Enode, letter: Letter, seconds: float) -> Posted:
     async with connect(node, SystemDice().key(), Interest.named([])) as connection:
-        return await hand_in(connection, letter, patience)
+        return await hand_in(connection, letter, seconds)
 
 
-async def hand_in(connection: OutboundConnection, letter: Letter, patience: float) -> Posted:
+async def hand_in(connection: OutboundConnection, letter: Letter, seconds: float) -> Posted:
     """Seal a letter, do the work, and hand it in. Raises as `post`; UnconfirmedError after so many seconds."""
     dice = SystemDice()
     data = seal(letter.text, to=letter.to, sign=letter.sign, dice=dice)
@@ -74,9 +74,9 @@ async def hand_in(connection: OutboundConnection, letter: Letter, patience: floa
         connection.hand_over([envelope])
         return Posted(envelope, confirmed=False)
     try:
-        response = await asyncio.wait_for(connection.offer([envelope]), patience)
+        response = await asyncio.wait_for(connection.offer([envelope]), seconds)
     except TimeoutError:
-        raise UnconfirmedError(f"the node did not confirm within {patience:g} s; it may have the envelope") from None
+        raise UnconfirmedError(f"the node did not confirm within {seconds:g} s; it may have the envelope") from None
     for refusal in response.refusals:
         raise RefusedError(f"the node refused the envelope: {refusal.words}")
     return Posted(envelope, confirmed=True)

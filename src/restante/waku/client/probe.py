@@ -46,17 +46,17 @@ class Found(msgspec.Struct, frozen=True):
     words: str
 
 
-def probe(node: Enode, how: RequestOptions, patience: float) -> Found:
-    """Probe a Mailserver. `patience` is for each of its answers, in seconds. Raises NotMined."""
-    return asyncio.run(_probe(node, how, patience))
+def probe(node: Enode, options: RequestOptions, timeout: float) -> Found:
+    """Probe a Mailserver. `timeout` is for each of its answers, in seconds. Raises NotMined."""
+    return asyncio.run(_probe(node, options, timeout))
 
 
-async def _probe(node: Enode, how: RequestOptions, patience: float) -> Found:
+async def _probe(node: Enode, options: RequestOptions, seconds: float) -> Found:
     dice = SystemDice()
     letter = Letter(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
     try:
-        async with connect(node, how.key or dice.key(), Interest.named([]), patience) as connection:
-            posted = await hand_in(connection, letter, patience)
+        async with connect(node, options.key or dice.key(), Interest.named([]), seconds) as connection:
+            posted = await hand_in(connection, letter, seconds)
     except SilentError as error:
         return Found(Outcome.SILENT, str(error))
     except (RefusedError, UnconfirmedError) as error:
@@ -67,17 +67,17 @@ async def _probe(node: Enode, how: RequestOptions, patience: float) -> Found:
     for attempt in range(FETCH_TRIES):
         if attempt:
             await asyncio.sleep(RETRY_DELAY)
-        found = await _fetch(node, posted.envelope, how, patience)
+        found = await _fetch(node, posted.envelope, options, seconds)
         if found.outcome is not Outcome.MISSING:
             return found
     return Found(Outcome.MISSING, f"it answers, and the envelope that was posted is not there{unsure}")
 
 
-async def _fetch(node: Enode, envelope: Envelope, how: RequestOptions, patience: float) -> Found:
+async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions, seconds: float) -> Found:
     began = time.monotonic()
     came: list[Envelope] = []
     query = HistoryQuery(envelope.sent, envelope.sent, frozenset([envelope.topic]))
-    report = await fetch([node], query, how, came.extend, patience=Timeouts(answer=patience, tries=1))
+    report = await fetch([node], query, options, came.extend, timeouts=Timeouts(answer=seconds, tries=1))
     if envelope in came:
         milliseconds = (time.monotonic() - began) * 1000
         return Found(Outcome.WELL, f"all is well: posted, and fetched in {milliseconds:.0f} ms")

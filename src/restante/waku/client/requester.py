@@ -49,7 +49,7 @@ from restante.waku.protocol import completion
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Request
 
-UNASKED: Final = "from a server that was not asked"
+UNREQUESTED: Final = "from a server that was not asked"
 OVERSIZED: Final = "too large"
 
 REFUSAL_PREFIX: Final = "it says: "
@@ -62,7 +62,7 @@ class Phase(Enum):
     WAITING = auto()
     CONNECTING = auto()
     WRITING = auto()
-    ASKED = auto()
+    REQUESTED = auto()
     DONE = auto()
 
 
@@ -94,11 +94,11 @@ class Requester:
         inbox: Inbox,
         state: FetchState | None = None,
         budgets: Budgets | None = None,
-        patience: Timeouts | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         self.query = query
         self.budgets = budgets or Budgets()
-        self.patience = patience or Timeouts()
+        self.timeouts = timeouts or Timeouts()
         self.phase = Phase.WAITING
         self.counts: Counter[str] = Counter()
         self._inbox = inbox
@@ -132,29 +132,29 @@ class Requester:
             self._begin(now)
         return self._said()
 
-    def asked(self, server: int, request_id: bytes, now: float) -> list[Action]:
+    def request_sent(self, server: int, request_id: bytes, now: float) -> list[Action]:
         """Tell what a request was sent under."""
         if server == self._at and self.phase is Phase.WRITING:
             self._id = request_id
-            self._wait(Phase.ASKED, now, self.patience.answer)
+            self._wait(Phase.REQUESTED, now, self.timeouts.answer)
         return self._said()
 
     def came(self, server: int, envelopes: list[Envelope], now: float) -> list[Action]:
         """Tell of a P2P Message."""
         if server != self._at or self._walk is None:
-            self.counts[UNASKED] += len(envelopes)
+            self.counts[UNREQUESTED] += len(envelopes)
             return self._said()
         asked_for = self._take(self._servers[server], self._walk, envelopes)
         if asked_for:
             self._hand_over(asked_for)
-            self._due = max(self._due, now + self.patience.answer)
+            self._due = max(self._due, now + self.timeouts.answer)
         if not self._spent(now) and self._held is not None and self._walk.has(self._held.last):
             self._end(self._held, now)
         return self._said()
 
     def ended(self, server: int, payload: bytes, now: float) -> list[Action]:
         """Tell of a P2P Request Complete, by its body."""
-        if server != self._at or self.phase is not Phase.ASKED or self._id is None or self._held is not None:
+        if server != self._at or self.phase is not Phase.REQUESTED or self._id is None or self._held is not None:
             return self._said()
         try:
             end = completion.read(payload, (self._id,))
@@ -213,18 +213,18 @@ class Requester:
             return
         self._at = ready[0]
         self._servers[self._at].since = now
-        self._wait(Phase.CONNECTING, now, self.patience.connect)
+        self._wait(Phase.CONNECTING, now, self.timeouts.connect)
         self._out.append(Connect(self._at))
 
     def _fail(self, words: str, now: float, *, out: bool = False) -> None:
         """Give up the server that is turned to, for a while or for good, and turn to another."""
         assert self._at is not None
         server = self._servers[self._at]
-        pause = self.patience.back_off * 2**server.failures
+        pause = self.timeouts.back_off * 2**server.failures
         server.seconds += now - server.since + pause
         server.failures += 1
         server.words = words
-        server.out = out or server.failures >= self.patience.tries
+        server.out = out or server.failures >= self.timeouts.tries
         server.not_before = now + pause
         self._leave()
         self._turn(now)
@@ -277,9 +277,9 @@ class Requester:
         lower, upper = self.missing()[0]
         self._walk = Walk(lower, upper, now + self._ahead)
         self._servers[self._at].walks.append(self._walk)
-        self._ask(now)
+        self._request(now)
 
-    def _ask(self, now: float) -> None:
+    def _request(self, now: float) -> None:
         assert self._at is not None
         assert self._walk is not None
         self._id = self._held = None
@@ -291,10 +291,10 @@ class Requester:
             # Servers of 2019 to 2021 look at the filter only; that of 6/WAKU1 finds what either kind archives.
             bloom=bloom.of(topics) if topics else self.query.bloom,
             topics=topics,
-            limit=self.patience.limit,
+            limit=self.timeouts.limit,
             cursor=self._walk.cursor,
         )
-        self._wait(Phase.WRITING, now, self.patience.answer)
+        self._wait(Phase.WRITING, now, self.timeouts.answer)
         self._out.append(SendRequest(self._at, request))
 
     def _wait(self, phase: Phase, now: float, seconds: float) -> None:
@@ -320,7 +320,7 @@ class Requester:
         fresh = self._inbox.new(envelopes)
         self.counts["known"] += len(envelopes) - len(fresh)
         self.counts["handed over"] += len(fresh)
-        young = self._walk.asked - self.patience.overlap
+        young = self._walk.requested - self.timeouts.overlap
         for each in fresh:
             if each.sent > young:
                 self._base.remember(self.query, each)
@@ -346,7 +346,7 @@ class Requester:
         self._save()
         if not self._walk.over:
             if not self._spent(now):
-                self._ask(now)
+                self._request(now)
         elif self.missing():
             if not self._spent(now):
                 self._begin(now)
@@ -362,7 +362,7 @@ class Requester:
             if walk.known is None:
                 continue
             lower, upper = walk.known
-            certain = min(upper, math.floor(walk.asked - self.patience.overlap))
+            certain = min(upper, math.floor(walk.requested - self.timeouts.overlap))
             if lower <= certain:
                 found.learn(self.query, (lower, certain))
         found.forget(self.query)

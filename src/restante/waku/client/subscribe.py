@@ -53,23 +53,23 @@ class Intervals(msgspec.Struct, frozen=True, kw_only=True):
     """In which an answer that is under way may end when it is time to stop."""
 
 
-Tell = Callable[[int, str], None]
+OnFailure = Callable[[int, str], None]
 """Is told why a server is not listened to, or does not answer; each reason once, as long as it is remembered."""
 
 
 async def subscribe(
     servers: Sequence[Enode],
     query: HistoryQuery,
-    how: RequestOptions,
+    options: RequestOptions,
     subscriber: Subscriber,
     until: asyncio.Event,
     *,
     state: FetchState | None = None,
     keep: Keep | None = None,
-    tell: Tell | None = None,
+    on_failure: OnFailure | None = None,
     budgets: Budgets | None = None,
-    patience: Timeouts | None = None,
-    rhythm: Intervals | None = None,
+    timeouts: Timeouts | None = None,
+    intervals: Intervals | None = None,
 ) -> FetchReport:
     """Hand over what was sent since `query.lower` of its topics, and what is sent from now on, until `until` is set.
 
@@ -79,12 +79,12 @@ async def subscribe(
     """
     if not query.topics:
         raise Misuse("name the topics to follow")
-    following = _Subscription(servers, query, how, subscriber, keep or _nothing, tell or _nothing)
-    following.state = (state or FetchState()).copy()
-    following.budgets = budgets or Budgets()
-    following.patience = patience or Timeouts()
-    following.rhythm = rhythm or Intervals()
-    return await following.run(until)
+    subscription = _Subscription(servers, query, options, subscriber, keep or _nothing, on_failure or _nothing)
+    subscription.state = (state or FetchState()).copy()
+    subscription.budgets = budgets or Budgets()
+    subscription.timeouts = timeouts or Timeouts()
+    subscription.intervals = intervals or Intervals()
+    return await subscription.run(until)
 
 
 def _nothing(*_: object) -> None:
@@ -94,24 +94,24 @@ def _nothing(*_: object) -> None:
 class _Subscription:
     state: FetchState
     budgets: Budgets
-    patience: Timeouts
-    rhythm: Intervals
+    timeouts: Timeouts
+    intervals: Intervals
 
     def __init__(
         self,
         servers: Sequence[Enode],
         query: HistoryQuery,
-        how: RequestOptions,
+        options: RequestOptions,
         subscriber: Subscriber,
         keep: Keep,
-        tell: Tell,
+        on_failure: OnFailure,
     ) -> None:
         self._servers = servers
         self._query = query
-        self._how = how
+        self._options = options
         self._subscriber = subscriber
         self._keep = keep
-        self._tell = tell
+        self._tell = on_failure
         self._interest = Interest.named(query.topics)
         self._inbox = Inbox([self._interest])
         self._dice = SystemDice()
@@ -135,9 +135,9 @@ class _Subscription:
             self._inbox.know(map(bytes.fromhex, self.state.recent.get(name, ())))
         tried = [asyncio.Event() for _ in self._servers]
         listening = [asyncio.create_task(self._listen(number, each)) for number, each in enumerate(tried)]
-        asking = asyncio.create_task(self._ask_again_and_again(tried))
+        fetching = asyncio.create_task(self._fetch_repeatedly(tried))
         told = asyncio.create_task(self._told_to_stop(until))
-        tasks: list[asyncio.Future[Any]] = [told, asking, *listening]
+        tasks: list[asyncio.Future[Any]] = [told, fetching, *listening]
         try:
             await asyncio.wait((self._failed, *tasks), return_when=asyncio.FIRST_COMPLETED)
             for each in (self._failed, *tasks):
@@ -158,7 +158,7 @@ class _Subscription:
         """Wait until it is time to stop, and what is being asked for has been answered, if that is soon."""
         await until.wait()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._answered.wait(), self.rhythm.grace)
+            await asyncio.wait_for(self._answered.wait(), self.intervals.grace)
 
     def _hand_over(self, envelopes: list[Envelope]) -> None:
         self._subscriber(envelopes)
@@ -168,13 +168,13 @@ class _Subscription:
 
     async def _listen(self, server: int, tried: asyncio.Event) -> None:
         """Stay connected to a server."""
-        wait = self.rhythm.first
+        wait = self.intervals.first
         while True:
             try:
                 async with connect(
-                    self._servers[server], self._dice.key(), self._interest, GREET_TIMEOUT, live=self._came
+                    self._servers[server], self._dice.key(), self._interest, GREET_TIMEOUT, on_envelopes=self._came
                 ) as connection:
-                    wait = self.rhythm.first
+                    wait = self.intervals.first
                     self._told.pop(server, None)
                     tried.set()
                     self._again.set()
@@ -184,7 +184,7 @@ class _Subscription:
             self._say(server, words)
             tried.set()
             await asyncio.sleep(wait)
-            wait = min(2 * wait, self.rhythm.last)
+            wait = min(2 * wait, self.intervals.last)
 
     def _came(self, envelopes: list[Envelope]) -> None:
         """Take in what a server relays. What the subscriber raises ends it all, and not this connection only."""
@@ -210,7 +210,7 @@ class _Subscription:
 
     # ── history ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _ask_again_and_again(self, tried: Sequence[asyncio.Event]) -> None:
+    async def _fetch_repeatedly(self, tried: Sequence[asyncio.Event]) -> None:
         for each in tried:
             await each.wait()
         while True:
@@ -219,19 +219,19 @@ class _Subscription:
             self._report = await fetch(
                 self._servers,
                 self._now(),
-                self._how,
+                self._options,
                 self._hand_over,
                 inbox=self._inbox,
                 state=self.state,
                 keep=self._learn,
                 budgets=self.budgets,
-                patience=self.patience,
+                timeouts=self.timeouts,
             )
             for server, words in self._report.failures.items():
                 self._say(server, words)
             self._answered.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._again.wait(), self.rhythm.history)
+                await asyncio.wait_for(self._again.wait(), self.intervals.history)
 
     def _now(self) -> HistoryQuery:
         return HistoryQuery(self._query.lower, max(self._query.lower, int(time.time())), self._query.topics)

@@ -24,12 +24,12 @@ class StuckError(PeerError):
 
 
 class Walk:
-    """One range at one server. `asked` is when it was asked for first, on the wall clock."""
+    """One range at one server. `requested` is when it was first asked for, on the wall clock."""
 
-    def __init__(self, lower: int, upper: int, asked: float) -> None:
+    def __init__(self, lower: int, upper: int, requested: float) -> None:
         self.lower = lower
         self.upper = upper
-        self.asked = asked
+        self.requested = requested
         self.cursor = b""
         """Where the next page begins."""
         self.known: Range | None = None

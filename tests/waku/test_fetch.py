@@ -54,13 +54,13 @@ def hashes(envelopes: list[Envelope]) -> list[bytes]:
     return sorted(each.hash for each in envelopes)
 
 
-async def asking(
-    *mailservers: Any, how: RequestOptions = ENVELOPE, **options: Any
+async def fetching(
+    *mailservers: Any, options: RequestOptions = ENVELOPE, **arguments: Any
 ) -> tuple[FetchReport, list[Envelope], list[FakeNode]]:
     came: list[Envelope] = []
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(listening(each)) for each in mailservers]
-        report = await fetch([enode for _, enode in nodes], QUERY, how, came.extend, **options)
+        report = await fetch([enode for _, enode in nodes], QUERY, options, came.extend, **arguments)
     return report, came, [node for node, _ in nodes]
 
 
@@ -71,15 +71,15 @@ def nobody() -> Iterator[Enode]:
         yield Enode(SystemDice().key().public, "127.0.0.1", port)
 
 
-@pytest.mark.parametrize("how", [ENVELOPE, PLAIN], ids=["envelope", "plain"])
+@pytest.mark.parametrize("options", [ENVELOPE, PLAIN], ids=["envelope", "plain"])
 @pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
 @pytest.mark.parametrize("answer", ["string", "list"])
-async def test_history_comes_whole_and_once(how: RequestOptions, downward: bool, answer: Any) -> None:
-    report, came, [node] = await asking(Honest(LETTERS, downward, 20, answer), how=how)
+async def test_history_comes_whole_and_once(options: RequestOptions, downward: bool, answer: Any) -> None:
+    report, came, [node] = await fetching(Honest(LETTERS, downward, 20, answer), options=options)
     assert report.missing == []
     assert hashes(came) == hashes(LETTERS)
     assert report.counts == {"handed over": 50, "pages": 3}
-    assert {each.form for each in node.asked} == {how.form}
+    assert {each.form for each in node.asked} == {options.form}
     assert {each.topics for each in node.asked} == {frozenset([TOPIC])}
     assert len({each.id for each in node.asked}) == 3
     assert node.wrong == []
@@ -113,11 +113,11 @@ async def test_a_server_that_wants_more_work_than_we_do_is_left(monkeypatch: pyt
     monkeypatch.setattr("restante.waku.client.fetch.mine", partial(mine, budget=100))
     came: list[Envelope] = []
     async with listening(Honest(LETTERS), pow=1e3) as (hungry, first), listening(Honest(LETTERS)) as (_, second):
-        report = await fetch([first, second], QUERY, ENVELOPE, came.extend, patience=ONCE)
+        report = await fetch([first, second], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
         assert report.missing == []
         assert "it asks for more work than we do" in report.failures[0]
         assert (hungry.asked, hungry.wrong) == ([], [])
-        report = await fetch([first], QUERY, PLAIN, lambda _: None, patience=ONCE)
+        report = await fetch([first], QUERY, PLAIN, lambda _: None, timeouts=ONCE)
         assert report.missing == []
 
 
@@ -134,8 +134,8 @@ async def test_a_server_that_wants_more_work_than_we_do_is_left(monkeypatch: pyt
     ids=lambda each: type(each).__name__,
 )
 async def test_a_bad_server_is_left_for_a_good_one(bad: Any, words: str) -> None:
-    report, came, _ = await asking(
-        bad, Honest(LETTERS, size=20), budgets=Budgets(pages=20, envelopes=100), patience=ONCE
+    report, came, _ = await fetching(
+        bad, Honest(LETTERS, size=20), budgets=Budgets(pages=20, envelopes=100), timeouts=ONCE
     )
     assert (report.missing, report.failures) == ([], {0: words})
     assert len(came) == len(set(hashes(came))) <= 100 + 50
@@ -152,20 +152,20 @@ async def test_a_bad_server_is_left_for_a_good_one(bad: Any, words: str) -> None
 )
 async def test_a_server_is_left_when_patience_is_at_an_end(silent: Any, words: str) -> None:
     """Alone: beside it, a good one on a busy machine might be left, too."""
-    report, came, _ = await asking(silent, patience=Timeouts(answer=0.1, tries=1))
+    report, came, _ = await fetching(silent, timeouts=Timeouts(answer=0.1, tries=1))
     assert (report.failures, came) == ({0: words}, [])
     assert report.missing != []
 
 
 @pytest.mark.parametrize("kind", [WrongId, EndFirst], ids=["wrong id", "the end first"])
 async def test_what_is_odd_and_loses_nothing_is_borne(kind: Any) -> None:
-    report, came, _ = await asking(kind(LETTERS, size=20))
+    report, came, _ = await fetching(kind(LETTERS, size=20))
     assert (report.missing, report.failures) == ([], {})
     assert hashes(came) == hashes(LETTERS)
 
 
 async def test_what_was_not_asked_for_is_not_handed_over() -> None:
-    report, came, _ = await asking(Foreign(LETTERS), budgets=Budgets(size=1000))
+    report, came, _ = await fetching(Foreign(LETTERS), budgets=Budgets(size=1000))
     assert hashes(came) == hashes(LETTERS)
     assert report.counts["of another topic"] == report.counts["too large"] == 1
     assert report.counts["out of range"] == 2
@@ -174,7 +174,7 @@ async def test_what_was_not_asked_for_is_not_handed_over() -> None:
 async def test_a_server_that_is_not_there_is_passed_over(nobody: Enode) -> None:
     came: list[Envelope] = []
     async with listening(Honest(LETTERS)) as (_, enode):
-        report = await fetch([nobody, enode], QUERY, ENVELOPE, came.extend, patience=ONCE)
+        report = await fetch([nobody, enode], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
     assert report.missing == []
     assert "Connection refused" in report.failures[0]
     assert hashes(came) == hashes(LETTERS)
@@ -197,7 +197,7 @@ async def test_a_server_that_dies_is_followed_by_another_from_what_is_known() ->
     came: list[Envelope] = []
     async with listening(Dying(LETTERS, size=20)) as (node, dying), listening(Honest(LETTERS)) as (other, enode):
         node.mailserver.node = node
-        report = await fetch([dying, enode], QUERY, ENVELOPE, came.extend, patience=ONCE)
+        report = await fetch([dying, enode], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
     assert report.missing == []
     assert hashes(came) == hashes(LETTERS)
     assert "it went away" in report.failures[0]
@@ -232,7 +232,7 @@ async def test_what_a_subscriber_raises_ends_it() -> None:
 async def test_live_envelopes_are_not_handed_over_again() -> None:
     inbox = Inbox([Interest.named([TOPIC])])
     assert inbox.new(LETTERS[:10]) == LETTERS[:10]
-    report, came, _ = await asking(Honest(LETTERS), inbox=inbox)
+    report, came, _ = await fetching(Honest(LETTERS), inbox=inbox)
     assert hashes(came) == hashes(LETTERS[10:])
     assert report.counts["known"] == 10
 
@@ -260,7 +260,9 @@ async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
         listening(Honest(LETTERS)) as (node, enode),
         connect(enode, SystemDice().key(), Interest.named([])) as connection,
     ):
-        connection.ask(request.write(Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC]))))
+        connection.request(
+            request.write(Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC])))
+        )
         response = await connection.offer([letter(99)])
         assert response.refusals == ()
         assert len(node.asked) == 1

@@ -40,14 +40,14 @@ def always(_what: str) -> str:
 
 
 @dataclass
-class Errand:
+class SimulatedRequester:
     """`decide` is asked at each step whether it goes well (GO), the connection drops, or a minute passes."""
 
     query: HistoryQuery
     servers: Sequence[Mailserver]
     state: FetchState | None = None
     budgets: Budgets | None = None
-    patience: Timeouts | None = None
+    timeouts: Timeouts | None = None
     decide: Callable[[str], str] = always
     inbox: Inbox = field(default_factory=lambda: Inbox([WANTS_EVERYTHING]))
     wall: float = EPOCH + 1000.0
@@ -60,11 +60,11 @@ class Errand:
     lines: dict[int, deque[Packet]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.core = Requester(self.query, len(self.servers), self.inbox, self.state, self.budgets, self.patience)
+        self.core = Requester(self.query, len(self.servers), self.inbox, self.state, self.budgets, self.timeouts)
         self._ids = itertools.count(1)
         self.do(self.core.start(self.now, self.wall))
 
-    def run(self) -> Errand:
+    def run(self) -> SimulatedRequester:
         while self.report is None:
             self.step()
         return self
@@ -127,5 +127,5 @@ class Errand:
     def _ask(self, server: int, request: Request) -> None:
         request = msgspec.structs.replace(request, id=next(self._ids).to_bytes(32))
         self.asked.append((server, request))
-        self.do(self.core.asked(server, request.id, self.now))
+        self.do(self.core.request_sent(server, request.id, self.now))
         self.lines[server].extend(self.servers[server].packets(request))
