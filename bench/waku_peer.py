@@ -13,7 +13,7 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Capability, Hello
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet
-from restante.waku.devp2p.snappy import pack
+from restante.waku.devp2p.snappy import compress
 from restante.waku.dice import SystemDice
 from restante.waku.envelope import rlp
 from restante.waku.protocol import packets
@@ -111,7 +111,7 @@ class BenchPeer(asyncio.Protocol):
     def hand_over(self, raws: Iterable[bytes]) -> None:
         body = packets.write_envelopes(raws)
         self._since.append(time.perf_counter())
-        self._wire.send(packets.MESSAGES, body, packed=pack(body))
+        self._wire.send(packets.MESSAGES, body, compressed=compress(body))
         self._flush()
 
     async def pour(self, packets: Iterator[list[bytes]], at_once: int) -> None:

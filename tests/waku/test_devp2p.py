@@ -11,7 +11,7 @@ from restante.common.errors import Misuse
 from restante.waku.devp2p.hello import Capability, Hello, Reason, Shared
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionLimits
-from restante.waku.devp2p.snappy import pack
+from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
 from support.mutation import mutated
 from support.rows import every
@@ -62,7 +62,7 @@ def hello_of(**changes: object) -> bytes:
         (hello_of(capabilities=(Capability("waku", 2), Capability("shh", 1))), Reason.USELESS_PEER, "no capability"),
         (b"\x80", Reason.BREACH, "missing"),
         (b"\x80\xc0", Reason.BREACH, "five items"),
-        (b"\x80" + pack(HELLO_A.encode()), Reason.BREACH, "list is expected"),
+        (b"\x80" + compress(HELLO_A.encode()), Reason.BREACH, "list is expected"),
         (b"\0" + HELLO_A.encode(), Reason.BREACH, "message id"),
         (b"\2\xc0", Reason.BREACH, "message id 2 came before a Hello"),
         (b"\x10\xc0", Reason.BREACH, "message id 16 came before a Hello"),
@@ -77,7 +77,7 @@ def test_a_hello_that_will_not_do_is_answered_with_the_reason(frame: bytes, reas
     assert isinstance(event, Disconnected)
     assert (event.reason, event.by_us) == (reason, True)
     assert words in event.words
-    assert bare.frames == [b"\1" + pack(reason.listed())]
+    assert bare.frames == [b"\1" + compress(reason.listed())]
     assert bare.peer.closed
 
 
@@ -139,7 +139,7 @@ def test_packets_arrive_as_they_were_sent(
     for code, payload in ours:
         pair.a.send(code, payload)
     for code, payload in theirs:
-        pair.b.send(code, payload, packed=pack(payload))
+        pair.b.send(code, payload, compressed=compress(payload))
     pair.carry()
     assert pair.heard_by_b == [Packet(code, payload) for code, payload in ours]
     assert pair.heard_by_a == [Packet(code, payload) for code, payload in theirs]
@@ -147,7 +147,7 @@ def test_packets_arrive_as_they_were_sent(
 
 def test_packets_may_stand_in_one_write_with_the_hello() -> None:
     bare = Bare()
-    events = bare.say(b"\x80" + HELLO_A.encode(), b"\x10" + pack(b"\xc0"), b"\x81\x8e" + pack(b"x"))
+    events = bare.say(b"\x80" + HELLO_A.encode(), b"\x10" + compress(b"\xc0"), b"\x81\x8e" + compress(b"x"))
     assert events == [Connected(HELLO_A, SHARED), Packet(0, b"\xc0"), Packet(126, b"x")]
 
 
@@ -156,7 +156,7 @@ def test_message_ids_are_those_of_the_offset() -> None:
     for code in (0, 1, 111, 112, 126, 127):
         bare.peer.send(code, b"payload")
     assert bare.say() == []
-    assert [frame[: -len(pack(b"payload"))].hex() for frame in bare.frames] == [
+    assert [frame[: -len(compress(b"payload"))].hex() for frame in bare.frames] == [
         "10",
         "11",
         "7f",
@@ -171,19 +171,19 @@ def test_message_ids_are_those_of_the_offset() -> None:
 def test_only_if_both_have_version_5_is_anything_compressed(ours: int, theirs: int) -> None:
     bare = Bare(msgspec.structs.replace(HELLO_B, version=ours))
     bare.say(hello_of(version=theirs))
-    bare.peer.send(1, b"payload", packed=pack(b"payload"))
+    bare.peer.send(1, b"payload", compressed=compress(b"payload"))
     bare.say()
     compressed = ours == theirs == 5
-    assert bare.frames == [b"\x11" + (pack(b"payload") if compressed else b"payload")]
+    assert bare.frames == [b"\x11" + (compress(b"payload") if compressed else b"payload")]
     bare.say(b"\2\xc0")
-    assert bare.frames == [b"\3" + (pack(b"\xc0") if compressed else b"\xc0")]
+    assert bare.frames == [b"\3" + (compress(b"\xc0") if compressed else b"\xc0")]
 
 
 def test_packets_are_sent_to_many_for_one_compression() -> None:
     bare = Bare().connected()
-    bare.peer.send(1, b"not looked at", packed=pack(b"payload"))
+    bare.peer.send(1, b"not looked at", compressed=compress(b"payload"))
     bare.say()
-    assert bare.frames == [b"\x11" + pack(b"payload")]
+    assert bare.frames == [b"\x11" + compress(b"payload")]
 
 
 def test_what_is_sent_at_once_is_one_write() -> None:
@@ -226,7 +226,7 @@ def test_a_message_id_that_is_none_or_nobodys_is_a_breach(frame: bytes) -> None:
 @every("frame", [b"\x80" + HELLO_A.encode(), b"\3\xc0", b"\3", *(bytes([n, 7]) for n in range(4, 16))])
 def test_other_messages_of_devp2p_are_passed_over(frame: bytes) -> None:
     bare = Bare().connected()
-    assert bare.say(frame, b"\x10" + pack(b"after")) == [Packet(0, b"after")]
+    assert bare.say(frame, b"\x10" + compress(b"after")) == [Packet(0, b"after")]
     assert bare.frames == []
 
 
@@ -236,7 +236,7 @@ def test_other_messages_of_devp2p_are_passed_over(frame: bytes) -> None:
         (b"", "not compressed"),
         (b"\xc0", "not compressed"),
         (b"\5abc", "not compressed"),
-        (pack(bytes(101)), "101 bytes when inflated"),
+        (compress(bytes(101)), "101 bytes when inflated"),
         (b"\xff\xff\xff\xff\x0f\0a", "4294967295 bytes when inflated"),
         (b"\x64\0a", "100 bytes when inflated"),
     ],
@@ -247,7 +247,7 @@ def test_a_packet_that_cannot_be_inflated_or_must_not_is_a_breach(payload: bytes
     assert isinstance(event, Disconnected)
     assert event.reason is Reason.BREACH
     assert words in event.words
-    assert bare.frames == [b"\1" + pack(Reason.BREACH.listed())]
+    assert bare.frames == [b"\1" + compress(Reason.BREACH.listed())]
 
 
 @pytest.mark.parametrize(("size", "fits"), [(100, True), (101, False)])
@@ -255,7 +255,7 @@ def test_a_packet_has_its_most_bytes_compressed_or_not(size: int, fits: bool) ->
     for version in (4, 5):
         bare = Bare(limits=SessionLimits(packet=100))
         bare.say(hello_of(version=version))
-        (event,) = bare.say(b"\x10" + (pack(bytes(size)) if version == 5 else bytes(size)))
+        (event,) = bare.say(b"\x10" + (compress(bytes(size)) if version == 5 else bytes(size)))
         assert (event == Packet(0, bytes(size))) is fits
 
 
@@ -314,7 +314,7 @@ def test_a_disconnect_is_said_and_heard(reason: Reason) -> None:
     assert pair.heard_by_a == []
 
 
-@every("payload", [b"\xc1\4", b"\4", pack(b"\xc1\4"), pack(b"\4")])
+@every("payload", [b"\xc1\4", b"\4", compress(b"\xc1\4"), compress(b"\4")])
 def test_a_disconnect_is_understood_in_every_form(payload: bytes) -> None:
     """Compressed or not, list or byte, in the place of a Hello or later."""
     (event,) = Bare().connected().say(b"\1" + payload)
@@ -352,7 +352,7 @@ def test_after_the_last_word_nothing_is_said_and_nothing_is_heard() -> None:
 
 
 def test_what_comes_after_a_disconnect_is_not_looked_at() -> None:
-    (event,) = Bare().connected().say(b"\1\4", b"\x10" + pack(b"late"), b"\xff")
+    (event,) = Bare().connected().say(b"\1\4", b"\x10" + compress(b"late"), b"\xff")
     assert isinstance(event, Disconnected)
 
 
@@ -367,13 +367,13 @@ def test_before_their_hello_a_disconnect_is_said_as_after_ours() -> None:
     bare = Bare()
     bare.peer.disconnect(Reason.TOO_MANY_PEERS)
     bare.say()
-    assert bare.frames == [b"\1" + pack(b"\xc1\4")]
+    assert bare.frames == [b"\1" + compress(b"\xc1\4")]
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@every("payload", [pack(b"\xc0"), b"\xc0", b"", b"anything"])
+@every("payload", [compress(b"\xc0"), b"\xc0", b"", b"anything"])
 def test_a_ping_is_answered(payload: bytes) -> None:
     bare = Bare().connected()
     assert bare.say(b"\2" + payload) == []
@@ -414,7 +414,7 @@ def test_a_silent_peer_is_asked_and_then_given_up() -> None:
     assert bare.peer.data_to_send() == b""
     (event,) = bare.peer.handle_timeout(31.0)
     assert event == Disconnected(Reason.PING_TIMEOUT, True, "the peer says nothing any more")
-    assert bare.rlpx.receive_data(bare.peer.data_to_send()) == [b"\1" + pack(b"\xc1\x0b")]
+    assert bare.rlpx.receive_data(bare.peer.data_to_send()) == [b"\1" + compress(b"\xc1\x0b")]
 
 
 def test_one_that_answers_is_never_given_up() -> None:

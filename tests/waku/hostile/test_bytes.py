@@ -13,7 +13,7 @@ import pytest
 from restante.waku.devp2p import frames
 from restante.waku.devp2p.handshake import MAX_HANDSHAKE_BYTES
 from restante.waku.devp2p.hello import Capability, Hello, Reason
-from restante.waku.devp2p.snappy import pack
+from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
 from restante.waku.envelope.keys import Key
 from restante.waku.protocol import packets
@@ -76,7 +76,7 @@ def altered(at: int) -> Breaks:
     """A frame of which one bit is another."""
 
     def send(peer: RawPeer) -> None:
-        sealed = bytearray(peer.rlpx.seal(b"\2" + pack(b"\xc0")))
+        sealed = bytearray(peer.rlpx.seal(b"\2" + compress(b"\xc0")))
         sealed[at] ^= 0x10
         peer.writer.write(bytes(sealed))
 
@@ -111,11 +111,11 @@ ENDS: Final[dict[str, Breaks]] = {
     "a frame's MAC with a bit changed": altered(-1),
     "a frame of no bytes": sized(0),
     "a frame of 16 MiB": sized(frames.MAX_FRAME_BYTES),
-    "a message id that is too high": packet(packets.CODE_COUNT, pack(b"\xc0")),
-    "a message id of three bytes": framed(b"\x82\x01\x00" + pack(b"\xc0")),
-    "a message id with a leading zero": framed(b"\x81\x10" + pack(b"\xc0")),
+    "a message id that is too high": packet(packets.CODE_COUNT, compress(b"\xc0")),
+    "a message id of three bytes": framed(b"\x82\x01\x00" + compress(b"\xc0")),
+    "a message id with a leading zero": framed(b"\x81\x10" + compress(b"\xc0")),
     "what is not compressed": packet(packets.MESSAGES, b"\xff" * 20),
-    "a bomb of 16 MiB": packet(packets.MESSAGES, pack(bytes(1 << 24))),
+    "a bomb of 16 MiB": packet(packets.MESSAGES, compress(bytes(1 << 24))),
     "a size of 4 GiB and a few bytes": packet(packets.MESSAGES, b"\xff\xff\xff\xff\x0f" + bytes(10)),
     "a size of 9 MiB and a few bytes": packet(packets.MESSAGES, b"\x80\x80\xc0\x04" + bytes(10)),
 }
@@ -137,8 +137,8 @@ HELLOS: Final[dict[str, tuple[bytes, Reason]]] = {
         Reason.UNEXPECTED_IDENTITY,
     ),
     "no key": (b"\x80" + Hello("x", (Capability("waku", 1),), 0, b"").encode(), Reason.NULL_IDENTITY),
-    "a packet of Waku": (b"\x10" + pack(b"\xc0"), Reason.BREACH),
-    "a Ping": (b"\2" + pack(b"\xc0"), Reason.BREACH),
+    "a packet of Waku": (b"\x10" + compress(b"\xc0"), Reason.BREACH),
+    "a Ping": (b"\2" + compress(b"\xc0"), Reason.BREACH),
     "too long": (b"\x80" + bytes(2048 + 1), Reason.BREACH),
     "ten thousand lists in each other": (b"\x80" + b"\xc1" * 2000 + b"\xc0", Reason.BREACH),
 }

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from restante.waku.devp2p.snappy import pack
+from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import make
 from restante.waku.protocol import packets
@@ -123,7 +123,7 @@ async def test_pings_and_pongs(siege: Siege) -> None:
     async with siege.beside_the_pair("pings and pongs"):
         for peer in await siege.greet_many(ATTACKERS):
             for number in range(rounds(500, 2000)):
-                peer.frame((b"\2", b"\3")[number % 2] + pack(b"\xc0"))
+                peer.frame((b"\2", b"\3")[number % 2] + compress(b"\xc0"))
             await peer.fence()
 
 
@@ -131,7 +131,7 @@ async def test_unknown_codes_and_hellos(siege: Siege) -> None:
     async with siege.beside_the_pair("unknown codes, and Hellos again"):
         for peer in await siege.greet_many(ATTACKERS):
             for number in range(rounds(500, 2000)):
-                peer.frame(b"\x80" + pack(b"\xc0") if number % 2 else bytes((BASE + 99,)) + pack(b"anything"))
+                peer.frame(b"\x80" + compress(b"\xc0") if number % 2 else bytes((BASE + 99,)) + compress(b"anything"))
             await peer.fence()
 
 

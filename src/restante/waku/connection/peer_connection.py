@@ -363,10 +363,10 @@ class PeerConnection(asyncio.Protocol):
         """Tell whether it has greeted, and is not gone."""
         return self.peer.greeted and self._ended is None and self._transport is not None
 
-    def send(self, code: int, payload: bytes, packed: bytes | None = None) -> None:
+    def send(self, code: int, payload: bytes, compressed: bytes | None = None) -> None:
         """Send a packet when this turn is over; nothing is sent to who is gone."""
         if self._ended is None:
-            self._wire.send(code, payload, packed=packed)
+            self._wire.send(code, payload, compressed=compressed)
             self._handler.flush_soon(self)
 
     def send_whole(self, code: int, head: bytes, body: memoryview) -> None:

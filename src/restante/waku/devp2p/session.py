@@ -26,7 +26,7 @@ from restante.waku.devp2p.hello import (
     share,
 )
 from restante.waku.devp2p.rlpx import DEFAULT_PACKET_BYTES, Rlpx
-from restante.waku.devp2p.snappy import literally, pack, unpack
+from restante.waku.devp2p.snappy import compress, decompress, literal_head
 from restante.waku.envelope import rlp
 
 HELLO: Final = 0
@@ -167,8 +167,8 @@ class Devp2p:
         out, self._out = self._out, []
         return out[0] if len(out) == 1 else b"".join(out)
 
-    def send(self, code: int, payload: bytes, *, packed: bytes | None = None) -> None:
-        """Send a packet; `packed` is its payload through `pack`, for one that goes to many.
+    def send(self, code: int, payload: bytes, *, compressed: bytes | None = None) -> None:
+        """Send a packet; `compressed` is its payload through `compress`, for one that goes to many.
 
         Says nothing any more when closed. Raises Misuse before `Connected`, and for a code the capability has not.
         """
@@ -176,7 +176,7 @@ class Devp2p:
             return
         message = self._message(code)
         if self._snappy:
-            payload = packed or pack(payload)
+            payload = compressed or compress(payload)
         self._out.append(self._rlpx.seal(_IDS[message] + payload))
 
     def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
@@ -185,7 +185,7 @@ class Devp2p:
             return
         message = _IDS[self._message(code)]
         if self._snappy:
-            message += literally(len(head) + len(body))
+            message += literal_head(len(head) + len(body))
         self._out.append(self._rlpx.seal_whole(message + head, body))
 
     def _message(self, code: int) -> int:
@@ -203,7 +203,7 @@ class Devp2p:
         self._state = _CLOSED
 
     def _say(self, message: int, payload: bytes) -> None:
-        self._out.append(self._rlpx.seal(_IDS[message] + (pack(payload) if self._snappy else payload)))
+        self._out.append(self._rlpx.seal(_IDS[message] + (compress(payload) if self._snappy else payload)))
 
     def _fail(self, error: PeerError) -> Disconnected:
         reason = Reason(error.code)
@@ -263,7 +263,7 @@ class Devp2p:
         if message >= self._end:
             raise PeerError(Reason.BREACH, f"no capability has message id {message}")
         if self._snappy:
-            payload = unpack(payload, self._limits.packet)
+            payload = decompress(payload, self._limits.packet)
         elif len(payload) > self._limits.packet:
             raise PeerError(Reason.BREACH, f"a packet has {len(payload)} bytes")
         return Packet(message - self._offset, payload)
@@ -297,7 +297,7 @@ class Devp2p:
         if self._snappy:
             # In the place of a Hello it never is compressed, and by ethereumjs not later either.
             with suppress(PeerError):
-                payload = unpack(payload, MAX_DISCONNECT_BYTES)
+                payload = decompress(payload, MAX_DISCONNECT_BYTES)
         self._state = _CLOSED
         reason = Reason.read(payload[:MAX_DISCONNECT_BYTES])
         return Disconnected(reason, False, f"the peer said {reason.name}")

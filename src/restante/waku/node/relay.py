@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.devp2p.snappy import pack
+from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.node.mailserver import Mailserver
 from restante.waku.node.pool import LiveEnvelope
@@ -82,12 +82,12 @@ class Relay:
             for connection in self.interests.wanting(live.envelope.topic):
                 if live.pow >= connection.peer.pow and connection.node_id != live.origin:
                     outgoing.setdefault(connection, []).append(live)
-        packed: dict[tuple[int, ...], list[tuple[bytes, bytes]]] = {}
+        compressed: dict[tuple[int, ...], list[tuple[bytes, bytes]]] = {}
         for connection, wanted in outgoing.items():
             numbers = tuple([live.number for live in wanted])
-            bodies = packed.get(numbers)
+            bodies = compressed.get(numbers)
             if bodies is None:
-                bodies = packed[numbers] = [(body, pack(body)) for body in _bodies(wanted)]
+                bodies = compressed[numbers] = [(body, compress(body)) for body in _bodies(wanted)]
             self._send(connection, bodies, numbers)
 
     def _send(self, connection: PeerConnection, bodies: list[tuple[bytes, bytes]], numbers: tuple[int, ...]) -> None:
