@@ -60,21 +60,21 @@ class BenchPeer(asyncio.Protocol):
     async def connect(self) -> BenchPeer:
         hello = Hello("bench", (Capability(*packets.CAPABILITY),), 0, self._key.public)
         rlpx = Rlpx.initiator(self._key, self._enode.public, _DICE)
-        self._wire = Devp2p(rlpx, hello, self.loop.time())
+        self._session = Devp2p(rlpx, hello, self.loop.time())
         await self.loop.create_connection(lambda: self, self._enode.host, self._enode.port)
         await self.greeted
         return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by descent
-        self.transport.write(self._wire.data_to_send())
+        self.transport.write(self._session.data_to_send())
 
     def data_received(self, data: bytes) -> None:
-        for event in self._wire.receive_data(data, self.loop.time()):
+        for event in self._session.receive_data(data, self.loop.time()):
             if isinstance(event, Packet):
                 self._hear(event)
             elif isinstance(event, Connected):
-                self._wire.send(packets.STATUS, _STATUS)
+                self._session.send(packets.STATUS, _STATUS)
             elif isinstance(event, Disconnected) and not self.greeted.done():
                 self.greeted.set_exception(ConnectionError(event.words))
         self._flush()
@@ -98,20 +98,20 @@ class BenchPeer(asyncio.Protocol):
         """Ask; gives the packets of the answer, its end, unread both, and the seconds until that was here."""
         self._answer = self.loop.create_future()
         started = time.perf_counter()
-        self._wire.send(packets.REQUEST, request)
+        self._session.send(packets.REQUEST, request)
         self._flush()
         came, end, here = await self._answer
         return came, end, here - started
 
     def _flush(self) -> None:
-        data = self._wire.data_to_send()
+        data = self._session.data_to_send()
         if data and self.transport is not None:
             self.transport.write(data)
 
     def hand_over(self, raws: Iterable[bytes]) -> None:
         body = packets.write_envelopes(raws)
         self._since.append(time.perf_counter())
-        self._wire.send(packets.MESSAGES, body, compressed=compress(body))
+        self._session.send(packets.MESSAGES, body, compressed=compress(body))
         self._flush()
 
     async def pour(self, packets: Iterator[list[bytes]], at_once: int) -> None:

@@ -676,7 +676,7 @@ async def test_who_closes_its_half_and_does_not_read_has_to_go(
         reader.writer.write_eof()
         await here.until("the end of its half", transport.is_closing)
         assert timers("drop") == []
-        its_connection._wire._heard = float("-inf")
+        its_connection._session._heard = float("-inf")
         time_has_come(its_connection)
         await here.until("the last words", lambda: bool(timers("drop")))
         [farewell] = timers("drop")

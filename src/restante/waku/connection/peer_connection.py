@@ -10,9 +10,8 @@ from typing import Final, Protocol, cast
 from restante.common.errors import PeerError
 from restante.common.net import shown
 from restante.waku.connection.quotas import AddressQuota
-from restante.waku.devp2p import session
 from restante.waku.devp2p.hello import Reason
-from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet
+from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionEvent
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
 from restante.waku.protocol.packets import MESSAGES, STATUS, parted, write_envelopes
@@ -105,10 +104,10 @@ class PeerConnection(asyncio.Protocol):
         "_patience",
         "_pumping",
         "_room",
+        "_session",
         "_timer",
         "_transport",
         "_unread",
-        "_wire",
         "address",
         "confirmed",
         "dialled",
@@ -120,7 +119,7 @@ class PeerConnection(asyncio.Protocol):
         "quota",
     )
 
-    def __init__(self, handler: ConnectionHandler, wire: Devp2p, *, dialled: bool) -> None:
+    def __init__(self, handler: ConnectionHandler, session: Devp2p, *, dialled: bool) -> None:
         self.peer = Peer()
         self.node_id = b""
         self.address = ""
@@ -135,7 +134,7 @@ class PeerConnection(asyncio.Protocol):
         self.held = 0
         """Bytes of a packet of its that is not complete."""
         self._handler = handler
-        self._wire = wire
+        self._session = session
         self._transport: asyncio.Transport | None = None
         self._room: asyncio.Future[None] | None = None
         # A timer for each thing that is waited for, so that none takes the place of another.
@@ -177,12 +176,12 @@ class PeerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = self._handler.loop.time()
-        wire = self._wire
-        events = wire.receive_data(data, now)
-        if wire.held or self.held:
-            self._count_held(wire.held)
+        session = self._session
+        events = session.receive_data(data, now)
+        if session.held or self.held:
+            self._count_held(session.held)
         inflated = sum([len(event.payload) for event in events if isinstance(event, Packet)])
-        frames, self._frames = wire.frames - self._frames, wire.frames
+        frames, self._frames = session.frames - self._frames, session.frames
         self.quota.charge(now, self._handler.limits, max(len(data), inflated), frames)
         for event in events:
             self._happen(event)
@@ -191,7 +190,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _speak_soon(self) -> None:
         """Have what the wire says by itself written, a Pong or a Disconnect; most of what comes has no answer yet."""
-        if self._wire.speaks or self._ended is not None:
+        if self._session.speaks or self._ended is not None:
             self._handler.flush_soon(self)
 
     def _count_held(self, held: int) -> None:
@@ -247,7 +246,7 @@ class PeerConnection(asyncio.Protocol):
 
     # ── what the cores say ───────────────────────────────────────────────────────────────────────
 
-    def _happen(self, event: session.SessionEvent) -> None:
+    def _happen(self, event: SessionEvent) -> None:
         if isinstance(event, Packet):
             self._hear(event.code, event.payload)
         elif isinstance(event, Connected):
@@ -278,15 +277,15 @@ class PeerConnection(asyncio.Protocol):
         self.disconnect(Reason.PING_TIMEOUT, "there was no Status in time")
 
     def _arm(self) -> None:
-        due = self._wire.next_timeout()
+        due = self._session.next_timeout()
         if due is not None and self._transport is not None:
             self._timer = self._handler.loop.call_at(math.ceil(due / TOGETHER) * TOGETHER, self._on_time)
 
     def _on_time(self) -> None:
         now = self._handler.loop.time()
         if self._unread:
-            self._wire.excuse(now)  # it may have said something: it is we who do not listen
-        for event in self._wire.handle_timeout(now):
+            self._session.excuse(now)  # it may have said something: it is we who do not listen
+        for event in self._session.handle_timeout(now):
             self._happen(event)
         self._speak_soon()
         self._arm()
@@ -346,7 +345,7 @@ class PeerConnection(asyncio.Protocol):
     @property
     def silent(self) -> bool:
         """Tell whether it was asked if it is there, and did not answer yet."""
-        return self._wire.asking
+        return self._session.asking
 
     @property
     def parting(self) -> str:
@@ -366,14 +365,14 @@ class PeerConnection(asyncio.Protocol):
     def send(self, code: int, payload: bytes, compressed: bytes | None = None) -> None:
         """Send a packet when this turn is over; nothing is sent to who is gone."""
         if self._ended is None:
-            self._wire.send(code, payload, compressed=compressed)
+            self._session.send(code, payload, compressed=compressed)
             self._handler.flush_soon(self)
 
     def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
         """Send a large packet of two pieces at once, without a copy of it; what was said before goes first."""
         self.flush()
         if self._ended is None:
-            self._wire.send_whole(code, head, body)
+            self._session.send_whole(code, head, body)
             self.flush()
 
     async def writable(self) -> None:
@@ -424,7 +423,7 @@ class PeerConnection(asyncio.Protocol):
         """Say goodbye, and close."""
         if self._ended is None:
             self._ended = (reason, words or reason.name.lower())
-            self._wire.disconnect(reason)
+            self._session.disconnect(reason)
             self._handler.flush_soon(self)
 
     def flush(self) -> None:
@@ -433,7 +432,7 @@ class PeerConnection(asyncio.Protocol):
         if transport is None:
             return
         if not transport.is_closing():
-            data = self._wire.data_to_send()
+            data = self._session.data_to_send()
             if data:
                 transport.write(data)
         if self._ended is not None and self._farewell is None:

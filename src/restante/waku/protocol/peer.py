@@ -48,7 +48,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Poured(msgspec.Struct, frozen=True):
-    """The peer hands over so much that it is to be read in slices, `wire.walk_envelopes`."""
+    """The peer hands over so much that it is to be read in slices, `packets.walk_envelopes`."""
 
     payload: bytes
 
