@@ -22,7 +22,7 @@ from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.sources import paths, rlps
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import Source, SourceError, Terms
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import parquet
@@ -55,7 +55,7 @@ def exported(folder: Path, *names_: str, rows: Sequence[Envelope] = ROWS) -> Pat
     """Export an archive to files in a folder."""
 
     async def save() -> None:
-        archive = SqliteArchive.open(folder / "archive")
+        archive = Archive.open(folder / "archive")
         await archive.save(rows, T0 + 100)
         await archive.close()
 

@@ -40,7 +40,7 @@ class ConfirmsMeanwhile(Node):
         await saving
 
 
-class CommitsLate(sqlite.SqliteArchive):
+class CommitsLate(sqlite.Archive):
     """Keeps back the last batches, as a write-behind cache would. Killed, it has always confirmed what is lost."""
 
     _kept: tuple[tuple[Sequence[Envelope], int], ...] = ()
@@ -55,7 +55,7 @@ class CommitsLate(sqlite.SqliteArchive):
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "confirms-first": (patch.object(node_main, "Node", ConfirmsFirst),),
     "confirms-meanwhile": (patch.object(node_main, "Node", ConfirmsMeanwhile),),
-    "commits-late": (patch.object(sqlite, "SqliteArchive", CommitsLate),),
+    "commits-late": (patch.object(sqlite, "Archive", CommitsLate),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
     "never-flushes": (connecting(NeverFlushes),),
     "patient": (

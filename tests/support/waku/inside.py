@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from restante.common.errors import StoreFull
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key, node_id
@@ -44,7 +44,7 @@ class Clock:
         return self.passed
 
 
-class Archive(SqliteArchive):
+class ControlledArchive(Archive):
     """The engine, which can be told to be full, and to be busy."""
 
     full = False
@@ -72,7 +72,7 @@ class Archive(SqliteArchive):
 class Inside:
     """A node that listens."""
 
-    def __init__(self, node: Node, archive: Archive, clock: Clock) -> None:
+    def __init__(self, node: Node, archive: ControlledArchive, clock: Clock) -> None:
         self.node = node
         self.archive = archive
         self.clock = clock
@@ -136,8 +136,8 @@ async def inside(
     """Serve from this process, on a free port, with the key of this number."""
     clock = clock or Clock()
     limits = limits or Limits()
-    archive = Archive.open(data)
-    assert isinstance(archive, Archive)
+    archive = ControlledArchive.open(data)
+    assert isinstance(archive, ControlledArchive)
     mailserver = Mailserver(policy or Policy(), terms or ArchiveTerms(), Pool(limits.known_bytes, limits.pool_bytes))
     key = Key(bytes([number]) * 32)
     node = node_type(

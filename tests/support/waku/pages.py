@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from restante.waku.archive import Archive
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from support.waku.envelopes import T0

@@ -11,7 +11,7 @@ import pytest
 
 from restante.waku.archive import checking, open_archive
 from restante.waku.archive.schema import FILE, SCHEMA
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from support.waku.archives import reason_of
 from support.waku.envelopes import envelope
 
@@ -51,7 +51,7 @@ def test_an_empty_archive_is_whole(tmp_path: Path) -> None:
 
 
 async def test_every_row_is_looked_at_beside_a_running_server(data: Path) -> None:
-    archive = SqliteArchive.open(data)
+    archive = Archive.open(data)
     try:
         await archive.save([envelope(100, number) for number in range(1500)], 2)
         looked: list[int] = []

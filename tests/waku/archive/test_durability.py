@@ -20,7 +20,7 @@ import pytest
 from restante.common.errors import StoreBusy
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from support.bounds import BOUND
 from support.effort import is_thorough
 from support.processes import environment
@@ -120,7 +120,7 @@ def test_a_save_that_returns_too_early_is_caught(tmp_path: Path, how: str, rules
 
 
 async def test_the_connection_that_is_open_says_so_itself(tmp_path: Path) -> None:
-    archive = SqliteArchive.open(tmp_path)
+    archive = Archive.open(tmp_path)
 
     def asked(pragma: str) -> object:
         return archive.database.execute(f"PRAGMA {pragma}").fetchone()[0]

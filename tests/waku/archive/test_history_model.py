@@ -60,12 +60,12 @@ STEPS = st.one_of(
 )
 WAYS = st.fixed_dictionaries(
     {
-        "SEEK": st.sampled_from([0, 3000, 10**6]),
-        "PARTS": st.sampled_from([(), (0.5, 2.0), plans.PART_FACTORS]),
-        "SORTED": st.sampled_from([1, plans.MAX_SORT_FACTOR]),
-        "PAIRED": st.sampled_from([0, 40]),
-        "SPARSE": st.sampled_from([0, 160, 512]),
-        "MOST_TOPICS": st.sampled_from([1, 5000]),
+        "SEEK_COST": st.sampled_from([0, 3000, 10**6]),
+        "PART_FACTORS": st.sampled_from([(), (0.5, 2.0), plans.PART_FACTORS]),
+        "MAX_SORT_FACTOR": st.sampled_from([1, plans.MAX_SORT_FACTOR]),
+        "MAX_PAIRED_PLACES": st.sampled_from([0, 40]),
+        "MAX_SINGLE_PLACES": st.sampled_from([0, 160, 512]),
+        "MAX_SEEK_TOPICS": st.sampled_from([1, 5000]),
     }
 )
 
@@ -189,7 +189,7 @@ async def test_pages_together_are_the_answer_whatever_happens_while_one_is_made(
     room: int,
 ) -> None:
     """`room`: whether a page's envelopes are read at the first attempt, or counted first."""
-    with patch.multiple(plans, **ways), patch.multiple(history_page, keccak=name, ROOM=room or 2000):
+    with patch.multiple(plans, **ways), patch.multiple(history_page, keccak=name, MAX_RESULT_BYTES=room or 2000):
         async with kind() as engine:
             await engine.archive.save(start, 1)
             taken = [partial(getattr(engine, step[0]), *step[1:]) if step else lambda: None for step in steps]

@@ -1,4 +1,4 @@
-"""The SQLite engine: one connection that writes, in a thread of its own, and some that read, in theirs.
+"""The archive in SQLite: one connection that writes, in a thread of its own, and some that read, in theirs.
 
 WAL with synchronous=FULL: a commit that returned is on disk, and whoever reads sees the archive as it was when he
 began, without a lock (sqlite.org/wal.html#concurrency).
@@ -45,8 +45,13 @@ _CERTAINLY_UNDONE: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}
 no room (os_unix.c, unixWrite), before the one that makes the transaction count; what a flush reports is another."""
 
 
-class SqliteArchive:
-    """One process, one data directory. See Archive for the promises."""
+class Archive:
+    """One process, one data directory.
+
+    What `save` returned from is on disk; an envelope is there once, however often it is saved; readers see a batch as
+    a whole or not at all, and neither wait for the writer nor make it wait. Every method raises StoreError where the
+    disk fails; some raise StoreBusy where it refuses.
+    """
 
     def __init__(self, database: sqlite3.Connection, readers: Readers, held: int) -> None:
         self.database = database
@@ -59,7 +64,7 @@ class SqliteArchive:
         """Whether a commit did: nothing is written after it."""
 
     @classmethod
-    def open(cls, data: Path) -> SqliteArchive:
+    def open(cls, data: Path) -> Archive:
         """Lock the data directory, making it if need be, and open what is in it."""
         held = lock(data)
         try:
@@ -80,12 +85,22 @@ class SqliteArchive:
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
     async def save(self, batch: Sequence[Envelope], arrived: int) -> None:
+        """Save envelopes that came at `arrived`, all or none; those that are there already are left as they are.
+
+        On return they are on disk. Raises StoreBusy where nothing was changed and it may be tried again: somebody
+        else is writing, or the disk is full. After any other StoreError nobody can tell: stop, never retry.
+        """
         await self._write(lambda: self._save(batch, arrived))
 
     async def prune(self, before: int, most: int) -> int:
+        """Drop envelopes sent before a time, oldest first, at most `most`; return how many went.
+
+        It is over when fewer than `most` went. Raises StoreBusy as `save` does.
+        """
         return await self._write(lambda: self._prune(lambda: pruning.prune(self.database, before, most)))
 
     async def prune_bytes(self, limit: int, most: int) -> int:
+        """Drop the oldest by `sent` until all have at most `limit` bytes, at most `most`; return how many went."""
         return await self._write(lambda: self._prune(lambda: pruning.prune_bytes(self.database, limit, most)))
 
     async def _write(self, work: Callable[[], WriteResult]) -> WriteResult:
@@ -149,21 +164,34 @@ class SqliteArchive:
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     async def counts(self) -> Counts:
+        """Count, at a small cost however much there is."""
         return await self.readers.read(reading.counts)
 
     async def older(self, before: int) -> int:
+        """Count those sent before a time; looks at every one, if only for an instant."""
         return await self.readers.read(lambda database: reading.older(database, before))
 
     async def topics(self) -> list[TopicCount]:
+        """Return each topic there is, in no particular order."""
         return await self.readers.read(reading.topics)
 
     async def after(self, arrival: int, limit: int) -> list[Archived]:
+        """Return those that came after this arrival number, in that order; 0 is before all.
+
+        At most `limit`; fewer where they are large (some 8 MiB), but none only where there is none.
+        """
         return await self.readers.read(lambda database: reading.after(database, arrival, limit))
 
     async def page(self, query: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> Page:
+        """Return a page of history; to go on, ask the same again after its cursor.
+
+        Whatever is saved and pruned between the pages, an envelope that matches and is there all the time is given
+        once, and in order. One that comes meanwhile may be given or not. Who stops waiting stops the search.
+        """
         return await self.readers.read(lambda database: page.page(database, query, bounds))
 
     async def close(self) -> None:
+        """Leave everything on disk in good order; nothing else may be under way."""
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:

@@ -13,7 +13,8 @@ import msgspec
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
 from restante.common.progress import progress
-from restante.waku.archive import Archive, open_archive
+from restante.waku.archive import open_archive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import FileItems, UnreadableItem, leveldb, rlp_file
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES

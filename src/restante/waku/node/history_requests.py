@@ -26,8 +26,8 @@ from restante.common.errors import StoreError
 from restante.common.histogram import Tally
 from restante.common.logs import log, where
 from restante.common.token_bucket import Bucket
-from restante.waku.archive import Archive
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
+from restante.waku.archive.sqlite import Archive
 from restante.waku.connection.peer_connection import REFUSED, PeerConnection
 from restante.waku.connection.quotas import make_room
 from restante.waku.envelope import rlp

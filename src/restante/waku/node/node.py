@@ -15,7 +15,7 @@ import msgspec
 from restante.common.errors import PeerError, StoreBusy, StoreFull, plain
 from restante.common.logs import log
 from restante.common.settings import unusable
-from restante.waku.archive import Archive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.connection.peer_connection import BEHIND, CHANGE, DIGESTING, DRAINING, REFUSED, PeerConnection
 from restante.waku.connection.quotas import AddressQuota, Quotas
 from restante.waku.devp2p import session
