@@ -304,7 +304,9 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         slow, quick = await here.greet(), await here.greet()
         for number in range(5):
             slow.say(waku_packets.REQUEST, plain(id=bytes([number]) * 32))
-        await here.until("a page that waits", lambda: any(connection.stuck for connection in here.node.connections))
+        await here.until(
+            "a page that waits", lambda: any(connection.reading.stuck for connection in here.node.connections)
+        )
         quick.say(waku_packets.REQUEST, plain(lower=EPOCH - 100, upper=EPOCH - 96))
         packets, _ = await page(quick)
         assert flat(packets) == LETTERS

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,7 +19,9 @@ import structlog
 from restante.common.errors import StoreError
 from restante.waku.archive.schema import FILE
 from restante.waku.connection import peer_connection
+from restante.waku.connection.deadlines import CLOSE_TIMEOUT, NEVER, TIMER_STEP
 from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
@@ -60,10 +61,9 @@ class Quick(Node):
         return session.SessionLimits(ping=0.01, silence=1000.0)
 
 
-def time_has_come(its_connection: PeerConnection) -> None:
-    """Have a connection look whether its peer is there: it would when the time for a handshake is over."""
-    assert its_connection._timer is not None
-    its_connection._timer.cancel()
+def time_has_come(its_connection: PeerConnection, name: str = "session") -> None:
+    """Have a deadline of a connection pass: by default the one at which it looks whether its peer is there."""
+    setattr(its_connection._deadlines, name, 0.0)
     its_connection._on_time()
 
 
@@ -351,13 +351,11 @@ async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: 
     async with inside(tmp_path) as here:
         peer = await here.enter()
         [its_connection] = here.node.connections
-        await here.until("its Hello", lambda: its_connection._greeting is not None)
-        timer = its_connection._greeting
-        assert timer is not None
+        await here.until("its Hello", lambda: its_connection._deadlines.status != NEVER)
         peer.say(waku_packets.STATUS, waku_packets.write_options(FULL_NODE))
         await peer.fence()
-        assert timer.cancelled(), "who has said it may stay"
-        monkeypatch.setattr(peer_connection, "GREETING", 0.05)
+        assert its_connection._deadlines.status == NEVER, "who has said it may stay"
+        monkeypatch.setattr(peer_connection, "STATUS_TIMEOUT", 0.05)
         assert await (await here.enter()).ended() is Reason.PING_TIMEOUT
         await peer.fence()
 
@@ -440,18 +438,15 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
         [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(b"1234")]
-        monkeypatch.setattr(peer_connection, "TAKES_NOTHING", 3600.0)
+        monkeypatch.setattr(peer_connection, "WRITE_STALL_TIMEOUT", 3600.0)
         here.narrow(reader)
         number = 0
-        while not its_connection.stuck:
+        while not its_connection.reading.stuck:
             await poster.post(letter(number := number + 1, size=500_000))
         owed = its_connection.unsent()
         await poster.post(letter(number + 1, size=500_000))
-        timer = its_connection._patience
-        assert timer is not None
-        assert 0 < timer.when() - here.node.loop.time() <= peer_connection.TAKES_NOTHING
-        timer._run()
-        timer.cancel()
+        assert 0 < its_connection._deadlines.stall - here.node.loop.time() <= 3600.0
+        time_has_come(its_connection, "stall")
         await here.until("the end of its patience", lambda: its_connection not in here.node.connections)
         assert owed < 64 * 1024 + 2 * 510_000
         assert here.node.relay.counts["relayed later, when the peer reads"] >= 1
@@ -462,7 +457,7 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
 
 
 def unread(here: Inside) -> list[PeerConnection]:
-    return [each for each in here.node.connections if each._unread]
+    return [each for each in here.node.connections if each.reading.paused]
 
 
 async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_path: Path) -> None:
@@ -528,7 +523,7 @@ async def test_who_is_left_unread_makes_room_for_itself(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         [its_connection] = here.node.connections
-        its_connection.hold(peer_connection.BEHIND)
+        its_connection.reading.pause(PAUSED_BY_ARCHIVE)
         again = await here.greet(key=peer.key)
         await again.fence()
         assert await peer.ended() is Reason.ALREADY_CONNECTED
@@ -562,10 +557,10 @@ async def test_who_reads_slowly_may_stay(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(PeerConnection, "unsent", lambda _connection: left[0])
         its_connection.pause_writing()
         left[0] = 999
-        its_connection._look(1000)  # it has read something
+        time_has_come(its_connection, "stall")  # it has read something
         await asyncio.sleep(0)
         assert here.node.connections == {its_connection}
-        its_connection._look(999)  # and now nothing
+        time_has_come(its_connection, "stall")  # and now nothing
         await here.until("the loss", lambda: not here.node.connections)
         assert here.node.counts == {"lost: ping_timeout": 1}
         peer.cut()
@@ -575,33 +570,16 @@ async def test_who_reads_again_is_not_looked_after_any_more(tmp_path: Path) -> N
     async with inside(tmp_path) as here:
         peer = await here.greet()
         [its_connection] = here.node.connections
-        its_connection.pause_writing()
-        first = its_connection._patience
-        its_connection.resume_writing()
-        its_connection.pause_writing()
-        second = its_connection._patience
-        assert first is not None
-        assert second is not None
-        assert (first.cancelled(), second.cancelled()) == (True, False)
-        its_connection.resume_writing()
-        assert second.cancelled()
+        deadlines = its_connection._deadlines
+        for _ in range(2):
+            its_connection.pause_writing()
+            assert deadlines._armed <= deadlines.stall < NEVER
+            its_connection.resume_writing()
+            assert deadlines.stall == NEVER
         await peer.fence()
 
 
-# ── timers of a connection ───────────────────────────────────────────────────────────────────────
-
-
-def noted(monkeypatch: pytest.MonkeyPatch, here: Inside) -> Callable[[str], list[asyncio.TimerHandle]]:
-    """Note the timers that connections set from now on; gives those of a method that are to go off yet."""
-    handles: list[tuple[str, asyncio.TimerHandle]] = []
-    call_later = here.node.loop.call_later
-
-    def noting(delay: float, callback: Callable[..., object], *how: Any) -> asyncio.TimerHandle:
-        handles.append((callback.__name__, call_later(delay, callback, *how)))
-        return handles[-1][1]
-
-    monkeypatch.setattr(here.node.loop, "call_later", noting)
-    return lambda name: [each for which, each in handles if which == name and not each.cancelled()]
+# ── deadlines of a connection ────────────────────────────────────────────────────────────────────
 
 
 async def test_who_brings_a_large_packet_is_left_unread_for_as_long_as_all_of_it_counts(
@@ -611,18 +589,17 @@ async def test_who_brings_a_large_packet_is_left_unread_for_as_long_as_all_of_it
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         peer = await here.greet(NOTHING)
         [its_connection] = here.node.connections
-        timers = noted(monkeypatch, here)
+        deadlines = its_connection._deadlines
         await peer.post(*(letter(number) for number in range(5000)))
         await here.until("all of it", lambda: not here.node._digesting)
-        [timer] = timers("read_again")
-        assert timer.when() - here.node.loop.time() > 4_000_000, (
+        assert 4_000_000 < deadlines.resume - here.node.loop.time() < NEVER, (
             "the packet itself counts for 1, its envelopes for more"
         )
         its_connection.drop()
         await here.until("the loss", lambda: not here.node.connections)
-        assert timers("read_again") == []
+        assert (deadlines.resume, deadlines._timer) == (NEVER, None)
         its_connection.digested()
-        assert timers("read_again") == []
+        assert (deadlines.resume, deadlines._timer) == (NEVER, None)
 
 
 async def stuck_reader(here: Inside) -> tuple[RawPeer, PeerConnection]:
@@ -631,7 +608,7 @@ async def stuck_reader(here: Inside) -> tuple[RawPeer, PeerConnection]:
     [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(b"1234")]
     here.narrow(reader)
     number = 0
-    while not its_connection.stuck:
+    while not its_connection.reading.stuck:
         await poster.post(letter(number := number + 1, size=500_000))
     return reader, its_connection
 
@@ -643,20 +620,21 @@ async def test_who_reads_a_little_of_the_last_words_has_no_longer_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=FEW_OWED) as here:
-        timers = noted(monkeypatch, here)
         _, its_connection = await stuck_reader(here)
-        [_] = timers("_look")
+        deadlines = its_connection._deadlines
+        assert deadlines.stall != NEVER
         its_connection.disconnect(Reason.CLIENT_QUITTING)
         its_connection.flush()
-        assert timers("_look") == [], "one end is enough"
+        assert deadlines.stall == NEVER, "one end is enough"
+        close = deadlines.close
         its_connection.resume_writing()
         its_connection.pause_writing()
-        [farewell] = timers("drop")
-        assert farewell.when() - here.node.loop.time() <= peer_connection.LAST_WORDS
-        farewell._run()
-        farewell.cancel()
+        its_connection.flush()
+        assert (deadlines.stall, deadlines.close) == (NEVER, close)
+        assert close - here.node.loop.time() <= CLOSE_TIMEOUT
+        time_has_come(its_connection, "close")
         await here.until("the loss", lambda: its_connection not in here.node.connections)
-        assert timers("_look") == timers("drop") == []
+        assert (deadlines.stall, deadlines.close, deadlines._timer) == (NEVER, NEVER, None)
 
 
 async def test_who_closes_its_half_and_does_not_read_has_to_go(
@@ -672,16 +650,14 @@ async def test_who_closes_its_half_and_does_not_read_has_to_go(
             await poster.post(letter(number := number + 1, size=500_000))
         transport = its_connection._transport
         assert transport is not None
-        timers = noted(monkeypatch, here)
+        deadlines = its_connection._deadlines
         reader.writer.write_eof()
         await here.until("the end of its half", transport.is_closing)
-        assert timers("drop") == []
+        assert deadlines.close == NEVER
         its_connection._session._heard = float("-inf")
         time_has_come(its_connection)
-        await here.until("the last words", lambda: bool(timers("drop")))
-        [farewell] = timers("drop")
-        farewell._run()
-        farewell.cancel()
+        await here.until("the last words", lambda: deadlines.close != NEVER)
+        time_has_come(its_connection, "close")
         await here.until("the loss", lambda: its_connection not in here.node.connections)
 
 
@@ -965,22 +941,22 @@ async def test_peers_whose_time_comes_soon_one_after_the_other_are_looked_at_tog
         for number in range(3):
             await here.greet(key=Key(bytes([100 + number]) * 32))
         for each in here.node.connections:
-            assert each._timer is not None
-            tenths = each._timer.when() / peer_connection.TOGETHER
+            assert each._deadlines._timer is not None
+            tenths = each._deadlines.session / TIMER_STEP
             assert abs(tenths - round(tenths)) < 1e-3
 
 
 # ── when it is saved ─────────────────────────────────────────────────────────────────────────────
 
 
-NEVER = Housekeeping(save_interval=1e6)
+RARE_SAVES = Housekeeping(save_interval=1e6)
 
 
 async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_until_there_are_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(save_schedule, "MIN_BATCH_ENVELOPES", 3)
-    async with inside(tmp_path, housekeeping=NEVER) as here:
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
         here.clock.passed += 1
@@ -1005,7 +981,7 @@ async def test_a_few_that_wait_are_saved_when_their_time_has_come(tmp_path: Path
 
 
 async def test_a_peer_that_waits_for_each_confirmation_does_not_wait_for_others(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=NEVER) as here:
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         for number in range(5):
             await peer.post(letter(number))
@@ -1013,7 +989,7 @@ async def test_a_peer_that_waits_for_each_confirmation_does_not_wait_for_others(
 
 
 async def test_what_comes_while_the_archive_is_busy_is_one_batch(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=NEVER) as here:
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         here.archive.idle.clear()
         packets = [peer.offer([letter(0)])]
@@ -1029,7 +1005,7 @@ async def test_what_comes_while_the_archive_is_busy_is_one_batch(tmp_path: Path)
 
 
 async def test_a_batch_begins_when_nothing_more_waits_to_be_read(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=NEVER) as here:
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(0))
         [its_connection] = here.node.connections
@@ -1042,7 +1018,7 @@ async def test_a_batch_begins_when_nothing_more_waits_to_be_read(tmp_path: Path)
 
 
 async def test_what_waits_is_saved_and_confirmed_when_the_node_stops(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=NEVER) as here:
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
         here.clock.passed += 1

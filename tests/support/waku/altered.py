@@ -59,7 +59,7 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "hangs-at-commit": (connecting(HangsAtCommit),),
     "never-flushes": (connecting(NeverFlushes),),
     "patient": (
-        patch.object(peer_connection, "TAKES_NOTHING", 1e6),
+        patch.object(peer_connection, "WRITE_STALL_TIMEOUT", 1e6),
         patch.object(session, "SessionLimits", partial(session.SessionLimits, silence=1e6)),
     ),
 }

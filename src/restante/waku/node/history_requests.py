@@ -28,8 +28,9 @@ from restante.common.logs import log, where
 from restante.common.token_bucket import Bucket
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.sqlite import Archive
-from restante.waku.connection.peer_connection import REFUSED, PeerConnection
+from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import make_room
+from restante.waku.connection.read_pacing import REFUSAL_COST
 from restante.waku.envelope import rlp
 from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import cut
@@ -171,7 +172,7 @@ class HistoryRequests:
         try:
             asked = request.read(payload, self._terms.demands, self._now())
         except RequestError as error:
-            connection.charge(REFUSED)
+            connection.charge(REFUSAL_COST)
             self.counts["attempts"] += error.id is not None
             self._refuse(connection, error.id, error.words, VALIDATION)
             return
@@ -381,7 +382,7 @@ class HistoryRequests:
     async def _has_room(self, connection: PeerConnection) -> bool:
         """Wait until the peer has read; False where somebody else needs the page's place before."""
         connection.flush()
-        if not connection.stuck:
+        if not connection.reading.stuck:
             return True
         self._unread[connection] = None
         try:

@@ -16,8 +16,15 @@ from restante.common.errors import PeerError, StoreBusy, StoreFull, plain
 from restante.common.logs import log
 from restante.common.settings import unusable
 from restante.waku.archive.sqlite import Archive
-from restante.waku.connection.peer_connection import BEHIND, CHANGE, DIGESTING, DRAINING, REFUSED, PeerConnection
+from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import AddressQuota, Quotas
+from restante.waku.connection.read_pacing import (
+    INTEREST_CHANGE_COST,
+    PAUSED_BY_ARCHIVE,
+    PAUSED_BY_DRAIN,
+    PAUSED_BY_LARGE_PACKET,
+    REFUSAL_COST,
+)
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
@@ -52,7 +59,7 @@ DRAIN_TIMEOUT: Final = 5.0
 
 QUIET_TURNS: Final = 2
 """Turns of the loop without a new envelope, after which nothing more waits to be read: a peer that sent much is read
-again in the turn after the next (`peer_connection.TURN`)."""
+again in the turn after the next (`read_pacing.PAUSED_FOR_OTHERS`)."""
 
 ENVELOPES_PER_SLICE: Final = 250
 """Envelopes of a large packet that are taken in at a time: some milliseconds."""
@@ -257,7 +264,7 @@ class Node:
         connection.node_id = node_id(public)
         before = self.peers.get(connection.node_id)
         if before is not None:
-            if not before.silent and not before.unread and not self._outranks(connection, before):
+            if not before.silent and not before.reading.paused and not self._outranks(connection, before):
                 return Reason.ALREADY_CONNECTED
             before.disconnect(Reason.ALREADY_CONNECTED)
         elif len(self.peers) >= self.housekeeping.max_peers and not connection.dialled and not self._make_room():
@@ -332,7 +339,7 @@ class Node:
         if isinstance(event, Offered):
             self._offered(connection, event.envelopes, payload)
         elif isinstance(event, Poured):
-            connection.hold(DIGESTING)
+            connection.reading.pause(PAUSED_BY_LARGE_PACKET)
             task = asyncio.create_task(self._digest(connection, payload))
             self._digesting.add(task)
             task.add_done_callback(self._digesting.discard)
@@ -341,7 +348,7 @@ class Node:
                 log.info("a static peer is connected", peer=connection.address)
             self.relay.turn_to(connection, WANTS_NOTHING)
         elif isinstance(event, Changed):
-            connection.charge(CHANGE)
+            connection.charge(INTEREST_CHANGE_COST)
             self.relay.turn_to(connection, event.before)
         elif isinstance(event, Requested):
             self.history_requests.receive(connection, event.payload)
@@ -379,7 +386,7 @@ class Node:
         refused = mailserver.refused - refused
         if refused:
             connection.peer.blame("envelopes refused", refused)
-        connection.charge(len(envelopes) + REFUSED * refused)
+        connection.charge(len(envelopes) + REFUSAL_COST * refused)
         if mailserver.fresh:
             self.relay.push_soon()
         if mailserver.gathered:
@@ -390,7 +397,7 @@ class Node:
                 self._due.set()
             if mailserver.gathered_size > self.limits.unsaved_bytes:
                 self._held.add(connection)
-                connection.hold(BEHIND)
+                connection.reading.pause(PAUSED_BY_ARCHIVE)
 
     def _finish(self, connection: PeerConnection, intake: Intake) -> None:
         response = self.mailserver.finish(intake)
@@ -398,7 +405,7 @@ class Node:
             self._confirm(connection, response)
 
     def _count_violation(self, connection: PeerConnection, code: int) -> None:
-        connection.charge(REFUSED)
+        connection.charge(REFUSAL_COST)
         self.counts["packets that were no good"] += 1
         self.rejected[REJECTION_LABELS[code]] += 1
 
@@ -486,7 +493,7 @@ class Node:
         self._tell(answers)
         held, self._held = self._held, set()
         for connection in held:
-            connection.read_again(BEHIND)
+            connection.reading.resume(PAUSED_BY_ARCHIVE)
 
     def _tell(self, answers: Iterable[tuple[bytes, packets.Response]]) -> None:
         """Confirm packets to those who brought them, and are here."""
@@ -518,7 +525,7 @@ class Node:
         if self._server is not None:
             self._server.close()
         for connection in self.connections:
-            connection.hold(DRAINING)
+            connection.reading.pause(PAUSED_BY_DRAIN)
         if self._digesting:
             await asyncio.wait(self._digesting)
         self._stopping = True

@@ -93,7 +93,7 @@ class Relay:
     def _send(self, connection: PeerConnection, bodies: list[tuple[bytes, bytes]], numbers: tuple[int, ...]) -> None:
         """Send to a peer what it has room for; the rest it has missed, until it reads."""
         for body, squeezed in bodies:
-            if connection.stuck:
+            if connection.reading.stuck:
                 self.counts["relayed later, when the peer reads"] += len(numbers)
                 if connection.missed is None:
                     connection.missed = numbers[0]
