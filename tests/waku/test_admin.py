@@ -208,7 +208,7 @@ async def test_how_long_answers_took_and_why_requests_were_refused(
             *(0, 0, 1, 1)
         ]
         assert counts[f"{name}_sum"] == 30
-        here.node.history_requests._note(0.01)
+        here.node.history_requests.delays.add(0.01)
         counts = await look.counts()
         assert [counts[f"{name}_bucket {bound}"] for bound in ("0.005", "0.01", "20", "+Inf")] == [0, 1, 1, 2]
         for _ in range(3):

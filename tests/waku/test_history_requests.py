@@ -315,7 +315,7 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         assert not here.node.history_requests._lines
 
 
-@pytest.mark.parametrize("places", ["PAGES", "OWN"])
+@pytest.mark.parametrize("places", ["MAX_PAGES", "MAX_PAGES_PER_ADDRESS"])
 async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
     places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

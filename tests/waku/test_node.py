@@ -30,9 +30,10 @@ from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
-from restante.waku.node import main, node, relay, save_schedule
+from restante.waku.node import admission, main, node, relay, save_schedule
+from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, LOCKED_WORDS, ArchiveTerms
-from restante.waku.node.node import Housekeeping, Node
+from restante.waku.node.node import Node
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
@@ -74,7 +75,7 @@ async def both_know(one: Inside, other: Inside) -> None:
 
 
 def knows(here: Inside, there: Inside) -> bool:
-    found = here.node.peers.get(there.node._id)
+    found = here.node.peers.get(there.node.admission._id)
     return found is not None and found.here
 
 
@@ -187,8 +188,8 @@ async def test_of_two_connections_made_at_once_both_keep_the_same(tmp_path: Path
         connections = [await dial() for dial in dials]  # type: ignore[misc]
         await both_know(low, high)
         await low.until("the end of one", lambda: len(low.node.connections) == len(high.node.connections) == 1)
-        assert low.node.peers[high.node._id].dialled
-        assert not high.node.peers[low.node._id].dialled
+        assert low.node.peers[high.node.admission._id].dialled
+        assert not high.node.peers[low.node.admission._id].dialled
         assert len(connections) == 2
 
 
@@ -310,7 +311,7 @@ async def test_a_static_peer_that_is_not_there_is_told_in_plain_words(tmp_path: 
 async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
         good, bad = await here.greet(), await here.greet()
-        bad.say_all([(waku_packets.MESSAGES, b"\x80")] * (node.BAD_PEER_SCORE - 1))
+        bad.say_all([(waku_packets.MESSAGES, b"\x80")] * (admission.BAD_PEER_SCORE - 1))
         await bad.fence()
         assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
         bad.say(waku_packets.MESSAGES, b"\x80")
@@ -338,7 +339,7 @@ async def test_what_is_not_complete_is_bounded_for_all_together(tmp_path: Path) 
 
 
 async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "EXTRA_CONNECTIONS", 2)
+    monkeypatch.setattr(admission, "EXTRA_CONNECTIONS", 2)
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=1)) as here:
         for _ in range(3):
             await RawPeer.knock(here.port, here.node.key.public)
@@ -822,7 +823,7 @@ async def test_an_archive_that_cannot_be_written_is_not_called_full(
                 [refusal] = (await poster.post(envelope)).refusals
                 assert (refusal.code, refusal.words) == (waku_packets.OTHER_ERROR, LOCKED_WORDS)
             assert here.node.ready() == "the archive cannot be written"
-            assert not here.node.short_of_room.is_set()
+            assert not here.node.archiving.short_of_room.is_set()
             await here.archive._writing.do(take)
             here.clock.now += ARCHIVE_RETRY_DELAY
             assert not (await poster.post(letter(1))).refusals
@@ -864,9 +865,9 @@ async def test_what_is_kept_too_long_or_is_too_much_is_pruned(tmp_path: Path) ->
     async with inside(tmp_path, terms=ArchiveTerms(retention=100), housekeeping=house) as here:
         await (await here.greet()).post(*letters)
         here.clock.now += 1
-        assert await here.node.prune() == 3
+        assert await here.node.archiving.prune() == 3
         assert await here.archive.hashes() == [each.hash for each in letters[3:]]
-        assert await here.node.prune() == 0
+        assert await here.node.archiving.prune() == 0
 
 
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────

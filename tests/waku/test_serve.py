@@ -27,8 +27,8 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key
 from restante.waku.node import main as waku_serve
+from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.main import PRUNE_GRACE_SECONDS, _foretell, _prune, _static
-from restante.waku.node.node import Housekeeping
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.interest import Interest
@@ -106,7 +106,7 @@ async def test_what_will_be_removed_is_said_at_once_and_done_after_a_while(
             await _foretell(here.node)
             pruning = asyncio.create_task(_prune(here.node))
             await asyncio.sleep(0)
-            here.node.short_of_room.set()
+            here.node.archiving.short_of_room.set()
             await here.archive.older(0)
             assert not pruning.done()
             pruning.cancel()
@@ -129,8 +129,8 @@ async def test_a_full_disk_is_pruned_at_once(tmp_path: Path, monkeypatch: pytest
     async with inside(tmp_path, housekeeping=HOUSE, policy=Policy(min_pow=0.0)) as here:
         with structlog.testing.capture_logs() as logs:
             pruning = asyncio.create_task(_prune(here.node))
-            here.node.short_of_room.set()
-            await here.until("the first look", lambda: not here.node.short_of_room.is_set())
+            here.node.archiving.short_of_room.set()
+            await here.until("the first look", lambda: not here.node.archiving.short_of_room.is_set())
             await here.archive.counts()  # it is over: there was nothing
             poster = await here.greet()
             await poster.post(letter(1), letter(2))

@@ -16,13 +16,13 @@ from restante.waku.archive import sqlite
 from restante.waku.connection import peer_connection
 from restante.waku.devp2p import session
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.node import main as node_main
+from restante.waku.node import node
+from restante.waku.node.archiving import Archiving
 from restante.waku.node.mailserver import Batch
-from restante.waku.node.node import Node
 from support.mailbox.altered import HangsAtCommit, NeverFlushes, connecting
 
 
-class ConfirmsFirst(Node):
+class ConfirmsFirst(Archiving):
     """Confirms, then commits."""
 
     async def _save(self, batch: Batch) -> None:
@@ -30,7 +30,7 @@ class ConfirmsFirst(Node):
         await self.archive.save(batch.envelopes, self.now())
 
 
-class ConfirmsMeanwhile(Node):
+class ConfirmsMeanwhile(Archiving):
     """Forgets to wait for the commit before it confirms."""
 
     async def _save(self, batch: Batch) -> None:
@@ -53,8 +53,8 @@ class CommitsLate(sqlite.Archive):
 
 
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
-    "confirms-first": (patch.object(node_main, "Node", ConfirmsFirst),),
-    "confirms-meanwhile": (patch.object(node_main, "Node", ConfirmsMeanwhile),),
+    "confirms-first": (patch.object(node, "Archiving", ConfirmsFirst),),
+    "confirms-meanwhile": (patch.object(node, "Archiving", ConfirmsMeanwhile),),
     "commits-late": (patch.object(sqlite, "Archive", CommitsLate),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
     "never-flushes": (connecting(NeverFlushes),),

@@ -16,8 +16,9 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
 from restante.waku.node.history_requests import HistoryTerms
+from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import ArchiveTerms, Mailserver
-from restante.waku.node.node import Housekeeping, Node
+from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
@@ -77,7 +78,7 @@ class Inside:
         self.archive = archive
         self.clock = clock
         self.port = 0
-        self.running = asyncio.create_task(node.run())
+        self.running = asyncio.create_task(node.archiving.run())
 
     @property
     def enode(self) -> Enode:

@@ -253,10 +253,7 @@ class HistoryRequests:
                 if done:
                     self._drop(line)
             if done and in_time:
-                self._note(perf_counter() - asked.since)
-
-    def _note(self, delay: float) -> None:
-        self.delays.add(delay)
+                self.delays.add(perf_counter() - asked.since)
 
     @asynccontextmanager
     async def _turn(self, connection: PeerConnection, late: float) -> AsyncIterator[bool]:

@@ -26,8 +26,9 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.node.history_requests import HistoryTerms
+from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import ArchiveTerms, Mailserver
-from restante.waku.node.node import CLOCK_WARNING_MIN, CLOCK_WARNING_SHARE, Housekeeping, Node
+from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
 from restante.waku.passwords import OFFLINE_INBOX, read_password
 from restante.waku.protocol.acceptance import Policy
@@ -36,6 +37,12 @@ from restante.waku.settings import SECONDS_PER_DAY, WakuServe, read_topic
 
 KEY_FILE: Final = "node.key"
 """In the data directory, if --key names no other."""
+
+CLOCK_WARNING_SHARE: Final = 0.2
+"""Share of a minute's envelopes refused as from the future or old, over which it is probably our clock."""
+
+CLOCK_WARNING_MIN: Final = 100
+"""Envelopes a minute, to speak of shares."""
 
 PRUNE_INTERVAL: Final = 60
 """Seconds between looks at what is kept too long."""
@@ -146,7 +153,7 @@ def _seconds(days: float) -> int | None:
 
 async def _until(told: asyncio.Event, node: Node, peers: list[Enode]) -> None:
     """Serve until told, then drain. Raises StoreError when a commit failed."""
-    running = asyncio.create_task(node.run())
+    running = asyncio.create_task(node.archiving.run())
     others = [asyncio.create_task(_tick(node)), asyncio.create_task(_prune(node))]
     others += [asyncio.create_task(node.stay_connected(each)) for each in peers]
     waiting = asyncio.ensure_future(told.wait())
@@ -187,16 +194,16 @@ async def _prune(node: Node) -> None:
     """Remove what is kept too long or too much, at once where there is no room, but nothing for a while."""
     await asyncio.sleep(PRUNE_GRACE_SECONDS)
     while True:
-        node.short_of_room.clear()
+        node.archiving.short_of_room.clear()
         try:
-            removed = await node.prune()
+            removed = await node.archiving.prune()
         except StoreBusy as error:
             log.warning("nothing was pruned", reason=str(error))
         else:
             if removed:
                 log.info("pruned", envelopes=removed)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(node.short_of_room.wait(), PRUNE_INTERVAL)
+            await asyncio.wait_for(node.archiving.short_of_room.wait(), PRUNE_INTERVAL)
 
 
 async def _foretell(node: Node) -> None:

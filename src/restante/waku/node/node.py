@@ -1,26 +1,21 @@
-"""The node: takes calls, keeps static peers, hands envelopes to the Mailserver's rules, the archive and the peers."""
+"""The node: accepts connections, keeps static peers, hands envelopes to the Mailserver's rules and the peers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
-import msgspec
-
-from restante.common.errors import PeerError, StoreBusy, StoreFull, plain
+from restante.common.errors import PeerError, plain
 from restante.common.logs import log
 from restante.common.settings import unusable
 from restante.waku.archive.sqlite import Archive
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.connection.quotas import AddressQuota, Quotas
 from restante.waku.connection.read_pacing import (
     INTEREST_CHANGE_COST,
-    PAUSED_BY_ARCHIVE,
     PAUSED_BY_DRAIN,
     PAUSED_BY_LARGE_PACKET,
     REFUSAL_COST,
@@ -36,10 +31,13 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
+from restante.waku.node.admission import Admission
+from restante.waku.node.archiving import Archiving
+from restante.waku.node.clock import Clock, SystemClock
 from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
-from restante.waku.node.mailserver import FULL_WORDS, LOCKED_WORDS, Batch, Intake, Mailserver
+from restante.waku.node.housekeeping import Housekeeping
+from restante.waku.node.mailserver import Intake, Mailserver
 from restante.waku.node.relay import Relay
-from restante.waku.node.save_schedule import SAVE_INTERVAL, SaveSchedule
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import WANTS_NOTHING
 from restante.waku.protocol.peer import Changed, Greeted, Offered, PeerEvent, Poured, Requested, Violation
@@ -47,30 +45,11 @@ from restante.waku.protocol.peer import Changed, Greeted, Offered, PeerEvent, Po
 RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel holds for a peer (it doubles this), and so what one peer can bring in a turn of the loop."""
 
-EXTRA_CONNECTIONS: Final = 64
-"""Connections beyond the peers, so that who comes to a full node gets to its Hello, and is told that it is full;
-where these are taken, too, the next is cut without a word."""
-
-BAD_PEER_SCORE: Final = 100
-"""Refused envelopes and packets that were no good, from which on a peer makes room when there is none."""
-
 DRAIN_TIMEOUT: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
 
-QUIET_TURNS: Final = 2
-"""Turns of the loop without a new envelope, after which nothing more waits to be read: a peer that sent much is read
-again in the turn after the next (`read_pacing.PAUSED_FOR_OTHERS`)."""
-
 ENVELOPES_PER_SLICE: Final = 250
 """Envelopes of a large packet that are taken in at a time: some milliseconds."""
-
-PRUNE_SLICE_ROWS: Final = 1000
-"""Envelopes pruned at a time, so that those who wait to be archived wait some 50 ms."""
-
-CLOCK_WARNING_SHARE: Final = 0.2
-"""Share of a minute's envelopes refused as from the future or old, over which it is probably our clock."""
-CLOCK_WARNING_MIN: Final = 100
-"""Envelopes a minute, to speak of shares."""
 
 REJECTION_LABELS: Final = {
     packets.MESSAGES: "invalid_data",
@@ -87,51 +66,6 @@ MAX_REDIAL_DELAY: Final = 60.0
 
 DIAL_TIMEOUT: Final = 10.0
 """Seconds to connect to a static peer; its handshake and its greeting have their own."""
-
-
-class ArchiveOutage(NamedTuple):
-    """Why the archive takes nothing for now: for `/readyz`, for the log, and for peers."""
-
-    state: str
-    event: str
-    words: str
-
-
-DISK_FULL: Final = ArchiveOutage("the disk is full", "envelopes are not archived until there is room", FULL_WORDS)
-ARCHIVE_LOCKED: Final = ArchiveOutage(
-    "the archive cannot be written", "envelopes are not archived until the archive can be written", LOCKED_WORDS
-)
-"""Another program writes to it, or it may not be written."""
-
-
-class Clock(Protocol):
-    """The clock."""
-
-    def wall(self) -> float:
-        """Give the seconds since 1970."""
-
-    def monotonic(self) -> float:
-        """Return seconds that nobody sets back."""
-
-
-class SystemClock:
-    """The real one."""
-
-    wall = staticmethod(time.time)
-    monotonic = staticmethod(time.monotonic)
-
-
-class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
-    """How the node keeps house."""
-
-    max_peers: int = 1000
-    max_peers_per_address: int = 50
-    retention: int | None = None
-    """Seconds that envelopes are kept."""
-    retention_bytes: int | None = None
-    """Bytes of envelopes that are kept."""
-    save_interval: float = SAVE_INTERVAL
-    """Seconds from one save to the next of a small batch whose senders do not wait."""
 
 
 class Node:
@@ -157,15 +91,14 @@ class Node:
         self.clock: Clock = clock or SystemClock()
         self.loop = asyncio.get_running_loop()
         self.history_requests = HistoryRequests(archive, history or HistoryTerms(), limits, self.now)
-        self.connections: set[PeerConnection] = set()
-        self.peers: dict[bytes, PeerConnection] = {}
-        """Those that said Hello, by node id."""
         self.relay = Relay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
         """What became of connections and of relaying."""
         self.rejected: Counter[str] = Counter()
         """Packets that could not be read, by what status-go calls it."""
-        self._id = node_id(key.public)
+        self.admission = Admission(node_id(key.public), housekeeping, limits, self.counts, self.loop)
+        self.connections, self.peers = self.admission.connections, self.admission.peers
+        self.archiving = Archiving(mailserver, archive, housekeeping, limits, self.clock, self._tell)
         self._dice = SystemDice()
         self._of_packets = self._devp2p_limits()
         self._largest = max_frame_bytes(limits.packet_bytes)
@@ -181,24 +114,14 @@ class Node:
             )
         )
         self.unfinished = 0
-        self._quotas = Quotas()
         self._digesting: set[asyncio.Task[None]] = set()
         self._unsaid: set[PeerConnection] = set()
-        self._held: set[PeerConnection] = set()
-        self.short_of_room = asyncio.Event()
-        """Set where the archive was full; cleared by whoever makes room."""
-        self._gathered = asyncio.Event()
-        self._due = asyncio.Event()
-        """Set where what is gathered no longer waits for more."""
-        self._schedule = SaveSchedule(housekeeping.save_interval)
-        self._stopping = False
         self._server: asyncio.Server | None = None
-        self._outage: ArchiveOutage | None = None
-        """Why the archive refused the last batch."""
 
     def ready(self) -> str:
-        """Tell why nobody should be sent here; empty where there is no reason."""
-        return "draining" if self._stopping else self._outage.state if self._outage else ""
+        """Return why nobody should be sent here; empty where there is no reason."""
+        outage = self.archiving.outage
+        return "draining" if self.archiving.stopping else outage.state if outage else ""
 
     def now(self) -> int:
         return int(self.clock.wall())
@@ -236,58 +159,15 @@ class Node:
 
     def made(self, connection: PeerConnection) -> bool:
         """Take in a connection; False where it may not even shake hands."""
-        connection.quota = self._quotas.obtain(connection.address)
-        if not connection.dialled and not self._lets_in(connection.quota):
-            self.counts["turned away at the door"] += 1
-            return False
-        self.connections.add(connection)
-        connection.quota.connections += 1
-        return True
-
-    def _lets_in(self, quota: AddressQuota) -> bool:
-        terms = self.housekeeping
-        room = (
-            len(self.connections) < terms.max_peers + EXTRA_CONNECTIONS
-            and quota.connections < terms.max_peers_per_address
-        )
-        return room and quota.connect(self.loop.time(), self.limits)
+        return self.admission.admit(connection)
 
     def too_much(self) -> None:
-        """Have the peer go that has sent most of a packet that is not complete."""
-        most = max((each for each in self.connections if not each.ending), key=lambda each: each.held, default=None)
-        if most is not None and most.held:
-            self.counts["disconnected, too much that is not complete"] += 1
-            most.disconnect(Reason.TOO_MANY_PEERS)
+        """Disconnect who has sent most of a packet that is not complete."""
+        self.admission.shed()
 
     def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
-        """Take note of a peer that has said Hello; gives why it must go, if it must."""
-        connection.node_id = node_id(public)
-        before = self.peers.get(connection.node_id)
-        if before is not None:
-            if not before.silent and not before.reading.paused and not self._outranks(connection, before):
-                return Reason.ALREADY_CONNECTED
-            before.disconnect(Reason.ALREADY_CONNECTED)
-        elif len(self.peers) >= self.housekeeping.max_peers and not connection.dialled and not self._make_room():
-            self.counts["turned away, too many peers"] += 1
-            return Reason.TOO_MANY_PEERS
-        self.peers[connection.node_id] = connection
-        return None
-
-    def _make_room(self) -> bool:
-        """Have the peer go that was wrong most often, if that was often; tell whether one went."""
-        worst = max(self.peers.values(), key=lambda each: each.peer.score)
-        if worst.dialled or worst.peer.score < BAD_PEER_SCORE:
-            return False
-        worst.disconnect(Reason.TOO_MANY_PEERS)
-        del self.peers[worst.node_id]
-        return True
-
-    def _outranks(self, connection: PeerConnection, before: PeerConnection) -> bool:
-        """Tell which stays where two nodes dial each other at once: on both sides the one that the lower id dialled.
-
-        Each would else end the one that it sees last, that is both, and again when they are dialled again.
-        """
-        return connection.dialled is not before.dialled and connection.dialled is (self._id < connection.node_id)
+        """Take in a peer that has said Hello; return why it must go, if it must."""
+        return self.admission.identify(connection, public)
 
     def status(self) -> bytes:
         """Give the body of our Status."""
@@ -295,14 +175,11 @@ class Node:
 
     def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
         """Take note that a connection is no more."""
-        self.connections.discard(connection)
         self._unsaid.discard(connection)
-        self._held.discard(connection)
-        connection.quota.connections -= 1
+        self.admission.forget(connection)
+        self.archiving.forget(connection)
         self.relay.drop(connection)
         self.history_requests.forget(connection)
-        if self.peers.get(connection.node_id) is connection:
-            del self.peers[connection.node_id]
         self.counts[f"lost: {reason.name.lower() if reason is not None else words}"] += 1
 
     async def stay_connected(self, enode: Enode) -> None:
@@ -390,14 +267,7 @@ class Node:
         if mailserver.fresh:
             self.relay.push_soon()
         if mailserver.gathered:
-            now = self.clock.monotonic()
-            self._schedule.gathered(now - connection.confirmed)
-            self._gathered.set()
-            if not self._schedule.waits(len(mailserver.gathered), now):
-                self._due.set()
-            if mailserver.gathered_size > self.limits.unsaved_bytes:
-                self._held.add(connection)
-                connection.reading.pause(PAUSED_BY_ARCHIVE)
+            self.archiving.gathered(connection)
 
     def _finish(self, connection: PeerConnection, intake: Intake) -> None:
         response = self.mailserver.finish(intake)
@@ -416,6 +286,13 @@ class Node:
         connection.send(packets.MESSAGE_RESPONSE, packets.write_response(response))
         connection.send(packets.BATCH_ACK, packets.write_ack(response.packet))
 
+    def _tell(self, answers: Iterable[tuple[bytes, packets.Response]]) -> None:
+        """Confirm packets to those who brought them, and are here."""
+        for name, response in answers:
+            connection = self.peers.get(name)
+            if connection is not None:
+                self._confirm(connection, response)
+
     def caught_up(self, connection: PeerConnection) -> None:
         """Take note that a connection which missed envelopes reads again."""
         self.relay.catch_up(connection)
@@ -433,87 +310,6 @@ class Node:
         for connection in unsaid:
             connection.flush()
 
-    # ── the archive ──────────────────────────────────────────────────────────────────────────────
-
-    async def run(self) -> None:
-        """Archive what is gathered, until `drain`. Raises StoreError when a commit failed: then nothing is sure."""
-        while True:
-            await self._gathered.wait()
-            self._gathered.clear()
-            while self.mailserver.gathered:
-                await self._let_gather()
-                batch = self.mailserver.take()
-                if batch is not None:
-                    await self._save(batch)
-            if self._stopping:
-                return
-
-    async def _let_gather(self) -> None:
-        """Wait until what is gathered is to be saved: nothing more waits to be read, and its time has come."""
-        await self._read_on()
-        if wait := self._wait():
-            self._due.clear()
-            timer = self.loop.call_later(wait, self._due.set)
-            await self._due.wait()
-            timer.cancel()
-            await self._read_on()
-        self._schedule.begin(self.clock.monotonic())
-
-    async def _read_on(self) -> None:
-        """Let the loop turn until it brings nothing more, there is plenty to be saved, or its time has come."""
-        gathered, quiet = self.mailserver.gathered, 0
-        while (
-            quiet < QUIET_TURNS
-            and not self._stopping
-            and self._schedule.reads_on(len(gathered), self.clock.monotonic())
-        ):
-            before = len(gathered)
-            await asyncio.sleep(0)
-            quiet = quiet + 1 if len(gathered) == before else 0
-
-    def _wait(self) -> float:
-        """Return how long what is gathered waits for more."""
-        return 0.0 if self._stopping else self._schedule.waits(len(self.mailserver.gathered), self.clock.monotonic())
-
-    async def _save(self, batch: Batch) -> None:
-        try:
-            await self.archive.save(batch.envelopes, self.now())
-        except StoreBusy as error:
-            before, self._outage = self._outage, DISK_FULL if isinstance(error, StoreFull) else ARCHIVE_LOCKED
-            if self._outage is not before:
-                log.error(self._outage.event, reason=str(error))
-            if self._outage is DISK_FULL:
-                self.short_of_room.set()
-            answers = self.mailserver.refuse(batch, self.now(), self._outage.words)
-        else:
-            if self._outage is not None:
-                log.info("envelopes are archived again")
-            self._outage = None
-            answers = self.mailserver.confirm(batch)
-        self._tell(answers)
-        held, self._held = self._held, set()
-        for connection in held:
-            connection.reading.resume(PAUSED_BY_ARCHIVE)
-
-    def _tell(self, answers: Iterable[tuple[bytes, packets.Response]]) -> None:
-        """Confirm packets to those who brought them, and are here."""
-        for name, response in answers:
-            connection = self.peers.get(name)
-            if connection is not None:
-                self._confirm(connection, response)
-
-    async def prune(self) -> int:
-        """Remove what is kept too long, or is too much; gives how many."""
-        removed = 0
-        if self.housekeeping.retention is not None:
-            before = self.now() - self.housekeeping.retention
-            while part := await self.archive.prune(before, PRUNE_SLICE_ROWS):
-                removed += part
-        if self.housekeeping.retention_bytes is not None:
-            while part := await self.archive.prune_bytes(self.housekeeping.retention_bytes, PRUNE_SLICE_ROWS):
-                removed += part
-        return removed
-
     # ── time ─────────────────────────────────────────────────────────────────────────────────────
 
     def tick(self) -> None:
@@ -528,9 +324,7 @@ class Node:
             connection.reading.pause(PAUSED_BY_DRAIN)
         if self._digesting:
             await asyncio.wait(self._digesting)
-        self._stopping = True
-        self._gathered.set()
-        self._due.set()
+        self.archiving.stop()
         await running
         for connection in list(self.connections):
             connection.disconnect(Reason.CLIENT_QUITTING)
