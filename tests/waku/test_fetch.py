@@ -231,7 +231,7 @@ async def test_what_a_subscriber_raises_ends_it() -> None:
 
 async def test_live_envelopes_are_not_handed_over_again() -> None:
     inbox = Inbox([Interest.named([TOPIC])])
-    assert inbox.new(LETTERS[:10]) == LETTERS[:10]
+    assert inbox.accept(LETTERS[:10]) == LETTERS[:10]
     report, came, _ = await fetching(Honest(LETTERS), inbox=inbox)
     assert hashes(came) == hashes(LETTERS[10:])
     assert report.counts["known"] == 10

@@ -329,17 +329,17 @@ def test_bytes_are_a_budget_too() -> None:
 def test_history_and_live_envelopes_meet_at_one_inbox() -> None:
     inbox = Inbox([Interest.named([TOPIC])])
     live = [*LETTERS[20:], letter(55, topic=b"\0\0\0\1")]
-    assert inbox.new(live) == LETTERS[20:]
+    assert inbox.accept(live) == LETTERS[20:]
     simulation = SimulatedRequester(QUERY, [Honest(LETTERS)], inbox=inbox).run()
     assert hashes(simulation.handed) == hashes(LETTERS[:20])
-    assert inbox.new(LETTERS) == []
+    assert inbox.accept(LETTERS) == []
 
 
 def test_an_inbox_forgets_what_came_longest_ago() -> None:
     inbox = Inbox([Interest.named([TOPIC])], remembered=3)
-    assert inbox.new(LETTERS[:3]) == LETTERS[:3]
-    assert inbox.new(LETTERS[2:5]) == LETTERS[3:5]
-    assert inbox.new(LETTERS[:2]) == LETTERS[:2]
+    assert inbox.accept(LETTERS[:3]) == LETTERS[:3]
+    assert inbox.accept(LETTERS[2:5]) == LETTERS[3:5]
+    assert inbox.accept(LETTERS[:2]) == LETTERS[:2]
 
 
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────────

@@ -99,7 +99,7 @@ def sized(size: int) -> Breaks:
         assert peer.rlpx._frames is not None
         sealing = peer.rlpx._frames
         sealed = sealing._encrypt(size.to_bytes(3, "big") + b"\xc2\x80\x80" + bytes(10))
-        peer.writer.write(sealed + sealing._egress.header(sealed))
+        peer.writer.write(sealed + sealing._egress.add_header(sealed))
 
     return send
 

@@ -27,8 +27,8 @@ class Inbox:
         while len(self._seen) > self._remembered:
             del self._seen[next(iter(self._seen))]
 
-    def new(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
-        """Give those that are wanted and were not handed over, which they are with this."""
+    def accept(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
+        """Return those that are wanted and were not handed over; they count as handed over from now on."""
         found = []
         for each in envelopes:
             if each.hash not in self._seen and any(wants.wants(each.topic) for wants in self.filters):

@@ -14,14 +14,12 @@ from msgspec import Meta
 from restante.common.errors import Misuse
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import U32, Envelope
+from restante.waku.protocol.request import MAX_REQUEST_TOPICS
 
 Range = tuple[int, int]
 
 Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """An envelope's, in a state: hexadecimal."""
-
-MAX_REQUEST_TOPICS = 1000
-"""Topics of a query: Mailservers take no more in one request."""
 
 
 class HistoryQuery(msgspec.Struct, frozen=True):

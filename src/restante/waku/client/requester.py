@@ -124,56 +124,56 @@ class Requester:
         for name in self.query.names():
             self._inbox.know(map(bytes.fromhex, self._base.recent.get(name, ())))
         self._turn(now)
-        return self._said()
+        return self._take_actions()
 
     def connected(self, server: int, now: float) -> list[Action]:
         """Tell that a server is connected."""
         if server == self._at and self.phase is Phase.CONNECTING:
             self._begin(now)
-        return self._said()
+        return self._take_actions()
 
     def request_sent(self, server: int, request_id: bytes, now: float) -> list[Action]:
         """Tell what a request was sent under."""
         if server == self._at and self.phase is Phase.WRITING:
             self._id = request_id
             self._wait(Phase.REQUESTED, now, self.timeouts.answer)
-        return self._said()
+        return self._take_actions()
 
     def came(self, server: int, envelopes: list[Envelope], now: float) -> list[Action]:
         """Tell of a P2P Message."""
         if server != self._at or self._walk is None:
             self.counts[UNREQUESTED] += len(envelopes)
-            return self._said()
+            return self._take_actions()
         asked_for = self._take(self._servers[server], self._walk, envelopes)
         if asked_for:
             self._hand_over(asked_for)
             self._due = max(self._due, now + self.timeouts.answer)
-        if not self._spent(now) and self._held is not None and self._walk.has(self._held.last):
+        if not self._give_up_spent(now) and self._held is not None and self._walk.has(self._held.last):
             self._end(self._held, now)
-        return self._said()
+        return self._take_actions()
 
     def ended(self, server: int, payload: bytes, now: float) -> list[Action]:
         """Tell of a P2P Request Complete, by its body."""
         if server != self._at or self.phase is not Phase.REQUESTED or self._id is None or self._held is not None:
-            return self._said()
+            return self._take_actions()
         try:
             end = completion.read(payload, (self._id,))
         except PeerError as error:
             self._fail(error.words, now)
-            return self._said()
+            return self._take_actions()
         if end.id != self._id:
             self.counts["ends of other answers"] += 1
         elif isinstance(end, Failed):
             self._fail(f"{REFUSAL_PREFIX}{end.plainly}", now, out=end.lasts)
         else:
             self._end(end, now)
-        return self._said()
+        return self._take_actions()
 
     def lost(self, server: int, words: str, now: float) -> list[Action]:
         """Tell that a server cannot be reached, is gone, or cannot be asked."""
         if server == self._at:
             self._fail(words, now)
-        return self._said()
+        return self._take_actions()
 
     def next_timeout(self) -> float | None:
         """Tell when `handle_timeout` is to be called; None: never."""
@@ -185,12 +185,12 @@ class Requester:
         """Do what time has come for."""
         due = self.next_timeout()
         if due is None or now < due:
-            return self._said()
+            return self._take_actions()
         if self._at is None:
             self._turn(now)
-        elif not self._spent(now):
+        elif not self._give_up_spent(now):
             self._fail(self._overdue(), now)
-        return self._said()
+        return self._take_actions()
 
     # ── servers ──────────────────────────────────────────────────────────────────────────────────
 
@@ -254,8 +254,8 @@ class Requester:
     def _spent_by(self, server: _Server) -> float:
         return server.since + self.budgets.seconds - server.seconds
 
-    def _spent(self, now: float) -> bool:
-        """Give up the server that is turned to for good where it has cost what it may."""
+    def _give_up_spent(self, now: float) -> bool:
+        """Give up the server that is turned to, for good, where it has cost what it may; return whether it has."""
         assert self._at is not None
         server, budgets = self._servers[self._at], self.budgets
         words = {
@@ -317,7 +317,7 @@ class Requester:
 
     def _hand_over(self, envelopes: list[Envelope]) -> None:
         assert self._walk is not None
-        fresh = self._inbox.new(envelopes)
+        fresh = self._inbox.accept(envelopes)
         self.counts["known"] += len(envelopes) - len(fresh)
         self.counts["handed over"] += len(fresh)
         young = self._walk.requested - self.timeouts.overlap
@@ -345,10 +345,10 @@ class Requester:
         server.failures = 0
         self._save()
         if not self._walk.over:
-            if not self._spent(now):
+            if not self._give_up_spent(now):
                 self._request(now)
         elif self.missing():
-            if not self._spent(now):
+            if not self._give_up_spent(now):
                 self._begin(now)
         else:
             self._finish()
@@ -378,6 +378,6 @@ class Requester:
         failures = {number: each.words for number, each in enumerate(self._servers) if each.words}
         self._out.append(Finished(FetchReport(self.missing(), +self.counts, failures)))
 
-    def _said(self) -> list[Action]:
+    def _take_actions(self) -> list[Action]:
         said, self._out = self._out, []
         return said

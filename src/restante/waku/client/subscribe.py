@@ -195,7 +195,7 @@ class _Subscription:
         good = [
             each for each in envelopes if each.sent >= self._query.lower and judge(each, now, policy).refusal is None
         ]
-        fresh = self._inbox.new(good)
+        fresh = self._inbox.accept(good)
         if not fresh:
             return
         try:

@@ -34,8 +34,8 @@ class AddressQuota:
         self._connects = Bucket()
         self._envelopes = Bucket()
 
-    def connect(self, now: float, limits: Limits) -> bool:
-        """Count a new connection; tell whether there may be one."""
+    def take_connection(self, now: float, limits: Limits) -> bool:
+        """Count a new connection; return whether there may be one."""
         rate = limits.address_connects / SECONDS_PER_MINUTE
         if rate and self._connects.wait(now, rate, limits.address_connects_at_once):
             return False

@@ -52,16 +52,16 @@ class _Mac:
         self._block = block
         self._digest = running.digest()
 
-    def header(self, sealed: bytes) -> bytes:
-        """Take in a header."""
+    def add_header(self, sealed: bytes) -> bytes:
+        """Add a header to the hash; return its MAC."""
         running = self._running
         seed = _number(self._block(self._digest[:16]), "big") ^ _number(sealed, "big")
         running.update(seed.to_bytes(16, "big"))
         self._digest = digest = running.digest()
         return digest[:16]
 
-    def frame(self, sealed: bytes | memoryview) -> bytes:
-        """Take in a frame."""
+    def add_frame(self, sealed: bytes | memoryview) -> bytes:
+        """Add a frame to the hash; return its MAC."""
         running = self._running
         running.update(sealed)
         digest = running.digest()[:16]
@@ -92,7 +92,7 @@ class Frames:
         size = len(frame)
         sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _REST, frame, _PADDING[size % BLOCK_BYTES])))
         header, body = sealed[:BLOCK_BYTES], sealed[BLOCK_BYTES:]
-        return b"".join((header, self._egress.header(header), body, self._egress.frame(body)))
+        return b"".join((header, self._egress.add_header(header), body, self._egress.add_frame(body)))
 
     def seal_whole(self, head: bytes, body: memoryview) -> bytearray:
         """Write a large frame that is of two pieces, neither copied on the way. Raises OverflowError, too."""
@@ -100,24 +100,24 @@ class Frames:
         wire = bytearray(HEADER_BYTES + length(size))
         out = memoryview(wire)
         out[:BLOCK_BYTES] = header = self._encrypt(size.to_bytes(3, "big") + _REST)
-        out[BLOCK_BYTES:HEADER_BYTES] = self._egress.header(header)
+        out[BLOCK_BYTES:HEADER_BYTES] = self._egress.add_header(header)
         at = HEADER_BYTES
         for piece in (head, body, _PADDING[size % BLOCK_BYTES]):
             at += self._encrypt_into(piece, out[at:])
-        out[at:] = self._egress.frame(out[HEADER_BYTES:at])
+        out[at:] = self._egress.add_frame(out[HEADER_BYTES:at])
         return wire
 
-    def size(self, wire: bytes) -> int:
-        """Read a header with its MAC: give the bytes of its frame. Raises PeerError."""
+    def open_header(self, wire: bytes) -> int:
+        """Read a header with its MAC; return the bytes of its frame. Raises PeerError."""
         sealed = wire[:BLOCK_BYTES]
-        if not compare_digest(self._ingress.header(sealed), wire[BLOCK_BYTES:]):
+        if not compare_digest(self._ingress.add_header(sealed), wire[BLOCK_BYTES:]):
             raise PeerError(BREACH, "the MAC of a header is wrong")
         return _number(self._decrypt(sealed)[:3], "big")
 
     def open(self, wire: bytes, size: int) -> bytes:
         """Read a frame with its MAC. Raises PeerError."""
         sealed = wire[:-MAC_BYTES]
-        if not compare_digest(self._ingress.frame(sealed), wire[-MAC_BYTES:]):
+        if not compare_digest(self._ingress.add_frame(sealed), wire[-MAC_BYTES:]):
             raise PeerError(BREACH, "the MAC of a frame is wrong")
         return self._decrypt(sealed)[:size]
 

@@ -164,7 +164,7 @@ class Rlpx:
 
     def _header(self, wire: bytes) -> None:
         assert self._frames
-        size = self._frames.size(wire)
+        size = self._frames.open_header(wire)
         first = not self._size
         cap = min(MAX_FIRST_FRAME_BYTES, self._cap) if first else self._cap
         if not 0 < size <= cap:

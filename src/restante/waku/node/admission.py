@@ -59,7 +59,7 @@ class Admission:
             len(self.connections) < most.max_peers + EXTRA_CONNECTIONS
             and quota.connections < most.max_peers_per_address
         )
-        return room and quota.connect(self._loop.time(), self._limits)
+        return room and quota.take_connection(self._loop.time(), self._limits)
 
     def shed(self) -> None:
         """Disconnect the peer that has sent most of a packet that is not complete."""

@@ -268,7 +268,7 @@ class HistoryRequests:
             if quota.places.locked():
                 self._shorten(connection.address)
             async with quota.places:
-                if not await self._may_have(connection, late):
+                if not await self._take_page(connection, late):
                     yield False
                     return
                 if self._places.locked():
@@ -278,8 +278,8 @@ class HistoryRequests:
         finally:
             quota.lines -= 1
 
-    async def _may_have(self, connection: PeerConnection, late: float) -> bool:
-        """Wait until a peer may have its next page, and count that; False where it would be too late."""
+    async def _take_page(self, connection: PeerConnection, late: float) -> bool:
+        """Wait until a peer may have its next page, and count it; return False where that would be too late."""
         while True:
             now = self._loop.time()
             quotas = self._obtain_quotas(connection)

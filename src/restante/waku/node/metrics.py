@@ -141,7 +141,7 @@ def _gauge(name: str, words: str, value: float) -> Metric:
     return GaugeMetricFamily(name, words, value=value)
 
 
-def _histogram(name: str, words: str, tally: Tally, **labels: str) -> Metric:
+def _histogram(name: str, words: str, histogram: Tally, **labels: str) -> Metric:
     found = HistogramMetricFamily(name, words, labels=[*labels])
-    found.add_metric([*labels.values()], tally.buckets(), tally.total)
+    found.add_metric([*labels.values()], histogram.buckets(), histogram.total)
     return found

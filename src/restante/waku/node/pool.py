@@ -44,12 +44,12 @@ class Expiring(Generic[T]):
         else:
             things.append(thing)
 
-    def before(self, second: int) -> Iterator[T]:
+    def pop_before(self, second: int) -> Iterator[T]:
         """Take out what expires before a second."""
         while self._seconds and self._seconds[0] < second:
             yield from self._things.pop(heapq.heappop(self._seconds))
 
-    def first(self) -> list[T]:
+    def pop_first(self) -> list[T]:
         """Take out all that expires in the first second there is; nothing where there is nothing."""
         return self._things.pop(heapq.heappop(self._seconds)) if self._seconds else []
 
@@ -114,12 +114,12 @@ class Pool:
         self._live_until.add(envelope.expiry, envelope)
         self.size += LIVE_ENVELOPE_MEMORY + len(envelope.raw)
         while self.size > self._most_live:
-            for first in self._live_until.first():
+            for first in self._live_until.pop_first():
                 self._let_go(first)
 
     def expire(self, now: int) -> None:
         """Forget what has expired by this second."""
-        for envelope in self._live_until.before(now):
+        for envelope in self._live_until.pop_before(now):
             self._let_go(envelope)
         over = [block for block in self._blocks if block.until < now - EXPIRED_GRACE_SECONDS]
         for block in over:

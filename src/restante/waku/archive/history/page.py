@@ -25,7 +25,7 @@ from restante.waku.envelope.keccak import keccak
 MAX_RESULT_BYTES: Final = 16 << 20
 """Bytes that SQLite may put together for a page; if they are more it is asked again, for as many rows as fit."""
 
-_ENVELOPES_SQL: Final = (
+_PAGE_SQL: Final = (
     "SELECT group_concat(id), group_concat(length(raw)), CAST(group_concat(raw, '') AS BLOB) FROM ({way})"
 )
 _LENGTHS_SQL: Final = "SELECT group_concat(id), group_concat(length(raw)), NULL FROM ({way})"
@@ -119,14 +119,14 @@ class _Search(NamedTuple):
     def _find(self, most: int) -> _Found:
         before = self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RESULT_BYTES)
         try:
-            return self._cut(most, *self._rows(_ENVELOPES_SQL, most + 1))
+            return self._cut(most, *self._rows(_PAGE_SQL, most + 1))
         except sqlite3.DataError:  # "string or blob too big"
             pass
         finally:
             self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
         _, stops, _ = self._rows(_LENGTHS_SQL, most + 1)
         fitting = self._fitting(stops[:most])
-        return self._cut(fitting, *self._rows(_ENVELOPES_SQL, fitting + 1))
+        return self._cut(fitting, *self._rows(_PAGE_SQL, fitting + 1))
 
     def _cut(self, most: int, at: str, stops: list[int], whole: bytes) -> _Found:
         given = self._fitting(stops[:most])
