@@ -150,7 +150,7 @@ async def test_a_bad_server_is_left_for_a_good_one(bad: Any, words: str) -> None
     ],
     ids=lambda each: type(each).__name__,
 )
-async def test_a_server_is_left_when_patience_is_at_an_end(silent: Any, words: str) -> None:
+async def test_a_server_that_is_silent_is_left_in_time(silent: Any, words: str) -> None:
     """Alone: beside it, a good one on a busy machine might be left, too."""
     report, came, _ = await fetching(silent, timeouts=Timeouts(answer=0.1, tries=1))
     assert (report.failures, came) == ({0: words}, [])
@@ -302,7 +302,7 @@ TIMED_OUT = {"does not confirm", "no mailserver", "silent"}
 
 
 async def test_a_probe_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All at once: some of them wait for as long as there is patience."""
+    """All at once: some of them wait until a timeout."""
     monkeypatch.setattr("restante.waku.client.probe.RETRY_DELAY", 0.0)
 
     async def probe(name: str) -> tuple[Outcome, str]:

@@ -448,7 +448,7 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
         await poster.post(letter(number + 1, size=500_000))
         assert 0 < its_connection._deadlines.stall - here.node.loop.time() <= 3600.0
         time_has_come(its_connection, "stall")
-        await here.until("the end of its patience", lambda: its_connection not in here.node.connections)
+        await here.until("the end of its time", lambda: its_connection not in here.node.connections)
         assert owed < 64 * 1024 + 2 * 510_000
         assert here.node.relay.counts["relayed later, when the peer reads"] >= 1
         assert await reader.ended() is None
@@ -701,12 +701,12 @@ async def test_a_large_packet_with_one_that_is_no_envelope_counts_for_nothing(tm
         peer = await here.greet(NOTHING)
         raws = [letter(number).raw for number in range(5000)]
         peer.say(waku_packets.MESSAGES, waku_packets.write_envelopes([*raws, b"\xc0"]))
-        await here.until("the fault", lambda: here.node.counts["packets that were no good"] == 1)
+        await here.until("the violation", lambda: here.node.counts["packets that were no good"] == 1)
         assert here.node.mailserver.counts == {}
         assert (await peer.post(letter(1))).refusals == ()
 
 
-async def test_links_that_are_gone_are_gone_whatever_they_brought(tmp_path: Path) -> None:
+async def test_connections_that_are_gone_are_gone_whatever_they_brought(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         await peer.post(letter(1))

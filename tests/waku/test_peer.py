@@ -145,7 +145,7 @@ def test_what_is_wrong_is_counted_and_the_conversation_goes_on(code: int) -> Non
     assert peer.receive(waku_packets.MESSAGES, NAMES_NOTHING) == Offered([])
 
 
-def test_only_so_many_kinds_of_faults_are_told_apart() -> None:
+def test_only_so_many_kinds_of_violations_are_told_apart() -> None:
     peer = greeted()
     for number in range(100):
         peer.blame(f"violation {number}")

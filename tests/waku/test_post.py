@@ -118,12 +118,12 @@ class Unconfirming(Node):
         pass
 
 
-async def test_a_node_that_never_confirms_is_waited_for_as_long_as_one_has_patience(
+async def test_a_node_that_never_confirms_is_waited_for_until_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It goes as soon as it has lost its patience: for its goodbye to be heard it would wait longer than the test.
+    # It goes as soon as the time is over: for its goodbye to be heard it would wait longer than the test.
     monkeypatch.setattr("restante.waku.client.post.connect", partial(connect, seconds=10 * BOUND))
-    async with inside(tmp_path, node_type=Unconfirming) as here, bounded("the loss of patience"):
+    async with inside(tmp_path, node_type=Unconfirming) as here, bounded("the timeout"):
         letter = Letter(b"text", b"abcd", SymmetricKey(bytes(32)))
         with pytest.raises(NodeUnavailableError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
             await asyncio.to_thread(hand_over, here.enode, letter, 0.1)

@@ -420,7 +420,7 @@ def test_probe() -> None:
 
 
 @every("wrong", ["nan", "inf", "-inf", "-1", "0", "1e999", "soon"])
-def test_a_patience_that_is_none_is_one_sentence(wrong: str) -> None:
+def test_a_timeout_that_is_none_is_one_sentence(wrong: str) -> None:
     result = waku("probe", NOBODY, f"--patience={wrong}")
     assert (result.code, result.out) == (2, "")
     assert result.err == f"restante: --patience: '{wrong}' is not a number from 0.1 to 1000000\n"

@@ -100,7 +100,7 @@ payloads = st.lists(st.binary(min_size=1, max_size=700), min_size=1, max_size=6)
 
 
 @given(payloads, payloads, st.lists(st.integers(0, 5000), max_size=30))
-def test_a_link_may_cut_bytes_anywhere(ours: list[bytes], theirs: list[bytes], places: list[int]) -> None:
+def test_a_pipe_may_cut_bytes_anywhere(ours: list[bytes], theirs: list[bytes], places: list[int]) -> None:
     a, b = Rlpx.initiator(A, B.public, Seeded(1)), Rlpx.recipient(B, Seeded(2))
     for part in cut(a.data_to_send(), places):
         assert b.receive_data(part) == []

@@ -278,7 +278,7 @@ async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: P
     assert sorted(await archived(data)) == sorted(await archived(tmp_path / "a"))
 
 
-async def test_a_caller_hands_over_and_is_told(tmp_path: Path) -> None:
+async def test_a_client_hands_over_and_is_told(tmp_path: Path) -> None:
     now = int(time.time())
     async with node_process(tmp_path / "data") as node:
         async with connect(node.enode, Key(b"\5" * 32), Interest.named([])) as connection:

@@ -144,7 +144,7 @@ async def test_an_envelope_that_is_posted_while_history_is_fetched_comes_once(tm
     assert (report.missing, report.counts) == ([], {"handed over": 2})
 
 
-async def test_what_was_missed_while_a_link_was_lost_is_history(tmp_path: Path) -> None:
+async def test_what_was_missed_while_a_connection_was_lost_is_history(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
         subscription = Subscribing([here.enode])
         await subscription.until_true("the first round", lambda: bool(subscription.states))
@@ -162,7 +162,7 @@ async def test_what_was_missed_while_a_link_was_lost_is_history(tmp_path: Path) 
     assert [words.startswith("it went away") for _, words in subscription.told] == [True]
 
 
-async def test_history_is_asked_again_also_where_no_link_was_lost(tmp_path: Path) -> None:
+async def test_history_is_asked_again_also_where_no_connection_was_lost(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
         subscription = Subscribing([here.enode], OFTEN)
         await subscription.until_true("the first round", lambda: bool(subscription.states))
@@ -174,7 +174,7 @@ async def test_history_is_asked_again_also_where_no_link_was_lost(tmp_path: Path
     assert subscription.came == [late]
 
 
-async def test_who_follows_again_gets_what_is_new(tmp_path: Path) -> None:
+async def test_who_subscribes_again_gets_what_is_new(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
         first = Subscribing([here.enode])
         await first.until_true("the first round", lambda: bool(first.states))
@@ -295,7 +295,7 @@ async def test_an_answer_that_is_under_way_may_end(tmp_path: Path) -> None:
     assert (report.missing, len(subscription.came)) == ([], 1)
 
 
-async def test_without_topics_nothing_is_followed() -> None:
+async def test_without_topics_nothing_is_subscribed_to() -> None:
     with pytest.raises(Misuse, match="topics"):
         await subscribe([], Wanted(0, 1, bloom=1), PLAIN, print, asyncio.Event())
 

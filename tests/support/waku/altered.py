@@ -58,7 +58,7 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "commits-late": (patch.object(sqlite, "Archive", CommitsLate),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
     "never-flushes": (connecting(NeverFlushes),),
-    "patient": (
+    "no-timeouts": (
         patch.object(peer_connection, "WRITE_STALL_TIMEOUT", 1e6),
         patch.object(session, "SessionLimits", partial(session.SessionLimits, silence=1e6)),
     ),

@@ -227,7 +227,7 @@ def test_an_entry_that_is_not_what_its_key_says_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.leveldb
-def test_a_table_that_is_damaged_is_a_flaw(tmp_path: Path) -> None:
+def test_a_damaged_table_is_an_unreadable_item(tmp_path: Path) -> None:
     folder = leveldbs.of(tmp_path / "waku", [envelope(n, n, size=3000) for n in range(40)])
     [table] = [file for file in folder.iterdir() if file.suffix in {".ldb", ".sst"}]
     content = bytearray(table.read_bytes())

@@ -68,7 +68,7 @@ async def siege(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Siege
     for batch in (PAGE, crowd, heavy):
         await archive.save(batch, NOW)
     await archive.close()
-    async with besieged(data, program=altered("patient")) as siege:
+    async with besieged(data, program=altered("no-timeouts")) as siege:
         siege.secrets |= {each.hex() for each in (WANTED, HEAVY, ID)} | {each.hash.hex() for each in PAGE}
         yield siege
 

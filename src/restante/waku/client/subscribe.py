@@ -1,4 +1,4 @@
-"""Following topics: history from Mailservers, then what comes live, each envelope once; again and again, until told.
+"""Subscribe to topics: history from Mailservers, then what comes live, each envelope once; again and again, until told.
 
     every server ──live──┐
                          ├──▶ one inbox ──▶ the subscriber

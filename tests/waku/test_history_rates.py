@@ -147,7 +147,7 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
         await ask(peer)
 
 
-async def test_who_is_slow_to_read_is_not_hasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_slow_to_read_is_not_too_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it asked for meanwhile is answered when it has read what came before."""
     async with inside(tmp_path) as here:
         hours = Hours(here.node.history_requests, monkeypatch)
