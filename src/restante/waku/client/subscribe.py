@@ -1,4 +1,4 @@
-"""Subscribe to topics: history from Mailservers, then what comes live, each envelope once; again and again, until told.
+"""Subscribe to topics: history from Mailservers, then what comes live, each envelope once; until told to stop.
 
     every server ──live──┐
                          ├──▶ one inbox ──▶ the subscriber
