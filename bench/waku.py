@@ -24,9 +24,9 @@ from host import facts, scratch_root
 from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from servers import Bench, Server, ServerError, pin_generator
-from waku_caller import Caller, envelopes
 from waku_history import hashes_per_second, percentile
 from waku_pages import Pages
+from waku_peer import BenchPeer, envelopes
 
 SENDERS = 4
 PACKET = 10
@@ -171,21 +171,21 @@ def parted(raws: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
 async def ingest(run: Run) -> None:
     """Closed loop, to a full archive."""
     server, node = await run.start()
-    callers = [await Caller(node).connect() for _ in range(SENDERS)]
+    peers = [await BenchPeer(node).connect() for _ in range(SENDERS)]
     packets = parted(envelopes(run.envelopes, ahead=300), run.packet)
     before, flushes, started = server.cpu(), server.flushes(), time.perf_counter()
-    await asyncio.gather(*(caller.pour(packets, run.window) for caller in callers))
+    await asyncio.gather(*(peer.pour(packets, run.window) for peer in peers))
     seconds = time.perf_counter() - started
     await asyncio.sleep(3)  # checkpoints are part of the cost
     run.add("ingest", (server.cpu() - before) / run.envelopes * 1e6)
     run.add("ingest_rate", run.envelopes / seconds)
-    delays = [each for caller in callers for each in caller.delays]
+    delays = [each for peer in peers for each in peer.delays]
     run.add("ingest_ack_p50", percentile(delays, 0.5) * 1e3)
     run.add("ingest_ack_p99", percentile(delays, 0.99) * 1e3)
     run.add("ingest_flushes", run.envelopes / max(1, server.flushes() - flushes))
     run.add("ingest_peak", server.peak() / 1024**2)
-    for caller in callers:
-        caller.leave()
+    for peer in peers:
+        peer.leave()
     await server.stop()
     run.add("ingest_disk", sum(file.stat().st_size for file in server.data.iterdir()) / run.envelopes)
 
@@ -193,8 +193,8 @@ async def ingest(run: Run) -> None:
 async def crowd(run: Run) -> None:
     """200 envelopes a second, one in a packet, from two senders, beside many peers that only sit there."""
     server, node = await run.start()
-    idle = await gather_in_turns([Caller(node).connect for _ in range(run.idle)])
-    senders = [await Caller(node).connect() for _ in range(2)]
+    idle = await gather_in_turns([BenchPeer(node).connect for _ in range(run.idle)])
+    senders = [await BenchPeer(node).connect() for _ in range(2)]
     count = int(run.seconds * 200)
     before = server.cpu()
     started = time.perf_counter()
@@ -207,29 +207,29 @@ async def crowd(run: Run) -> None:
     delays = [each for sender in senders for each in sender.delays]
     run.add("crowd_ack_p50", percentile(delays, 0.5) * 1e3)
     run.add("crowd_ack_p99", percentile(delays, 0.99) * 1e3)
-    for caller in [*idle, *senders]:
-        caller.leave()
+    for peer in [*idle, *senders]:
+        peer.leave()
     await server.stop()
 
 
 async def peers(run: Run) -> None:
     """Handshakes, 32 at a time; and what those who came take who then say nothing."""
     server, node = await run.start()
-    await gather_in_turns([Caller(node).connect for _ in range(50)])  # what the first ones load is not theirs
+    await gather_in_turns([BenchPeer(node).connect for _ in range(50)])  # what the first ones load is not theirs
     before, resident, started = server.cpu(), server.rss(), time.perf_counter()
-    callers = await gather_in_turns([Caller(node).connect for _ in range(run.handshakes)])
+    peers = await gather_in_turns([BenchPeer(node).connect for _ in range(run.handshakes)])
     seconds = time.perf_counter() - started
     run.add("handshake", (server.cpu() - before) / run.handshakes * 1e6)
     run.add("handshake_rate", run.handshakes / seconds)
     await asyncio.sleep(1)
     run.add("idle_kib", (server.rss() - resident) / run.handshakes / 1024)
-    for caller in callers:
-        caller.leave()
+    for peer in peers:
+        peer.leave()
     await server.stop()
 
 
-async def gather_in_turns(makers: list[Callable[[], Awaitable[Caller]]], at_once: int = 32) -> list[Caller]:
-    found: list[Caller] = []
+async def gather_in_turns(makers: list[Callable[[], Awaitable[BenchPeer]]], at_once: int = 32) -> list[BenchPeer]:
+    found: list[BenchPeer] = []
     for start in range(0, len(makers), at_once):
         found += await asyncio.gather(*(make() for make in makers[start : start + at_once]))
     return found

@@ -20,8 +20,9 @@ from pathlib import Path
 import msgspec
 
 from host import facts, scratch_root
-from restante.waku.archive import Archive, open_archive
-from restante.waku.archive.history.query import Page, Query
+from restante.waku.archive import open_archive
+from restante.waku.archive.history.query import Page, PageQuery
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keccak import keccak
@@ -71,7 +72,7 @@ async def fill(archive: Archive, envelopes: Iterable[Envelope]) -> float:
     return time.perf_counter() - started
 
 
-Ask = Callable[[Shape, random.Random], Query]
+Ask = Callable[[Shape, random.Random], PageQuery]
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,11 @@ class Kind:
 def _some(count: int, start: float = 0.0, stop: float = 0.0, days: float = DAYS) -> Ask:
     """Ask for so many topics (0: all), from somewhere between two shares of the time, for so many days."""
 
-    def ask(shape: Shape, dice: random.Random) -> Query:
+    def ask(shape: Shape, dice: random.Random) -> PageQuery:
         number = dice.randint(1, 3) if count == 3 else count
         topics = frozenset(dice.sample(shape.names, number)) if count else None
         lower = shape.sent(dice.uniform(start, stop))
-        return Query(lower=lower, upper=lower + int(days * 86400), topics=topics, limit=LIMIT)
+        return PageQuery(lower=lower, upper=lower + int(days * 86400), topics=topics, limit=LIMIT)
 
     return ask
 
@@ -100,12 +101,12 @@ def _some(count: int, start: float = 0.0, stop: float = 0.0, days: float = DAYS)
 def _filter(count: int) -> Ask:
     """Ask by the filter of so many topics; 0 is one that is half full, from somewhere in the first half."""
 
-    def ask(shape: Shape, dice: random.Random) -> Query:
+    def ask(shape: Shape, dice: random.Random) -> PageQuery:
         if not count:
             half = sum(1 << place for place in dice.sample(range(512), 256))
-            return Query(lower=shape.sent(dice.uniform(0, 0.5)), upper=shape.sent(1), bloom=half, limit=LIMIT)
+            return PageQuery(lower=shape.sent(dice.uniform(0, 0.5)), upper=shape.sent(1), bloom=half, limit=LIMIT)
         topics = dice.sample(shape.names, dice.randint(1, 3) if count == 3 else count)
-        return Query(lower=shape.sent(0), upper=shape.sent(1), bloom=bloom.of(topics), limit=LIMIT)
+        return PageQuery(lower=shape.sent(0), upper=shape.sent(1), bloom=bloom.of(topics), limit=LIMIT)
 
     return ask
 

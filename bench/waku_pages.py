@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from restante.waku.archive import open_archive
-from restante.waku.archive.history.query import Query
+from restante.waku.archive.history.query import PageQuery
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol import completion, request
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed
-from waku_caller import Caller
 from waku_history import DAYS, KINDS, LIMIT, START, Shape, fill, percentile
+from waku_peer import BenchPeer
 
 if TYPE_CHECKING:
     from waku import Run
@@ -34,7 +34,7 @@ WARM = 5
 
 UNLIMITED = ("--limit", "pages=0", "--limit", "rows=0")
 
-ID = b"\x11" * request.ID
+ID = b"\x11" * request.ID_BYTES
 
 
 @dataclass
@@ -55,14 +55,14 @@ class Truth:
             self.every.append((key, each.topic))
             yield each
 
-    def settle(self) -> None:
+    def index(self) -> None:
         self.every.sort()
         for topic, keys in self.topics.items():
             keys.sort()
             sample = bloom.kept(topic)
             self.samples[sample & -sample].append((sample, topic))
 
-    def page(self, asked: Query) -> tuple[list[bytes], bool]:
+    def page(self, asked: PageQuery) -> tuple[list[bytes], bool]:
         """Give the keys that must be answered with, and whether there are more."""
         start = (asked.lower.to_bytes(4, "big")).ljust(36, b"\0") if asked.after is None else asked.after + b"\0"
         found: list[bytes] = []
@@ -74,7 +74,7 @@ class Truth:
             found.append(key)
         return found, False
 
-    def _names(self, asked: Query) -> set[bytes] | None:
+    def _names(self, asked: PageQuery) -> set[bytes] | None:
         if asked.topics is not None:
             return set(asked.topics)
         if asked.bloom is None:
@@ -120,14 +120,14 @@ class Held:
                 print(f"  filled in {await fill(archive, envelopes):.0f} s", file=sys.stderr)
         finally:
             await archive.close()
-        self.truth.settle()
+        self.truth.index()
 
 
 @dataclass
 class Asked:
     """A request, and what was answered."""
 
-    query: Query
+    query: PageQuery
     packets: list[bytes]
     end: bytes
     seconds: float
@@ -138,25 +138,25 @@ class Asked:
         keys, more = truth.page(self.query)
         assert [key_of(each) for each in found] == keys, f"wrong envelopes: {self.query}"
         end = completion.read(self.end)
-        assert end == Completed(ID, keys[-1][4:] if keys else completion.NOTHING, keys[-1] if more else b""), end
+        assert end == Completed(ID, keys[-1][4:] if keys else completion.NO_HASH, keys[-1] if more else b""), end
         return len(found)
 
 
-async def ask(caller: Caller, query: Query) -> Asked:
+async def ask(peer: BenchPeer, query: PageQuery) -> Asked:
     written = request.Request(
         id=ID,
         lower=query.lower,
         upper=query.upper,
-        bloom=bloom.FULL if query.bloom is None and query.topics is None else query.bloom,
+        bloom=bloom.ALL_BITS if query.bloom is None and query.topics is None else query.bloom,
         topics=query.topics or frozenset(),
         limit=query.limit,
         cursor=query.after or b"",
     )
-    return Asked(query, *await caller.ask(request.write(written)))
+    return Asked(query, *await peer.ask(request.write(written)))
 
 
-async def _in_turn(caller: Caller, queries: list[Query]) -> list[Asked]:
-    return [await ask(caller, query) for query in queries]
+async def _in_turn(peer: BenchPeer, queries: list[PageQuery]) -> list[Asked]:
+    return [await ask(peer, query) for query in queries]
 
 
 class Pages:
@@ -178,39 +178,37 @@ class Pages:
         """Pages of history, from an archive of many topics and from one of very many."""
         held = await self.held(run, run.topics)
         server, node = await run.start("--retention", "0", *UNLIMITED, data=held.data)
-        callers = [await Caller(node).connect() for _ in range(CLIENTS)]
-        one = callers[0]
+        peers = [await BenchPeer(node).connect() for _ in range(CLIENTS)]
+        one = peers[0]
         for name, kind in (("page_three", "three"), ("page_bloom", "three_bloom"), ("page_day", "three_day")):
             await self.several(run, held, server.cpu, [one], name, kind)
-        await self.several(run, held, server.cpu, callers, "page_crowd", "three")
+        await self.several(run, held, server.cpu, peers, "page_crowd", "three")
         for name, kind in (("page_ten", "ten"), ("page_many", "many"), ("page_half", "half_bloom")):
             await self.several(run, held, server.cpu, [one], name, kind)
         await self.everything(run, held, server.cpu, one)
         run.add("page_peak", server.peak() / 1024**2)
-        for caller in callers:
-            caller.leave()
+        for peer in peers:
+            peer.leave()
         await server.stop()
         held = await self.held(run, run.envelopes)
         server, node = await run.start("--retention", "0", *UNLIMITED, data=held.data)
-        one = await Caller(node).connect()
+        one = await BenchPeer(node).connect()
         await self.several(run, held, server.cpu, [one], "page_million", "three")
         await self.several(run, held, server.cpu, [one], "page_million_bloom", "three_bloom")
         one.leave()
         await server.stop()
 
     async def several(
-        self, run: Run, held: Held, cpu: Callable[[], float], callers: list[Caller], name: str, kind: str
+        self, run: Run, held: Held, cpu: Callable[[], float], peers: list[BenchPeer], name: str, kind: str
     ) -> None:
-        """Have each caller ask for pages of a kind, one after the other; compare them when all are here."""
-        dice = random.Random(len(callers))
+        """Have each peer ask for pages of a kind, one after the other; compare them when all are here."""
+        dice = random.Random(len(peers))
         queries = [KINDS[kind].ask(held.shape, dice) for _ in range(WARM + run.pages)]
         for query in queries[:WARM]:
-            (await ask(callers[0], query)).check(held.truth)
-        shares = [queries[WARM + number :: len(callers)] for number in range(len(callers))]
+            (await ask(peers[0], query)).check(held.truth)
+        shares = [queries[WARM + number :: len(peers)] for number in range(len(peers))]
         before, spent, started = cpu(), time.process_time(), time.perf_counter()
-        answers = await asyncio.gather(
-            *(_in_turn(caller, share) for caller, share in zip(callers, shares, strict=True))
-        )
+        answers = await asyncio.gather(*(_in_turn(peer, share) for peer, share in zip(peers, shares, strict=True)))
         seconds, used = time.perf_counter() - started, cpu() - before
         busy = (time.process_time() - spent) / seconds
         found = [each for some in answers for each in some]
@@ -222,17 +220,17 @@ class Pages:
         run.add(f"{name}_envelopes", envelopes)
         run.add(f"{name}_busy", busy)
 
-    async def everything(self, run: Run, held: Held, cpu: Callable[[], float], caller: Caller) -> None:
+    async def everything(self, run: Run, held: Held, cpu: Callable[[], float], peer: BenchPeer) -> None:
         """Walk through all there is, from cursor to cursor."""
-        query = Query(lower=START, upper=START + DAYS * 86400, limit=LIMIT)
+        query = PageQuery(lower=START, upper=START + DAYS * 86400, limit=LIMIT)
         number, before = 0, cpu()
         while True:
-            answer = await ask(caller, query)
+            answer = await ask(peer, query)
             number += answer.check(held.truth)
             end = completion.read(answer.end)
             assert isinstance(end, Completed)
             if not end.cursor:
                 break
-            query = Query(lower=query.lower, upper=query.upper, limit=LIMIT, after=end.cursor)
+            query = PageQuery(lower=query.lower, upper=query.upper, limit=LIMIT, after=end.cursor)
         assert number == run.envelopes, number
         run.add("page_all", (cpu() - before) / number * 1e6)

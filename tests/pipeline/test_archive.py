@@ -21,7 +21,7 @@ from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError
 from restante.waku.archive import ids
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
 from support.pipeline.runs import LakeWorld, no_spark
@@ -38,7 +38,7 @@ class Keeping:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self._archive = SqliteArchive.open(data)
+        self._archive = Archive.open(data)
 
     def save(self, *batch: Envelope, arrived: int = CAME) -> None:
         asyncio.run(self._archive.save(batch, arrived))

@@ -22,7 +22,7 @@ from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.sources import paths, rlps
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import Source, SourceError, Terms
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import parquet
@@ -55,7 +55,7 @@ def exported(folder: Path, *names_: str, rows: Sequence[Envelope] = ROWS) -> Pat
     """Export an archive to files in a folder."""
 
     async def save() -> None:
-        archive = SqliteArchive.open(folder / "archive")
+        archive = Archive.open(folder / "archive")
         await archive.save(rows, T0 + 100)
         await archive.close()
 
@@ -357,7 +357,7 @@ def test_a_table_s_rows_are_held_against_what_it_says_of_them(name: str, tmp_pat
 
 def test_rows_that_cannot_be_read_are_counted_one_by_one_and_later_groups_are_read(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    with pq.ParquetWriter(path, parquet.SCHEMA, write_page_checksum=True, compression="none") as output:
+    with pq.ParquetWriter(path, parquet.PARQUET_SCHEMA, write_page_checksum=True, compression="none") as output:
         for first in (0, 20):
             rows = archive_rows(ROWS[first : first + 20])
             output.write_table(rows, row_group_size=20)

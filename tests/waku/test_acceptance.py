@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.protocol import acceptance, packets
-from restante.waku.protocol.acceptance import Flaw, Policy, Verdict, judge
+from restante.waku.protocol.acceptance import Policy, RefusalReason, Verdict, judge
 from restante.waku.protocol.packets import OTHER_ERROR, TIME_ERROR
 from support.effort import examples
 from support.rows import every
@@ -21,8 +21,8 @@ U32 = 0xFFFFFFFF
 FREE = Policy(min_pow=0.0)
 
 
-def flaw(envelope: Envelope, policy: Policy = FREE, now: int = NOW) -> Flaw | None:
-    return judge(envelope, now, policy).flaw
+def refusal(envelope: Envelope, policy: Policy = FREE, now: int = NOW) -> RefusalReason | None:
+    return judge(envelope, now, policy).refusal
 
 
 def sent_at(sent: int, ttl: int = 50, size: int = 100) -> Envelope:
@@ -33,16 +33,16 @@ def sent_at(sent: int, ttl: int = 50, size: int = 100) -> Envelope:
 
 
 @pytest.mark.parametrize(("ahead", "wanted"), [(9, None), (10, None), (11, acceptance.FUTURE)])
-def test_a_sender_s_clock_may_be_ten_seconds_ahead(ahead: int, wanted: Flaw | None) -> None:
-    assert flaw(sent_at(NOW + ahead)) is wanted
+def test_a_sender_s_clock_may_be_ten_seconds_ahead(ahead: int, wanted: RefusalReason | None) -> None:
+    assert refusal(sent_at(NOW + ahead)) is wanted
 
 
 @every(("ahead", "late"), [(-1, 0), (0, 0), (1, 2), (9, 10), (10, 11)])
 def test_what_is_ahead_must_have_work_for_that_time_too_and_a_second(ahead: int, late: int) -> None:
     envelope = sent_at(NOW + ahead)
     assert judge(envelope, NOW, FREE).pow == envelope.pow(late)
-    assert flaw(envelope, Policy(min_pow=envelope.pow(late))) is None
-    assert flaw(envelope, Policy(min_pow=math.nextafter(envelope.pow(late), 1))) is acceptance.TOO_CHEAP
+    assert refusal(envelope, Policy(min_pow=envelope.pow(late))) is None
+    assert refusal(envelope, Policy(min_pow=math.nextafter(envelope.pow(late), 1))) is acceptance.TOO_CHEAP
 
 
 @every(
@@ -52,13 +52,19 @@ def test_what_is_ahead_must_have_work_for_that_time_too_and_a_second(ahead: int,
         *((-19, acceptance.EXPIRED), (-20, acceptance.EXPIRED), (-21, acceptance.OLD)),
     ],
 )
-def test_what_has_expired_is_dropped_for_twenty_seconds_and_then_refused(left: int, wanted: Flaw | None) -> None:
-    assert flaw(make(NOW + left, 50, b"abcd", b"x")) is wanted
+def test_what_has_expired_is_dropped_for_twenty_seconds_and_then_refused(
+    left: int, wanted: RefusalReason | None
+) -> None:
+    assert refusal(make(NOW + left, 50, b"abcd", b"x")) is wanted
 
 
 def test_what_was_under_way_when_it_expired_is_dropped_without_a_word() -> None:
     assert acceptance.EXPIRED.words == ""
-    told = [each for each in vars(acceptance).values() if isinstance(each, Flaw) and each is not acceptance.EXPIRED]
+    told = [
+        each
+        for each in vars(acceptance).values()
+        if isinstance(each, RefusalReason) and each is not acceptance.EXPIRED
+    ]
     assert len(told) == 5
     assert all(each.words for each in told)
 
@@ -66,55 +72,57 @@ def test_what_was_under_way_when_it_expired_is_dropped_without_a_word() -> None:
 def test_only_clocks_are_time_errors() -> None:
     of_time = {acceptance.FUTURE, acceptance.OLD, acceptance.EXPIRED}
     for each in vars(acceptance).values():
-        if isinstance(each, Flaw):
+        if isinstance(each, RefusalReason):
             assert each.code == (TIME_ERROR if each in of_time else OTHER_ERROR)
     assert (TIME_ERROR, OTHER_ERROR) == (21, 22)
 
 
 @pytest.mark.parametrize(("more", "wanted"), [(-1, None), (0, None), (1, acceptance.FUTURE)])
-def test_a_ttl_beyond_the_expiry_wraps_into_the_future(more: int, wanted: Flaw | None) -> None:
+def test_a_ttl_beyond_the_expiry_wraps_into_the_future(more: int, wanted: RefusalReason | None) -> None:
     envelope = make(NOW, NOW + more, b"abcd", b"x")  # sent at 1, 0, and 2^32 - 1
-    assert flaw(envelope, Policy(min_pow=0.0, max_ttl=U32)) is wanted
+    assert refusal(envelope, Policy(min_pow=0.0, max_ttl=U32)) is wanted
 
 
 def test_what_expires_at_the_end_of_32_bits_is_like_any_other() -> None:
-    assert flaw(make(U32, 50, b"abcd", b"x"), now=U32) is None
-    assert flaw(make(U32 - 20, 50, b"abcd", b"x"), now=U32) is acceptance.EXPIRED
-    assert flaw(make(U32 - 21, 50, b"abcd", b"x"), now=U32) is acceptance.OLD
+    assert refusal(make(U32, 50, b"abcd", b"x"), now=U32) is None
+    assert refusal(make(U32 - 20, 50, b"abcd", b"x"), now=U32) is acceptance.EXPIRED
+    assert refusal(make(U32 - 21, 50, b"abcd", b"x"), now=U32) is acceptance.OLD
     # As in Go, the sum wraps: 2^32 - 19 + 20 is 1, and so the envelope is old a second after it expired.
-    assert flaw(make(U32 - 18, 50, b"abcd", b"x"), now=U32) is acceptance.OLD
-    assert flaw(sent_at(5), now=4) is acceptance.FUTURE  # and so does 5 - 10
+    assert refusal(make(U32 - 18, 50, b"abcd", b"x"), now=U32) is acceptance.OLD
+    assert refusal(sent_at(5), now=4) is acceptance.FUTURE  # and so does 5 - 10
 
 
 # ── the rest ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("more", "wanted"), [(-1, None), (0, None), (1, acceptance.TOO_LONG)])
-def test_no_ttl_is_longer_than_seven_days_unless_the_operator_says_so(more: int, wanted: Flaw | None) -> None:
+def test_no_ttl_is_longer_than_seven_days_unless_the_operator_says_so(
+    more: int, wanted: RefusalReason | None
+) -> None:
     week = 7 * 86400
-    assert flaw(sent_at(NOW, week + more)) is wanted
-    assert flaw(sent_at(NOW, 60 + more), Policy(min_pow=0.0, max_ttl=60)) is wanted
+    assert refusal(sent_at(NOW, week + more)) is wanted
+    assert refusal(sent_at(NOW, 60 + more), Policy(min_pow=0.0, max_ttl=60)) is wanted
 
 
 def test_a_sender_with_work_cannot_date_back_by_decades() -> None:
-    assert flaw(make(NOW + 1, NOW - 10, b"abcd", b"x")) is acceptance.TOO_LONG
+    assert refusal(make(NOW + 1, NOW - 10, b"abcd", b"x")) is acceptance.TOO_LONG
 
 
 @pytest.mark.parametrize(("more", "wanted"), [(-1, None), (0, None), (1, acceptance.TOO_LARGE)])
-def test_the_size_is_twenty_bytes_and_the_data(more: int, wanted: Flaw | None) -> None:
-    assert flaw(sent_at(NOW, size=980 + more), Policy(min_pow=0.0, max_size=1000)) is wanted
+def test_the_size_is_twenty_bytes_and_the_data(more: int, wanted: RefusalReason | None) -> None:
+    assert refusal(sent_at(NOW, size=980 + more), Policy(min_pow=0.0, max_size=1000)) is wanted
 
 
 @every(("more", "wanted"), [(0, None), (1, acceptance.TOO_LARGE)])
 @every("max_size", [1 << 20, 10 << 20])
 def test_what_no_packet_could_hand_on_is_refused_whatever_the_limit(
-    more: int, wanted: Flaw | None, max_size: int
+    more: int, wanted: RefusalReason | None, max_size: int
 ) -> None:
     """Nobody would ever get it: status-go disconnects whoever sends a packet of more than 1 MiB."""
-    envelope = sent_at(NOW, size=packets.LARGEST - 20 + more)
-    assert len(envelope.raw) == packets.LARGEST + more
-    assert (len(packets.write_envelopes([envelope.raw])) <= packets.PACKET) == (wanted is None)
-    assert flaw(envelope, Policy(min_pow=0.0, max_size=max_size)) is wanted
+    envelope = sent_at(NOW, size=packets.MAX_ENVELOPE_BYTES - 20 + more)
+    assert len(envelope.raw) == packets.MAX_ENVELOPE_BYTES + more
+    assert (len(packets.write_envelopes([envelope.raw])) <= packets.MAX_PACKET_BYTES) == (wanted is None)
+    assert refusal(envelope, Policy(min_pow=0.0, max_size=max_size)) is wanted
 
 
 def test_work_must_be_the_least_or_more() -> None:
@@ -124,20 +132,20 @@ def test_work_must_be_the_least_or_more() -> None:
         *((math.nextafter(has, 0), None), (has, None)),
         (math.nextafter(has, 1), acceptance.TOO_CHEAP),
     ):
-        assert flaw(envelope, Policy(min_pow=least)) is wanted
+        assert refusal(envelope, Policy(min_pow=least)) is wanted
         assert judge(envelope, NOW, Policy(min_pow=least)).pow == has
 
 
 def test_no_time_to_live_is_infinite_work() -> None:
     assert judge(sent_at(NOW, 0), NOW, Policy(min_pow=1e300)) == Verdict(None, math.inf)
-    assert flaw(sent_at(NOW + 1, 0), Policy(min_pow=1e300)) is acceptance.TOO_CHEAP
+    assert refusal(sent_at(NOW + 1, 0), Policy(min_pow=1e300)) is acceptance.TOO_CHEAP
 
 
 def test_what_costs_least_is_looked_at_first() -> None:
     """One after the other is mended."""
     hard: dict[str, Any] = {"min_pow": 1e9, "max_size": 10, "max_ttl": 10}
     bad = make(NOW - 100, 50, b"abcd", b"x")
-    assert flaw(bad, Policy(**hard)) is acceptance.OLD
+    assert refusal(bad, Policy(**hard)) is acceptance.OLD
     good = make(NOW + 50, 50, b"abcd", b"x")
     for name, wanted in (
         ("max_ttl", acceptance.TOO_LONG),
@@ -145,10 +153,10 @@ def test_what_costs_least_is_looked_at_first() -> None:
         ("min_pow", acceptance.TOO_CHEAP),
     ):
         verdict = judge(good, NOW, Policy(**hard))
-        assert verdict.flaw is wanted
+        assert verdict.refusal is wanted
         assert bool(verdict.pow) == (name == "min_pow")
         del hard[name]
-    assert flaw(good, Policy(**hard, min_pow=0.0)) is None
+    assert refusal(good, Policy(**hard, min_pow=0.0)) is None
 
 
 # ── against Go's own arithmetic ──────────────────────────────────────────────────────────────────
@@ -185,7 +193,7 @@ def test_what_status_go_takes_is_taken_unless_its_ttl_is_too_long(
     expiry = uint32(now + ahead + ttl) if by_sent else uint32(now + left)
     envelope = make(expiry, ttl, b"abcd", bytes(size))
     policy = Policy(min_pow=least, max_size=60)
-    found, wanted = flaw(envelope, policy, now), as_in_go(envelope, now, policy)
+    found, wanted = refusal(envelope, policy, now), as_in_go(envelope, now, policy)
     if found is acceptance.TOO_LONG:
         assert ttl > policy.max_ttl
         assert wanted in ("taken", "size", "pow")

@@ -16,12 +16,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from restante.common import admin_http
-from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
 from restante.waku.node import metrics
-from restante.waku.node.mailserver import TRY_AGAIN
+from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from support.ports import held_port
@@ -44,7 +44,7 @@ FAILURES: Final = {
     "size": "oversized",
     "pow": "low_pow",
 }
-"""What dashboards for status-go call a flaw (waku/waku.go, addAndBridge); the ttl is bounded here only."""
+"""What dashboards for status-go call a refusal (waku/waku.go, addAndBridge); the ttl is bounded here only."""
 
 
 class Admin:
@@ -120,8 +120,8 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         reader.say(waku_packets.REQUEST, rlp.encode([1] * 6))
         await here.settled(poster, reader)
         counts = await look.counts()
-        refused = {flaw: counts[f"waku_envelopes_cache_failures_total {FAILURES[flaw]}"] for flaw in bad}
-        assert refused == {flaw: len(some) for flaw, some in bad.items()}
+        refused = {refusal: counts[f"waku_envelopes_cache_failures_total {FAILURES[refusal]}"] for refusal in bad}
+        assert refused == {refusal: len(some) for refusal, some in bad.items()}
         assert {each for name, each in counts.items() if "rejected" in name} == {0.0}
         expected = {
             "waku_envelopes_received_total": 5 + 2 + 7,
@@ -195,7 +195,7 @@ async def test_how_long_answers_took_and_why_requests_were_refused(
         clock = Counter(seconds=0)
         monkeypatch.setattr("restante.waku.node.history_requests.perf_counter", lambda: clock["seconds"])
 
-        async def takes_long(query: Query, bounds: Bounds) -> Page:
+        async def takes_long(query: PageQuery, bounds: Bounds) -> Page:
             clock["seconds"] += 30
             return await make_page(query, bounds)
 
@@ -208,7 +208,7 @@ async def test_how_long_answers_took_and_why_requests_were_refused(
             *(0, 0, 1, 1)
         ]
         assert counts[f"{name}_sum"] == 30
-        here.node.answers._note(0.01)
+        here.node.history_requests.delays.add(0.01)
         counts = await look.counts()
         assert [counts[f"{name}_bucket {bound}"] for bound in ("0.005", "0.01", "20", "+Inf")] == [0, 1, 1, 2]
         for _ in range(3):
@@ -227,7 +227,7 @@ async def test_it_is_not_ready_while_the_disk_is_full_and_alive_all_the_time(tmp
         assert await look.get("/healthz") == (200, "ok\n")
         assert (await look.counts())["mailserver_archived_envelopes_failures_total sqlite"] == 1
         here.archive.full = False
-        here.clock.now += TRY_AGAIN
+        here.clock.now += ARCHIVE_RETRY_DELAY
         await poster.post(letter(1))
         assert await look.get("/readyz") == (200, "ok\n")
 

@@ -20,7 +20,7 @@ from restante.waku.envelope.envelope import make
 from support.processes import RESTANTE, called, on_a_terminal, restante, run
 from support.rows import every
 from support.waku import leveldbs
-from support.waku.archives import ROWS, archive_of, flaw_of, raws_of
+from support.waku.archives import ROWS, archive_of, raws_of, reason_of
 
 
 def waku(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -82,7 +82,7 @@ def test_an_import_with_something_refused_says_what_and_fails(tmp_path: Path) ->
     (tmp_path / "some.rlp").write_bytes(ROWS[0].raw + b"A" + ROWS[1].raw)
     imported = waku("import", tmp_path / "some.rlp", "--data", tmp_path / "new")
     assert imported.returncode == 1
-    assert f"{tmp_path / 'some.rlp'}, byte {len(ROWS[0].raw)}: {flaw_of(b'A')}\n" in imported.stderr
+    assert f"{tmp_path / 'some.rlp'}, byte {len(ROWS[0].raw)}: {reason_of(b'A')}\n" in imported.stderr
     assert raws_of(tmp_path / "new") == [ROWS[0].raw, ROWS[1].raw]
 
 

@@ -15,7 +15,7 @@ topics = st.binary(min_size=4, max_size=4)
 
 
 def wire(places: dict[str, str]) -> bytes:
-    found = bytearray(bloom.SIZE)
+    found = bytearray(bloom.FILTER_BYTES)
     for place, byte in places.items():
         found[int(place)] = int(byte, 16)
     return bytes(found)
@@ -59,7 +59,7 @@ def test_a_filter_lets_its_topics_through_in_either_form(asked: list[bytes], oth
 @given(topics)
 @examples(50)
 def test_everything_passes_a_full_filter_and_nothing_an_empty_one(topic: bytes) -> None:
-    assert bloom.passes(bloom.FULL, topic)
+    assert bloom.passes(bloom.ALL_BITS, topic)
     assert not bloom.passes(bloom.of([]), topic)
 
 
@@ -70,5 +70,5 @@ def test_a_filter_is_written_as_it_was_read(data: bytes) -> None:
 
 
 def test_no_filter_at_all_is_a_full_node_s_and_zeros_are_nothing() -> None:
-    assert bloom.read(b"") == bloom.FULL == bloom.read(b"\xff" * 64)
+    assert bloom.read(b"") == bloom.ALL_BITS == bloom.read(b"\xff" * 64)
     assert bloom.read(bytes(64)) == 0

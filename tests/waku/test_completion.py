@@ -53,7 +53,7 @@ def test_an_id_that_begins_like_a_refusal_is_known_to_who_asked() -> None:
 def test_words_have_an_end() -> None:
     found = completion.read(completion.failure(bytes(32), "x" * 100_000))
     assert isinstance(found, Failed)
-    assert len(found.words) == completion.MOST
+    assert len(found.words) == completion.MAX_WORDS_BYTES
 
 
 HASHES = st.binary(min_size=32, max_size=32)

@@ -12,7 +12,7 @@ from support.waku.conversation import WakuReplay, WakuScript, read_scripts
 from support.waku.worlds import JoinedCores, live_node
 
 SCRIPTS = read_scripts()
-LINKS = (
+CONNECTIONS = (
     "first_status_is_no_good",
     "greet",
     "large_packet",
@@ -21,12 +21,12 @@ LINKS = (
     "second_status",
     "what_lives",
 )
-"""What a link can be told and tell: a greeting that is good and one that is not, packets of all sizes, refusals."""
+"""What a connection can be told and tell: a good greeting and a bad one, packets of all sizes, refusals."""
 
 IN_PIECES = [
     script
     for script in SCRIPTS
-    if not any(" & " in line for _, line in script.lines) and (is_thorough() or script.name in LINKS)
+    if not any(" & " in line for _, line in script.lines) and (is_thorough() or script.name in CONNECTIONS)
 ]
 WITHOUT_SOCKETS = [script for script in SCRIPTS if not script.needs_a_socket]
 
@@ -44,6 +44,6 @@ async def test_over_sockets(script: WakuScript, tmp_path: Path) -> None:
 
 @every("script", IN_PIECES, ids=lambda script: script.name)
 async def test_over_sockets_in_pieces(script: WakuScript, tmp_path: Path) -> None:
-    """Bytes that are cut anywhere are the subject of test_devp2p.py and test_rlpx.py; this is the link."""
+    """Bytes that are cut anywhere are the subject of test_devp2p.py and test_rlpx.py; this is the connection."""
     async with live_node(script.options, tmp_path / script.name, pieces=7) as node:
         await WakuReplay(script, node).whole()

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from restante.common.errors import Misuse
 from restante.waku.devp2p.hello import Capability, Hello, Reason, Shared
 from restante.waku.devp2p.rlpx import Rlpx
-from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Limits, Packet
-from restante.waku.devp2p.snappy import pack
+from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionLimits
+from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
 from support.mutation import mutated
 from support.rows import every
+from support.waku.devp2p_pair import HELLO_A, HELLO_B, WAKU, A, B, Bare, Pair, cut
 from support.waku.dice import Seeded
-from support.waku.link import HELLO_A, HELLO_B, WAKU, A, B, Bare, Link, cut
 
 SHARED = (Shared("waku", 1, 16, 128),)
 
@@ -25,12 +25,12 @@ SHARED = (Shared("waku", 1, 16, 128),)
 
 @given(st.lists(st.integers(0, 2000), max_size=20).map(tuple))
 def test_both_are_connected_however_their_bytes_are_cut(places: tuple[int, ...]) -> None:
-    link = Link(places=places).carry()
-    assert link.heard_by_a == [Connected(HELLO_B, SHARED)]
-    assert link.heard_by_b == [Connected(HELLO_A, SHARED)]
-    assert (link.a.remote, link.b.remote) == (B.public, A.public)
-    assert not link.a.closed
-    assert not link.b.closed
+    pair = Pair(places=places).carry()
+    assert pair.heard_by_a == [Connected(HELLO_B, SHARED)]
+    assert pair.heard_by_b == [Connected(HELLO_A, SHARED)]
+    assert (pair.a.remote, pair.b.remote) == (B.public, A.public)
+    assert not pair.a.closed
+    assert not pair.b.closed
 
 
 def test_the_recipient_writes_its_ack_and_its_hello_at_once() -> None:
@@ -39,8 +39,8 @@ def test_the_recipient_writes_its_ack_and_its_hello_at_once() -> None:
 
 
 def test_the_capability_that_both_have_in_its_highest_version_is_used() -> None:
-    link = Link(hello_a=msgspec.structs.replace(HELLO_A, capabilities=WAKU[:1])).carry()
-    assert link.heard_by_b == [Connected(link.hello_a, (Shared("waku", 0, 16, 128),))]
+    pair = Pair(hello_a=msgspec.structs.replace(HELLO_A, capabilities=WAKU[:1])).carry()
+    assert pair.heard_by_b == [Connected(pair.hello_a, (Shared("waku", 0, 16, 128),))]
 
 
 def test_only_capabilities_that_we_know_are_offered() -> None:
@@ -62,7 +62,7 @@ def hello_of(**changes: object) -> bytes:
         (hello_of(capabilities=(Capability("waku", 2), Capability("shh", 1))), Reason.USELESS_PEER, "no capability"),
         (b"\x80", Reason.BREACH, "missing"),
         (b"\x80\xc0", Reason.BREACH, "five items"),
-        (b"\x80" + pack(HELLO_A.encode()), Reason.BREACH, "list is expected"),
+        (b"\x80" + compress(HELLO_A.encode()), Reason.BREACH, "list is expected"),
         (b"\0" + HELLO_A.encode(), Reason.BREACH, "message id"),
         (b"\2\xc0", Reason.BREACH, "message id 2 came before a Hello"),
         (b"\x10\xc0", Reason.BREACH, "message id 16 came before a Hello"),
@@ -77,7 +77,7 @@ def test_a_hello_that_will_not_do_is_answered_with_the_reason(frame: bytes, reas
     assert isinstance(event, Disconnected)
     assert (event.reason, event.by_us) == (reason, True)
     assert words in event.words
-    assert bare.frames == [b"\1" + pack(reason.listed())]
+    assert bare.frames == [b"\1" + compress(reason.listed())]
     assert bare.peer.closed
 
 
@@ -135,19 +135,19 @@ packets = st.lists(st.tuples(st.integers(0, 127), st.binary(max_size=300)), max_
 def test_packets_arrive_as_they_were_sent(
     ours: list[tuple[int, bytes]], theirs: list[tuple[int, bytes]], places: tuple[int, ...], version: int
 ) -> None:
-    link = Link(msgspec.structs.replace(HELLO_A, version=version), places=places).carry().forget()
+    pair = Pair(msgspec.structs.replace(HELLO_A, version=version), places=places).carry().forget()
     for code, payload in ours:
-        link.a.send(code, payload)
+        pair.a.send(code, payload)
     for code, payload in theirs:
-        link.b.send(code, payload, packed=pack(payload))
-    link.carry()
-    assert link.heard_by_b == [Packet(code, payload) for code, payload in ours]
-    assert link.heard_by_a == [Packet(code, payload) for code, payload in theirs]
+        pair.b.send(code, payload, compressed=compress(payload))
+    pair.carry()
+    assert pair.heard_by_b == [Packet(code, payload) for code, payload in ours]
+    assert pair.heard_by_a == [Packet(code, payload) for code, payload in theirs]
 
 
 def test_packets_may_stand_in_one_write_with_the_hello() -> None:
     bare = Bare()
-    events = bare.say(b"\x80" + HELLO_A.encode(), b"\x10" + pack(b"\xc0"), b"\x81\x8e" + pack(b"x"))
+    events = bare.say(b"\x80" + HELLO_A.encode(), b"\x10" + compress(b"\xc0"), b"\x81\x8e" + compress(b"x"))
     assert events == [Connected(HELLO_A, SHARED), Packet(0, b"\xc0"), Packet(126, b"x")]
 
 
@@ -156,7 +156,7 @@ def test_message_ids_are_those_of_the_offset() -> None:
     for code in (0, 1, 111, 112, 126, 127):
         bare.peer.send(code, b"payload")
     assert bare.say() == []
-    assert [frame[: -len(pack(b"payload"))].hex() for frame in bare.frames] == [
+    assert [frame[: -len(compress(b"payload"))].hex() for frame in bare.frames] == [
         "10",
         "11",
         "7f",
@@ -171,48 +171,48 @@ def test_message_ids_are_those_of_the_offset() -> None:
 def test_only_if_both_have_version_5_is_anything_compressed(ours: int, theirs: int) -> None:
     bare = Bare(msgspec.structs.replace(HELLO_B, version=ours))
     bare.say(hello_of(version=theirs))
-    bare.peer.send(1, b"payload", packed=pack(b"payload"))
+    bare.peer.send(1, b"payload", compressed=compress(b"payload"))
     bare.say()
     compressed = ours == theirs == 5
-    assert bare.frames == [b"\x11" + (pack(b"payload") if compressed else b"payload")]
+    assert bare.frames == [b"\x11" + (compress(b"payload") if compressed else b"payload")]
     bare.say(b"\2\xc0")
-    assert bare.frames == [b"\3" + (pack(b"\xc0") if compressed else b"\xc0")]
+    assert bare.frames == [b"\3" + (compress(b"\xc0") if compressed else b"\xc0")]
 
 
 def test_packets_are_sent_to_many_for_one_compression() -> None:
     bare = Bare().connected()
-    bare.peer.send(1, b"not looked at", packed=pack(b"payload"))
+    bare.peer.send(1, b"not looked at", compressed=compress(b"payload"))
     bare.say()
-    assert bare.frames == [b"\x11" + pack(b"payload")]
+    assert bare.frames == [b"\x11" + compress(b"payload")]
 
 
 def test_what_is_sent_at_once_is_one_write() -> None:
-    link = Link().carry().forget()
-    link.a.send(1, b"one")
-    link.a.send(2, b"two")
-    wire = link.a.data_to_send()
-    assert link.a.data_to_send() == b""
-    assert link.b.receive_data(wire, 0.0) == [Packet(1, b"one"), Packet(2, b"two")]
+    pair = Pair().carry().forget()
+    pair.a.send(1, b"one")
+    pair.a.send(2, b"two")
+    wire = pair.a.data_to_send()
+    assert pair.a.data_to_send() == b""
+    assert pair.b.receive_data(wire, 0.0) == [Packet(1, b"one"), Packet(2, b"two")]
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_packet_of_two_pieces_is_one(version: int) -> None:
-    link = Link(msgspec.structs.replace(HELLO_A, version=version)).carry().forget()
-    link.a.send_whole(127, b"head", memoryview(b"body" * 1000))
-    assert link.b.receive_data(link.a.data_to_send(), 0.0) == [Packet(127, b"head" + b"body" * 1000)]
+    pair = Pair(msgspec.structs.replace(HELLO_A, version=version)).carry().forget()
+    pair.a.send_whole(127, b"head", memoryview(b"body" * 1000))
+    assert pair.b.receive_data(pair.a.data_to_send(), 0.0) == [Packet(127, b"head" + b"body" * 1000)]
 
 
 def test_nothing_is_sent_before_hello() -> None:
-    link = Link()
+    pair = Pair()
     with pytest.raises(Misuse, match="no Hello yet"):
-        link.a.send(1, b"early")
+        pair.a.send(1, b"early")
 
 
 @every("code", [-17, -1, 128, 1000])
 def test_a_code_that_is_none_is_our_fault(code: int) -> None:
-    link = Link().carry()
+    pair = Pair().carry()
     with pytest.raises(Misuse, match=f"code {code}"):
-        link.a.send(code, b"payload")
+        pair.a.send(code, b"payload")
 
 
 @every("frame", [b"\x81\x90\0", b"\x81\xff\0", b"\x82\1\0\0", b"\x81\x11\0", b"\x81", b"\0\0", b"\xc0\0", b"\xff\0"])
@@ -226,7 +226,7 @@ def test_a_message_id_that_is_none_or_nobodys_is_a_breach(frame: bytes) -> None:
 @every("frame", [b"\x80" + HELLO_A.encode(), b"\3\xc0", b"\3", *(bytes([n, 7]) for n in range(4, 16))])
 def test_other_messages_of_devp2p_are_passed_over(frame: bytes) -> None:
     bare = Bare().connected()
-    assert bare.say(frame, b"\x10" + pack(b"after")) == [Packet(0, b"after")]
+    assert bare.say(frame, b"\x10" + compress(b"after")) == [Packet(0, b"after")]
     assert bare.frames == []
 
 
@@ -236,37 +236,37 @@ def test_other_messages_of_devp2p_are_passed_over(frame: bytes) -> None:
         (b"", "not compressed"),
         (b"\xc0", "not compressed"),
         (b"\5abc", "not compressed"),
-        (pack(bytes(101)), "101 bytes when inflated"),
+        (compress(bytes(101)), "101 bytes when inflated"),
         (b"\xff\xff\xff\xff\x0f\0a", "4294967295 bytes when inflated"),
         (b"\x64\0a", "100 bytes when inflated"),
     ],
 )
 def test_a_packet_that_cannot_be_inflated_or_must_not_is_a_breach(payload: bytes, words: str) -> None:
-    bare = Bare(limits=Limits(packet=100)).connected()
+    bare = Bare(limits=SessionLimits(packet=100)).connected()
     (event,) = bare.say(b"\x10" + payload)
     assert isinstance(event, Disconnected)
     assert event.reason is Reason.BREACH
     assert words in event.words
-    assert bare.frames == [b"\1" + pack(Reason.BREACH.listed())]
+    assert bare.frames == [b"\1" + compress(Reason.BREACH.listed())]
 
 
 @pytest.mark.parametrize(("size", "fits"), [(100, True), (101, False)])
 def test_a_packet_has_its_most_bytes_compressed_or_not(size: int, fits: bool) -> None:
     for version in (4, 5):
-        bare = Bare(limits=Limits(packet=100))
+        bare = Bare(limits=SessionLimits(packet=100))
         bare.say(hello_of(version=version))
-        (event,) = bare.say(b"\x10" + (pack(bytes(size)) if version == 5 else bytes(size)))
+        (event,) = bare.say(b"\x10" + (compress(bytes(size)) if version == 5 else bytes(size)))
         assert (event == Packet(0, bytes(size))) is fits
 
 
 def test_what_was_good_before_a_wrong_mac_is_given() -> None:
-    link = Link().carry().forget()
-    link.a.send(1, b"good")
-    good = link.a.data_to_send()
-    link.a.send(1, b"altered")
-    altered = bytearray(link.a.data_to_send())
+    pair = Pair().carry().forget()
+    pair.a.send(1, b"good")
+    good = pair.a.data_to_send()
+    pair.a.send(1, b"altered")
+    altered = bytearray(pair.a.data_to_send())
     altered[40] ^= 1
-    first, last = link.b.receive_data(good + bytes(altered), 0.0)
+    first, last = pair.b.receive_data(good + bytes(altered), 0.0)
     assert first == Packet(1, b"good")
     assert last == Disconnected(Reason.BREACH, True, "the MAC of a frame is wrong")
 
@@ -275,20 +275,20 @@ SCRIPT = [(1, b"one" * 50), (126, b"two"), (0, b"")]
 
 
 def wire_of_a() -> bytes:
-    link = Link().carry()
+    pair = Pair().carry()
     for code, payload in SCRIPT:
-        link.a.send(code, payload)
-    return bytes(link.a.data_to_send())
+        pair.a.send(code, payload)
+    return bytes(pair.a.data_to_send())
 
 
 @given(mutated(st.builds(wire_of_a)), st.lists(st.integers(0, 800), max_size=5))
 def test_altered_bytes_never_raise_and_give_nothing_that_was_not_sent(wire: bytes, places: list[int]) -> None:
-    link = Link().carry()
-    events = [event for part in cut(wire, places) for event in link.b.receive_data(part, 1.0)]
+    pair = Pair().carry()
+    events = [event for part in cut(wire, places) for event in pair.b.receive_data(part, 1.0)]
     ended = bool(events) and isinstance(events[-1], Disconnected)
     received = events[:-1] if ended else events
     assert received == [Packet(code, payload) for code, payload in SCRIPT[: len(received)]]
-    assert link.b.closed is ended
+    assert pair.b.closed is ended
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=4), st.lists(st.integers(0, 800), max_size=5))
@@ -305,16 +305,16 @@ def test_any_frames_are_taken_without_an_exception(frames: list[bytes], places: 
 
 @every("reason", Reason)
 def test_a_disconnect_is_said_and_heard(reason: Reason) -> None:
-    link = Link().carry().forget()
-    link.a.disconnect(reason)
-    assert link.a.closed
-    link.carry()
-    assert link.heard_by_b == [Disconnected(reason, False, f"the peer said {reason.name}")]
-    assert link.b.closed
-    assert link.heard_by_a == []
+    pair = Pair().carry().forget()
+    pair.a.disconnect(reason)
+    assert pair.a.closed
+    pair.carry()
+    assert pair.heard_by_b == [Disconnected(reason, False, f"the peer said {reason.name}")]
+    assert pair.b.closed
+    assert pair.heard_by_a == []
 
 
-@every("payload", [b"\xc1\4", b"\4", pack(b"\xc1\4"), pack(b"\4")])
+@every("payload", [b"\xc1\4", b"\4", compress(b"\xc1\4"), compress(b"\4")])
 def test_a_disconnect_is_understood_in_every_form(payload: bytes) -> None:
     """Compressed or not, list or byte, in the place of a Hello or later."""
     (event,) = Bare().connected().say(b"\1" + payload)
@@ -339,20 +339,20 @@ def test_any_disconnect_is_one(payload: bytes, connected: bool) -> None:
 
 
 def test_after_the_last_word_nothing_is_said_and_nothing_is_heard() -> None:
-    link = Link().carry().forget()
-    link.a.disconnect(Reason.CLIENT_QUITTING)
-    link.a.send(1, b"late")
-    link.a.disconnect(Reason.REQUESTED)
-    link.b.send(1, b"crossing")
-    assert link.a.receive_data(link.b.data_to_send(), 0.0) == []
-    link.carry()
-    assert link.heard_by_b == [Disconnected(Reason.CLIENT_QUITTING, False, "the peer said CLIENT_QUITTING")]
-    assert link.a.next_timeout() is None
-    assert link.a.handle_timeout(1e9) == []
+    pair = Pair().carry().forget()
+    pair.a.disconnect(Reason.CLIENT_QUITTING)
+    pair.a.send(1, b"late")
+    pair.a.disconnect(Reason.REQUESTED)
+    pair.b.send(1, b"crossing")
+    assert pair.a.receive_data(pair.b.data_to_send(), 0.0) == []
+    pair.carry()
+    assert pair.heard_by_b == [Disconnected(Reason.CLIENT_QUITTING, False, "the peer said CLIENT_QUITTING")]
+    assert pair.a.next_timeout() is None
+    assert pair.a.handle_timeout(1e9) == []
 
 
 def test_what_comes_after_a_disconnect_is_not_looked_at() -> None:
-    (event,) = Bare().connected().say(b"\1\4", b"\x10" + pack(b"late"), b"\xff")
+    (event,) = Bare().connected().say(b"\1\4", b"\x10" + compress(b"late"), b"\xff")
     assert isinstance(event, Disconnected)
 
 
@@ -367,13 +367,13 @@ def test_before_their_hello_a_disconnect_is_said_as_after_ours() -> None:
     bare = Bare()
     bare.peer.disconnect(Reason.TOO_MANY_PEERS)
     bare.say()
-    assert bare.frames == [b"\1" + pack(b"\xc1\4")]
+    assert bare.frames == [b"\1" + compress(b"\xc1\4")]
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@every("payload", [pack(b"\xc0"), b"\xc0", b"", b"anything"])
+@every("payload", [compress(b"\xc0"), b"\xc0", b"", b"anything"])
 def test_a_ping_is_answered(payload: bytes) -> None:
     bare = Bare().connected()
     assert bare.say(b"\2" + payload) == []
@@ -381,21 +381,21 @@ def test_a_ping_is_answered(payload: bytes) -> None:
 
 
 def test_who_says_no_hello_in_time_is_given_up() -> None:
-    link = Link(now=100.0)
-    assert link.b.next_timeout() == 105.0
-    assert link.b.handle_timeout(104.9) == []
-    (event,) = link.b.handle_timeout(105.0)
+    pair = Pair(now=100.0)
+    assert pair.b.next_timeout() == 105.0
+    assert pair.b.handle_timeout(104.9) == []
+    (event,) = pair.b.handle_timeout(105.0)
     assert event == Disconnected(Reason.PING_TIMEOUT, True, "there was no Hello in time")
-    assert link.b.closed
-    assert link.b.data_to_send() == b""
+    assert pair.b.closed
+    assert pair.b.data_to_send() == b""
 
 
 def test_a_handshake_does_not_buy_more_time_for_the_hello() -> None:
-    link = Link()
-    link.b.receive_data(link.a.data_to_send(), 4.0)
-    assert link.b.next_timeout() == 5.0
-    link.b.handle_timeout(5.0)
-    events = [event for data in [link.b.data_to_send()] for event in link.a.receive_data(data, 5.0)]
+    pair = Pair()
+    pair.b.receive_data(pair.a.data_to_send(), 4.0)
+    assert pair.b.next_timeout() == 5.0
+    pair.b.handle_timeout(5.0)
+    events = [event for data in [pair.b.data_to_send()] for event in pair.a.receive_data(data, 5.0)]
     assert events == [
         Connected(HELLO_B, SHARED),
         Disconnected(Reason.PING_TIMEOUT, False, "the peer said PING_TIMEOUT"),
@@ -414,28 +414,28 @@ def test_a_silent_peer_is_asked_and_then_given_up() -> None:
     assert bare.peer.data_to_send() == b""
     (event,) = bare.peer.handle_timeout(31.0)
     assert event == Disconnected(Reason.PING_TIMEOUT, True, "the peer says nothing any more")
-    assert bare.rlpx.receive_data(bare.peer.data_to_send()) == [b"\1" + pack(b"\xc1\x0b")]
+    assert bare.rlpx.receive_data(bare.peer.data_to_send()) == [b"\1" + compress(b"\xc1\x0b")]
 
 
 def test_one_that_answers_is_never_given_up() -> None:
-    link = Link().carry().forget()
+    pair = Pair().carry().forget()
     for _ in range(10):
-        due = link.a.next_timeout()
+        due = pair.a.next_timeout()
         assert due is not None
-        link.now = due
-        link.a.handle_timeout(due)
-        link.carry()
-    assert link.now == 150.0
-    assert (link.heard_by_a, link.heard_by_b) == ([], [])
+        pair.now = due
+        pair.a.handle_timeout(due)
+        pair.carry()
+    assert pair.now == 150.0
+    assert (pair.heard_by_a, pair.heard_by_b) == ([], [])
 
 
 def test_a_frame_that_never_ends_is_silence() -> None:
     """Else a byte now and then would hold what a large frame takes, for ever."""
-    link = Link().carry()
-    link.a.send(1, b"slow")
-    for number, byte in enumerate(link.a.data_to_send()[:-1]):
-        link.b.receive_data(bytes([byte]), float(number))
-    assert link.b.next_timeout() == 15.0
+    pair = Pair().carry()
+    pair.a.send(1, b"slow")
+    for number, byte in enumerate(pair.a.data_to_send()[:-1]):
+        pair.b.receive_data(bytes([byte]), float(number))
+    assert pair.b.next_timeout() == 15.0
 
 
 def test_a_timeout_long_overdue_gives_up_without_asking() -> None:
@@ -445,10 +445,10 @@ def test_a_timeout_long_overdue_gives_up_without_asking() -> None:
 
 
 def test_times_are_arguments() -> None:
-    limits = Limits(hello=1.0, ping=2.0, silence=3.0)
-    link = Link(limits=limits)
-    assert link.a.next_timeout() == 1.0
-    link.carry()
-    assert link.a.next_timeout() == 2.0
-    link.a.handle_timeout(2.0)
-    assert link.a.next_timeout() == 3.0
+    limits = SessionLimits(hello=1.0, ping=2.0, silence=3.0)
+    pair = Pair(limits=limits)
+    assert pair.a.next_timeout() == 1.0
+    pair.carry()
+    assert pair.a.next_timeout() == 2.0
+    pair.a.handle_timeout(2.0)
+    assert pair.a.next_timeout() == 3.0

@@ -27,7 +27,7 @@ def test_what_others_encrypted_is_read(vector: dict[str, str]) -> None:
 @given(st.binary(max_size=300), st.binary(max_size=8), st.binary(min_size=16, max_size=16))
 def test_what_is_encrypted_is_read_by_its_key_alone(plain: bytes, authenticated: bytes, iv: bytes) -> None:
     sealed = ecies.encrypt(US.public, plain, ephemeral=Key(b"\2" * 32), iv=iv, authenticated=authenticated)
-    assert len(sealed) == len(plain) + ecies.OVERHEAD
+    assert len(sealed) == len(plain) + ecies.OVERHEAD_BYTES
     assert ecies.decrypt(US, sealed, authenticated) == plain
     with pytest.raises(PeerError, match="altered"):
         ecies.decrypt(Key(b"\3" * 32), sealed, authenticated)

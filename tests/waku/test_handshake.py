@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from restante.common.errors import PeerError
 from restante.waku.devp2p import handshake
-from restante.waku.devp2p.handshake import PREFIX
+from restante.waku.devp2p.handshake import PREFIX_BYTES
 from restante.waku.envelope import ecies, rlp
 from restante.waku.envelope.keys import Key
 from support.mutation import mutated
@@ -27,19 +27,19 @@ AUTH, ACK = AUTHS["version 4"], ACKS["version 4"]
 
 def packet(remote: Key, plain: bytes) -> bytes:
     """A packet of any content, sealed as it must be."""
-    size = (len(plain) + ecies.OVERHEAD).to_bytes(2, "big")
+    size = (len(plain) + ecies.OVERHEAD_BYTES).to_bytes(2, "big")
     return size + ecies.encrypt(remote.public, plain, ephemeral=EPHEMERAL_A, iv=bytes(16), authenticated=size)
 
 
 @pytest.mark.parametrize("name", AUTHS)
 def test_the_auth_of_the_vectors_is_read(name: str) -> None:
-    assert handshake.size(AUTHS[name][:PREFIX]) == len(AUTHS[name]) - 2
+    assert handshake.size(AUTHS[name][:PREFIX_BYTES]) == len(AUTHS[name]) - 2
     assert handshake.read_auth(B, AUTHS[name]) == (A.public, EPHEMERAL_A.public, NONCE_A)
 
 
 @pytest.mark.parametrize("name", ACKS)
 def test_the_ack_of_the_vectors_is_read(name: str) -> None:
-    assert handshake.size(ACKS[name][:PREFIX]) == len(ACKS[name]) - 2
+    assert handshake.size(ACKS[name][:PREFIX_BYTES]) == len(ACKS[name]) - 2
     assert handshake.read_ack(A, ACKS[name]) == (EPHEMERAL_B.public, NONCE_B)
 
 
@@ -97,7 +97,7 @@ def test_sizes_of_packets_differ() -> None:
 def test_the_form_before_eip_8_is_told_and_refused(kind: str) -> None:
     old = bytes.fromhex(EIP8[kind]["before EIP-8"])
     with pytest.raises(PeerError, match="before EIP-8"):
-        handshake.size(old[:PREFIX])
+        handshake.size(old[:PREFIX_BYTES])
 
 
 def test_a_size_that_begins_with_04_is_a_size() -> None:
@@ -177,4 +177,4 @@ def test_any_three_bytes_are_a_size_or_refused(prefix: bytes) -> None:
         size = handshake.size(prefix)
     except PeerError:
         return
-    assert ecies.OVERHEAD < size <= handshake.LARGEST
+    assert ecies.OVERHEAD_BYTES < size <= handshake.MAX_HANDSHAKE_BYTES

@@ -11,13 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.waku.envelope import bloom
 from restante.waku.protocol import interest
-from restante.waku.protocol.interest import EVERYTHING, MANY, Interest, Interests
+from restante.waku.protocol.interest import MAX_LISTED_TOPICS, WANTS_EVERYTHING, Interest, Interests
 from support.effort import examples
 
 TOPICS = [bytes((first, 2, 3, last)) for first in range(3) for last in (0, 1, 4)]
 """Some share bits of a filter; 01020304 keeps two bits of three in status-go."""
 
-OTHERS = [number.to_bytes(4, "big") for number in range(1 << 30, (1 << 30) + MANY + 1)]
+OTHERS = [number.to_bytes(4, "big") for number in range(1 << 30, (1 << 30) + MAX_LISTED_TOPICS + 1)]
 """Enough for an interest that is looked into."""
 
 
@@ -26,7 +26,7 @@ def test_a_topic_is_wanted_by_name_or_by_filter() -> None:
     assert not Interest.named([TOPICS[0]]).wants(TOPICS[1])
     assert Interest(bloom=bloom.of([TOPICS[0]])).wants(TOPICS[0])
     assert not Interest(bloom=bloom.of([TOPICS[0]])).wants(b"\xff\xff\xff\xff")
-    assert EVERYTHING.wants(TOPICS[0])
+    assert WANTS_EVERYTHING.wants(TOPICS[0])
     assert not Interest.named([]).wants(TOPICS[0])
     assert not Interest(bloom=0).wants(TOPICS[0])
 
@@ -49,7 +49,7 @@ def test_an_interest_wants_what_it_names(topics: set[bytes], topic: bytes) -> No
     assert sorted(named.few() or []) == sorted(topics)
 
 
-@pytest.mark.parametrize(("count", "few"), [(MANY, True), (MANY + 1, False)])
+@pytest.mark.parametrize(("count", "few"), [(MAX_LISTED_TOPICS, True), (MAX_LISTED_TOPICS + 1, False)])
 def test_few_topics_are_given_and_many_are_not(count: int, few: bool) -> None:
     assert (Interest.named(OTHERS[:count]).few() is not None) is few
 
@@ -59,8 +59,8 @@ interests = st.one_of(
     named,
     st.lists(st.sampled_from(TOPICS), unique=True).map(lambda some: Interest.named([*some, *OTHERS])),
     st.lists(st.sampled_from(TOPICS)).map(lambda some: Interest(bloom=bloom.of(some))),
-    st.integers(0, 511).map(lambda bit: Interest(bloom=bloom.FULL ^ 1 << bit)),
-    st.just(EVERYTHING),
+    st.integers(0, 511).map(lambda bit: Interest(bloom=bloom.ALL_BITS ^ 1 << bit)),
+    st.just(WANTS_EVERYTHING),
     st.just(Interest.named([])),
     st.just(Interest(bloom=0)),
 )
@@ -113,7 +113,7 @@ TestTheMap.settings = examples(60, 30)
 
 
 def test_only_so_many_topics_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interest, "REMEMBERED", 3)
+    monkeypatch.setattr(interest, "REMEMBERED_TOPICS", 3)
     all_of_them: Interests[str] = Interests()
     all_of_them.put("a", Interest(bloom=bloom.of(TOPICS[:2])))
     for _ in range(2):

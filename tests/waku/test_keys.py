@@ -44,7 +44,7 @@ def test_both_sides_agree_on_the_same(one: bytes, other: bytes) -> None:
 def test_who_signed_is_recovered_and_not_for_another_digest(secret: bytes, digest: bytes) -> None:
     key = Key(secret)
     signature = key.sign(digest)
-    assert len(signature) == keys.SIGNATURE
+    assert len(signature) == keys.SIGNATURE_BYTES
     assert signature[64] in {0, 1}
     assert keys.recover(digest, signature) == key.public
     assert keys.recover(keccak(digest), signature) != key.public
@@ -72,7 +72,7 @@ def test_what_is_no_point_is_the_peers_fault(public: bytes) -> None:
 @given(st.binary(max_size=70) | st.binary(min_size=64, max_size=64).map(lambda half: half + b"\1"))
 def test_recovering_raises_nothing_but_peer_errors(signature: bytes) -> None:
     with suppress(PeerError):
-        assert len(keys.recover(b"\7" * 32, signature)) == keys.PUBLIC
+        assert len(keys.recover(b"\7" * 32, signature)) == keys.PUBLIC_BYTES
 
 
 def test_v_is_zero_or_one() -> None:

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.node.mailserver import FULL, LOCKED, TRY_AGAIN, Batch, Mailserver, Terms
+from restante.waku.node.mailserver import (
+    ARCHIVE_RETRY_DELAY,
+    FULL_WORDS,
+    LOCKED_WORDS,
+    ArchiveTerms,
+    Batch,
+    Mailserver,
+)
 from restante.waku.node.pool import Pool
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
@@ -22,8 +29,8 @@ OTHER_TOPIC = b"\5\6\7\x08"
 PACKETS = [bytes([number]) * 32 for number in range(10)]
 
 
-def mailserver(terms: Terms | None = None, *, known: int = MIB, live: int = MIB) -> Mailserver:
-    return Mailserver(Policy(min_pow=1e-6), terms or Terms(), Pool(known, live))
+def mailserver(terms: ArchiveTerms | None = None, *, known: int = MIB, live: int = MIB) -> Mailserver:
+    return Mailserver(Policy(min_pow=1e-6), terms or ArchiveTerms(), Pool(known, live))
 
 
 def relayed(server: Mailserver) -> list[Envelope]:
@@ -56,13 +63,13 @@ def test_what_is_new_is_relayed_at_once_and_confirmed_when_it_is_on_disk() -> No
     batch = taken(server)
     assert batch.envelopes == [A, B]
     assert server.take() is None
-    assert list(server.settle(batch)) == [(b"a", well(PACKETS[0]))]
+    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0]))]
 
 
 def test_what_is_on_disk_is_confirmed_at_once_and_not_relayed_again() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [A], EPOCH)
-    list(server.settle(taken(server)))
+    list(server.confirm(taken(server)))
     relayed(server)
     assert server.offer(b"b", PACKETS[1], [A], EPOCH) == well(PACKETS[1])
     assert (relayed(server), server.take()) == ([], None)
@@ -74,7 +81,7 @@ def test_a_copy_that_comes_while_the_first_is_gathered_is_confirmed_with_it() ->
     assert server.offer(b"b", PACKETS[1], [A], EPOCH) is None
     batch = taken(server)
     assert batch.envelopes == [A]
-    assert list(server.settle(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
+    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
 
 
 def test_a_copy_that_comes_while_the_first_is_saved_is_confirmed_with_it() -> None:
@@ -83,7 +90,7 @@ def test_a_copy_that_comes_while_the_first_is_saved_is_confirmed_with_it() -> No
     batch = taken(server)
     assert server.offer(b"b", PACKETS[1], [A], EPOCH) is None
     assert server.take() is None
-    assert list(server.settle(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
+    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
 
 
 def test_a_packet_waits_for_the_batch_that_has_the_last_of_it() -> None:
@@ -91,10 +98,10 @@ def test_a_packet_waits_for_the_batch_that_has_the_last_of_it() -> None:
     server.offer(b"a", PACKETS[0], [A], EPOCH)
     first = taken(server)
     assert server.offer(b"b", PACKETS[1], [A, B], EPOCH) is None
-    assert list(server.settle(first)) == [(b"a", well(PACKETS[0]))]
+    assert list(server.confirm(first)) == [(b"a", well(PACKETS[0]))]
     second = taken(server)
     assert second.envelopes == [B]
-    assert list(server.settle(second)) == [(b"b", well(PACKETS[1]))]
+    assert list(server.confirm(second)) == [(b"b", well(PACKETS[1]))]
 
 
 def test_an_envelope_twice_in_a_packet_is_archived_once() -> None:
@@ -103,7 +110,7 @@ def test_an_envelope_twice_in_a_packet_is_archived_once() -> None:
     assert relayed(server) == [A]
     batch = taken(server)
     assert batch.envelopes == [A]
-    assert list(server.settle(batch)) == [(b"a", well(PACKETS[0]))]
+    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0]))]
 
 
 def test_a_packet_of_nothing_is_confirmed_at_once() -> None:
@@ -117,7 +124,7 @@ def test_what_is_refused_is_answered_with_why_and_the_rest_of_the_packet_is_take
     server = mailserver()
     assert server.offer(b"a", PACKETS[0], [OLD, A], EPOCH) is None
     assert relayed(server) == [A]
-    [(origin, response)] = server.settle(taken(server))
+    [(origin, response)] = server.confirm(taken(server))
     assert (origin, response.packet) == (b"a", PACKETS[0])
     [refusal] = response.refusals
     assert refusal.hash == OLD.hash
@@ -144,7 +151,7 @@ def test_what_was_refused_is_judged_anew_when_it_comes_again() -> None:
 
 
 def test_topics_that_are_not_archived_are_relayed_and_confirmed_at_once() -> None:
-    server = mailserver(Terms(topics=frozenset([TOPIC])))
+    server = mailserver(ArchiveTerms(topics=frozenset([TOPIC])))
     other = letter(1, topic=OTHER_TOPIC)
     assert server.offer(b"a", PACKETS[0], [other], EPOCH) == well(PACKETS[0])
     assert relayed(server) == [other]
@@ -153,7 +160,7 @@ def test_topics_that_are_not_archived_are_relayed_and_confirmed_at_once() -> Non
 
 
 def test_what_is_older_than_what_is_kept_is_relayed_and_confirmed_at_once() -> None:
-    server = mailserver(Terms(retention=100))
+    server = mailserver(ArchiveTerms(retention=100))
     kept, over = letter(1, ttl=200, age=100), letter(2, ttl=200, age=101)
     assert server.offer(b"a", PACKETS[0], [over], EPOCH) == well(PACKETS[0])
     assert server.offer(b"a", PACKETS[1], [kept], EPOCH) is None
@@ -162,9 +169,9 @@ def test_what_is_older_than_what_is_kept_is_relayed_and_confirmed_at_once() -> N
 
 
 def test_counts_tell_what_became_of_envelopes() -> None:
-    server = mailserver(Terms(topics=frozenset([TOPIC])))
+    server = mailserver(ArchiveTerms(topics=frozenset([TOPIC])))
     server.offer(b"a", PACKETS[0], [A, B, OLD, A, letter(1, topic=OTHER_TOPIC)], EPOCH)
-    list(server.settle(taken(server)))
+    list(server.confirm(taken(server)))
     assert server.counts == {"new": 3, "known": 1, "archived": 2, "old": 1}
 
 
@@ -172,13 +179,13 @@ def test_counts_tell_what_became_of_envelopes() -> None:
 
 
 def not_archived(*envelopes: Envelope) -> tuple[Refusal, ...]:
-    return tuple(Refusal(each.hash, OTHER_ERROR, FULL) for each in envelopes)
+    return tuple(Refusal(each.hash, OTHER_ERROR, FULL_WORDS) for each in envelopes)
 
 
 def filled(server: Mailserver, *envelopes: Envelope) -> Iterable[tuple[object, Response]]:
     """Offer envelopes for which there is no room."""
     assert server.offer(b"a", PACKETS[0], list(envelopes), EPOCH) is None
-    return server.refuse(taken(server), EPOCH, FULL)
+    return server.refuse(taken(server), EPOCH, FULL_WORDS)
 
 
 def test_what_has_no_room_was_relayed_and_is_answered_with_an_error() -> None:
@@ -204,16 +211,19 @@ def test_copies_of_what_has_no_room_are_answered_with_it() -> None:
     server.offer(b"b", PACKETS[1], [A], EPOCH)
     server.offer(b"c", PACKETS[2], [A, B], EPOCH)
     refused = Response(PACKETS[1], not_archived(A))
-    assert list(server.refuse(batch, EPOCH, FULL)) == [(b"a", refused._replace(packet=PACKETS[0])), (b"b", refused)]
+    assert list(server.refuse(batch, EPOCH, FULL_WORDS)) == [
+        (b"a", refused._replace(packet=PACKETS[0])),
+        (b"b", refused),
+    ]
     # What waits for a later batch is told of A together with B.
-    assert list(server.settle(taken(server))) == [(b"c", refused._replace(packet=PACKETS[2]))]
+    assert list(server.confirm(taken(server))) == [(b"c", refused._replace(packet=PACKETS[2]))]
 
 
 def test_nothing_is_tried_again_at_once_and_what_comes_meanwhile_is_answered_the_same() -> None:
     server = mailserver()
     list(filled(server, A))
     relayed(server)
-    for now in (EPOCH, EPOCH + TRY_AGAIN - 1):
+    for now in (EPOCH, EPOCH + ARCHIVE_RETRY_DELAY - 1):
         assert server.offer(b"b", PACKETS[1], [A], now) == Response(PACKETS[1], not_archived(A))
     assert server.offer(b"b", PACKETS[2], [C], EPOCH) == Response(PACKETS[2], not_archived(C))
     assert relayed(server) == [C]
@@ -223,28 +233,28 @@ def test_nothing_is_tried_again_at_once_and_what_comes_meanwhile_is_answered_the
 def test_why_it_is_not_archived_is_what_was_the_case_last() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [A], EPOCH)
-    locked = (Refusal(A.hash, OTHER_ERROR, LOCKED),)
-    assert list(server.refuse(taken(server), EPOCH, LOCKED)) == [(b"a", Response(PACKETS[0], locked))]
+    locked = (Refusal(A.hash, OTHER_ERROR, LOCKED_WORDS),)
+    assert list(server.refuse(taken(server), EPOCH, LOCKED_WORDS)) == [(b"a", Response(PACKETS[0], locked))]
     assert server.offer(b"a", PACKETS[1], [A], EPOCH) == Response(PACKETS[1], locked)
-    assert server.offer(b"a", PACKETS[1], [A], EPOCH + TRY_AGAIN) is None
-    assert list(server.refuse(taken(server), EPOCH, FULL)) == [(b"a", Response(PACKETS[1], not_archived(A)))]
+    assert server.offer(b"a", PACKETS[1], [A], EPOCH + ARCHIVE_RETRY_DELAY) is None
+    assert list(server.refuse(taken(server), EPOCH, FULL_WORDS)) == [(b"a", Response(PACKETS[1], not_archived(A)))]
 
 
 def test_a_later_copy_is_archived_when_there_is_room_and_not_relayed_again() -> None:
     server = mailserver()
     list(filled(server, A))
     relayed(server)
-    assert server.offer(b"b", PACKETS[1], [A], EPOCH + TRY_AGAIN) is None
+    assert server.offer(b"b", PACKETS[1], [A], EPOCH + ARCHIVE_RETRY_DELAY) is None
     batch = taken(server)
     assert (batch.envelopes, relayed(server)) == ([A], [])
-    assert list(server.settle(batch)) == [(b"b", well(PACKETS[1]))]
-    assert server.offer(b"c", PACKETS[2], [A], EPOCH + TRY_AGAIN) == well(PACKETS[2])
+    assert list(server.confirm(batch)) == [(b"b", well(PACKETS[1]))]
+    assert server.offer(b"c", PACKETS[2], [A], EPOCH + ARCHIVE_RETRY_DELAY) == well(PACKETS[2])
 
 
 def test_what_was_on_disk_before_is_confirmed_however_full_it_is() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [B], EPOCH)
-    list(server.settle(taken(server)))
+    list(server.confirm(taken(server)))
     list(filled(server, A))
     assert server.offer(b"b", PACKETS[1], [B], EPOCH) == well(PACKETS[1])
 
@@ -261,7 +271,7 @@ LETTERS = [
 ]
 """Good ones that expire at different times; one of a topic, and one of an age, that is not archived; two bad ones."""
 
-TERMS = Terms(topics=frozenset([TOPIC]), retention=200)
+TERMS = ArchiveTerms(topics=frozenset([TOPIC]), retention=200)
 
 
 class Interleaved(RuleBasedStateMachine):
@@ -304,10 +314,10 @@ class Interleaved(RuleBasedStateMachine):
             return
         batch, self.saving = self.saving, None
         if full:
-            answers = self.server.refuse(batch, self.now, FULL)
+            answers = self.server.refuse(batch, self.now, FULL_WORDS)
         else:
             self.saved.update(each.hash for each in batch.envelopes)
-            answers = self.server.settle(batch)
+            answers = self.server.confirm(batch)
         for origin, response in answers:
             self.hear(origin, response)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from restante.common.errors import Misuse
 from restante.waku.envelope.envelope import Envelope, make
-from restante.waku.envelope.mining import LATE, NotMined, hashes, mine
-from restante.waku.protocol.acceptance import AHEAD, Policy, judge
+from restante.waku.envelope.mining import EXTRA_TTL_SECONDS, NotMined, hashes, mine
+from restante.waku.protocol.acceptance import MAX_CLOCK_AHEAD_SECONDS, Policy, judge
 from support.effort import examples
 
 NOW = 1_600_000_000
@@ -35,7 +35,7 @@ def one_by_one(envelope: Envelope, least: float, start: int, late: int) -> Envel
     st.binary(max_size=400),
     st.sampled_from((0.0, 1e-6, 1e-4, 1e-3, 1e-2)),
     st.integers(0, (1 << 64) - 1),
-    st.sampled_from((0, 1, LATE)),
+    st.sampled_from((0, 1, EXTRA_TTL_SECONDS)),
 )
 @examples(40)
 def test_the_first_nonce_from_the_start_that_will_do_is_found(
@@ -52,7 +52,7 @@ def test_the_first_nonce_from_the_start_that_will_do_is_found(
 def test_nonces_go_round_after_the_last() -> None:
     last = (1 << 64) - 1
     found = mine(ENVELOPE, 2e-3, start=last)
-    assert found == one_by_one(ENVELOPE, 2e-3, last, LATE)
+    assert found == one_by_one(ENVELOPE, 2e-3, last, EXTRA_TTL_SECONDS)
     assert 0 <= found.nonce < last
 
 
@@ -69,7 +69,7 @@ def test_a_spent_budget_gives_the_best_that_was_found() -> None:
 
 
 def test_the_budget_is_how_many_are_tried() -> None:
-    found = one_by_one(ENVELOPE, 2e-3, 0, LATE)
+    found = one_by_one(ENVELOPE, 2e-3, 0, EXTRA_TTL_SECONDS)
     assert found.nonce > 2
     assert mine(ENVELOPE, 2e-3, start=0, budget=found.nonce + 1) == found
     with pytest.raises(NotMined):
@@ -86,11 +86,11 @@ def test_an_envelope_with_no_time_to_live_needs_work_only_where_it_may_be_early(
         mine(envelope, 1e9, start=5, budget=1)
 
 
-@pytest.mark.parametrize("behind", [0, 1, AHEAD])
+@pytest.mark.parametrize("behind", [0, 1, MAX_CLOCK_AHEAD_SECONDS])
 def test_what_was_mined_is_taken_by_a_peer_whose_clock_is_behind(behind: int) -> None:
     policy = Policy(min_pow=2e-3)
     verdict = judge(mine(ENVELOPE, policy.min_pow, start=0), NOW - behind, policy)
-    assert verdict.flaw is None
+    assert verdict.refusal is None
     assert verdict.pow >= policy.min_pow
 
 

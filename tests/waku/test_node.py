@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,18 +19,21 @@ import structlog
 from restante.common.errors import StoreError
 from restante.waku.archive.schema import FILE
 from restante.waku.connection import peer_connection
-from restante.waku.connection.peer_connection import Link
+from restante.waku.connection.deadlines import CLOSE_TIMEOUT, NEVER, TIMER_STEP
+from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
-from restante.waku.devp2p.snappy import pack
+from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
-from restante.waku.node import main, node, relay, save_schedule
-from restante.waku.node.mailserver import LOCKED, TRY_AGAIN, Terms
-from restante.waku.node.node import Housekeeping, Node
+from restante.waku.node import admission, main, node, relay, save_schedule
+from restante.waku.node.housekeeping import Housekeeping
+from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, LOCKED_WORDS, ArchiveTerms
+from restante.waku.node.node import Node
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
@@ -49,21 +51,21 @@ NOTHING = Options(pow=0.0, confirmations=True, topics=frozenset())
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Static peers are dialled again without a wait."""
-    monkeypatch.setattr(node, "AGAIN", (0.0, 0.0))
+    monkeypatch.setattr(node, "REDIAL_DELAY", 0.0)
+    monkeypatch.setattr(node, "MAX_REDIAL_DELAY", 0.0)
 
 
 class Quick(Node):
     """Asks whether a peer is there as soon as it says nothing."""
 
-    def _devp2p_limits(self) -> session.Limits:
-        return session.Limits(ping=0.01, silence=1000.0)
+    def _devp2p_limits(self) -> session.SessionLimits:
+        return session.SessionLimits(ping=0.01, silence=1000.0)
 
 
-def time_has_come(its_link: Link) -> None:
-    """Have a link look whether its peer is there: it would when the time for a handshake is over."""
-    assert its_link._timer is not None
-    its_link._timer.cancel()
-    its_link._on_time()
+def time_has_come(its_connection: PeerConnection, name: str = "session") -> None:
+    """Have a deadline of a connection pass: by default the one at which it looks whether its peer is there."""
+    setattr(its_connection._deadlines, name, 0.0)
+    its_connection._on_time()
 
 
 async def both_know(one: Inside, other: Inside) -> None:
@@ -73,7 +75,7 @@ async def both_know(one: Inside, other: Inside) -> None:
 
 
 def knows(here: Inside, there: Inside) -> bool:
-    found = here.node.peers.get(there.node._id)
+    found = here.node.peers.get(there.node.admission._id)
     return found is not None and found.here
 
 
@@ -146,12 +148,12 @@ async def test_a_static_peer_that_was_lost_is_dialled_until_it_is_back(tmp_path:
             enode = b.enode
         assert not a.node.peers
         task = asyncio.create_task(a.node.stay_connected(enode))
-        await a.until("an attempt", lambda: not a.node.links)
+        await a.until("an attempt", lambda: not a.node.connections)
         async with inside(tmp_path / "b", number=2, port=enode.port) as b:
             await both_know(a, b)
             await (await a.greet(NOTHING)).post(letter(1))
             await has(b, letter(1))
-            for each in list(b.node.links):
+            for each in list(b.node.connections):
                 each.drop()
             await b.until("the loss", lambda: not knows(b, a))
             await both_know(a, b)
@@ -165,7 +167,7 @@ async def test_two_that_keep_each_other_have_one_connection(tmp_path: Path) -> N
             await both_know(a, b)
             await (await a.greet(NOTHING)).post(letter(1))
             await has(b, letter(1))
-            await a.until("one link", lambda: len(a.node.peers) == 2)
+            await a.until("one connection", lambda: len(a.node.peers) == 2)
             lost = sum(a.node.counts.values())
             await (await b.greet(NOTHING)).post(letter(2))
             await has(a, letter(1), letter(2))
@@ -183,12 +185,12 @@ async def test_of_two_connections_made_at_once_both_keep_the_same(tmp_path: Path
         dials: list[Callable[[], object]] = [lambda: low.node.dial(high.enode), lambda: high.node.dial(low.enode)]
         if first == 2:
             dials.reverse()
-        links = [await dial() for dial in dials]  # type: ignore[misc]
+        connections = [await dial() for dial in dials]  # type: ignore[misc]
         await both_know(low, high)
-        await low.until("the end of one", lambda: len(low.node.links) == len(high.node.links) == 1)
-        assert low.node.peers[high.node._id].dialled
-        assert not high.node.peers[low.node._id].dialled
-        assert len(links) == 2
+        await low.until("the end of one", lambda: len(low.node.connections) == len(high.node.connections) == 1)
+        assert low.node.peers[high.node.admission._id].dialled
+        assert not high.node.peers[low.node.admission._id].dialled
+        assert len(connections) == 2
 
 
 async def test_who_has_dialled_us_is_not_dialled(tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ async def test_who_has_dialled_us_is_not_dialled(tmp_path: Path) -> None:
         async with keeping(a, b):
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert len(a.node.links) == 1
+            assert len(a.node.connections) == 1
         assert a.node.counts == {}
 
 
@@ -206,7 +208,7 @@ async def test_a_node_that_dials_itself_is_told_so(tmp_path: Path) -> None:
         dialled = await here.node.dial(here.enode)
         assert dialled.gone is not None
         await dialled.gone
-        await here.until("the other end", lambda: not here.node.links)
+        await here.until("the other end", lambda: not here.node.connections)
         assert here.node.counts == {"lost: self_connection": 2}
         with pytest.raises(GoneError) as gone:
             await here.enter(here.node.key)
@@ -218,7 +220,7 @@ async def test_a_node_with_another_key_than_was_said_is_no_peer(tmp_path: Path) 
         dialled = await a.node.dial(Enode(KEY.public, "127.0.0.1", b.port))
         assert dialled.gone is not None
         await dialled.gone
-        await b.until("the other end", lambda: not b.node.links)
+        await b.until("the other end", lambda: not b.node.connections)
         assert a.node.counts == {"lost: the connection was lost": 1}
         assert b.node.counts == {"lost: breach": 1}
         assert not a.node.peers
@@ -238,9 +240,9 @@ async def test_who_is_there_already_is_told_so_and_the_first_stays(tmp_path: Pat
 async def test_who_comes_back_takes_the_place_of_a_connection_that_says_nothing(tmp_path: Path) -> None:
     async with inside(tmp_path, node_type=Quick, housekeeping=Housekeeping(max_peers=1)) as here:
         first = await here.greet(key=KEY)
-        [its_link] = here.node.links
-        time_has_come(its_link)
-        await here.until("a Ping that is not answered", lambda: its_link.silent)
+        [its_connection] = here.node.connections
+        time_has_come(its_connection)
+        await here.until("a Ping that is not answered", lambda: its_connection.silent)
         second = await here.greet(key=KEY)
         assert await first.ended() is Reason.ALREADY_CONNECTED
         await second.post(letter(1))
@@ -271,27 +273,27 @@ async def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) ->
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=2)) as here:
         first = await here.greet()
         await RawPeer.knock(here.port, here.node.key.public)
-        await here.until("two links", lambda: len(here.node.links) == 2)
+        await here.until("two connections", lambda: len(here.node.connections) == 2)
         with pytest.raises(GoneError) as gone:
             await here.enter()
         assert gone.value.reason is None
         assert here.node.counts == {"turned away at the door": 1}
         first.cut()
-        await here.until("the loss", lambda: len(here.node.links) == 1)
+        await here.until("the loss", lambda: len(here.node.connections) == 1)
         await here.greet()
 
 
 async def test_a_household_has_so_many_connections_whatever_addresses_it_takes(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=1)) as here:
-        links = []
+        connections = []
         for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "::ffff:192.0.2.1", "192.0.2.1"):
             transport = Mock(spec=asyncio.Transport)
             transport.get_extra_info.return_value = (address, 1, 0, 0)
-            links.append(here.node._answer())
-            links[-1].connection_made(transport)
-        assert [link in here.node.links for link in links] == [True, False, True, True, False]
-        for link in links:
-            link.connection_lost(None)
+            connections.append(here.node._answer())
+            connections[-1].connection_made(transport)
+        assert [connection in here.node.connections for connection in connections] == [True, False, True, True, False]
+        for connection in connections:
+            connection.connection_lost(None)
 
 
 async def test_a_static_peer_that_is_not_there_is_told_in_plain_words(tmp_path: Path) -> None:
@@ -309,7 +311,7 @@ async def test_a_static_peer_that_is_not_there_is_told_in_plain_words(tmp_path: 
 async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
         good, bad = await here.greet(), await here.greet()
-        bad.say_all([(waku_packets.MESSAGES, b"\x80")] * (node.WRONG - 1))
+        bad.say_all([(waku_packets.MESSAGES, b"\x80")] * (admission.BAD_PEER_SCORE - 1))
         await bad.fence()
         assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
         bad.say(waku_packets.MESSAGES, b"\x80")
@@ -329,7 +331,7 @@ async def test_what_is_not_complete_is_bounded_for_all_together(tmp_path: Path) 
         await here.until("the first part", lambda: here.node.unfinished > 39_000)
         large.writer.write(large.rlpx.seal(packet)[:70_000])
         assert await large.ended() is Reason.TOO_MANY_PEERS
-        await here.until("the loss", lambda: len(here.node.links) == 2)
+        await here.until("the loss", lambda: len(here.node.connections) == 2)
         assert 39_000 < here.node.unfinished <= 40_000
         small.cut()
         await here.until("the loss", lambda: here.node.unfinished == 0)
@@ -337,11 +339,11 @@ async def test_what_is_not_complete_is_bounded_for_all_together(tmp_path: Path) 
 
 
 async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "STRANGERS", 2)
+    monkeypatch.setattr(admission, "EXTRA_CONNECTIONS", 2)
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=1)) as here:
         for _ in range(3):
             await RawPeer.knock(here.port, here.node.key.public)
-        await here.until("three links", lambda: len(here.node.links) == 3)
+        await here.until("three connections", lambda: len(here.node.connections) == 3)
         with pytest.raises(GoneError):
             await here.enter()
 
@@ -349,14 +351,12 @@ async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypa
 async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path) as here:
         peer = await here.enter()
-        [its_link] = here.node.links
-        await here.until("its Hello", lambda: its_link._greeting is not None)
-        timer = its_link._greeting
-        assert timer is not None
+        [its_connection] = here.node.connections
+        await here.until("its Hello", lambda: its_connection._deadlines.status != NEVER)
         peer.say(waku_packets.STATUS, waku_packets.write_options(FULL_NODE))
         await peer.fence()
-        assert timer.cancelled(), "who has said it may stay"
-        monkeypatch.setattr(peer_connection, "GREETING", 0.05)
+        assert its_connection._deadlines.status == NEVER, "who has said it may stay"
+        monkeypatch.setattr(peer_connection, "STATUS_TIMEOUT", 0.05)
         assert await (await here.enter()).ended() is Reason.PING_TIMEOUT
         await peer.fence()
 
@@ -364,7 +364,7 @@ async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: 
 async def test_who_asks_for_more_than_there_is_here_is_disconnected(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        peer.frame(rlp.encode(BASE + waku_packets.CODES) + pack(b"\xc0"))
+        peer.frame(rlp.encode(BASE + waku_packets.CODE_COUNT) + compress(b"\xc0"))
         assert await peer.ended() is Reason.BREACH
 
 
@@ -374,7 +374,7 @@ async def test_who_asks_for_more_than_there_is_here_is_disconnected(tmp_path: Pa
 async def test_an_envelope_that_no_packet_holds_is_refused_and_not_relayed(tmp_path: Path) -> None:
     """status-go would disconnect from whoever sent it such a packet, and so from us, whoever made it."""
     large, small = letter(1, size=MIB - 20, ttl=1), letter(2)
-    assert len(waku_packets.write_envelopes([large.raw])) > waku_packets.PACKET
+    assert len(waku_packets.write_envelopes([large.raw])) > waku_packets.MAX_PACKET_BYTES
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
         assert [each.hash for each in (await poster.post(large, small)).refusals] == [large.hash]
@@ -393,20 +393,20 @@ async def test_a_backlog_comes_in_packets_that_every_node_takes(tmp_path: Path) 
         while len(found) < len(letters):
             code, body = await reader.hear()
             assert code == waku_packets.MESSAGES
-            assert len(body) <= waku_packets.PACKET
+            assert len(body) <= waku_packets.MAX_PACKET_BYTES
             found += waku_packets.read_envelopes(body)
         assert Counter(each.hash for each in found) == Counter(each.hash for each in letters)
 
 
 async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "LOOKS", 10)
+    monkeypatch.setattr(relay, "TOPICS_PER_TURN", 10)
     letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(1000)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         await (await here.greet(NOTHING)).post(*letters)
         reader = await here.greet(Options(bloom=1 << 511))  # wants none of them, and each has to be looked at
-        [its_link] = [each for each in here.node.links if each.peer.interest.bloom == 1 << 511]
+        [its_connection] = [each for each in here.node.connections if each.peer.interest.bloom == 1 << 511]
         turns = 0
-        while its_link.in_arrears:
+        while its_connection.in_arrears:
             await asyncio.sleep(0)
             turns += 1
         assert turns > 50
@@ -417,7 +417,7 @@ async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: py
 async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "LOOKS", 1)
+    monkeypatch.setattr(relay, "TOPICS_PER_TURN", 1)
     letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(250)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         await (await here.greet(NOTHING)).post(*letters)
@@ -425,8 +425,8 @@ async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
         for wanted in (200, 250):
             topics = frozenset(each.topic for each in letters[:wanted])
             reader.say(waku_packets.STATUS_UPDATE, waku_packets.write_options(Options(topics=topics)))
-            await here.until("a backlog", lambda: any(each.in_arrears for each in here.node.links))
-        await here.until("its end", lambda: not any(each.in_arrears for each in here.node.links))
+            await here.until("a backlog", lambda: any(each.in_arrears for each in here.node.connections))
+        await here.until("its end", lambda: not any(each.in_arrears for each in here.node.connections))
         await here.settled(reader)
         found = {each.hash for _, body in reader.inbox for each in waku_packets.read_envelopes(body)}
         assert found == {each.hash for each in letters}
@@ -438,20 +438,17 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
     limits = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
-        [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
-        monkeypatch.setattr(peer_connection, "TAKES_NOTHING", 3600.0)
+        [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(b"1234")]
+        monkeypatch.setattr(peer_connection, "WRITE_STALL_TIMEOUT", 3600.0)
         here.narrow(reader)
         number = 0
-        while not its_link.stuck:
+        while not its_connection.reading.stuck:
             await poster.post(letter(number := number + 1, size=500_000))
-        owed = its_link.unsent()
+        owed = its_connection.unsent()
         await poster.post(letter(number + 1, size=500_000))
-        timer = its_link._patience
-        assert timer is not None
-        assert 0 < timer.when() - here.node.loop.time() <= peer_connection.TAKES_NOTHING
-        timer._run()
-        timer.cancel()
-        await here.until("the end of its patience", lambda: its_link not in here.node.links)
+        assert 0 < its_connection._deadlines.stall - here.node.loop.time() <= 3600.0
+        time_has_come(its_connection, "stall")
+        await here.until("the end of its time", lambda: its_connection not in here.node.connections)
         assert owed < 64 * 1024 + 2 * 510_000
         assert here.node.relay.counts["relayed later, when the peer reads"] >= 1
         assert await reader.ended() is None
@@ -460,8 +457,8 @@ async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
 # ── what is allowed ──────────────────────────────────────────────────────────────────────────────
 
 
-def unread(here: Inside) -> list[Link]:
-    return [each for each in here.node.links if each._unread]
+def unread(here: Inside) -> list[PeerConnection]:
+    return [each for each in here.node.connections if each.reading.paused]
 
 
 async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_path: Path) -> None:
@@ -471,10 +468,10 @@ async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_p
         await peer.post(*(letter(number) for number in range(5)))
         assert unread(here) == []
         await peer.post(*(letter(number) for number in range(5, 10_000)))
-        [its_link] = unread(here)
+        [its_connection] = unread(here)
         peer.cut()  # for hours nobody would look
-        time_has_come(its_link)
-        await here.until("the loss", lambda: not here.node.links)
+        time_has_come(its_connection)
+        await here.until("the loss", lambda: not here.node.connections)
 
 
 async def test_what_each_packet_counts_for(tmp_path: Path) -> None:
@@ -490,8 +487,8 @@ async def test_what_each_packet_counts_for(tmp_path: Path) -> None:
     )
     async with inside(tmp_path, limits=Limits(address_envelopes=0)) as here:
         peer = await here.greet()
-        [its_link] = here.node.links
-        spent = partial(its_link.account._envelopes.spent, 0.0, 0.0)
+        [its_connection] = here.node.connections
+        spent = partial(its_connection.quota._envelopes.spent, 0.0, 0.0)
         for packet, count in packets:
             before = spent()
             peer.say(*packet)
@@ -506,7 +503,7 @@ async def test_all_of_an_address_share_what_it_may_send_also_when_they_come_agai
             peer = await here.greet()
             await peer.post(*(letter(number * 100 + each) for each in range(15)))
             peer.cut()
-            await here.until("the loss", lambda: not here.node.links)
+            await here.until("the loss", lambda: not here.node.connections)
         late = await RawPeer.enter(here.port, here.node.key.public)
         late.say(waku_packets.STATUS, waku_packets.write_options(FULL_NODE))
         late.offer([letter(1000 + each) for each in range(15)])
@@ -526,8 +523,8 @@ async def test_who_is_left_unread_makes_room_for_itself(tmp_path: Path) -> None:
     """Whether it is still there, nobody could tell: we do not listen."""
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        [its_link] = here.node.links
-        its_link.hold(peer_connection.BEHIND)
+        [its_connection] = here.node.connections
+        its_connection.reading.pause(PAUSED_BY_ARCHIVE)
         again = await here.greet(key=peer.key)
         await again.fence()
         assert await peer.ended() is Reason.ALREADY_CONNECTED
@@ -538,12 +535,12 @@ async def test_what_a_peer_missed_while_it_did_not_read_comes_when_it_does(tmp_p
     letters = [make(EPOCH + 50, 50, TOPIC, Seeded(number).draw(30_000)) for number in range(40)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
-        [its_link] = [each for each in here.node.links if each.peer.interest.wants(TOPIC)]
+        [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(TOPIC)]
         here.narrow(reader)
         for each in letters:
             await poster.post(each)
-        assert its_link.missed is not None
-        assert its_link.unsent() < 3 * 64 * 1024
+        assert its_connection.missed is not None
+        assert its_connection.unsent() < 3 * 64 * 1024
         found: set[bytes] = set()
         async with bounded("all of them"):
             while len(found) < len(letters):
@@ -556,16 +553,16 @@ async def test_what_a_peer_missed_while_it_did_not_read_comes_when_it_does(tmp_p
 async def test_who_reads_slowly_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        [its_link] = here.node.links
+        [its_connection] = here.node.connections
         left = [1000]
-        monkeypatch.setattr(Link, "unsent", lambda _link: left[0])
-        its_link.pause_writing()
+        monkeypatch.setattr(PeerConnection, "unsent", lambda _connection: left[0])
+        its_connection.pause_writing()
         left[0] = 999
-        its_link._look(1000)  # it has read something
+        time_has_come(its_connection, "stall")  # it has read something
         await asyncio.sleep(0)
-        assert here.node.links == {its_link}
-        its_link._look(999)  # and now nothing
-        await here.until("the loss", lambda: not here.node.links)
+        assert here.node.connections == {its_connection}
+        time_has_come(its_connection, "stall")  # and now nothing
+        await here.until("the loss", lambda: not here.node.connections)
         assert here.node.counts == {"lost: ping_timeout": 1}
         peer.cut()
 
@@ -573,34 +570,17 @@ async def test_who_reads_slowly_may_stay(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_who_reads_again_is_not_looked_after_any_more(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        [its_link] = here.node.links
-        its_link.pause_writing()
-        first = its_link._patience
-        its_link.resume_writing()
-        its_link.pause_writing()
-        second = its_link._patience
-        assert first is not None
-        assert second is not None
-        assert (first.cancelled(), second.cancelled()) == (True, False)
-        its_link.resume_writing()
-        assert second.cancelled()
+        [its_connection] = here.node.connections
+        deadlines = its_connection._deadlines
+        for _ in range(2):
+            its_connection.pause_writing()
+            assert deadlines._armed <= deadlines.stall < NEVER
+            its_connection.resume_writing()
+            assert deadlines.stall == NEVER
         await peer.fence()
 
 
-# ── timers of a connection ───────────────────────────────────────────────────────────────────────
-
-
-def noted(monkeypatch: pytest.MonkeyPatch, here: Inside) -> Callable[[str], list[asyncio.TimerHandle]]:
-    """Note the timers that links set from now on; gives those of a method that are to go off yet."""
-    handles: list[tuple[str, asyncio.TimerHandle]] = []
-    call_later = here.node.loop.call_later
-
-    def noting(delay: float, callback: Callable[..., object], *how: Any) -> asyncio.TimerHandle:
-        handles.append((callback.__name__, call_later(delay, callback, *how)))
-        return handles[-1][1]
-
-    monkeypatch.setattr(here.node.loop, "call_later", noting)
-    return lambda name: [each for which, each in handles if which == name and not each.cancelled()]
+# ── deadlines of a connection ────────────────────────────────────────────────────────────────────
 
 
 async def test_who_brings_a_large_packet_is_left_unread_for_as_long_as_all_of_it_counts(
@@ -609,30 +589,29 @@ async def test_who_brings_a_large_packet_is_left_unread_for_as_long_as_all_of_it
     limits = Limits(address_envelopes=0.001, address_envelopes_at_once=3)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         peer = await here.greet(NOTHING)
-        [its_link] = here.node.links
-        timers = noted(monkeypatch, here)
+        [its_connection] = here.node.connections
+        deadlines = its_connection._deadlines
         await peer.post(*(letter(number) for number in range(5000)))
         await here.until("all of it", lambda: not here.node._digesting)
-        [timer] = timers("read_again")
-        assert timer.when() - here.node.loop.time() > 4_000_000, (
+        assert 4_000_000 < deadlines.resume - here.node.loop.time() < NEVER, (
             "the packet itself counts for 1, its envelopes for more"
         )
-        its_link.drop()
-        await here.until("the loss", lambda: not here.node.links)
-        assert timers("read_again") == []
-        its_link.digested()
-        assert timers("read_again") == []
+        its_connection.drop()
+        await here.until("the loss", lambda: not here.node.connections)
+        assert (deadlines.resume, deadlines._timer) == (NEVER, None)
+        its_connection.digested()
+        assert (deadlines.resume, deadlines._timer) == (NEVER, None)
 
 
-async def stuck_reader(here: Inside) -> tuple[RawPeer, Link]:
+async def stuck_reader(here: Inside) -> tuple[RawPeer, PeerConnection]:
     """Have a peer that does not read, and has left unread what it may."""
     poster, reader = await here.greet(NOTHING), await here.greet()
-    [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
+    [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(b"1234")]
     here.narrow(reader)
     number = 0
-    while not its_link.stuck:
+    while not its_connection.reading.stuck:
         await poster.post(letter(number := number + 1, size=500_000))
-    return reader, its_link
+    return reader, its_connection
 
 
 FEW_OWED = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
@@ -642,20 +621,21 @@ async def test_who_reads_a_little_of_the_last_words_has_no_longer_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=FEW_OWED) as here:
-        timers = noted(monkeypatch, here)
-        _, its_link = await stuck_reader(here)
-        [_] = timers("_look")
-        its_link.disconnect(Reason.CLIENT_QUITTING)
-        its_link.flush()
-        assert timers("_look") == [], "one end is enough"
-        its_link.resume_writing()
-        its_link.pause_writing()
-        [farewell] = timers("drop")
-        assert farewell.when() - here.node.loop.time() <= peer_connection.LAST_WORDS
-        farewell._run()
-        farewell.cancel()
-        await here.until("the loss", lambda: its_link not in here.node.links)
-        assert timers("_look") == timers("drop") == []
+        _, its_connection = await stuck_reader(here)
+        deadlines = its_connection._deadlines
+        assert deadlines.stall != NEVER
+        its_connection.disconnect(Reason.CLIENT_QUITTING)
+        its_connection.flush()
+        assert deadlines.stall == NEVER, "one end is enough"
+        close = deadlines.close
+        its_connection.resume_writing()
+        its_connection.pause_writing()
+        its_connection.flush()
+        assert (deadlines.stall, deadlines.close) == (NEVER, close)
+        assert close - here.node.loop.time() <= CLOSE_TIMEOUT
+        time_has_come(its_connection, "close")
+        await here.until("the loss", lambda: its_connection not in here.node.connections)
+        assert (deadlines.stall, deadlines.close, deadlines._timer) == (NEVER, NEVER, None)
 
 
 async def test_who_closes_its_half_and_does_not_read_has_to_go(
@@ -664,30 +644,28 @@ async def test_who_closes_its_half_and_does_not_read_has_to_go(
     limits = Limits(owed_bytes=1 << 30, address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
-        [its_link] = [each for each in here.node.links if each.peer.interest.wants(b"1234")]
+        [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(b"1234")]
         here.narrow(reader)
         number = 0
-        while not its_link.unsent():
+        while not its_connection.unsent():
             await poster.post(letter(number := number + 1, size=500_000))
-        transport = its_link._transport
+        transport = its_connection._transport
         assert transport is not None
-        timers = noted(monkeypatch, here)
+        deadlines = its_connection._deadlines
         reader.writer.write_eof()
         await here.until("the end of its half", transport.is_closing)
-        assert timers("drop") == []
-        its_link._wire._heard = float("-inf")
-        time_has_come(its_link)
-        await here.until("the last words", lambda: bool(timers("drop")))
-        [farewell] = timers("drop")
-        farewell._run()
-        farewell.cancel()
-        await here.until("the loss", lambda: its_link not in here.node.links)
+        assert deadlines.close == NEVER
+        its_connection._session._heard = float("-inf")
+        time_has_come(its_connection)
+        await here.until("the last words", lambda: deadlines.close != NEVER)
+        time_has_come(its_connection, "close")
+        await here.until("the loss", lambda: its_connection not in here.node.connections)
 
 
 async def test_a_backlog_goes_one_part_in_a_turn_however_often_the_peer_stops_reading(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await here.greet(NOTHING)
-        [its_link] = here.node.links
+        [its_connection] = here.node.connections
         taken: list[int] = []
 
         def parts() -> Iterator[list[Envelope]]:
@@ -695,14 +673,14 @@ async def test_a_backlog_goes_one_part_in_a_turn_however_often_the_peer_stops_re
                 taken.append(0)
                 yield []
 
-        its_link.send_backlog(parts())
+        its_connection.send_backlog(parts())
         for _ in range(3):
-            its_link.pause_writing()
-            its_link.resume_writing()
+            its_connection.pause_writing()
+            its_connection.resume_writing()
         for number in range(1, 5):
             await asyncio.sleep(0)
             assert len(taken) <= number
-        its_link.drop()
+        its_connection.drop()
 
 
 async def test_a_large_packet_is_taken_in_while_others_are_served(tmp_path: Path) -> None:
@@ -723,20 +701,20 @@ async def test_a_large_packet_with_one_that_is_no_envelope_counts_for_nothing(tm
         peer = await here.greet(NOTHING)
         raws = [letter(number).raw for number in range(5000)]
         peer.say(waku_packets.MESSAGES, waku_packets.write_envelopes([*raws, b"\xc0"]))
-        await here.until("the fault", lambda: here.node.counts["packets that were no good"] == 1)
+        await here.until("the violation", lambda: here.node.counts["packets that were no good"] == 1)
         assert here.node.mailserver.counts == {}
         assert (await peer.post(letter(1))).refusals == ()
 
 
-async def test_links_that_are_gone_are_gone_whatever_they_brought(tmp_path: Path) -> None:
+async def test_connections_that_are_gone_are_gone_whatever_they_brought(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         await peer.post(letter(1))
-        number = id(next(iter(here.node.links)))
+        number = id(next(iter(here.node.connections)))
         peer.cut()
-        await here.until("the loss", lambda: not here.node.links)
+        await here.until("the loss", lambda: not here.node.connections)
         gc.collect()
-        assert number not in {id(each) for each in gc.get_objects() if isinstance(each, Link)}
+        assert number not in {id(each) for each in gc.get_objects() if isinstance(each, PeerConnection)}
         assert here.node.mailserver.pool.live
 
 
@@ -756,7 +734,7 @@ async def test_bytes_count_as_they_are_when_inflated(tmp_path: Path) -> None:
     async with inside(tmp_path, limits=limits) as here:
         peer = await here.greet()
         body = bytes(200_000)
-        assert len(pack(body)) < 10_000
+        assert len(compress(body)) < 10_000
         peer.say(99, body)
         await peer.fence()
         assert unread(here) == []
@@ -810,7 +788,7 @@ async def test_a_full_disk_is_said_and_what_comes_again_is_archived_when_there_i
             assert not (await poster.post(letter(1))).refusals  # this one is there
             await asked(here, "PRAGMA max_page_count = 1000000")
             assert (await poster.post(large)).refusals, "it is tried again after a while only"
-            here.clock.now += TRY_AGAIN
+            here.clock.now += ARCHIVE_RETRY_DELAY
             assert not (await poster.post(large)).refusals
         assert [each["event"] for each in logs] == [
             "envelopes are not archived until there is room",
@@ -831,7 +809,7 @@ REFUSING = {
 async def test_an_archive_that_cannot_be_written_is_not_called_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_TIMEOUT_SECONDS", 0.01)
     async with inside(tmp_path) as here:
         poster = await here.greet(NOTHING)
         with (
@@ -843,11 +821,11 @@ async def test_an_archive_that_cannot_be_written_is_not_called_full(
             await here.archive._writing.do(refuse)
             for envelope in (letter(1), letter(2)):
                 [refusal] = (await poster.post(envelope)).refusals
-                assert (refusal.code, refusal.words) == (waku_packets.OTHER_ERROR, LOCKED)
+                assert (refusal.code, refusal.words) == (waku_packets.OTHER_ERROR, LOCKED_WORDS)
             assert here.node.ready() == "the archive cannot be written"
-            assert not here.node.short_of_room.is_set()
+            assert not here.node.archiving.short_of_room.is_set()
             await here.archive._writing.do(take)
-            here.clock.now += TRY_AGAIN
+            here.clock.now += ARCHIVE_RETRY_DELAY
             assert not (await poster.post(letter(1))).refusals
             assert here.node.ready() == ""
             here.archive.full = True
@@ -884,12 +862,12 @@ async def test_a_commit_that_failed_is_the_end_and_nobody_is_told(tmp_path: Path
 async def test_what_is_kept_too_long_or_is_too_much_is_pruned(tmp_path: Path) -> None:
     house = Housekeeping(retention=100, retention_bytes=3 * len(letter(1, ttl=200).raw))
     letters = [letter(number, ttl=200, age=age) for number, age in enumerate((100, 50, 40, 30, 20, 10))]
-    async with inside(tmp_path, terms=Terms(retention=100), housekeeping=house) as here:
+    async with inside(tmp_path, terms=ArchiveTerms(retention=100), housekeeping=house) as here:
         await (await here.greet()).post(*letters)
         here.clock.now += 1
-        assert await here.node.prune() == 3
+        assert await here.node.archiving.prune() == 3
         assert await here.archive.hashes() == [each.hash for each in letters[3:]]
-        assert await here.node.prune() == 0
+        assert await here.node.archiving.prune() == 0
 
 
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────
@@ -914,7 +892,7 @@ async def test_a_drain_confirms_what_was_offered_and_says_goodbye(tmp_path: Path
         for peer in (poster, reader, stranger):
             assert await peer.ended() is Reason.CLIENT_QUITTING
         await draining
-        assert not here.node.links
+        assert not here.node.connections
         await has(here, *(letter(number) for number in range(3)))
         here.running = asyncio.create_task(asyncio.sleep(0))
 
@@ -945,41 +923,41 @@ async def test_a_drain_reads_no_more_of_who_was_left_unread_though_what_it_broug
 async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "DRAIN", 0.05)
+    monkeypatch.setattr(node, "DRAIN_TIMEOUT", 0.05)
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         deaf = await here.greet()
-        [its_link] = here.node.links
+        [its_connection] = here.node.connections
         here.narrow(deaf)
         poster = await here.greet(NOTHING)
         number = 0
-        while not its_link.unsent():
+        while not its_connection.unsent():
             await poster.post(letter(number := number + 1, size=500_000))
         async with bounded("the end"):
             await here.node.drain(here.running)
-        await here.until("the end of all links", lambda: not here.node.links)
+        await here.until("the end of all connections", lambda: not here.node.connections)
 
 
 async def test_peers_whose_time_comes_soon_one_after_the_other_are_looked_at_together(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         for number in range(3):
             await here.greet(key=Key(bytes([100 + number]) * 32))
-        for each in here.node.links:
-            assert each._timer is not None
-            tenths = each._timer.when() / peer_connection.TOGETHER
+        for each in here.node.connections:
+            assert each._deadlines._timer is not None
+            tenths = each._deadlines.session / TIMER_STEP
             assert abs(tenths - round(tenths)) < 1e-3
 
 
 # ── when it is saved ─────────────────────────────────────────────────────────────────────────────
 
 
-NEVER = Housekeeping(gap=1e6)
+RARE_SAVES = Housekeeping(save_interval=1e6)
 
 
 async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_until_there_are_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(save_schedule, "FEW", 3)
-    async with inside(tmp_path, housekeeping=NEVER) as here:
+    monkeypatch.setattr(save_schedule, "MIN_BATCH_ENVELOPES", 3)
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
         here.clock.passed += 1
@@ -995,7 +973,7 @@ async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_unti
 
 
 async def test_a_few_that_wait_are_saved_when_their_time_has_come(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=Housekeeping(gap=0.01)) as here:
+    async with inside(tmp_path, housekeeping=Housekeeping(save_interval=0.01)) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
         here.clock.passed += 0.005
@@ -1004,7 +982,7 @@ async def test_a_few_that_wait_are_saved_when_their_time_has_come(tmp_path: Path
 
 
 async def test_a_peer_that_waits_for_each_confirmation_does_not_wait_for_others(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=NEVER) as here:
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         for number in range(5):
             await peer.post(letter(number))
@@ -1012,7 +990,7 @@ async def test_a_peer_that_waits_for_each_confirmation_does_not_wait_for_others(
 
 
 async def test_what_comes_while_the_archive_is_busy_is_one_batch(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=NEVER) as here:
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         here.archive.idle.clear()
         packets = [peer.offer([letter(0)])]
@@ -1028,20 +1006,20 @@ async def test_what_comes_while_the_archive_is_busy_is_one_batch(tmp_path: Path)
 
 
 async def test_a_batch_begins_when_nothing_more_waits_to_be_read(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=NEVER) as here:
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(0))
-        [its_link] = here.node.links
+        [its_connection] = here.node.connections
         for turn in range(1, 6):
-            each = [letter(100 * turn + number) for number in range(save_schedule.FEW)]
-            here.node.take(its_link, Offered(each), bytes([turn]))
+            each = [letter(100 * turn + number) for number in range(save_schedule.MIN_BATCH_ENVELOPES)]
+            here.node.take(its_connection, Offered(each), bytes([turn]))
             await asyncio.sleep(0)
         await here.archived()
-        assert here.archive.batches == [1, 5 * save_schedule.FEW]
+        assert here.archive.batches == [1, 5 * save_schedule.MIN_BATCH_ENVELOPES]
 
 
 async def test_what_waits_is_saved_and_confirmed_when_the_node_stops(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=NEVER) as here:
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
         here.clock.passed += 1
@@ -1064,9 +1042,9 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
         peer.say(waku_packets.REQUEST, b"history")
         await here.greet(key=KEY)
         await (await here.enter(KEY)).ended()
-        await here.until("the loss", lambda: len(here.node.links) == 2)
+        await here.until("the loss", lambda: len(here.node.connections) == 2)
         with structlog.testing.capture_logs() as logs:
-            main._tell(here.node, here.node.mailserver.counts + here.node.counts + here.node.answers.counts)
+            main._tell(here.node, here.node.mailserver.counts + here.node.counts + here.node.history_requests.counts)
         [told] = logs
         assert told == {
             "event": "the last minute",

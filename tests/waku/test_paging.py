@@ -13,7 +13,7 @@ from restante.waku.archive.history.query import Bounds
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import Terms
+from restante.waku.node.history_requests import HistoryTerms
 from support.waku.asking import ask, pages, walk
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, letter
@@ -35,12 +35,17 @@ ALL: Final = sorted([*SOME, *ALIKE[::-1]], key=lambda each: (each.sent, int.from
 """In the order of ids; of those alike, the one that came second is below."""
 
 FILTERS: Final[dict[str, dict[str, Any]]] = {
-    "everything": {"bloom": bloom.FULL, "topics": frozenset()},
+    "everything": {"bloom": bloom.ALL_BITS, "topics": frozenset()},
     "one topic": {"topics": frozenset(TOPICS[:1])},
     "three topics": {"topics": frozenset(TOPICS[:3])},
     "two topics by their filter": {"bloom": bloom.of(TOPICS[3:5]), "topics": frozenset()},
-    "a filter that has holes": {"bloom": bloom.FULL ^ bloom.of(TOPICS[5:7]), "topics": frozenset()},
-    "seconds in the middle": {"bloom": bloom.FULL, "topics": frozenset(), "lower": EPOCH - 25, "upper": EPOCH - 15},
+    "a filter that has holes": {"bloom": bloom.ALL_BITS ^ bloom.of(TOPICS[5:7]), "topics": frozenset()},
+    "seconds in the middle": {
+        "bloom": bloom.ALL_BITS,
+        "topics": frozenset(),
+        "lower": EPOCH - 25,
+        "upper": EPOCH - 15,
+    },
 }
 EVERYTHING: Final = FILTERS["everything"]
 
@@ -75,7 +80,7 @@ def test_the_two_are_alike() -> None:
 async def test_every_page_size_and_filter_gives_each_envelope_once_in_order(
     tmp_path: Path, *, descending: bool
 ) -> None:
-    async with inside(tmp_path, history=Terms(descending=descending), limits=Limits(pages=0)) as here:
+    async with inside(tmp_path, history=HistoryTerms(descending=descending), limits=Limits(pages=0)) as here:
         await fill(here)
         peer = await here.greet()
         for name, asked in FILTERS.items():
@@ -89,7 +94,7 @@ async def test_every_page_size_and_filter_gives_each_envelope_once_in_order(
 async def test_a_loop_goes_on_where_it_was_after_the_node_has_started_again(
     tmp_path: Path, *, descending: bool
 ) -> None:
-    terms = Terms(descending=descending)
+    terms = HistoryTerms(descending=descending)
     found: list[Envelope] = []
     cursor = b""
     async with inside(tmp_path, history=terms) as here:
@@ -120,7 +125,7 @@ async def test_what_a_cursor_names_may_be_pruned(how: str, tmp_path: Path, *, de
     middle = expected.index(ALIKE[0])
     for limit in (90, middle, middle + 1):  # the last two: between those alike, or beside them
         data = tmp_path / str(limit)
-        async with inside(data, history=Terms(descending=descending)) as here:
+        async with inside(data, history=HistoryTerms(descending=descending)) as here:
             await fill(here)
             peer = await here.greet()
             found, cursor = await ask(peer, limit=limit, **EVERYTHING)
@@ -148,7 +153,7 @@ async def test_a_page_that_is_cut_short_has_a_cursor(
     name: str, bounds: Bounds, tmp_path: Path, *, descending: bool
 ) -> None:
     asked = FILTERS[name]
-    async with inside(tmp_path, history=Terms(descending=descending, bounds=bounds)) as here:
+    async with inside(tmp_path, history=HistoryTerms(descending=descending, bounds=bounds)) as here:
         await fill(here)
         peer = await here.greet()
         got = [each async for each in pages(peer, limit=20, **asked)]

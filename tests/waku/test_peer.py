@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 from restante.common.errors import PeerError
 from restante.waku.envelope import bloom
 from restante.waku.protocol import packets as waku_packets
-from restante.waku.protocol.interest import EVERYTHING, NOTHING, Interest
+from restante.waku.protocol.interest import WANTS_EVERYTHING, WANTS_NOTHING, Interest
 from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import (
     DEFAULT_POW,
-    SUBPROTOCOL,
+    SUBPROTOCOL_ERROR,
     Answered,
     Brought,
     Changed,
     Confirmed,
     Ended,
-    Fault,
     Greeted,
     Offered,
     Peer,
     Requested,
+    Violation,
 )
 from support.rows import every
 from support.vectors import load
@@ -54,7 +54,7 @@ def test_every_captured_status_greets(status: bytes) -> None:
 def test_a_peer_that_says_nothing_of_itself_is_a_full_node_that_wants_some_work() -> None:
     """status-go's defaults (waku/v1/status_options.go:106-134)."""
     peer = greeted()
-    assert (peer.pow, peer.interest) == (DEFAULT_POW, EVERYTHING)
+    assert (peer.pow, peer.interest) == (DEFAULT_POW, WANTS_EVERYTHING)
     assert peer.interest.wants(TOPIC)
 
 
@@ -64,16 +64,16 @@ def test_a_status_says_what_a_peer_wants() -> None:
 
 
 def test_topics_by_name_stand_above_a_filter() -> None:
-    peer = greeted(Options(topics=frozenset([TOPIC]), bloom=bloom.FULL))
+    peer = greeted(Options(topics=frozenset([TOPIC]), bloom=bloom.ALL_BITS))
     assert peer.interest == Interest.named([TOPIC])
 
 
-@every("code", [each for each in range(waku_packets.CODES) if each != waku_packets.STATUS])
+@every("code", [each for each in range(waku_packets.CODE_COUNT) if each != waku_packets.STATUS])
 def test_whatever_else_comes_first_ends_the_conversation(code: int) -> None:
     peer = Peer()
     with pytest.raises(PeerError, match="first packet must be a Status") as ended:
         peer.receive(code, NAMES_NOTHING)
-    assert ended.value.code == SUBPROTOCOL == 0x10
+    assert ended.value.code == SUBPROTOCOL_ERROR == 0x10
     assert not peer.greeted
 
 
@@ -82,7 +82,7 @@ def test_a_status_that_is_none_ends_the_conversation(vector: dict[str, str]) -> 
     peer = Peer()
     with pytest.raises(PeerError, match=vector["words"]) as ended:
         peer.receive(waku_packets.STATUS, bytes.fromhex(vector["wire"]))
-    assert ended.value.code == SUBPROTOCOL
+    assert ended.value.code == SUBPROTOCOL_ERROR
     assert not peer.greeted
 
 
@@ -98,14 +98,14 @@ def test_packets_amount_to_what_they_say() -> None:
     assert peer.receive(waku_packets.BATCH_ACK, waku_packets.write_ack(DIGEST)) == Confirmed(DIGEST)
     assert peer.receive(waku_packets.MESSAGE_RESPONSE, waku_packets.write_response(response)) == Answered(response)
     assert peer.receive(waku_packets.REQUEST, b"anything") == Requested(b"anything")
-    assert peer.faults is None
+    assert peer.violations is None
 
 
 def test_a_second_status_is_ignored() -> None:
     peer = greeted(Options(pow=0.5))
     assert peer.receive(waku_packets.STATUS, waku_packets.write_options(Options(pow=0.1, topics=frozenset()))) is None
     assert peer.receive(waku_packets.STATUS, b"no Status at all") is None
-    assert (peer.pow, peer.interest, peer.faults) == (0.5, EVERYTHING, None)
+    assert (peer.pow, peer.interest, peer.violations) == (0.5, WANTS_EVERYTHING, None)
 
 
 KNOWN = {
@@ -117,12 +117,12 @@ KNOWN = {
 }
 
 
-@every("code", [each for each in range(waku_packets.CODES) if each not in KNOWN])
+@every("code", [each for each in range(waku_packets.CODE_COUNT) if each not in KNOWN])
 def test_what_nobody_sends_is_ignored(code: int) -> None:
     """P2P Messages and Request Complete among it: we have asked nobody for history."""
     peer = greeted()
     assert peer.receive(code, b"\xff") is None
-    assert peer.faults is None
+    assert peer.violations is None
 
 
 def test_history_is_taken_from_who_is_trusted() -> None:
@@ -132,26 +132,26 @@ def test_history_is_taken_from_who_is_trusted() -> None:
     peer.trusted = True
     assert peer.receive(waku_packets.P2P_MESSAGE, body) == Brought(envelopes)
     assert peer.receive(waku_packets.REQUEST_COMPLETE, b"anything") == Ended(b"anything")
-    assert isinstance(peer.receive(waku_packets.P2P_MESSAGE, envelopes[0].raw), Fault)
+    assert isinstance(peer.receive(waku_packets.P2P_MESSAGE, envelopes[0].raw), Violation)
 
 
 @every("code", sorted(KNOWN - {waku_packets.REQUEST}))
 def test_what_is_wrong_is_counted_and_the_conversation_goes_on(code: int) -> None:
     peer = greeted()
-    fault = peer.receive(code, b"\xc1")
-    assert isinstance(fault, Fault)
-    assert peer.receive(code, b"\xc1") == fault
-    assert peer.faults == {fault.words: 2}
+    violation = peer.receive(code, b"\xc1")
+    assert isinstance(violation, Violation)
+    assert peer.receive(code, b"\xc1") == violation
+    assert peer.violations == {violation.words: 2}
     assert peer.receive(waku_packets.MESSAGES, NAMES_NOTHING) == Offered([])
 
 
-def test_only_so_many_kinds_of_faults_are_told_apart() -> None:
+def test_only_so_many_kinds_of_violations_are_told_apart() -> None:
     peer = greeted()
     for number in range(100):
-        peer.blame(f"fault {number}")
-    peer.blame("fault 0", 5)
-    assert peer.faults is not None
-    assert (len(peer.faults), peer.faults["fault 0"]) == (32, 6)
+        peer.blame(f"violation {number}")
+    peer.blame("violation 0", 5)
+    assert peer.violations is not None
+    assert (len(peer.violations), peer.violations["violation 0"]) == (32, 6)
 
 
 # ── updates ──────────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +165,7 @@ def test_an_update_touches_only_what_it_names() -> None:
     peer = greeted(Options(pow=0.5, light=True, topics=frozenset([TOPIC])))
     interest = peer.interest
     assert update(peer, Options(pow=0.75)) is None
-    assert update(peer, Options(pow=0.25)) == Changed(NOTHING)  # of all topics, there may be more for it
+    assert update(peer, Options(pow=0.25)) == Changed(WANTS_NOTHING)  # of all topics, there may be more for it
     assert (peer.pow, peer.interest) == (0.25, interest)
     assert update(peer, Options(light=False)) is None
     assert (peer.pow, peer.interest) == (0.25, interest)
@@ -182,21 +182,23 @@ def test_who_wants_the_same_as_before_has_not_changed() -> None:
 def test_a_filter_that_comes_later_takes_the_place_of_topics() -> None:
     """In status-go, too, setting one unsets the other (waku/v1/peer.go, setBloomFilter)."""
     peer = greeted(Options(topics=frozenset([TOPIC])))
-    assert update(peer, Options(bloom=bloom.FULL)) == Changed(Interest.named([TOPIC]))
-    assert peer.interest == EVERYTHING
+    assert update(peer, Options(bloom=bloom.ALL_BITS)) == Changed(Interest.named([TOPIC]))
+    assert peer.interest == WANTS_EVERYTHING
 
 
 def test_an_update_that_is_no_good_changes_nothing() -> None:
     peer = greeted(Options(pow=0.5))
-    assert isinstance(peer.receive(waku_packets.STATUS_UPDATE, bytes.fromhex("c6c28080c20202")), Fault)
-    assert (peer.pow, peer.interest) == (0.5, EVERYTHING)
+    assert isinstance(peer.receive(waku_packets.STATUS_UPDATE, bytes.fromhex("c6c28080c20202")), Violation)
+    assert (peer.pow, peer.interest) == (0.5, WANTS_EVERYTHING)
 
 
 # ── anything ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, waku_packets.CODES - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60)))
+    st.lists(
+        st.tuples(st.integers(0, waku_packets.CODE_COUNT - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60))
+    )
 )
 def test_after_a_good_status_nothing_is_an_error(packets: list[tuple[int, bytes]]) -> None:
     peer = greeted()

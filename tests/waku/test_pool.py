@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.waku.envelope.envelope import Envelope, make, parse
-from restante.waku.node.pool import BLOCK, ENTRY, GRACE, LIVE, Live, Pool
+from restante.waku.node.pool import (
+    HASHES_PER_BLOCK,
+    KNOWN_HASH_MEMORY,
+    LIVE_ENVELOPE_MEMORY,
+    LiveEnvelope,
+    Pool,
+)
+from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS
 from support.effort import rounds
 from support.waku.letters import EPOCH, letter
 
@@ -25,7 +32,7 @@ def expiring(second: int, number: int = 0) -> Envelope:
 def fill(pool: Pool, *envelopes: Envelope) -> None:
     for number, each in enumerate(envelopes, 1):
         pool.know(each, number)
-        pool.keep(Live(each, 1.0, b"", 1))
+        pool.keep(LiveEnvelope(each, 1.0, b"", 1))
 
 
 def living(pool: Pool) -> set[bytes]:
@@ -44,16 +51,16 @@ def test_an_envelope_lives_through_the_second_in_which_it_expires() -> None:
 def test_it_is_known_for_as_long_as_a_copy_would_not_be_refused_as_old() -> None:
     pool, envelope = Pool(MIB, MIB), expiring(10)
     fill(pool, envelope)
-    pool.expire(EPOCH + 10 + GRACE)
+    pool.expire(EPOCH + 10 + EXPIRED_GRACE_SECONDS)
     assert pool.known == {envelope.hash: 1}
-    pool.expire(EPOCH + 11 + GRACE)
+    pool.expire(EPOCH + 11 + EXPIRED_GRACE_SECONDS)
     assert pool.known == {}
 
 
 def test_what_came_first_is_forgotten_first_whenever_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     """So nobody can have others' envelopes forgotten, and relayed anew, by some that live for days."""
-    monkeypatch.setattr("restante.waku.node.pool.BLOCK", 1)
-    pool = Pool(3 * ENTRY, MIB)
+    monkeypatch.setattr("restante.waku.node.pool.HASHES_PER_BLOCK", 1)
+    pool = Pool(3 * KNOWN_HASH_MEMORY, MIB)
     a, b, c, d = (expiring(second) for second in (20, 40, 10, 30))
     fill(pool, a, b, c)
     pool.know(d, 4)
@@ -61,33 +68,33 @@ def test_what_came_first_is_forgotten_first_whenever_it_expires(monkeypatch: pyt
 
 
 def test_hashes_are_forgotten_in_blocks_when_the_last_of_one_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.waku.node.pool.BLOCK", 2)
+    monkeypatch.setattr("restante.waku.node.pool.HASHES_PER_BLOCK", 2)
     pool = Pool(MIB, MIB)
     a, b, c = (expiring(second) for second in (10, 40, 20))
     fill(pool, a, b, c)
-    pool.expire(EPOCH + 21 + GRACE)
+    pool.expire(EPOCH + 21 + EXPIRED_GRACE_SECONDS)
     assert pool.known == {a.hash: 1, b.hash: 2}
-    pool.expire(EPOCH + 41 + GRACE)
+    pool.expire(EPOCH + 41 + EXPIRED_GRACE_SECONDS)
     assert pool.known == {}
 
 
 def test_what_expires_first_is_let_go_first_whenever_it_came() -> None:
-    size = LIVE + len(expiring(10).raw)
+    size = LIVE_ENVELOPE_MEMORY + len(expiring(10).raw)
     pool = Pool(MIB, 3 * size)
     a, b, c, d = (expiring(second) for second in (40, 10, 30, 20))
     fill(pool, a, b, c)
-    pool.keep(Live(d, 1.0, b"", 1))
+    pool.keep(LiveEnvelope(d, 1.0, b"", 1))
     assert living(pool) == {a.hash, c.hash, d.hash}
     assert pool.size == 3 * size
 
 
 def test_an_envelope_that_was_forgotten_while_it_lives_may_come_again() -> None:
-    pool, envelope = Pool(BLOCK * ENTRY, MIB), expiring(10)
+    pool, envelope = Pool(HASHES_PER_BLOCK * KNOWN_HASH_MEMORY, MIB), expiring(10)
     fill(pool, envelope)
-    for number in range(BLOCK):  # more than can be known
+    for number in range(HASHES_PER_BLOCK):  # more than can be known
         pool.know(expiring(10, number + 1), 1)
     assert envelope.hash not in pool.known
-    pool.keep(Live(expiring(10, 1), 1.0, b"", 1))
+    pool.keep(LiveEnvelope(expiring(10, 1), 1.0, b"", 1))
     fill(pool, envelope)
     assert len(living(pool)) == 2
     pool.expire(EPOCH + 11)
@@ -106,13 +113,13 @@ steps = st.lists(
 
 @given(steps)
 def test_whatever_comes_both_bounds_hold_and_the_books_balance(steps: list[tuple[Any, ...]]) -> None:
-    with patch("restante.waku.node.pool.BLOCK", 1):
+    with patch("restante.waku.node.pool.HASHES_PER_BLOCK", 1):
         _both_bounds_hold(steps)
 
 
 def _both_bounds_hold(steps: list[tuple[Any, ...]]) -> None:
-    size = LIVE + len(expiring(0).raw)
-    pool = Pool(8 * ENTRY, 5 * size)
+    size = LIVE_ENVELOPE_MEMORY + len(expiring(0).raw)
+    pool = Pool(8 * KNOWN_HASH_MEMORY, 5 * size)
     for kind, second, *more in steps:
         if kind == "expire":
             pool.expire(EPOCH + second)
@@ -139,9 +146,9 @@ def test_the_estimates_of_memory_are_near_the_truth() -> None:
             known.know(parse(bytes(bytearray(raw))), number)
         between = tracemalloc.get_traced_memory()[0]
         for raw in raws:
-            live.keep(Live(parse(bytes(bytearray(raw))), 1.0, b"", 1))
+            live.keep(LiveEnvelope(parse(bytes(bytearray(raw))), 1.0, b"", 1))
         after = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert 0.5 < (between - before) / (count * ENTRY) < 1.2
+    assert 0.5 < (between - before) / (count * KNOWN_HASH_MEMORY) < 1.2
     assert 0.5 < (after - between) / live.size < 1.2

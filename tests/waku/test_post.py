@@ -16,15 +16,15 @@ from restante.cli.waku_arguments import sealed_for
 from restante.common.errors import Misuse
 from restante.waku import key_file
 from restante.waku.archive import open_archive
-from restante.waku.client.outbound_connection import CallError, call
+from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.post import Letter
 from restante.waku.client.post import post as hand_over
-from restante.waku.connection.peer_connection import Link
+from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, topic_of
 from restante.waku.node.node import Node
-from restante.waku.passwords import PASSWORD
+from restante.waku.passwords import PASSWORD_VARIABLE
 from restante.waku.protocol.packets import Response
 from support.bounds import BOUND, bounded
 from support.processes import RESTANTE, called, run
@@ -73,7 +73,7 @@ def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_t
     with node(tmp_path / "data") as enode:
         posted = [
             post(enode, "--channel", "status", "to the chat"),
-            post_in_a_process(enode, "--topic", topic, text="by password", **{PASSWORD: "open sesame"}),
+            post_in_a_process(enode, "--topic", topic, text="by password", **{PASSWORD_VARIABLE: "open sesame"}),
             post(enode, "--topic", topic, "--to", bob.public.hex(), "--sign", str(tmp_path / "alice"), "to Bob"),
             post_in_a_process(enode, "--channel", "x", os.fsdecode(b"a\xff")),
         ]
@@ -114,20 +114,20 @@ def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
 class Unconfirming(Node):
     """Promises confirmations, and gives none."""
 
-    def _confirm(self, link: Link, response: Response) -> None:
+    def _confirm(self, connection: PeerConnection, response: Response) -> None:
         pass
 
 
-async def test_a_node_that_never_confirms_is_waited_for_as_long_as_one_has_patience(
+async def test_a_node_that_never_confirms_is_waited_for_until_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It goes as soon as it has lost its patience: for its goodbye to be heard it would wait longer than the test.
-    monkeypatch.setattr("restante.waku.client.post.call", partial(call, seconds=10 * BOUND))
-    async with inside(tmp_path, node_type=Unconfirming) as here, bounded("the loss of patience"):
+    # It goes as soon as the time is over: for its goodbye to be heard it would wait longer than the test.
+    monkeypatch.setattr("restante.waku.client.post.connect", partial(connect, seconds=10 * BOUND))
+    async with inside(tmp_path, node_type=Unconfirming) as here, bounded("the timeout"):
         letter = Letter(b"text", b"abcd", SymmetricKey(bytes(32)))
-        with pytest.raises(CallError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
+        with pytest.raises(NodeUnavailableError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
             await asyncio.to_thread(hand_over, here.enode, letter, 0.1)
-        await here.until("the loss", lambda: not here.node.links)
+        await here.until("the loss", lambda: not here.node.connections)
         assert here.node.counts == {"lost: client_quitting": 1}
 
 
@@ -153,8 +153,8 @@ def test_a_password_that_is_empty_is_refused(tmp_path: Path, password: str) -> N
     (tmp_path / "password").write_text(password)
     with pytest.raises(Misuse, match="--password-file: it is empty"):
         sealed_for(None, "01020304", tmp_path / "password", None, {})
-    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
-        sealed_for(None, "01020304", None, None, {PASSWORD: ""})
+    with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
+        sealed_for(None, "01020304", None, None, {PASSWORD_VARIABLE: ""})
     with pytest.raises(Misuse, match="--channel: it is empty"):
         sealed_for("", None, None, None, {})
 
@@ -164,7 +164,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Misuse):
         sealed_for(wrong, None, None, None, {})
     with pytest.raises(Misuse):
-        sealed_for(None, "01020304", None, None, {PASSWORD: wrong})
+        sealed_for(None, "01020304", None, None, {PASSWORD_VARIABLE: wrong})
     (tmp_path / "password").write_bytes(b"a\xff")
     with pytest.raises(Misuse, match="it is not UTF-8"):
         sealed_for(None, "01020304", tmp_path / "password", None, {})
@@ -196,7 +196,10 @@ def test_where_it_goes_and_who_can_open_it_must_be_said_once(
 def test_a_password_comes_from_a_file_or_the_environment_without_the_end_of_its_line(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame\n")
     expected = SymmetricKey.from_password("open sesame").secret
-    for file, environment in ((tmp_path / "password", {PASSWORD: "other"}), (None, {PASSWORD: "open sesame"})):
+    for file, environment in (
+        (tmp_path / "password", {PASSWORD_VARIABLE: "other"}),
+        (None, {PASSWORD_VARIABLE: "open sesame"}),
+    ):
         topic, key = sealed_for(None, "0x01020304", file, None, environment)
         assert isinstance(key, SymmetricKey)
         assert (topic, key.secret) == (b"\1\2\3\4", expected)

@@ -181,14 +181,14 @@ def test_a_form_that_is_not_taken_is_said() -> None:
 def requests(draw: st.DrawFn) -> Request:
     lower = draw(st.integers(0, U32))
     topics = draw(st.frozensets(st.binary(min_size=4, max_size=4), max_size=8))
-    some_bloom = st.integers(0, bloom.FULL)
+    some_bloom = st.integers(0, bloom.ALL_BITS)
     return Request(
         id=draw(st.binary(min_size=32, max_size=32)),
         lower=lower,
         upper=draw(st.integers(max(lower, 1), U32)),
         bloom=draw(st.none() | some_bloom if topics else some_bloom),
         topics=topics,
-        limit=draw(st.integers(1, request.MOST)),
+        limit=draw(st.integers(1, request.MAX_PAGE_ENVELOPES)),
         cursor=draw(st.just(b"") | st.binary(min_size=36, max_size=36)),
     )
 

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from restante.waku import key_file
-from restante.waku.client.actions import Patience
-from restante.waku.client.fetch import How, ask
+from restante.waku.client.actions import Timeouts
+from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.post import Letter
 from restante.waku.client.post import post as hand_over
-from restante.waku.client.ranges import Query
+from restante.waku.client.ranges import HistoryQuery
 from restante.waku.devp2p import enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import make
@@ -214,18 +214,18 @@ async def test_a_password_restricts_where_sealed_requests_alone_are_answered(tmp
     (tmp_path / "password").write_text("swordfish\n")
     told = ("--password-file", str(tmp_path / "password"))
     now = int(time.time())
-    query = Query(now - 60, now, frozenset([TOPIC]))
+    query = HistoryQuery(now - 60, now, frozenset([TOPIC]))
     ways = {
-        "plain": How(form="plain"),
-        "password": How(to=SymmetricKey.from_password("swordfish")),
-        "everybody's": How(to=SymmetricKey.from_password("status-offline-inbox")),
+        "plain": RequestOptions(form="plain"),
+        "password": RequestOptions(to=SymmetricKey.from_password("swordfish")),
+        "everybody's": RequestOptions(to=SymmetricKey.from_password("status-offline-inbox")),
     }
     served = {}
     for forms in (("envelope",), ("envelope", "plain")):
         options = [word for each in forms for word in ("--requests", each)]
         async with node_process(tmp_path / "-".join(forms), *told, *options) as node:
-            for name, how in {**ways, "public key": How(to=node.enode.public)}.items():
-                report = await ask([node.enode], query, how, print, patience=Patience(tries=1))
+            for name, how in {**ways, "public key": RequestOptions(to=node.enode.public)}.items():
+                report = await fetch([node.enode], query, how, print, timeouts=Timeouts(tries=1))
                 served[forms, name] = not report.failures
     assert {name for (forms, name), well in served.items() if well and len(forms) == 1} == {"password"}
     assert {name for (forms, name), well in served.items() if well and len(forms) == 2} == {
@@ -239,23 +239,23 @@ async def test_live_goes_on_until_it_is_told_to_stop_and_then_from_there(tmp_pat
     async with node_process(tmp_path / "data") as node:
         posted = [await post(node.url, "before")]
         async with bounded("lines"):
-            following = await begun("request", node.url, *command)
-            assert following.stdout is not None
-            said = [await following.stdout.readline()]
+            subscribing = await begun("request", node.url, *command)
+            assert subscribing.stdout is not None
+            said = [await subscribing.stdout.readline()]
             posted.append(await post(node.url, "meanwhile"))
-            said.append(await following.stdout.readline())
-            following.send_signal(signal.SIGINT)
-            rest, err = await following.communicate()
-        assert (following.returncode, rest, err) == (0, b"", b"")
+            said.append(await subscribing.stdout.readline())
+            subscribing.send_signal(signal.SIGINT)
+            rest, err = await subscribing.communicate()
+        assert (subscribing.returncode, rest, err) == (0, b"", b"")
         assert [msgspec.json.decode(each)["text"] for each in said] == ["before", "meanwhile"]
         posted.append(await post(node.url, "between"))
         file = tmp_path / "rest.jsonl"
         async with bounded("the line of the second run"):
-            following = await begun("request", node.url, *command, "-o", file)
+            subscribing = await begun("request", node.url, *command, "-o", file)
             await asyncio.to_thread(wait_for_bytes, tmp_path, "rest.jsonl*")
-            following.send_signal(signal.SIGTERM)
-            again = await following.communicate()
-    assert (following.returncode, *again) == (0, b"fetched 1 envelope\n", b"")
+            subscribing.send_signal(signal.SIGTERM)
+            again = await subscribing.communicate()
+    assert (subscribing.returncode, *again) == (0, b"fetched 1 envelope\n", b"")
     assert [msgspec.json.decode(each)["hash"] for each in [*said, file.read_bytes()]] == posted
 
 
@@ -338,14 +338,14 @@ async def test_who_is_told_to_stop_leaves_nothing_unfinished(way: tuple[str, sig
     suffix, number = way
     state = tmp_path / "state.json"
     async with listening(Silent()) as (node, enode), bounded("the end"):
-        asking = await begun(
+        fetching = await begun(
             "request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / f"all.{suffix}", "--state", state
         )
         await node.was_asked.wait()
         assert len(names(tmp_path)) > 1
-        asking.send_signal(number)
-        out, err = await asking.communicate()
-    assert (asking.returncode, out, err) == (130, b"", b"")
+        fetching.send_signal(number)
+        out, err = await fetching.communicate()
+    assert (fetching.returncode, out, err) == (130, b"", b"")
     assert names(tmp_path) == []
 
 
@@ -420,7 +420,7 @@ def test_probe() -> None:
 
 
 @every("wrong", ["nan", "inf", "-inf", "-1", "0", "1e999", "soon"])
-def test_a_patience_that_is_none_is_one_sentence(wrong: str) -> None:
+def test_a_timeout_that_is_none_is_one_sentence(wrong: str) -> None:
     result = waku("probe", NOBODY, f"--patience={wrong}")
     assert (result.code, result.out) == (2, "")
     assert result.err == f"restante: --patience: '{wrong}' is not a number from 0.1 to 1000000\n"

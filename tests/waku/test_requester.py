@@ -12,17 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.errors import Misuse
-from restante.waku.client.actions import Budgets, Patience
+from restante.waku.client.actions import Budgets, Timeouts
 from restante.waku.client.inbox import Inbox
-from restante.waku.client.ranges import Query, State
-from restante.waku.client.requester import TOO_LARGE, UNASKED, Phase
+from restante.waku.client.ranges import FetchState, HistoryQuery
+from restante.waku.client.requester import OVERSIZED, UNREQUESTED, Phase
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol import completion
 from restante.waku.protocol.interest import Interest
 from support.effort import examples
 from support.rows import every
-from support.waku.errands import DROP, GO, SLOW, Errand
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.mailservers import (
     Empty,
@@ -40,11 +39,12 @@ from support.waku.mailservers import (
     WrongId,
     key,
 )
+from support.waku.simulated_requester import DROP, GO, SLOW, SimulatedRequester
 
-QUERY = Query(EPOCH, EPOCH + 500, frozenset([TOPIC]))
+QUERY = HistoryQuery(EPOCH, EPOCH + 500, frozenset([TOPIC]))
 LETTERS = [letter(number, age=-(number // 2)) for number in range(30)]
 """Two of each second; the query begins with the first."""
-ONE_TRY = Patience(tries=1)
+ONE_TRY = Timeouts(tries=1)
 BOTH = pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
 
 
@@ -52,13 +52,13 @@ def hashes(envelopes: list[Envelope]) -> list[bytes]:
     return sorted(each.hash for each in envelopes)
 
 
-def complete(errand: Errand, letters: list[Envelope] = LETTERS) -> Errand:
+def complete(simulation: SimulatedRequester, letters: list[Envelope] = LETTERS) -> SimulatedRequester:
     """Everything, once."""
-    errand.run()
-    assert errand.report is not None
-    assert errand.report.missing == []
-    assert hashes(errand.handed) == hashes(letters)
-    return errand
+    simulation.run()
+    assert simulation.report is not None
+    assert simulation.report.missing == []
+    assert hashes(simulation.handed) == hashes(letters)
+    return simulation
 
 
 # ── pages ────────────────────────────────────────────────────────────────────────────────────────
@@ -67,25 +67,25 @@ def complete(errand: Errand, letters: list[Envelope] = LETTERS) -> Errand:
 @BOTH
 @pytest.mark.parametrize("size", [1, 2, 7, 15, 30, 1000])
 def test_pages_are_followed_to_the_last(size: int, downward: bool) -> None:
-    errand = complete(Errand(QUERY, [Honest(LETTERS, downward, size)]))
-    assert errand.report is not None
-    assert errand.report.counts == {"handed over": 30, "pages": 30 // size + 1}
-    assert errand.report.failures == {}
+    simulation = complete(SimulatedRequester(QUERY, [Honest(LETTERS, downward, size)]))
+    assert simulation.report is not None
+    assert simulation.report.counts == {"handed over": 30, "pages": 30 // size + 1}
+    assert simulation.report.failures == {}
 
 
 def test_a_list_and_cursors_of_another_kind_will_do() -> None:
-    complete(Errand(QUERY, [Honest(LETTERS, answer="list", size=7)]))
-    complete(Errand(QUERY, [Shuffled(LETTERS, size=7)]))
+    complete(SimulatedRequester(QUERY, [Honest(LETTERS, answer="list", size=7)]))
+    complete(SimulatedRequester(QUERY, [Shuffled(LETTERS, size=7)]))
 
 
 def test_nothing_there_is_an_answer() -> None:
-    errand = complete(Errand(QUERY, [Honest([])]), [])
-    assert len(errand.asked) == 1
+    simulation = complete(SimulatedRequester(QUERY, [Honest([])]), [])
+    assert len(simulation.asked) == 1
 
 
 def test_what_is_asked_for() -> None:
-    errand = complete(Errand(QUERY, [Honest(LETTERS, size=20)], patience=Patience(limit=20)))
-    (_, first), (_, second) = errand.asked
+    simulation = complete(SimulatedRequester(QUERY, [Honest(LETTERS, size=20)], timeouts=Timeouts(limit=20)))
+    (_, first), (_, second) = simulation.asked
     assert (first.lower, first.upper, first.limit) == (EPOCH, EPOCH + 500, 20)
     assert first.topics == frozenset([TOPIC])
     assert first.bloom == bloom.of([TOPIC]) != bloom.kept(TOPIC)
@@ -94,11 +94,11 @@ def test_what_is_asked_for() -> None:
 
 
 def test_a_query_by_filter() -> None:
-    query = Query(EPOCH, EPOCH + 500, bloom=bloom.kept(TOPIC))
+    query = HistoryQuery(EPOCH, EPOCH + 500, bloom=bloom.kept(TOPIC))
     others = [letter(99, topic=b"\xff" * 4)]
-    errand = complete(Errand(query, [Honest(LETTERS + others)]))
-    assert errand.asked[0][1].topics == frozenset()
-    assert errand.asked[0][1].bloom == bloom.kept(TOPIC)
+    simulation = complete(SimulatedRequester(query, [Honest(LETTERS + others)]))
+    assert simulation.asked[0][1].topics == frozenset()
+    assert simulation.asked[0][1].bloom == bloom.kept(TOPIC)
 
 
 # ── failover ─────────────────────────────────────────────────────────────────────────────────────
@@ -121,14 +121,14 @@ def test_a_query_by_filter() -> None:
 )
 def test_after_a_bad_server_comes_a_good_one(bad: Any, words: str) -> None:
     budgets = Budgets(pages=50, envelopes=200)
-    errand = Errand(QUERY, [bad, Honest(LETTERS, size=7)], budgets=budgets, patience=ONE_TRY).run()
-    assert errand.report is not None
-    assert errand.report.missing == []
-    assert errand.report.failures == {0: words}
-    counted = Counter(each.hash for each in errand.handed)
+    simulation = SimulatedRequester(QUERY, [bad, Honest(LETTERS, size=7)], budgets=budgets, timeouts=ONE_TRY).run()
+    assert simulation.report is not None
+    assert simulation.report.missing == []
+    assert simulation.report.failures == {0: words}
+    counted = Counter(each.hash for each in simulation.handed)
     assert max(counted.values()) == 1
     assert {each.hash for each in LETTERS} <= counted.keys()
-    assert len(errand.handed) <= 200 + 30
+    assert len(simulation.handed) <= 200 + 30
 
 
 REFUSALS = {
@@ -144,76 +144,78 @@ REFUSALS = {
 
 @every(("words", "meaning"), REFUSALS.items())
 def test_a_refusal_that_lasts_is_not_asked_for_twice(words: str, meaning: str) -> None:
-    errand = Errand(QUERY, [Refusing(words), Honest(LETTERS)])
-    complete(errand)
-    assert [server for server, _ in errand.asked] == [0, 1]
-    assert errand.report is not None
-    assert errand.report.failures == {0: f"it says: {words}: {meaning}"}
+    simulation = SimulatedRequester(QUERY, [Refusing(words), Honest(LETTERS)])
+    complete(simulation)
+    assert [server for server, _ in simulation.asked] == [0, 1]
+    assert simulation.report is not None
+    assert simulation.report.failures == {0: f"it says: {words}: {meaning}"}
 
 
 def test_where_every_refusal_lasts_it_is_over_at_once() -> None:
-    errand = Errand(QUERY, [Refusing("request is invalid: no"), Refusing("query range is invalid")]).run()
-    assert errand.now < 1
-    assert errand.report is not None
-    assert errand.report.missing == [(QUERY.lower, QUERY.upper)]
-    assert errand.report.failures == {0: "it says: request is invalid: no", 1: "it says: query range is invalid"}
+    simulation = SimulatedRequester(
+        QUERY, [Refusing("request is invalid: no"), Refusing("query range is invalid")]
+    ).run()
+    assert simulation.now < 1
+    assert simulation.report is not None
+    assert simulation.report.missing == [(QUERY.lower, QUERY.upper)]
+    assert simulation.report.failures == {0: "it says: request is invalid: no", 1: "it says: query range is invalid"}
 
 
 @every("words", ["rate limit exceeded", "too many requests at once", "the archive cannot be read", "busy"])
 def test_a_refusal_that_may_pass_is_asked_again(words: str) -> None:
-    errand = Errand(QUERY, [Refusing(words)], patience=Patience(tries=3)).run()
-    assert len(errand.asked) == 3
-    assert errand.report is not None
-    assert errand.report.failures == {0: f"it says: {words}"}
+    simulation = SimulatedRequester(QUERY, [Refusing(words)], timeouts=Timeouts(tries=3)).run()
+    assert len(simulation.asked) == 3
+    assert simulation.report is not None
+    assert simulation.report.failures == {0: f"it says: {words}"}
 
 
 @pytest.mark.parametrize("kind", [WrongId, EndFirst], ids=["wrong id", "the end first"])
 def test_what_is_odd_and_loses_nothing_is_borne(kind: Any) -> None:
-    errand = complete(Errand(QUERY, [kind(LETTERS, size=7)]))
-    assert errand.report is not None
-    assert errand.report.failures == {}
+    simulation = complete(SimulatedRequester(QUERY, [kind(LETTERS, size=7)]))
+    assert simulation.report is not None
+    assert simulation.report.failures == {}
 
 
 def test_what_was_not_asked_for_is_not_handed_over() -> None:
-    errand = complete(Errand(QUERY, [Foreign(LETTERS)], budgets=Budgets(size=1000)))
-    assert errand.report is not None
-    assert errand.report.counts == {
+    simulation = complete(SimulatedRequester(QUERY, [Foreign(LETTERS)], budgets=Budgets(size=1000)))
+    assert simulation.report is not None
+    assert simulation.report.counts == {
         "handed over": 30,
         "of another topic": 1,
         "out of range": 2,
-        TOO_LARGE: 1,
+        OVERSIZED: 1,
         "pages": 1,
     }
 
 
 def test_a_server_that_was_not_asked_is_not_heard() -> None:
-    errand = Errand(QUERY, [Honest(LETTERS), Honest(LETTERS)])
-    assert errand.core.came(1, LETTERS, errand.now) == []
-    assert errand.core.ended(1, b"", errand.now) == []
-    assert errand.core.lost(1, "gone", errand.now) == []
-    assert errand.core.connected(1, errand.now) == []
-    complete(errand)
-    assert errand.report is not None
-    assert errand.report.counts[UNASKED] == 30
-    assert errand.core.came(0, [letter(77)], errand.now) == []
+    simulation = SimulatedRequester(QUERY, [Honest(LETTERS), Honest(LETTERS)])
+    assert simulation.core.came(1, LETTERS, simulation.now) == []
+    assert simulation.core.ended(1, b"", simulation.now) == []
+    assert simulation.core.lost(1, "gone", simulation.now) == []
+    assert simulation.core.connected(1, simulation.now) == []
+    complete(simulation)
+    assert simulation.report is not None
+    assert simulation.report.counts[UNREQUESTED] == 30
+    assert simulation.core.came(0, [letter(77)], simulation.now) == []
 
 
 @BOTH
 def test_the_next_server_is_asked_for_what_is_not_known_and_without_a_cursor(downward: bool) -> None:
     packets = iter([GO] * 9 + [DROP] + [GO] * 100)
-    errand = Errand(
+    simulation = SimulatedRequester(
         QUERY,
         [Honest(LETTERS, downward, 7), Honest(LETTERS)],
-        patience=ONE_TRY,
+        timeouts=ONE_TRY,
         decide=lambda what: next(packets) if what == "packet" else GO,
     )
-    complete(errand)
-    server, request = errand.asked[-1]
-    last = errand.asked[-2][1].cursor
+    complete(simulation)
+    server, request = simulation.asked[-1]
+    last = simulation.asked[-2][1].cursor
     assert (server, request.cursor) == (1, b"")
     sent = int.from_bytes(last[:4])
     assert (request.lower, request.upper) == ((EPOCH, sent) if downward else (sent, EPOCH + 500))
-    assert {asked.cursor for number, asked in errand.asked if number == 1} == {b""}
+    assert {asked.cursor for number, asked in simulation.asked if number == 1} == {b""}
 
 
 @every("long", [2, 36])
@@ -223,15 +225,15 @@ def test_after_cursors_of_another_kind_the_next_server_is_asked_for_everything(
 ) -> None:
     """Also where they are as long as shipped ones: what names a time that was not asked for is no key."""
     packets = iter([GO] * before + [DROP] + [GO] * 100)
-    errand = Errand(
+    simulation = SimulatedRequester(
         QUERY,
         [Shuffled(LETTERS, size=size, long=long), Honest(LETTERS)],
-        patience=ONE_TRY,
+        timeouts=ONE_TRY,
         decide=lambda what: next(packets) if what == "packet" else GO,
     )
-    assert errand.asked[0][1].cursor == b""
-    complete(errand)
-    assert (errand.asked[-1][1].lower, errand.asked[-1][1].upper) == (EPOCH, EPOCH + 500)
+    assert simulation.asked[0][1].cursor == b""
+    complete(simulation)
+    assert (simulation.asked[-1][1].lower, simulation.asked[-1][1].upper) == (EPOCH, EPOCH + 500)
 
 
 class Late(Honest):
@@ -243,10 +245,10 @@ class Late(Honest):
 
 
 def test_what_came_from_a_cheat_does_not_count() -> None:
-    errand = Errand(QUERY, [Late(LETTERS, size=7), Honest(LETTERS)], patience=ONE_TRY)
-    complete(errand)
-    assert (errand.asked[-1][1].lower, errand.asked[-1][1].upper) == (EPOCH, EPOCH + 500)
-    known = [state.known.get(TOPIC.hex(), []) for state, _ in errand.saved]
+    simulation = SimulatedRequester(QUERY, [Late(LETTERS, size=7), Honest(LETTERS)], timeouts=ONE_TRY)
+    complete(simulation)
+    assert (simulation.asked[-1][1].lower, simulation.asked[-1][1].upper) == (EPOCH, EPOCH + 500)
+    known = [state.known.get(TOPIC.hex(), []) for state, _ in simulation.saved]
     assert known[0] == [(EPOCH, EPOCH + 2)]
     assert known[1] == []
     assert known[-1] == [(EPOCH, EPOCH + 500)]
@@ -254,39 +256,41 @@ def test_what_came_from_a_cheat_does_not_count() -> None:
 
 def test_the_first_server_is_preferred_and_backed_off_from() -> None:
     fails = iter([DROP])
-    errand = Errand(
+    simulation = SimulatedRequester(
         QUERY,
         [Honest(LETTERS), Silent()],
-        patience=Patience(back_off=10, answer=30),
+        timeouts=Timeouts(back_off=10, answer=30),
         decide=lambda what: next(fails, GO) if what == "connect" else GO,
     )
-    assert [server for server, _ in errand.asked] == [1]
-    complete(errand)
-    assert [server for server, _ in errand.asked] == [1, 0]
+    assert [server for server, _ in simulation.asked] == [1]
+    complete(simulation)
+    assert [server for server, _ in simulation.asked] == [1, 0]
 
 
 def test_who_always_fails_is_left_after_some_tries() -> None:
-    errand = Errand(QUERY, [Refusing("no"), Refusing("never")], patience=Patience(tries=3, back_off=2)).run()
-    assert errand.report is not None
-    assert errand.report.missing == [(EPOCH, EPOCH + 500)]
-    assert errand.report.failures == {0: "it says: no", 1: "it says: never"}
-    assert Counter(server for server, _ in errand.asked) == {0: 3, 1: 3}
-    assert 6 <= errand.now <= 7
-    assert errand.handed == []
+    simulation = SimulatedRequester(
+        QUERY, [Refusing("no"), Refusing("never")], timeouts=Timeouts(tries=3, back_off=2)
+    ).run()
+    assert simulation.report is not None
+    assert simulation.report.missing == [(EPOCH, EPOCH + 500)]
+    assert simulation.report.failures == {0: "it says: no", 1: "it says: never"}
+    assert Counter(server for server, _ in simulation.asked) == {0: 3, 1: 3}
+    assert 6 <= simulation.now <= 7
+    assert simulation.handed == []
 
 
 def test_nobody_to_ask() -> None:
-    errand = Errand(QUERY, [])
-    assert errand.report is not None
-    assert errand.report.missing == [(EPOCH, EPOCH + 500)]
+    simulation = SimulatedRequester(QUERY, [])
+    assert simulation.report is not None
+    assert simulation.report.missing == [(EPOCH, EPOCH + 500)]
 
 
 def test_seconds_are_a_budget_too() -> None:
     budgets = Budgets(seconds=100)
-    errand = Errand(QUERY, [Silent()], budgets=budgets, patience=Patience(tries=100)).run()
-    assert errand.report is not None
-    assert "100 seconds" in errand.report.failures[0]
-    asked = len(errand.asked)
+    simulation = SimulatedRequester(QUERY, [Silent()], budgets=budgets, timeouts=Timeouts(tries=100)).run()
+    assert simulation.report is not None
+    assert "100 seconds" in simulation.report.failures[0]
+    asked = len(simulation.asked)
     assert asked == 4
 
 
@@ -294,25 +298,29 @@ def test_the_pauses_that_a_server_forces_count_as_its_time() -> None:
     """It answers a page, and goes: that is no failure in a row, and would last for as many pages as there may be."""
     letters = [letter(number, age=-number) for number in range(400)]
     steps = itertools.cycle([GO, GO, DROP])
-    errand = Errand(
+    simulation = SimulatedRequester(
         QUERY,
         [Honest(letters, size=1)],
         budgets=Budgets(seconds=100),
-        patience=Patience(back_off=2),
+        timeouts=Timeouts(back_off=2),
         decide=lambda what: next(steps) if what == "packet" else GO,
     ).run()
-    assert errand.report is not None
-    assert "100 seconds" in errand.report.failures[0]
-    assert errand.now < 110
+    assert simulation.report is not None
+    assert "100 seconds" in simulation.report.failures[0]
+    assert simulation.now < 110
 
 
 def test_bytes_are_a_budget_too() -> None:
     size = len(LETTERS[0].raw)
-    errand = Errand(QUERY, [Honest(LETTERS)], budgets=Budgets(bytes=size * 10), patience=ONE_TRY).run()
-    assert errand.report is not None
-    assert "bytes" in errand.report.failures[0]
-    assert len(errand.handed) <= 10
-    complete(Errand(QUERY, [Honest(LETTERS)], budgets=Budgets(bytes=sum(len(each.raw) for each in LETTERS))))
+    simulation = SimulatedRequester(
+        QUERY, [Honest(LETTERS)], budgets=Budgets(bytes=size * 10), timeouts=ONE_TRY
+    ).run()
+    assert simulation.report is not None
+    assert "bytes" in simulation.report.failures[0]
+    assert len(simulation.handed) <= 10
+    complete(
+        SimulatedRequester(QUERY, [Honest(LETTERS)], budgets=Budgets(bytes=sum(len(each.raw) for each in LETTERS)))
+    )
 
 
 # ── live ─────────────────────────────────────────────────────────────────────────────────────────
@@ -321,68 +329,68 @@ def test_bytes_are_a_budget_too() -> None:
 def test_history_and_live_envelopes_meet_at_one_inbox() -> None:
     inbox = Inbox([Interest.named([TOPIC])])
     live = [*LETTERS[20:], letter(55, topic=b"\0\0\0\1")]
-    assert inbox.new(live) == LETTERS[20:]
-    errand = Errand(QUERY, [Honest(LETTERS)], inbox=inbox).run()
-    assert hashes(errand.handed) == hashes(LETTERS[:20])
-    assert inbox.new(LETTERS) == []
+    assert inbox.accept(live) == LETTERS[20:]
+    simulation = SimulatedRequester(QUERY, [Honest(LETTERS)], inbox=inbox).run()
+    assert hashes(simulation.handed) == hashes(LETTERS[:20])
+    assert inbox.accept(LETTERS) == []
 
 
 def test_an_inbox_forgets_what_came_longest_ago() -> None:
     inbox = Inbox([Interest.named([TOPIC])], remembered=3)
-    assert inbox.new(LETTERS[:3]) == LETTERS[:3]
-    assert inbox.new(LETTERS[2:5]) == LETTERS[3:5]
-    assert inbox.new(LETTERS[:2]) == LETTERS[:2]
+    assert inbox.accept(LETTERS[:3]) == LETTERS[:3]
+    assert inbox.accept(LETTERS[2:5]) == LETTERS[3:5]
+    assert inbox.accept(LETTERS[:2]) == LETTERS[:2]
 
 
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────────
 
 
-def later(query: Query, upper: int) -> Query:
+def later(query: HistoryQuery, upper: int) -> HistoryQuery:
     return msgspec.structs.replace(query, upper=upper)
 
 
 def test_what_is_known_is_not_asked_for_again() -> None:
-    first = complete(Errand(QUERY, [Honest(LETTERS)]))
+    first = complete(SimulatedRequester(QUERY, [Honest(LETTERS)]))
     state = first.saved[-1][0]
-    assert state == State({TOPIC.hex(): [(EPOCH, EPOCH + 500)]})
-    again = Errand(QUERY, [Honest(LETTERS)], state=state)
+    assert state == FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 500)]})
+    again = SimulatedRequester(QUERY, [Honest(LETTERS)], state=state)
     assert again.report is not None
     assert (again.report.missing, again.asked, again.handed) == ([], [], [])
 
 
-def test_another_topic_has_gaps_of_its_own() -> None:
+def test_another_topic_has_missing_ranges_of_its_own() -> None:
     other = b"\0\0\0\1"
-    state = State({TOPIC.hex(): [(EPOCH, EPOCH + 100)], other.hex(): [(EPOCH + 50, EPOCH + 500)]})
+    state = FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 100)], other.hex(): [(EPOCH + 50, EPOCH + 500)]})
     both = msgspec.structs.replace(QUERY, topics=frozenset([TOPIC, other]))
     assert state.missing(both) == [(EPOCH, EPOCH + 49), (EPOCH + 101, EPOCH + 500)]
-    errand = Errand(both, [Honest(LETTERS)], state=state).run()
-    assert [(each.lower, each.upper) for _, each in errand.asked] == state.missing(both)
-    assert errand.saved[-1][0].known == {name: [(EPOCH, EPOCH + 500)] for name in (TOPIC.hex(), other.hex())}
+    simulation = SimulatedRequester(both, [Honest(LETTERS)], state=state).run()
+    assert [(each.lower, each.upper) for _, each in simulation.asked] == state.missing(both)
+    assert simulation.saved[-1][0].known == {name: [(EPOCH, EPOCH + 500)] for name in (TOPIC.hex(), other.hex())}
 
 
 def test_what_comes_late_is_found_by_asking_again_and_the_rest_is_not_handed_over_twice() -> None:
     """At 1000 the last 80 seconds are not known for good."""
     query = later(QUERY, EPOCH + 2000)
     young = [letter(number, age=-990 - number) for number in range(5)]
-    first = complete(Errand(query, [Honest(LETTERS + young)]), LETTERS + young)
+    first = complete(SimulatedRequester(query, [Honest(LETTERS + young)]), LETTERS + young)
     state = first.saved[-1][0]
     assert state.known == {TOPIC.hex(): [(EPOCH, EPOCH + 920)]}
     late = letter(77, age=-925)
-    second = Errand(query, [Honest([*LETTERS, *young, late])], state=state, wall=EPOCH + 1060.0).run()
+    second = SimulatedRequester(query, [Honest([*LETTERS, *young, late])], state=state, wall=EPOCH + 1060.0).run()
     assert [(each.lower, each.upper) for _, each in second.asked] == [(EPOCH + 921, EPOCH + 2000)]
     assert second.handed == [late]
     state = second.saved[-1][0]
     assert state.known == {TOPIC.hex(): [(EPOCH, EPOCH + 980)]}
     assert sorted(state.recent[TOPIC.hex()].values()) == [each.sent for each in young]
-    third = Errand(query, [Honest([*LETTERS, *young, late])], state=state, wall=EPOCH + 5000.0).run()
+    third = SimulatedRequester(query, [Honest([*LETTERS, *young, late])], state=state, wall=EPOCH + 5000.0).run()
     assert third.handed == []
-    assert third.saved[-1][0] == State({TOPIC.hex(): [(EPOCH, EPOCH + 2000)]})
+    assert third.saved[-1][0] == FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 2000)]})
 
 
 def test_a_state_goes_through_json() -> None:
-    state = Errand(later(QUERY, EPOCH + 2000), [Honest([letter(1, age=-990)])]).run().saved[-1][0]
+    state = SimulatedRequester(later(QUERY, EPOCH + 2000), [Honest([letter(1, age=-990)])]).run().saved[-1][0]
     assert state.recent
-    assert msgspec.json.decode(msgspec.json.encode(state), type=State) == state
+    assert msgspec.json.decode(msgspec.json.encode(state), type=FetchState) == state
 
 
 @every(
@@ -391,14 +399,14 @@ def test_a_state_goes_through_json() -> None:
 )
 def test_a_query_about_no_time(wrong: tuple[int, int]) -> None:
     with pytest.raises(Misuse, match="times"):
-        Query(*wrong, frozenset([TOPIC]))
+        HistoryQuery(*wrong, frozenset([TOPIC]))
 
 
 def test_a_query_about_nothing_or_too_much() -> None:
     with pytest.raises(Misuse, match="about topics"):
-        Query(1, 2)
+        HistoryQuery(1, 2)
     with pytest.raises(Misuse, match="1000 topics"):
-        Query(1, 2, frozenset(number.to_bytes(4) for number in range(1001)))
+        HistoryQuery(1, 2, frozenset(number.to_bytes(4) for number in range(1001)))
 
 
 # ── every interleaving ───────────────────────────────────────────────────────────────────────────
@@ -411,7 +419,7 @@ def archives(draw: st.DrawFn) -> list[Envelope]:
     return [letter(number, age=age) for number, age in enumerate(ages)]
 
 
-SHORT = Query(EPOCH, EPOCH + 25, frozenset([TOPIC]))
+SHORT = HistoryQuery(EPOCH, EPOCH + 25, frozenset([TOPIC]))
 
 
 def asked_for(letters: list[Envelope]) -> list[Envelope]:
@@ -445,7 +453,7 @@ def test_whatever_happens_all_that_honest_servers_have_comes_once(
         return found
 
     servers = [honest(data, letters) for _ in range(data.draw(st.integers(1, 3)))]
-    complete(Errand(SHORT, servers, patience=Patience(tries=10), decide=decide), asked_for(letters))
+    complete(SimulatedRequester(SHORT, servers, timeouts=Timeouts(tries=10), decide=decide), asked_for(letters))
 
 
 @given(archives(), st.data())
@@ -453,18 +461,18 @@ def test_whatever_happens_all_that_honest_servers_have_comes_once(
 def test_from_any_saved_state_nothing_is_lost(letters: list[Envelope], data: st.DataObject) -> None:
     """The run ends anywhere, and the next has what was saved last; twice. Some of it is young."""
     wall = EPOCH + data.draw(st.integers(60, 200))
-    state, handed = State(), set[bytes]()
+    state, handed = FetchState(), set[bytes]()
     for _ in range(2):
-        errand = Errand(SHORT, [honest(data, letters)], state=state, wall=float(wall))
+        simulation = SimulatedRequester(SHORT, [honest(data, letters)], state=state, wall=float(wall))
         for _ in range(data.draw(st.integers(0, 20))):
-            if errand.report is None:
-                errand.step()
-        if errand.saved:
-            state, count = errand.saved[-1]
-            state = msgspec.json.decode(msgspec.json.encode(state), type=State)
-            handed |= {each.hash for each in errand.handed[:count]}
+            if simulation.report is None:
+                simulation.step()
+        if simulation.saved:
+            state, count = simulation.saved[-1]
+            state = msgspec.json.decode(msgspec.json.encode(state), type=FetchState)
+            handed |= {each.hash for each in simulation.handed[:count]}
         wall += data.draw(st.integers(0, 100))
-    last = Errand(SHORT, [honest(data, letters)], state=state, wall=float(wall)).run()
+    last = SimulatedRequester(SHORT, [honest(data, letters)], state=state, wall=float(wall)).run()
     assert last.report is not None
     assert last.report.missing == []
     assert handed | {each.hash for each in last.handed} == {each.hash for each in asked_for(letters)}
@@ -508,19 +516,19 @@ def test_a_cheat_costs_at_most_the_budgets_and_the_honest_one_is_asked(
 ) -> None:
     budgets = Budgets(pages=5, envelopes=20, seconds=120)
     generous = 1000
-    errand = Errand(
+    simulation = SimulatedRequester(
         SHORT,
         [Anything(data)],  # type: ignore[list-item] # it is none of those by name
         budgets=budgets,
-        patience=Patience(tries=5),
+        timeouts=Timeouts(tries=5),
     ).run()
-    assert errand.report is not None
-    assert len(errand.handed) <= 20
-    assert errand.report.counts["pages"] <= 5
-    assert errand.now <= 120 + 5 * 2 * 2**5
-    assert len(errand.asked) < generous
-    counted = Counter(each.hash for each in errand.handed)
-    assert all(each.topic == TOPIC and SHORT.lower <= each.sent <= SHORT.upper for each in errand.handed)
+    assert simulation.report is not None
+    assert len(simulation.handed) <= 20
+    assert simulation.report.counts["pages"] <= 5
+    assert simulation.now <= 120 + 5 * 2 * 2**5
+    assert len(simulation.asked) < generous
+    counted = Counter(each.hash for each in simulation.handed)
+    assert all(each.topic == TOPIC and SHORT.lower <= each.sent <= SHORT.upper for each in simulation.handed)
     assert not counted or max(counted.values()) == 1
-    assert errand.core.phase is Phase.DONE
-    assert errand.core.next_timeout() is None
+    assert simulation.core.phase is Phase.DONE
+    assert simulation.core.next_timeout() is None

@@ -101,7 +101,7 @@ def test_a_list_is_expected_and_a_string_is_none() -> None:
 
 def test_lists_may_be_nested_as_deep_as_is_said_and_no_deeper() -> None:
     item: Any = []
-    for _ in range(rlp.DEPTH - 1):
+    for _ in range(rlp.MAX_DEPTH - 1):
         item = [item]
     assert rlp.decode(rlp.encode(item)) == item
     with pytest.raises(RlpError, match="deeper"):

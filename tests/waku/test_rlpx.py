@@ -1,4 +1,4 @@
-"""RLPx: both roles joined by a link that cuts bytes anywhere, and peers that break the rules."""
+"""RLPx: both roles joined by a pipe that cuts bytes anywhere, and peers that break the rules."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from restante.common.errors import PeerError
 from restante.waku.devp2p import frames, handshake
-from restante.waku.devp2p.rlpx import FIRST, Rlpx, largest
+from restante.waku.devp2p.rlpx import MAX_FIRST_FRAME_BYTES, Rlpx, max_frame_bytes
 from restante.waku.envelope.keys import Key
 from support.effort import examples
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load
+from support.waku.devp2p_pair import A, B, cut
 from support.waku.dice import Seeded
-from support.waku.link import A, B, cut
 
 EIP8 = load("eip8")
 
@@ -81,7 +81,7 @@ def test_a_frame_on_the_wire_is_as_specified() -> None:
     a, b = pair()
     for size in (1, 15, 16, 17, 300):
         wire = a.seal(bytes(size))
-        assert len(wire) == 32 + (size + 15) // 16 * 16 + 16 == frames.HEADER + frames.length(size)
+        assert len(wire) == 32 + (size + 15) // 16 * 16 + 16 == frames.HEADER_BYTES + frames.length(size)
         assert b.receive_data(wire) == [bytes(size)]
 
 
@@ -100,7 +100,7 @@ payloads = st.lists(st.binary(min_size=1, max_size=700), min_size=1, max_size=6)
 
 
 @given(payloads, payloads, st.lists(st.integers(0, 5000), max_size=30))
-def test_a_link_may_cut_bytes_anywhere(ours: list[bytes], theirs: list[bytes], places: list[int]) -> None:
+def test_a_pipe_may_cut_bytes_anywhere(ours: list[bytes], theirs: list[bytes], places: list[int]) -> None:
     a, b = Rlpx.initiator(A, B.public, Seeded(1)), Rlpx.recipient(B, Seeded(2))
     for part in cut(a.data_to_send(), places):
         assert b.receive_data(part) == []
@@ -164,7 +164,7 @@ def test_a_wrong_header_is_told_before_its_frame_is_there() -> None:
     assert "MAC of a header" in words(b)
 
 
-@pytest.mark.parametrize(("size", "allowed"), [(FIRST, True), (FIRST + 1, False)])
+@pytest.mark.parametrize(("size", "allowed"), [(MAX_FIRST_FRAME_BYTES, True), (MAX_FIRST_FRAME_BYTES + 1, False)])
 def test_the_first_frame_is_a_small_one(size: int, allowed: bool) -> None:
     a, b = pair()
     found = b.receive_data(a.seal(bytes(size)))
@@ -196,21 +196,21 @@ def test_a_frame_of_nothing_is_refused() -> None:
 def test_a_frame_of_more_than_24_bits_is_our_fault() -> None:
     a, _ = pair()
     with pytest.raises(OverflowError):
-        a.seal(bytes(frames.LARGEST + 1))
+        a.seal(bytes(frames.MAX_FRAME_BYTES + 1))
 
 
 def test_the_cap_leaves_room_for_what_does_not_compress() -> None:
-    assert largest(0) >= 34
-    assert largest(10 * 1024 * 1024) > 10 * 1024 * 1024 * 7 // 6
-    assert largest(1 << 24) == frames.LARGEST
+    assert max_frame_bytes(0) >= 34
+    assert max_frame_bytes(10 * 1024 * 1024) > 10 * 1024 * 1024 * 7 // 6
+    assert max_frame_bytes(1 << 24) == frames.MAX_FRAME_BYTES
 
 
 def test_a_frame_of_the_largest_size_is_sealed_and_opened() -> None:
-    a, b = begun(frames.LARGEST)
-    wire = a.seal(b"\7" * frames.LARGEST)
+    a, b = begun(frames.MAX_FRAME_BYTES)
+    wire = a.seal(b"\7" * frames.MAX_FRAME_BYTES)
     middle = len(wire) // 2
     assert b.receive_data(wire[:middle]) == []
-    assert b.receive_data(wire[middle:]) == [b"\7" * frames.LARGEST]
+    assert b.receive_data(wire[middle:]) == [b"\7" * frames.MAX_FRAME_BYTES]
 
 
 def test_a_large_frame_in_small_pieces_is_not_copied_for_each() -> None:

@@ -19,7 +19,7 @@ from restante.common.errors import Misuse, PeerError
 from restante.waku.envelope import ecies
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import (
-    LARGEST,
+    MAX_PAYLOAD_BYTES,
     Opened,
     SymmetricKey,
     UnreadableError,
@@ -150,11 +150,11 @@ def test_both_bytes_that_end_a_signature_occur_and_open() -> None:
 
 
 def test_a_payload_of_16_mib_is_misuse_and_one_byte_less_is_not() -> None:
-    assert LARGEST == 16 * 1024 * 1024 - 1
+    assert MAX_PAYLOAD_BYTES == 16 * 1024 * 1024 - 1
     with pytest.raises(Misuse, match="16777215 bytes, not 16777216"):
-        seal(bytes(LARGEST + 1), to=SHARED, dice=Seeded(1))
-    data = seal(bytes(LARGEST), to=SHARED, dice=Seeded(1))
-    assert open_sealed(data, SHARED).payload == bytes(LARGEST)
+        seal(bytes(MAX_PAYLOAD_BYTES + 1), to=SHARED, dice=Seeded(1))
+    data = seal(bytes(MAX_PAYLOAD_BYTES), to=SHARED, dice=Seeded(1))
+    assert open_sealed(data, SHARED).payload == bytes(MAX_PAYLOAD_BYTES)
 
 
 @every("public", [b"", bytes(64), bytes(63), b"\4" + KEY.public, SHARED.secret])
@@ -263,7 +263,7 @@ def test_what_is_shorter_than_its_own_fields_does_not_open() -> None:
     for size in range(29):
         with pytest.raises(PeerError):
             open_sealed(bytes(size), SHARED)
-    for size in range(ecies.OVERHEAD + 1):
+    for size in range(ecies.OVERHEAD_BYTES + 1):
         with pytest.raises(PeerError):
             open_sealed(b"\4" * size, KEY)
 

@@ -21,14 +21,14 @@ import structlog
 from restante.waku import key_file
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
-from restante.waku.archive.sqlite import PAGE
-from restante.waku.client.outbound_connection import CallError, call
+from restante.waku.archive.sqlite import DATABASE_PAGE_BYTES
+from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key
 from restante.waku.node import main as waku_serve
-from restante.waku.node.main import GRACE, _foretell, _prune, _static
-from restante.waku.node.node import Housekeeping
+from restante.waku.node.housekeeping import Housekeeping
+from restante.waku.node.main import PRUNE_GRACE_SECONDS, _foretell, _prune, _static
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.interest import Interest
@@ -106,16 +106,16 @@ async def test_what_will_be_removed_is_said_at_once_and_done_after_a_while(
             await _foretell(here.node)
             pruning = asyncio.create_task(_prune(here.node))
             await asyncio.sleep(0)
-            here.node.short_of_room.set()
+            here.node.archiving.short_of_room.set()
             await here.archive.older(0)
             assert not pruning.done()
             pruning.cancel()
         assert [(each.get("envelopes"), each.get("bytes"), each["in_seconds"]) for each in logs] == [
-            (2, None, GRACE),
-            (None, 2 * len(old[0].raw), GRACE),
+            (2, None, PRUNE_GRACE_SECONDS),
+            (None, 2 * len(old[0].raw), PRUNE_GRACE_SECONDS),
         ]
         assert len(await here.archive.hashes()) == 3, "nothing goes before its time"
-        monkeypatch.setattr(waku_serve, "GRACE", 0)
+        monkeypatch.setattr(waku_serve, "PRUNE_GRACE_SECONDS", 0)
         with structlog.testing.capture_logs() as logs:
             pruning = asyncio.create_task(_prune(here.node))
             await here.until("the log", lambda: bool(logs))
@@ -125,12 +125,12 @@ async def test_what_will_be_removed_is_said_at_once_and_done_after_a_while(
 
 
 async def test_a_full_disk_is_pruned_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waku_serve, "GRACE", 0)
+    monkeypatch.setattr(waku_serve, "PRUNE_GRACE_SECONDS", 0)
     async with inside(tmp_path, housekeeping=HOUSE, policy=Policy(min_pow=0.0)) as here:
         with structlog.testing.capture_logs() as logs:
             pruning = asyncio.create_task(_prune(here.node))
-            here.node.short_of_room.set()
-            await here.until("the first look", lambda: not here.node.short_of_room.is_set())
+            here.node.archiving.short_of_room.set()
+            await here.until("the first look", lambda: not here.node.archiving.short_of_room.is_set())
             await here.archive.counts()  # it is over: there was nothing
             poster = await here.greet()
             await poster.post(letter(1), letter(2))
@@ -142,14 +142,14 @@ async def test_a_full_disk_is_pruned_at_once(tmp_path: Path, monkeypatch: pytest
 
 
 def the_end_of_its_tables(_database: sqlite3.Connection, path: Path) -> range:
-    return range(2, path.stat().st_size // PAGE + 1)
+    return range(2, path.stat().st_size // DATABASE_PAGE_BYTES + 1)
 
 
 def a_leaf_of_its_index(database: sqlite3.Connection, path: Path) -> range:
     """Find a page in the middle of the index of topics, which its root names (sqlite.org/fileformat2.html)."""
     statement = "SELECT rootpage FROM sqlite_master WHERE name = 'envelopes_topic'"
     [root] = database.execute(statement).fetchone()
-    page = path.read_bytes()[(root - 1) * PAGE : root * PAGE]
+    page = path.read_bytes()[(root - 1) * DATABASE_PAGE_BYTES : root * DATABASE_PAGE_BYTES]
     count = int.from_bytes(page[3:5])
     assert page[0] == 2, "an inner page of an index"
     assert count > 2
@@ -169,8 +169,8 @@ async def test_a_damaged_archive_is_not_served(
         pages = damaged(database, path)
     with path.open("r+b") as file:
         for page in pages:
-            file.seek((page - 1) * PAGE)
-            file.write(b"\xa5" * PAGE)
+            file.seek((page - 1) * DATABASE_PAGE_BYTES)
+            file.write(b"\xa5" * DATABASE_PAGE_BYTES)
     async with started(tmp_path, WAKU, stdout=PIPE) as serving:
         assert await serving.ended() == 1
         assert serving.process.stdout is not None
@@ -278,24 +278,24 @@ async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: P
     assert sorted(await archived(data)) == sorted(await archived(tmp_path / "a"))
 
 
-async def test_a_caller_hands_over_and_is_told(tmp_path: Path) -> None:
+async def test_a_client_hands_over_and_is_told(tmp_path: Path) -> None:
     now = int(time.time())
     async with node_process(tmp_path / "data") as node:
-        async with call(node.enode, Key(b"\5" * 32), Interest.named([])) as caller:
-            assert not (await caller.offer([letter(1, now=now)])).refusals
-            [refusal] = (await caller.offer([letter(2, now=now, ttl=8 * 86400)])).refusals
+        async with connect(node.enode, Key(b"\5" * 32), Interest.named([])) as connection:
+            assert not (await connection.offer([letter(1, now=now)])).refusals
+            [refusal] = (await connection.offer([letter(2, now=now, ttl=8 * 86400)])).refusals
             assert refusal.code == OTHER_ERROR
-            waiting = asyncio.create_task(caller.offer([letter(3, now=now)]))
+            waiting = asyncio.create_task(connection.offer([letter(3, now=now)]))
             node.serving.process.kill()
             await node.serving.ended()
-            assert caller.link is not None
-            assert caller.link.gone is not None
-            await caller.link.gone
+            assert connection.connection is not None
+            assert connection.connection.gone is not None
+            await connection.connection.gone
             await asyncio.gather(waiting, return_exceptions=True)  # it may have been answered
-            with pytest.raises(CallError, match="went away"):
-                await caller.offer([letter(4, now=now)])
-        with pytest.raises(CallError, match="cannot connect"):
-            async with call(node.enode, Key(b"\5" * 32), Interest.named([])):
+            with pytest.raises(NodeUnavailableError, match="went away"):
+                await connection.offer([letter(4, now=now)])
+        with pytest.raises(NodeUnavailableError, match="cannot connect"):
+            async with connect(node.enode, Key(b"\5" * 32), Interest.named([])):
                 pass
 
 

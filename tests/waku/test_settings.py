@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from restante.cli.waku_arguments import how_to_ask
+from restante.cli.waku_arguments import request_options
 from restante.common.errors import Misuse
 from restante.common.settings import settle
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import MIB
-from restante.waku.node.main import _answers
-from restante.waku.passwords import PASSWORD
+from restante.waku.node.main import _history_terms
+from restante.waku.passwords import PASSWORD_VARIABLE
 from restante.waku.settings import WAKU, WakuServe, read_topic
 from support.rows import every
 
@@ -112,7 +112,7 @@ def test_what_can_be_is_taken() -> None:
 def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
     password, own, friend = tmp_path / "password", Key(bytes([2]) * 32), Key(bytes([1]) * 32)
     password.write_text("swordfish\n")
-    strict = _answers(
+    strict = _history_terms(
         settled(
             requests=["envelope"],
             require_signature=True,
@@ -134,7 +134,7 @@ def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
 
 def test_if_nothing_is_said_everybody_is_answered_the_oldest_first() -> None:
     own = Key(bytes([2]) * 32)
-    usual = _answers(settled(), own)
+    usual = _history_terms(settled(), own)
     assert (usual.descending, usual.allow) == (False, None)
     demands = usual.demands
     assert (set(map(str, demands.forms)), demands.require_signature, demands.min_pow) == (
@@ -153,7 +153,7 @@ def test_our_public_key_which_everybody_knows_opens_requests_only_where_everybod
     requests: list[str],
 ) -> None:
     own = Key(bytes([2]) * 32)
-    assert (own in _answers(settled(requests=requests), own).demands.keys) == ("plain" in requests)
+    assert (own in _history_terms(settled(requests=requests), own).demands.keys) == ("plain" in requests)
 
 
 @pytest.mark.parametrize("password", ["", "\n"])
@@ -164,11 +164,11 @@ def test_an_empty_password_is_not_taken_for_none_which_would_let_everybody_in(
     file.write_text(password)
     key = Key(bytes([1]) * 32)
     with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
-        _answers(settled(requests=["envelope"], password_file=str(file)), key)
+        _history_terms(settled(requests=["envelope"], password_file=str(file)), key)
     with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
-        how_to_ask("envelope", file, None, {})
-    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
-        how_to_ask("envelope", None, None, {PASSWORD: ""})
-    monkeypatch.setenv(PASSWORD, "")
-    with pytest.raises(Misuse, match=f"^{PASSWORD}: it is empty"):
-        _answers(settled(), key)
+        request_options("envelope", file, None, {})
+    with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
+        request_options("envelope", None, None, {PASSWORD_VARIABLE: ""})
+    monkeypatch.setenv(PASSWORD_VARIABLE, "")
+    with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
+        _history_terms(settled(), key)

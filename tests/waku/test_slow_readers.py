@@ -12,7 +12,7 @@ import pytest
 from restante.waku.archive.history.query import Bounds
 from restante.waku.archive.schema import FILE
 from restante.waku.envelope.envelope import make
-from restante.waku.node.history_requests import Terms
+from restante.waku.node.history_requests import HistoryTerms
 from restante.waku.protocol import packets as waku_packets
 from support.effort import rounds
 from support.waku.asking import flat, page, plain
@@ -43,22 +43,22 @@ async def ingest(here: Inside, poster: RawPeer) -> int:
 @pytest.fixture
 def frequent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Move the log into the database more often."""
-    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT", CHECKPOINT)
+    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", CHECKPOINT)
 
 
 @pytest.mark.usefixtures("frequent")
 async def test_a_page_that_is_not_read_does_not_make_the_log_grow(tmp_path: Path) -> None:
     dice = Seeded(3)
     large = [make(EPOCH - 50 + number, 1, TOPIC, dice.draw(rounds(300_000, 900_000))) for number in range(25)]
-    async with inside(tmp_path, history=Terms(bounds=Bounds(bytes=32 << 20))) as here:
+    async with inside(tmp_path, history=HistoryTerms(bounds=Bounds(bytes=32 << 20))) as here:
         await here.archive.save(large, EPOCH)
         slow, poster = await here.greet(waku_packets.Options(pow=0.0, topics=frozenset())), await here.greet()
         here.narrow(slow)
         slow.say(waku_packets.REQUEST, plain(upper=EPOCH - 1))
-        await here.until("a page that waits", lambda: bool(here.node.answers._unread))
+        await here.until("a page that waits", lambda: bool(here.node.history_requests._unread))
         before = log_of(tmp_path)
         assert await ingest(here, poster) > 15 * CHECKPOINT
-        assert here.node.answers._unread
+        assert here.node.history_requests._unread
         assert log_of(tmp_path) - before < 4 * CHECKPOINT
         packets, _ = await page(slow)
         assert flat(packets) == large

@@ -148,91 +148,91 @@ def post(
         print("the node never confirms; whether it took the envelope is not known", file=sys.stderr)
 
 
-Password = Annotated[
+PasswordOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The Mailserver's password; also in RESTANTE_WAKU_PASSWORD.")
 ]
-Key = Annotated[
+KeyOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Who to be, where not all are let in. Default: somebody new."),
 ]
 FormOption = Annotated[str, typer.Option(metavar="envelope|plain", help="How requests are written.")]
 
 
-Nodes = Annotated[
+NodesArgument = Annotated[
     list[str], typer.Argument(metavar="ENODE...", help="Mailservers, which are trusted; the first is preferred.")
 ]
-Begin = Annotated[
+FromOption = Annotated[
     str, typer.Option("--from", metavar="TIME", help="1700000000, 2026-11-21T13:00 (UTC), -24h or now.")
 ]
-End = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Likewise. Default: now.")]
+ToOption = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Likewise. Default: now.")]
 TopicsOption = Annotated[list[str] | None, typer.Option(metavar="TOPIC", help="8 hexadecimal digits; repeatable.")]
-Channel = Annotated[
+ChannelOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="A public chat: its topic; and its envelopes are opened.")
 ]
-Output = Annotated[
+OutputOption = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Is made: .jsonl, .rlp or .parquet. Default: JSON lines."),
 ]
-StateFile = Annotated[
+StateOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Fetch only what it does not know, and keep what is known in it."),
 ]
-Costs = Annotated[
+LimitOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=NUMBER", help="Of a Mailserver: pages, envelopes, bytes, seconds, size; repeatable."),
 ]
-OpenPassword = Annotated[
+OpenPasswordOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Open what is sealed with the password in it.")
 ]
-OpenKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Open what is sealed for the key in it.")]
-Live = Annotated[
+OpenKeyOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Open what is sealed for the key in it.")]
+LiveOption = Annotated[
     bool, typer.Option("--live", help="Then go on with what comes, until Ctrl-C; each envelope comes once.")
 ]
-Seconds = Annotated[
+ForOption = Annotated[
     str | None, typer.Option("--for", metavar="SECONDS", help="Of --live: stop by itself after so long.")
 ]
 
 
 @app.command("request")
 def request_command(
-    nodes: Nodes,
-    begin: Begin = "-24h",
-    end: End = None,
+    nodes: NodesArgument,
+    begin: FromOption = "-24h",
+    end: ToOption = None,
     topic: TopicsOption = None,
-    channel: Channel = None,
+    channel: ChannelOption = None,
     form: FormOption = "envelope",
-    password_file: Password = None,
-    key: Key = None,
-    output: Output = None,
-    state: StateFile = None,
-    limit: Costs = None,
-    open_password: OpenPassword = None,
-    open_key: OpenKey = None,
-    live: Live = False,
-    seconds: Seconds = None,
+    password_file: PasswordOption = None,
+    key: KeyOption = None,
+    output: OutputOption = None,
+    state: StateOption = None,
+    limit: LimitOption = None,
+    open_password: OpenPasswordOption = None,
+    open_key: OpenKeyOption = None,
+    live: LiveOption = False,
+    seconds: ForOption = None,
 ) -> None:
     """Fetch history from Mailservers."""
-    from restante.cli.waku_arguments import asked_for, how_to_ask, opening
+    from restante.cli.waku_arguments import opening, request_options, requested_topics
     from restante.waku.client import results
-    from restante.waku.client.history import Where, budgets, fetch, follow
+    from restante.waku.client.history import Destination, budgets, run_fetch, run_subscribe
     from restante.waku.devp2p import enode
 
     duration = _listening(live, end, seconds)
-    topics, chat = asked_for(channel, topic or [])
+    topics, chat = requested_topics(channel, topic or [])
     query = _query(begin, end, topics)
-    how = how_to_ask(form, password_file, key, os.environ)
+    options = request_options(form, password_file, key, os.environ)
     results.check(output)
     servers = [enode.parse(each) for each in nodes]
-    where = Where(file=output, keys=opening(chat, open_password, open_key), state=state)
-    tell = _teller([each.address for each in servers])
+    destination = Destination(file=output, keys=opening(chat, open_password, open_key), state=state)
+    say_failure = _teller([each.address for each in servers])
     costs = budgets(limit or [])
     report = (
-        follow(servers, query, how, where, costs, tell, duration)
+        run_subscribe(servers, query, options, destination, costs, say_failure, duration)
         if live
-        else fetch(servers, query, how, where, costs)
+        else run_fetch(servers, query, options, destination, costs)
     )
     for number, words in () if live else report.failures.items():  # who listens was told when it failed
-        tell(number, words)
+        say_failure(number, words)
     if output is not None:
         print(f"fetched {counted(report.counts['handed over'], 'envelope')}")
     _miss(report.missing)
@@ -253,27 +253,27 @@ def _query(begin: str, end: str | None, topics: frozenset[bytes]) -> Any:
     import time
 
     from restante.cli.times import read_time
-    from restante.waku.client.ranges import Query
+    from restante.waku.client.ranges import HistoryQuery
 
     now = int(time.time())
-    return Query(read_time(begin, now, "--from"), read_time(end or "now", now, "--to"), topics)
+    return HistoryQuery(read_time(begin, now, "--from"), read_time(end or "now", now, "--to"), topics)
 
 
 def _teller(addresses: list[str]) -> Callable[[int, str], None]:
     """Give what says a server's failure on standard error, by its number."""
 
-    def tell(server: int, words: str) -> None:
+    def say(server: int, words: str) -> None:
         address = addresses[server]
         print(words if address in words else f"{address}: {words}", file=sys.stderr)
 
-    return tell
+    return say
 
 
 def _miss(missing: list[tuple[int, int]]) -> None:
     """Say which times are missing, and end with 1 if any are."""
     if missing:
-        gaps = ", ".join(f"{lower} to {upper}" for lower, upper in missing)
-        print(f"nobody answered for all of it; missing are the times {gaps}", file=sys.stderr)
+        ranges = ", ".join(f"{lower} to {upper}" for lower, upper in missing)
+        print(f"nobody answered for all of it; missing are the times {ranges}", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -281,8 +281,8 @@ def _miss(missing: list[tuple[int, int]]) -> None:
 def probe_command(
     node: Annotated[str, typer.Argument(metavar="ENODE", help="The Mailserver.")],
     form: FormOption = "envelope",
-    password_file: Password = None,
-    key: Key = None,
+    password_file: PasswordOption = None,
+    key: KeyOption = None,
     patience: Annotated[str, typer.Option(metavar="SECONDS", help="To wait for each of its answers.")] = "10",
 ) -> None:
     """Tell whether a Mailserver works: post an envelope, and fetch it.
@@ -290,25 +290,25 @@ def probe_command(
     Exit codes: 0 all is well, 3 cannot connect, 4 does not greet, 5 does not confirm or refuses the envelope,
     6 does not answer requests, 7 answers with an error, 8 the envelope is missing.
     """
-    from restante.cli.waku_arguments import how_to_ask
+    from restante.cli.waku_arguments import request_options
     from restante.common.settings import convert
     from restante.waku.client.probe import probe
     from restante.waku.devp2p import enode
 
     seconds = convert(patience, Annotated[float, Meta(ge=0.1, le=1_000_000)], "--patience")
-    found = probe(enode.parse(node), how_to_ask(form, password_file, key, os.environ), seconds)
+    found = probe(enode.parse(node), request_options(form, password_file, key, os.environ), seconds)
     print(found.words, file=sys.stderr if found.outcome else sys.stdout)
     raise typer.Exit(found.outcome)
 
 
-Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", help="The data directory.")]
-DATA = Path("restante-waku")
+DataOption = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", help="The data directory.")]
+DEFAULT_DATA = Path("restante-waku")
 
 
 @app.command("export")
 def export_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Is made, .rlp or .parquet; must not exist.")],
-    data: Data = DATA,
+    data: DataOption = DEFAULT_DATA,
 ) -> None:
     """Write all archived envelopes to a file; the server may be running."""
     from restante.common.signals import cleaning_up
@@ -324,7 +324,7 @@ def import_command(
     paths: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help=".rlp, .parquet, or the directory of a LevelDB archive.")
     ],
-    data: Data = DATA,
+    data: DataOption = DEFAULT_DATA,
 ) -> None:
     """Archive the envelopes of files; the server must be stopped. Done again, it changes nothing."""
     from restante.waku.files.importing import render, take_in, warn
@@ -332,7 +332,7 @@ def import_command(
     os.umask(0o077)  # as for `serve`
     report = take_in(data, paths)
     print(render(report))
-    for sentence in (*report.flaws, warn(report)):
+    for sentence in (*report.unreadable, warn(report)):
         if sentence is not None:
             print(sentence, file=sys.stderr)
     if report.refused:
@@ -340,7 +340,7 @@ def import_command(
 
 
 @app.command()
-def check(data: Data = DATA) -> None:
+def check(data: DataOption = DEFAULT_DATA) -> None:
     """Look whether an archive is whole; the server may be running."""
     from restante.common.progress import progress
     from restante.waku.archive import checking, reading
@@ -349,7 +349,7 @@ def check(data: Data = DATA) -> None:
     with SCHEMA.reading(data) as database:
         counts = reading.counts(database)
         with progress("check", counts.envelopes) as advance:
-            wrong = list(islice(checking.check(database, advance), MOST_SAID))
+            wrong = list(islice(checking.check(database, advance), MAX_SENTENCES))
     for sentence in wrong:
         print(sentence, file=sys.stderr)
     if wrong:
@@ -358,14 +358,14 @@ def check(data: Data = DATA) -> None:
     print(f"{', '.join(counted(*each) for each in found)}: all is well")
 
 
-MOST_SAID = 100
+MAX_SENTENCES = 100
 """Sentences about what is wrong; whoever has read these needs no more."""
 
 
 @app.command("backup")
 def backup_command(
     target: Annotated[Path, typer.Argument(metavar="DIR", help="A new data directory; must be empty, if it exists.")],
-    data: Data = DATA,
+    data: DataOption = DEFAULT_DATA,
 ) -> None:
     """Copy an archive; the server may be running."""
     from restante.common.progress import progress

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from restante.common.errors import Misuse, PeerError
-from restante.waku.client.fetch import How
+from restante.waku.client.fetch import RequestOptions
 from restante.waku.envelope import keys
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey, topic_of
 from restante.waku.key_file import load as load_key
-from restante.waku.passwords import OFFLINE_INBOX, PASSWORD, check_password, password_in, read_password
+from restante.waku.passwords import OFFLINE_INBOX, PASSWORD_VARIABLE, check_password, password_in, read_password
 from restante.waku.settings import read_topic
 
 
@@ -33,11 +33,13 @@ def sealed_for(
         return place, _public(to)
     password = read_password(password_file, environment)
     if password is None:
-        raise Misuse(f"say who can open it: --password-file FILE, {PASSWORD} in the environment, or --to KEY")
+        raise Misuse(
+            f"say who can open it: --password-file FILE, {PASSWORD_VARIABLE} in the environment, or --to KEY"
+        )
     return place, SymmetricKey.from_password(password)
 
 
-def asked_for(channel: str | None, topics: Sequence[str]) -> tuple[frozenset[bytes], SymmetricKey | None]:
+def requested_topics(channel: str | None, topics: Sequence[str]) -> tuple[frozenset[bytes], SymmetricKey | None]:
     """Give the topics to ask for, and what opens their envelopes if that is known. Raises Misuse."""
     found = frozenset(read_topic(each, "--topic") for each in topics)
     if channel is not None:
@@ -59,17 +61,19 @@ def opening(
     return tuple(keys)
 
 
-def how_to_ask(form: str, password_file: Path | None, key_file: Path | None, environment: Mapping[str, str]) -> How:
+def request_options(
+    form: str, password_file: Path | None, key_file: Path | None, environment: Mapping[str, str]
+) -> RequestOptions:
     """Give how to write requests. Raises Misuse."""
     key = load_key(key_file) if key_file is not None else None
     if form == "plain":
         if password_file is not None:
             raise Misuse("a plain request is for every Mailserver, and has no password: leave --password-file out")
-        return How(form="plain", key=key)
+        return RequestOptions(form="plain", key=key)
     if form != "envelope":
         raise Misuse(f"--form is envelope or plain, not '{form}'")
     password = read_password(password_file, environment) or OFFLINE_INBOX
-    return How(to=SymmetricKey.from_password(password), key=key)
+    return RequestOptions(to=SymmetricKey.from_password(password), key=key)
 
 
 def _public(text: str) -> bytes:
@@ -77,9 +81,9 @@ def _public(text: str) -> bytes:
         found = bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
         found = b""
-    found = found[1:] if len(found) == keys.PUBLIC + 1 else found  # others write 04 in front
+    found = found[1:] if len(found) == keys.PUBLIC_BYTES + 1 else found  # others write 04 in front
     try:
-        if len(found) == keys.PUBLIC:
+        if len(found) == keys.PUBLIC_BYTES:
             keys.check(found)
             return found
     except PeerError:

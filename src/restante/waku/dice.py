@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from restante.waku.envelope.keys import SECRET, Key
+from restante.waku.envelope.keys import SECRET_BYTES, Key
 
 
 class SystemDice:
@@ -16,6 +16,6 @@ class SystemDice:
         """Make a key that nobody has had."""
         while True:
             try:
-                return Key(self.draw(SECRET))
+                return Key(self.draw(SECRET_BYTES))
             except ValueError:  # once in 2^128: no key of the curve
                 continue

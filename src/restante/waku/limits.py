@@ -10,8 +10,8 @@ from msgspec import Meta
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-Count = Annotated[int, Meta(ge=0)]
-Rate = Annotated[float, Meta(ge=0, le=1e12)]
+NonNegativeInt = Annotated[int, Meta(ge=0)]
+NonNegativeRate = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -25,24 +25,24 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes of an envelope: the most that status-go takes by default. One of more than 1 MiB - 4 as it goes over the
     wire is refused in any case: shipped nodes take no packet that could bring it to them."""
 
-    address_bytes: Rate = 8.0 * MIB
+    address_bytes: NonNegativeRate = 8.0 * MIB
     """Bytes a second that all peers of an address may send, together and inflated; more wait in the network. All of
     Status' fleet sent less."""
 
-    address_bytes_at_once: Count = 32 * MIB
+    address_bytes_at_once: NonNegativeInt = 32 * MIB
     """Bytes that may come faster than that, after a silence: three packets of the largest size."""
 
-    address_envelopes: Rate = 4000.0
+    address_envelopes: NonNegativeRate = 4000.0
     """Envelopes a second that all peers of an address may send. Each takes some 50 µs, so this is a fifth of a core.
     Every packet counts as one, too; what is refused as ten, and a change of mind as a hundred."""
 
-    address_envelopes_at_once: Count = 50_000
+    address_envelopes_at_once: NonNegativeInt = 50_000
     """Envelopes that may come faster than that, after a silence: a node that meets us sends all that lives."""
 
-    address_connects: Rate = 60.0
+    address_connects: NonNegativeRate = 60.0
     """New connections a minute from one address: a handshake takes half a millisecond."""
 
-    address_connects_at_once: Count = 200
+    address_connects_at_once: NonNegativeInt = 200
     """New connections that may come faster than that, after a silence: a fleet that was restarted."""
 
     known_bytes: Annotated[int, Meta(ge=MIB)] = 128 * MIB
@@ -61,18 +61,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owed_bytes: Annotated[int, Meta(ge=64 * KIB)] = 256 * KIB
     """Bytes that a peer may leave unread; what would be relayed to it beyond that is not."""
 
-    pages: Rate = 20.0
+    pages: NonNegativeRate = 20.0
     """Requests for history a second that are answered to one node, and to one address; more wait for their turn.
     status-go runs three loops of them at once, and each waits for its page before it asks for the next: so a loop
     that runs into this goes on at this pace. Refused it would end: status-go asks twice."""
 
-    pages_at_once: Count = 500
+    pages_at_once: NonNegativeInt = 500
     """Requests that may come faster than that, after a silence: a month of a busy network."""
 
-    rows: Rate = 100_000.0
+    rows: NonNegativeRate = 100_000.0
     """Archived envelopes looked at a second for one node, and for one address: a tenth of what one core can. A page
     of 200,000 is followed by two seconds without one; for four at once, as many as an address may have, by eight,
     which is less than a requester waits."""
 
-    rows_at_once: Count = 5_000_000
+    rows_at_once: NonNegativeInt = 5_000_000
     """Envelopes that may be looked at faster than that, after a silence: a walk of a whole archive, some times."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from restante.common.errors import Misuse, plain
 
-PASSWORD: Final = "RESTANTE_WAKU_PASSWORD"  # noqa: S105 - the name of a variable
+PASSWORD_VARIABLE: Final = "RESTANTE_WAKU_PASSWORD"  # noqa: S105 - the name of a variable
 
 OFFLINE_INBOX: Final = "status-offline-inbox"
 """The password of every Mailserver that was not told another (status-go params/config.go:68-146)."""
@@ -21,9 +21,9 @@ def read_password(path: Path | str | None, environment: Mapping[str, str]) -> st
     """
     if path is not None:
         return password_in(path, "--password-file")
-    password = environment.get(PASSWORD)
+    password = environment.get(PASSWORD_VARIABLE)
     if password is not None:
-        check_password(password, PASSWORD)
+        check_password(password, PASSWORD_VARIABLE)
     return password
 
 

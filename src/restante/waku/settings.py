@@ -12,7 +12,9 @@ from restante.common.settings import PREFIX, Part, Places, address
 from restante.waku.devp2p import enode
 from restante.waku.limits import Limits
 
-RETENTION: Final = 30.0
+SECONDS_PER_DAY: Final = 86400
+
+DEFAULT_RETENTION_DAYS: Final = 30.0
 """Days that envelopes are kept, if nothing else is said."""
 
 
@@ -24,8 +26,8 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
     admin: str = "127.0.0.1:4011"
     key: Annotated[str, Meta(min_length=1)] | None = None
     min_pow: Annotated[float, Meta(ge=0, le=1e9)] = 2e-6
-    max_ttl: Annotated[int, Meta(ge=1, le=2**31)] = 7 * 86400
-    retention: Annotated[float, Meta(ge=0, le=36525)] = RETENTION
+    max_ttl: Annotated[int, Meta(ge=1, le=2**31)] = 7 * SECONDS_PER_DAY
+    retention: Annotated[float, Meta(ge=0, le=36525)] = DEFAULT_RETENTION_DAYS
     retention_bytes: Annotated[int, Meta(ge=1 << 20)] | None = None
     topics: tuple[str, ...] = ()
     requests: tuple[Literal["plain", "envelope"], ...] = ("plain", "envelope")

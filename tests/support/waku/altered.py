@@ -16,31 +16,31 @@ from restante.waku.archive import sqlite
 from restante.waku.connection import peer_connection
 from restante.waku.devp2p import session
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.node import main as node_main
+from restante.waku.node import node
+from restante.waku.node.archiving import Archiving
 from restante.waku.node.mailserver import Batch
-from restante.waku.node.node import Node
 from support.mailbox.altered import HangsAtCommit, NeverFlushes, connecting
 
 
-class ConfirmsFirst(Node):
+class ConfirmsFirst(Archiving):
     """Confirms, then commits."""
 
     async def _save(self, batch: Batch) -> None:
-        self._tell(self.mailserver.settle(batch))
+        self._tell(self.mailserver.confirm(batch))
         await self.archive.save(batch.envelopes, self.now())
 
 
-class ConfirmsMeanwhile(Node):
+class ConfirmsMeanwhile(Archiving):
     """Forgets to wait for the commit before it confirms."""
 
     async def _save(self, batch: Batch) -> None:
         saving = asyncio.create_task(self.archive.save(batch.envelopes, self.now()))
         await asyncio.sleep(0)
-        self._tell(self.mailserver.settle(batch))
+        self._tell(self.mailserver.confirm(batch))
         await saving
 
 
-class CommitsLate(sqlite.SqliteArchive):
+class CommitsLate(sqlite.Archive):
     """Keeps back the last batches, as a write-behind cache would. Killed, it has always confirmed what is lost."""
 
     _kept: tuple[tuple[Sequence[Envelope], int], ...] = ()
@@ -53,14 +53,14 @@ class CommitsLate(sqlite.SqliteArchive):
 
 
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
-    "confirms-first": (patch.object(node_main, "Node", ConfirmsFirst),),
-    "confirms-meanwhile": (patch.object(node_main, "Node", ConfirmsMeanwhile),),
-    "commits-late": (patch.object(sqlite, "SqliteArchive", CommitsLate),),
+    "confirms-first": (patch.object(node, "Archiving", ConfirmsFirst),),
+    "confirms-meanwhile": (patch.object(node, "Archiving", ConfirmsMeanwhile),),
+    "commits-late": (patch.object(sqlite, "Archive", CommitsLate),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
     "never-flushes": (connecting(NeverFlushes),),
-    "patient": (
-        patch.object(peer_connection, "TAKES_NOTHING", 1e6),
-        patch.object(session, "Limits", partial(session.Limits, silence=1e6)),
+    "no-timeouts": (
+        patch.object(peer_connection, "WRITE_STALL_TIMEOUT", 1e6),
+        patch.object(session, "SessionLimits", partial(session.SessionLimits, silence=1e6)),
     ),
 }
 

@@ -48,7 +48,7 @@ def rows_of(data: Path) -> list[Archived]:
     return asyncio.run(read())
 
 
-def flaw_of(raw: bytes) -> str:
+def reason_of(raw: bytes) -> str:
     """Give the words with which what should be an envelope is refused."""
     with pytest.raises(RlpError) as refusal:
         parse(raw)

@@ -42,7 +42,7 @@ async def ask(peer: RawPeer, **given: Any) -> tuple[list[Envelope], bytes]:
     packets, end = await page(peer)
     assert isinstance(end, Completed), end
     found = flat(packets)
-    assert end == Completed(ID, found[-1].hash if found else completion.NOTHING, end.cursor)
+    assert end == Completed(ID, found[-1].hash if found else completion.NO_HASH, end.cursor)
     return found, end.cursor
 
 

@@ -264,7 +264,9 @@ def _options(text: str, base: Options) -> Options:
                 values[key] = (int(value),) * 3
             case "bloom":
                 values[key] = (
-                    {"full": bloom.FULL, "none": 0}[value] if value in {"full", "none"} else bloom.of(_topics(value))
+                    {"full": bloom.ALL_BITS, "none": 0}[value]
+                    if value in {"full", "none"}
+                    else bloom.of(_topics(value))
                 )
             case "overwritten":
                 values["bloom"] = bloom.kept(bytes.fromhex(value))

@@ -15,7 +15,7 @@ from typing import Any
 
 from restante.waku.devp2p.hello import Capability, Hello
 from restante.waku.devp2p.rlpx import Rlpx
-from restante.waku.devp2p.session import Devp2p, Event
+from restante.waku.devp2p.session import Devp2p, SessionEvent
 from restante.waku.envelope.keys import Key
 from support.waku.dice import Seeded
 
@@ -61,7 +61,7 @@ class Ours:
         self.core = Devp2p(rlpx, hello, 0.0)
         self.now = 0.0
         self._reader, self._writer = reader, writer
-        self._events: deque[Event] = deque()
+        self._events: deque[SessionEvent] = deque()
         self.flush()
 
     @classmethod
@@ -95,7 +95,7 @@ class Ours:
         self.core.send_whole(code, head, memoryview(body))
         self.flush()
 
-    async def heard(self) -> Event:
+    async def heard(self) -> SessionEvent:
         while not self._events:
             await self.read()
         return self._events.popleft()

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
 
-from restante.waku.archive import Archive, open_archive, pruning
+from restante.waku.archive import open_archive, pruning
 from restante.waku.archive.schema import FILE
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
 from support.disk import crashing
 
@@ -118,7 +118,7 @@ class Meddled:
 class Sqlite(Engine):
     """A data directory."""
 
-    archive: SqliteArchive
+    archive: Archive
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -128,7 +128,6 @@ class Sqlite(Engine):
     def _open(self) -> None:
         with patch("sqlite3.connect", partial(sqlite3.connect, factory=Fallible)):
             archive = open_archive(self.data)
-        assert isinstance(archive, SqliteArchive)
         self.archive = archive
 
     async def restart(self) -> None:

@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from restante.waku.archive import Archive, Archived, TopicCount
+from restante.waku.archive import Archived, TopicCount
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import U32, Envelope, make
 
 T0: Final = 1_700_000_000

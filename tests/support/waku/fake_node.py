@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from restante.waku.connection.peer_connection import Link
-from restante.waku.connection.quotas import Account
+from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.quotas import AddressQuota
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx
@@ -23,7 +23,7 @@ from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import Limits
 from restante.waku.protocol import packets, request
 from restante.waku.protocol.packets import Options, Refusal, Response
-from restante.waku.protocol.peer import Event, Offered, Requested
+from restante.waku.protocol.peer import Offered, PeerEvent, Requested
 from restante.waku.protocol.request import Demands, Request, RequestError
 from support.bounds import BOUND
 from support.waku.mailservers import Mailserver
@@ -33,7 +33,7 @@ SHARED = SymmetricKey(b"\5" * 32)
 
 @dataclass
 class FakeNode:
-    """Keeps links, and has a Mailserver answer; what it is offered is archived where that is honest."""
+    """Keeps connections, and has a Mailserver answer; what it is offered is archived where that is honest."""
 
     mailserver: Any = None
     confirms: bool = True
@@ -46,7 +46,7 @@ class FakeNode:
     password: str = ""
     key: Key = field(default_factory=lambda: SystemDice().key())
     limits: Limits = field(default_factory=Limits)
-    links: set[Link] = field(default_factory=set)
+    connections: set[PeerConnection] = field(default_factory=set)
     asked: list[Request] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     known: set[bytes] = field(default_factory=set)
@@ -59,50 +59,50 @@ class FakeNode:
         self.was_asked = asyncio.Event()
         self.is_alone = asyncio.Event()
 
-    # ── what the link calls (Keeper) ─────────────────────────────────────────────────────────────
+    # ── what the connection calls (ConnectionHandler) ─────────────────────────────────────────────────────────────
 
     def too_much(self) -> None:
         raise AssertionError("nobody sends this much")
 
-    def made(self, link: Link) -> bool:
-        self.links.add(link)
-        link.account = Account()
+    def made(self, connection: PeerConnection) -> bool:
+        self.connections.add(connection)
+        connection.quota = AddressQuota()
         return True
 
-    def caught_up(self, link: Link) -> None:
+    def caught_up(self, connection: PeerConnection) -> None:
         pass
 
-    def connected(self, _link: Link, public: bytes) -> Reason | None:
+    def connected(self, _connection: PeerConnection, public: bytes) -> Reason | None:
         self.known.add(public)
         return None if self.greets else Reason.TOO_MANY_PEERS
 
     def status(self) -> bytes:
         return packets.write_options(Options(pow=self.pow, confirmations=self.says_so))
 
-    def take(self, link: Link, event: Event, payload: bytes) -> None:
+    def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         if isinstance(event, Offered):
-            self._offered(link, event, payload)
+            self._offered(connection, event, payload)
         elif isinstance(event, Requested) and self.mailserver is not None:
-            self._requested(link, event.payload)
+            self._requested(connection, event.payload)
 
-    def lost(self, link: Link, _reason: Reason | None, _words: str) -> None:
-        self.links.discard(link)
-        if not self.links:
+    def lost(self, connection: PeerConnection, _reason: Reason | None, _words: str) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
             self.is_alone.set()
 
-    def flush_soon(self, link: Link) -> None:
-        self.loop.call_soon(link.flush)
+    def flush_soon(self, connection: PeerConnection) -> None:
+        self.loop.call_soon(connection.flush)
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────────
 
-    def _offered(self, link: Link, event: Offered, payload: bytes) -> None:
+    def _offered(self, connection: PeerConnection, event: Offered, payload: bytes) -> None:
         if self.archives and self.mailserver is not None:
             self.mailserver.envelopes = [*self.mailserver.envelopes, *event.envelopes]
         if self.confirms:
             refusals = tuple(Refusal(each.hash, 22, self.refuses) for each in event.envelopes if self.refuses)
-            link.send(packets.MESSAGE_RESPONSE, packets.write_response(Response(keccak(payload), refusals)))
+            connection.send(packets.MESSAGE_RESPONSE, packets.write_response(Response(keccak(payload), refusals)))
 
-    def _requested(self, link: Link, payload: bytes) -> None:
+    def _requested(self, connection: PeerConnection, payload: bytes) -> None:
         demands = Demands(keys=(self.shared,), min_pow=self.pow, require_signature=self.strict)
         try:
             asked = request.read(payload, demands, 0)
@@ -113,9 +113,9 @@ class FakeNode:
         self.was_asked.set()
         for packet in self.mailserver.packets(asked):
             if isinstance(packet, bytes):
-                link.send(packets.REQUEST_COMPLETE, packet)
+                connection.send(packets.REQUEST_COMPLETE, packet)
             else:
-                link.send(packets.P2P_MESSAGE, packets.write_envelopes(each.raw for each in packet))
+                connection.send(packets.P2P_MESSAGE, packets.write_envelopes(each.raw for each in packet))
 
 
 @asynccontextmanager
@@ -123,17 +123,17 @@ async def listening(mailserver: Mailserver | None = None, **options: Any) -> Asy
     node = FakeNode(mailserver, **options)
     hello = Hello("fake", (Capability("waku", 1),), 0, node.key.public)
 
-    def answer() -> Link:
+    def answer() -> PeerConnection:
         rlpx = Rlpx.recipient(node.key, SystemDice())
-        return Link(node, Devp2p(rlpx, hello, node.loop.time()), dialled=False)
+        return PeerConnection(node, Devp2p(rlpx, hello, node.loop.time()), dialled=False)
 
     server = await node.loop.create_server(answer, "127.0.0.1", 0)
     try:
         yield node, Enode(node.key.public, *server.sockets[0].getsockname()[:2])
     finally:
         server.close()
-        for link in list(node.links):
-            link.drop()
+        for connection in list(node.connections):
+            connection.drop()
         await server.wait_closed()
 
 

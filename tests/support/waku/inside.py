@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from restante.common.errors import StoreFull
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import Terms as AnswerTerms
-from restante.waku.node.mailserver import Mailserver, Terms
-from restante.waku.node.node import Housekeeping, Node
+from restante.waku.node.history_requests import HistoryTerms
+from restante.waku.node.housekeeping import Housekeeping
+from restante.waku.node.mailserver import ArchiveTerms, Mailserver
+from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
@@ -44,7 +45,7 @@ class Clock:
         return self.passed
 
 
-class Archive(SqliteArchive):
+class ControlledArchive(Archive):
     """The engine, which can be told to be full, and to be busy."""
 
     full = False
@@ -72,12 +73,12 @@ class Archive(SqliteArchive):
 class Inside:
     """A node that listens."""
 
-    def __init__(self, node: Node, archive: Archive, clock: Clock) -> None:
+    def __init__(self, node: Node, archive: ControlledArchive, clock: Clock) -> None:
         self.node = node
         self.archive = archive
         self.clock = clock
         self.port = 0
-        self.running = asyncio.create_task(node.run())
+        self.running = asyncio.create_task(node.archiving.run())
 
     @property
     def enode(self) -> Enode:
@@ -126,21 +127,23 @@ async def inside(
     number: int = 1,
     port: int = 0,
     policy: Policy | None = None,
-    terms: Terms | None = None,
+    terms: ArchiveTerms | None = None,
     housekeeping: Housekeeping | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
-    history: AnswerTerms | None = None,
+    history: HistoryTerms | None = None,
     node_type: type[Node] = Node,
 ) -> AsyncIterator[Inside]:
     """Serve from this process, on a free port, with the key of this number."""
     clock = clock or Clock()
     limits = limits or Limits()
-    archive = Archive.open(data)
-    assert isinstance(archive, Archive)
-    mailserver = Mailserver(policy or Policy(), terms or Terms(), Pool(limits.known_bytes, limits.pool_bytes))
+    archive = ControlledArchive.open(data)
+    assert isinstance(archive, ControlledArchive)
+    mailserver = Mailserver(policy or Policy(), terms or ArchiveTerms(), Pool(limits.known_bytes, limits.pool_bytes))
     key = Key(bytes([number]) * 32)
-    node = node_type(key, mailserver, archive, housekeeping or Housekeeping(gap=0.0), limits, history, clock=clock)
+    node = node_type(
+        key, mailserver, archive, housekeeping or Housekeeping(save_interval=0.0), limits, history, clock=clock
+    )
     here = Inside(node, archive, clock)
     try:
         [(_, here.port)] = await node.listen("127.0.0.1", port)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.protocol import completion
-from restante.waku.protocol.completion import NOTHING
+from restante.waku.protocol.completion import NO_HASH
 from restante.waku.protocol.request import Answer, Request
 from support.waku.letters import TOPIC
 
@@ -45,7 +45,7 @@ class Honest:
         found, cursor = self.page(request)
         for at in range(0, len(found), self.together):
             yield found[at : at + self.together]
-        yield completion.complete(request.id, found[-1].hash if found else NOTHING, cursor, self.answer)
+        yield completion.complete(request.id, found[-1].hash if found else NO_HASH, cursor, self.answer)
 
 
 def wanted(request: Request, envelope: Envelope) -> bool:
@@ -109,7 +109,7 @@ class Stuck:
     """Pages of nothing, the cursor always the same."""
 
     def packets(self, request: Request) -> Iterator[Packet]:
-        yield completion.complete(request.id, NOTHING, b"\7" * 36)
+        yield completion.complete(request.id, NO_HASH, b"\7" * 36)
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Empty:
 
     def packets(self, request: Request) -> Iterator[Packet]:
         self.asked += 1
-        yield completion.complete(request.id, NOTHING, self.asked.to_bytes(36))
+        yield completion.complete(request.id, NO_HASH, self.asked.to_bytes(36))
 
 
 @dataclass

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from restante.waku.archive import Archive
-from restante.waku.archive.history.query import BOUNDS, Bounds, Page, Query
+from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from support.waku.envelopes import T0
@@ -22,9 +22,9 @@ def query(
     limit: int = 1000,
     after: bytes | None = None,
     descending: bool = False,
-) -> Query:
+) -> PageQuery:
     """Ask for what was sent between these seconds after T0."""
-    return Query(
+    return PageQuery(
         lower=T0 + lower,
         upper=T0 + upper,
         topics=None if topics is None else frozenset(topics),
@@ -35,7 +35,7 @@ def query(
     )
 
 
-def matches(asked: Query, kind: Envelope) -> bool:
+def matches(asked: PageQuery, kind: Envelope) -> bool:
     if not asked.lower <= kind.sent <= asked.upper:
         return False
     if asked.topics is not None:
@@ -43,18 +43,18 @@ def matches(asked: Query, kind: Envelope) -> bool:
     return asked.bloom is None or bloom.passes(asked.bloom, kind.topic)
 
 
-def answer(asked: Query, rows: Iterable[Envelope]) -> list[bytes]:
+def answer(asked: PageQuery, rows: Iterable[Envelope]) -> list[bytes]:
     """Answer by hand, where no hashes begin alike."""
     found = sorted((each.sent, each.hash, each.raw) for each in rows if matches(asked, each))
     return [raw for _, _, raw in (found[::-1] if asked.descending else found)]
 
 
-def on(asked: Query, page: Page) -> Query:
+def on(asked: PageQuery, page: Page) -> PageQuery:
     """Ask for the next page."""
     return replace(asked, after=page.cursor)
 
 
-async def pages(archive: Archive, asked: Query, bounds: Bounds = BOUNDS) -> list[Page]:
+async def pages(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[Page]:
     """Ask until there is no more."""
     found = [await archive.page(asked, bounds)]
     while found[-1].cursor is not None:
@@ -63,6 +63,6 @@ async def pages(archive: Archive, asked: Query, bounds: Bounds = BOUNDS) -> list
     return found
 
 
-async def loop(archive: Archive, asked: Query, bounds: Bounds = BOUNDS) -> list[bytes]:
+async def loop(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[bytes]:
     """Give the envelopes of all pages."""
     return [raw for page in await pages(archive, asked, bounds) for raw in page.raws]

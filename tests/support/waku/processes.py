@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.keys import Key
@@ -73,7 +73,7 @@ async def node_process(
 
 async def archived(data: Path) -> list[bytes]:
     """Give what a node that is down has archived, by hash, in the order in which it came."""
-    archive = SqliteArchive.open(data)
+    archive = Archive.open(data)
     try:
         return [each.envelope().hash for each in await archive.after(0, 10_000_000)]
     finally:

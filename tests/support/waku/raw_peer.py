@@ -9,7 +9,7 @@ from typing import Final
 
 from restante.waku.devp2p.hello import Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx
-from restante.waku.devp2p.snappy import pack, unpack
+from restante.waku.devp2p.snappy import compress, decompress
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
@@ -121,7 +121,7 @@ class RawPeer:
 
     def sealed(self, packets: Iterable[Packet]) -> bytes:
         """Give the bytes of packets, which are to be written next."""
-        return b"".join(self.rlpx.seal(rlp.encode(BASE + code) + pack(payload)) for code, payload in packets)
+        return b"".join(self.rlpx.seal(rlp.encode(BASE + code) + compress(payload)) for code, payload in packets)
 
     def offer(self, envelopes: Iterable[Envelope]) -> bytes:
         """Send Messages; gives the packet's hash."""
@@ -171,7 +171,7 @@ class RawPeer:
     async def fence(self) -> None:
         """Wait until all was taken in that we said, and what was said before is in `inbox`."""
         wanted = self._pongs + 1
-        self.frame(b"\2" + pack(b"\xc0"))
+        self.frame(b"\2" + compress(b"\xc0"))
         async with bounded("a Pong"):
             while self._pongs < wanted:
                 self._take(await self._frame())
@@ -217,11 +217,11 @@ class RawPeer:
             return  # a Hello: nobody waits for it, or it would not come here
         long = frame[0] == 0x81
         message = frame[1] if long else frame[0]
-        payload = unpack(frame[2 if long else 1 :], 1 << 24)
+        payload = decompress(frame[2 if long else 1 :], 1 << 24)
         if message == DISCONNECT:
             raise self._parted(payload)
         if message == PING:
-            self.frame(b"\3" + pack(b"\xc0"))
+            self.frame(b"\3" + compress(b"\xc0"))
         elif message == PONG:
             self._pongs += 1
         else:

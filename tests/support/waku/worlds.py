@@ -15,7 +15,7 @@ from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
-from restante.waku.node.mailserver import FULL, Mailserver, Terms
+from restante.waku.node.mailserver import FULL_WORDS, ArchiveTerms, Mailserver
 from restante.waku.node.pool import Pool
 from restante.waku.protocol import packets
 from restante.waku.protocol.acceptance import Policy
@@ -34,9 +34,11 @@ def policy_of(options: dict[str, str]) -> Policy:
     return Policy(min_pow=float(options.get("min_pow", DEFAULT_WORK)), max_ttl=int(options.get("max_ttl", 7 * 86400)))
 
 
-def terms_of(options: dict[str, str]) -> Terms:
+def terms_of(options: dict[str, str]) -> ArchiveTerms:
     topics = frozenset(bytes.fromhex(each) for each in options.get("topics", "").split(",") if each)
-    return Terms(retention=int(options["retention"]) if "retention" in options else None, topics=topics or None)
+    return ArchiveTerms(
+        retention=int(options["retention"]) if "retention" in options else None, topics=topics or None
+    )
 
 
 def limits_of(options: dict[str, str]) -> Limits:
@@ -65,7 +67,7 @@ class JoinedCores:
         self.peers[name] = Peer()
         status = Options(
             pow=self.mailserver.policy.min_pow,
-            bloom=bloom.FULL,
+            bloom=bloom.ALL_BITS,
             light=False,
             confirmations=True,
             packets=(0, 0, 0),
@@ -134,10 +136,10 @@ class JoinedCores:
         if batch is None:
             return
         if self.full:
-            answers = self.mailserver.refuse(batch, self.now, FULL)
+            answers = self.mailserver.refuse(batch, self.now, FULL_WORDS)
         else:
             self.saved.update(dict.fromkeys(each.hash for each in batch.envelopes))
-            answers = self.mailserver.settle(batch)
+            answers = self.mailserver.confirm(batch)
         for origin, response in answers:
             self._confirm(origin.decode(), response)
 
@@ -189,9 +191,9 @@ class LiveNode:
             await asyncio.sleep(0)
 
     async def lose(self, name: str) -> None:
-        links = len(self.here.node.links)
+        connections = len(self.here.node.connections)
         self.peers.pop(name).cut()
-        await self.here.until("the loss of a link", lambda: len(self.here.node.links) < links)
+        await self.here.until("the loss of a connection", lambda: len(self.here.node.connections) < connections)
 
     async def advance(self, seconds: int) -> None:
         self.here.clock.now += seconds

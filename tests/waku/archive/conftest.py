@@ -17,7 +17,7 @@ def quiet() -> Iterator[None]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the other writer to end: it does not."""
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_SECONDS", 0.01)
 
 
 @pytest.fixture(params=ENGINES, ids=lambda engine: engine.__name__)

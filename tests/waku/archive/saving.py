@@ -13,7 +13,7 @@ from typing import Final
 from unittest.mock import patch
 
 from restante.waku.archive import open_archive
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope, make
 from support.mailbox.altered import WAYS
 
@@ -29,7 +29,7 @@ def token(number: int, each: int) -> bytes:
     return f"token-{number}-{each}-".encode().ljust(200, b".")
 
 
-class KeepsBack(SqliteArchive):
+class KeepsBack(Archive):
     """Keeps back the last batches, as a write-behind cache would."""
 
     _kept: tuple[tuple[Sequence[Envelope], int], ...] = ()
@@ -41,7 +41,7 @@ class KeepsBack(SqliteArchive):
             await super().save(*each)
 
 
-class ForgetsToWait(SqliteArchive):
+class ForgetsToWait(Archive):
     """Returns while the transaction is being written."""
 
     async def save(self, batch: Sequence[Envelope], arrived: int) -> None:
@@ -52,8 +52,8 @@ class ForgetsToWait(SqliteArchive):
 HOW: Final = {
     "as-it-is": (),
     "never-flushes": WAYS["never-flushes"],
-    "keeps-back": (patch("restante.waku.archive.sqlite.SqliteArchive", KeepsBack),),
-    "forgets-to-wait": (patch("restante.waku.archive.sqlite.SqliteArchive", ForgetsToWait),),
+    "keeps-back": (patch("restante.waku.archive.sqlite.Archive", KeepsBack),),
+    "forgets-to-wait": (patch("restante.waku.archive.sqlite.Archive", ForgetsToWait),),
 }
 
 

@@ -18,7 +18,7 @@ ROWS = [envelope(number, number, size=2000) for number in range(300)]
 
 @pytest.fixture
 def many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backup, "PAGES", 5)
+    monkeypatch.setattr(backup, "PAGES_PER_STEP", 5)
 
 
 async def test_a_backup_serves(tmp_path: Path) -> None:

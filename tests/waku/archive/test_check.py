@@ -11,8 +11,8 @@ import pytest
 
 from restante.waku.archive import checking, open_archive
 from restante.waku.archive.schema import FILE, SCHEMA
-from restante.waku.archive.sqlite import SqliteArchive
-from support.waku.archives import flaw_of
+from restante.waku.archive.sqlite import Archive
+from support.waku.archives import reason_of
 from support.waku.envelopes import envelope
 
 ROWS = [envelope(number // 3, number, topic=bytes([255 - number % 4] * 4)) for number in range(30)]
@@ -51,7 +51,7 @@ def test_an_empty_archive_is_whole(tmp_path: Path) -> None:
 
 
 async def test_every_row_is_looked_at_beside_a_running_server(data: Path) -> None:
-    archive = SqliteArchive.open(data)
+    archive = Archive.open(data)
     try:
         await archive.save([envelope(100, number) for number in range(1500)], 2)
         looked: list[int] = []
@@ -64,7 +64,7 @@ async def test_every_row_is_looked_at_beside_a_running_server(data: Path) -> Non
 
 
 DAMAGE = {
-    "UPDATE envelopes SET raw = CAST(x'00' || substr(raw, 2) AS BLOB) WHERE arrival = 5": flaw_of(
+    "UPDATE envelopes SET raw = CAST(x'00' || substr(raw, 2) AS BLOB) WHERE arrival = 5": reason_of(
         b"\0" + ROWS[4].raw[1:]
     ),
     "UPDATE envelopes SET raw = CAST(substr(raw, 1, 21) || x'07' AS BLOB) WHERE arrival = 5": "belong to",

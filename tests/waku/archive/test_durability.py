@@ -20,7 +20,7 @@ import pytest
 from restante.common.errors import StoreBusy
 from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from support.bounds import BOUND
 from support.effort import is_thorough
 from support.processes import environment
@@ -120,7 +120,7 @@ def test_a_save_that_returns_too_early_is_caught(tmp_path: Path, how: str, rules
 
 
 async def test_the_connection_that_is_open_says_so_itself(tmp_path: Path) -> None:
-    archive = SqliteArchive.open(tmp_path)
+    archive = Archive.open(tmp_path)
 
     def asked(pragma: str) -> object:
         return archive.database.execute(f"PRAGMA {pragma}").fetchone()[0]
@@ -197,7 +197,7 @@ def files(folder: Path) -> list[str]:
 async def test_the_log_is_moved_into_the_database_when_it_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT", 1 << 20)
+    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", 1 << 20)
     archive = open_archive(tmp_path)
     for number in range(30):
         await archive.save([envelope(number, each, size=4000) for each in range(100)], 1)

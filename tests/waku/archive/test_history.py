@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from restante.waku.archive import ids
-from restante.waku.archive.history.query import CURSOR, MARK, Bounds, Page
+from restante.waku.archive.history.query import ID_CURSOR_MARK, PAGE_CURSOR_BYTES, Bounds, Page
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from support.waku.engines import Engine
@@ -104,15 +104,15 @@ async def test_a_bloom_filter_gives_its_topics_and_what_else_it_lets_through(
 ) -> None:
     await engine.archive.save(ROWS, 1)
     half = sum(1 << place for place in random.Random(2).sample(range(512), 256))
-    for asked_for in (0, bloom.of(TOPICS[:1]), bloom.of(TOPICS[:9]), bloom.of(TOPICS), half, bloom.FULL >> 1):
+    for asked_for in (0, bloom.of(TOPICS[:1]), bloom.of(TOPICS[:9]), bloom.of(TOPICS), half, bloom.ALL_BITS >> 1):
         asked = query(bloom=asked_for, limit=50, descending=descending)
         assert await loop(engine.archive, asked) == answer(asked, ROWS)
 
 
 async def test_a_filter_of_ones_and_none_at_all_let_everything_through(engine: Engine) -> None:
     await engine.archive.save(ROWS, 1)
-    assert await loop(engine.archive, query(bloom=bloom.FULL)) == answer(query(), ROWS)
-    page = await engine.archive.page(query(bloom=bloom.FULL, limit=10))
+    assert await loop(engine.archive, query(bloom=bloom.ALL_BITS)) == answer(query(), ROWS)
+    page = await engine.archive.page(query(bloom=bloom.ALL_BITS, limit=10))
     assert page.looked == 11  # nothing is held against a filter
 
 
@@ -209,7 +209,7 @@ async def test_any_36_bytes_mean_behind_this_key(engine: Engine, descending: boo
     await engine.archive.save(ROWS, 1)
     dice = random.Random(3)
     cursors = [(T0 + dice.randrange(100)).to_bytes(4, "big") + dice.randbytes(32) for _ in range(30)]
-    cursors += [key(each) for each in ROWS[:30]] + [bytes(CURSOR), b"\xff" * CURSOR]
+    cursors += [key(each) for each in ROWS[:30]] + [bytes(PAGE_CURSOR_BYTES), b"\xff" * PAGE_CURSOR_BYTES]
     by_key = sorted(ROWS, key=key, reverse=descending)
     for after in cursors:
         wanted = [each.raw for each in by_key if (key(each) < after if descending else key(each) > after)]
@@ -248,7 +248,7 @@ async def test_a_page_that_looked_at_enough_ends_short_even_with_nothing_and_has
     engine: Engine, descending: bool
 ) -> None:
     """A filter that lets half of the topics through, while one end of the archive has none of them."""
-    dense = bloom.FULL ^ (1 << TOPICS[0][0] | 1 << TOPICS[0][0] + 256)
+    dense = bloom.ALL_BITS ^ (1 << TOPICS[0][0] | 1 << TOPICS[0][0] + 256)
     assert not bloom.passes(dense, TOPICS[0])
     passing = next(topic for topic in TOPICS if bloom.passes(dense, topic))
     rows = [envelope(number, number, topic=TOPICS[0] if number < 250 else passing) for number in range(300)]
@@ -271,7 +271,7 @@ async def test_where_a_page_stopped_is_not_moved_by_what_happens_meanwhile(
     engine: Engine, what: str, descending: bool
 ) -> None:
     """What matches is where the first page stops; what is saved and pruned, step by step, is where it begins."""
-    dense = bloom.FULL ^ (1 << TOPICS[0][0] | 1 << TOPICS[0][0] + 256)
+    dense = bloom.ALL_BITS ^ (1 << TOPICS[0][0] | 1 << TOPICS[0][0] + 256)
     passing = next(topic for topic in TOPICS if bloom.passes(dense, topic))
     rows = [envelope(at, at, topic=passing if 80 <= at < 120 else TOPICS[0]) for at in range(200)]
     await engine.archive.save(rows, 1)
@@ -321,9 +321,9 @@ async def test_a_cursor_in_the_midst_of_them_is_a_place(engine: Engine) -> None:
     for descending in (False, True):
         page = await engine.archive.page(query(limit=1, descending=descending))
         assert page.cursor is not None
-        assert len(page.cursor) == CURSOR
+        assert len(page.cursor) == PAGE_CURSOR_BYTES
         assert page.cursor[:4] == rows[0].sent.to_bytes(4, "big")
-        assert page.cursor.endswith(MARK)
+        assert page.cursor.endswith(ID_CURSOR_MARK)
 
 
 @pytest.mark.parametrize("gone", [1, 2, 3])

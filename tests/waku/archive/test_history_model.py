@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from restante.waku.archive import ids
 from restante.waku.archive.history import page as history_page
 from restante.waku.archive.history import plans
-from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
@@ -40,7 +40,7 @@ BY_RAW = {each.raw: each for each in POOL + LATE}
 batches = st.lists(st.sampled_from(POOL), max_size=12)
 topics = st.none() | st.frozensets(st.sampled_from(TOPICS))
 blooms = st.none() | st.sampled_from(
-    [bloom.of(TOPICS[:1]), bloom.of(TOPICS[1:3]), bloom.kept(TOPICS[3]), bloom.FULL, bloom.FULL >> 2, 0]
+    [bloom.of(TOPICS[:1]), bloom.of(TOPICS[1:3]), bloom.kept(TOPICS[3]), bloom.ALL_BITS, bloom.ALL_BITS >> 2, 0]
 )
 QUERIES = st.builds(
     query,
@@ -60,12 +60,12 @@ STEPS = st.one_of(
 )
 WAYS = st.fixed_dictionaries(
     {
-        "SEEK": st.sampled_from([0, 3000, 10**6]),
-        "PARTS": st.sampled_from([(), (0.5, 2.0), plans.PARTS]),
-        "SORTED": st.sampled_from([1, plans.SORTED]),
-        "PAIRED": st.sampled_from([0, 40]),
-        "SPARSE": st.sampled_from([0, 160, 512]),
-        "MOST_TOPICS": st.sampled_from([1, 5000]),
+        "SEEK_COST": st.sampled_from([0, 3000, 10**6]),
+        "PART_FACTORS": st.sampled_from([(), (0.5, 2.0), plans.PART_FACTORS]),
+        "MAX_SORT_FACTOR": st.sampled_from([1, plans.MAX_SORT_FACTOR]),
+        "MAX_PAIRED_PLACES": st.sampled_from([0, 40]),
+        "MAX_SINGLE_PLACES": st.sampled_from([0, 160, 512]),
+        "MAX_SEEK_TOPICS": st.sampled_from([1, 5000]),
     }
 )
 
@@ -99,7 +99,7 @@ class Meanwhile:
         self.there = now
 
 
-async def whole(engine: Engine, asked: Query) -> list[bytes]:
+async def whole(engine: Engine, asked: PageQuery) -> list[bytes]:
     """Give the answer as one page, when it is one that can be."""
     exact = replace(asked, limit=1000, after=None)
     page = await engine.archive.page(exact)
@@ -111,7 +111,7 @@ async def whole(engine: Engine, asked: Query) -> list[bytes]:
     return page.raws
 
 
-async def check(engine: Engine, asked: Query, bounds: Bounds, page: Page) -> None:
+async def check(engine: Engine, asked: PageQuery, bounds: Bounds, page: Page) -> None:
     """Hold one page against what it promises, while the archive is as it was."""
     assert all(matches(asked, BY_RAW[raw]) for raw in page.raws)
     assert len(page.raws) <= min(asked.limit, bounds.rows)
@@ -134,7 +134,7 @@ async def check(engine: Engine, asked: Query, bounds: Bounds, page: Page) -> Non
 async def test_pages_together_are_the_answer(
     kind: type[Engine],
     start: list[list[Envelope]],
-    asked: Query,
+    asked: PageQuery,
     bounds: Bounds,
     steps: list[tuple[Any, ...] | None],
     ways: dict[str, Any],
@@ -182,14 +182,14 @@ MEDDLING = st.one_of(
 async def test_pages_together_are_the_answer_whatever_happens_while_one_is_made(
     kind: type[Engine],
     start: list[Envelope],
-    asked: Query,
+    asked: PageQuery,
     bounds: Bounds,
     steps: list[tuple[Any, ...] | None],
     ways: dict[str, Any],
     room: int,
 ) -> None:
     """`room`: whether a page's envelopes are read at the first attempt, or counted first."""
-    with patch.multiple(plans, **ways), patch.multiple(history_page, keccak=name, ROOM=room or 2000):
+    with patch.multiple(plans, **ways), patch.multiple(history_page, keccak=name, MAX_RESULT_BYTES=room or 2000):
         async with kind() as engine:
             await engine.archive.save(start, 1)
             taken = [partial(getattr(engine, step[0]), *step[1:]) if step else lambda: None for step in steps]
@@ -207,7 +207,7 @@ async def test_pages_together_are_the_answer_whatever_happens_while_one_is_made(
     start=batches, asked=QUERIES, at=st.sampled_from(POOL), end=st.none() | st.sampled_from([bytes(28), b"\xff" * 28])
 )
 async def test_any_cursor_means_behind_this_key(
-    kind: type[Engine], start: list[Envelope], asked: Query, at: Envelope, end: bytes | None
+    kind: type[Engine], start: list[Envelope], asked: PageQuery, at: Envelope, end: bytes | None
 ) -> None:
     """Of those alike, all come where it is none of theirs; where it is, those behind it."""
     after = at.sent.to_bytes(4, "big") + (at.hash if end is None else at.hash[:4] + end)

@@ -12,7 +12,7 @@ from support.waku.envelopes import T0, alike, envelope
 def test_an_id_is_the_time_and_the_first_31_bits_of_the_hash() -> None:
     made = alike(envelope(7), b"\xff\xff\xff\xfe")
     assert ids.home(made) == (T0 + 7) << 31 | 0x7FFFFFFF
-    assert ids.home(alike(envelope(0xFFFFFFFF - T0), b"\xff\xff\xff\xff")) == ids.LAST == 2**63 - 1
+    assert ids.home(alike(envelope(0xFFFFFFFF - T0), b"\xff\xff\xff\xff")) == ids.MAX_ID == 2**63 - 1
 
 
 @given(st.integers(0, 0xFFFFFFFF), st.integers(0, 0xFFFFFFFF), st.binary(min_size=4, max_size=4))

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from restante.common.errors import Misuse
 from restante.waku.archive import ids
-from restante.waku.archive.history.query import CURSOR, cursor, read_cursor
+from restante.waku.archive.history.query import PAGE_CURSOR_BYTES, cursor, read_cursor
 from support.waku.pages import query
 
-IDS = st.integers(0, ids.LAST)
+IDS = st.integers(0, ids.MAX_ID)
 
 
 def test_a_cursor_is_the_time_and_the_hash_as_in_status_go() -> None:
@@ -25,7 +25,7 @@ def test_a_cursor_is_the_time_and_the_hash_as_in_status_go() -> None:
 @given(IDS, st.none() | st.binary(min_size=32, max_size=32))
 def test_a_place_that_is_not_where_the_hash_says_is_itself(at: int, name: bytes | None) -> None:
     written = cursor(at, name)
-    assert len(written) == CURSOR
+    assert len(written) == PAGE_CURSOR_BYTES
     if name is not None and ids.named(at >> ids.BITS, name) == at:
         assert read_cursor(written) == (at, name)
     else:

@@ -14,7 +14,7 @@ import restante.waku.archive
 from restante.common.errors import Misuse, StoreBusy, StoreError
 from restante.waku.archive import Counts, open_archive, reading
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from support.sqlite_schema import schema, version
 from support.waku.archives import FROZEN, thaw
 from support.waku.envelopes import T0, envelope, everything, held
@@ -34,7 +34,7 @@ async def test_every_old_archive_opens_with_all_rows_and_the_schema_of_a_new_one
     for folder in ("old", "new"):
         (tmp_path / folder).mkdir()
     thaw(old, tmp_path / "old" / FILE)
-    upgraded, new = SqliteArchive.open(tmp_path / "old"), SqliteArchive.open(tmp_path / "new")
+    upgraded, new = Archive.open(tmp_path / "old"), Archive.open(tmp_path / "new")
     try:
         assert schema(upgraded.database) == schema(new.database)
         assert version(upgraded.database) == version(new.database) == (APPLICATION_ID, len(VERSIONS))
@@ -124,10 +124,10 @@ async def saving(data: Path, numbers: range) -> None:
 
 
 async def test_damage_is_told_in_one_sentence(tmp_path: Path) -> None:
-    archive = SqliteArchive.open(tmp_path)
+    archive = Archive.open(tmp_path)
     await archive.save([envelope(number, number, size=500) for number in range(100)], 1)
     await archive.close()
-    archive = SqliteArchive.open(tmp_path)
+    archive = Archive.open(tmp_path)
     with (tmp_path / FILE).open("r+b") as file:
         file.seek(4096)
         file.write(b"\xa5" * 4096 * 12)

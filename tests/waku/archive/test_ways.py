@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from restante.common.errors import StoreError
 from restante.waku.archive import ids
 from restante.waku.archive.history import page, plans, readers
-from restante.waku.archive.history.query import Page, Query
-from restante.waku.archive.history.readers import READERS
+from restante.waku.archive.history.query import Page, PageQuery
+from restante.waku.archive.history.readers import READER_COUNT
 from restante.waku.archive.schema import SCHEMA
-from restante.waku.archive.sqlite import SqliteArchive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import bloom
 from support.bounds import BOUND, bounded
 from support.effort import examples, rounds
@@ -46,18 +46,18 @@ one_loop = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def kept(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SqliteArchive]:
+async def kept(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Archive]:
     """An archive for all tests that only read."""
-    archive = SqliteArchive.open(tmp_path_factory.mktemp("ways"))
+    archive = Archive.open(tmp_path_factory.mktemp("ways"))
     await archive.save(ROWS, 1)
     yield archive
     await archive.close()
 
 
 @pytest.fixture
-async def archive(tmp_path: Path) -> AsyncIterator[SqliteArchive]:
+async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
     """An archive for one test."""
-    archive = SqliteArchive.open(tmp_path)
+    archive = Archive.open(tmp_path)
     await archive.save(ROWS, 1)
     yield archive
     await archive.close()
@@ -69,11 +69,11 @@ def expected(number: int, upper: int, *, descending: bool) -> list[bytes]:
     return answer(replace(WAYS[number][1], upper=upper, descending=descending), ROWS)
 
 
-def way(archive: SqliteArchive, asked: Query) -> str:
+def way(archive: Archive, asked: PageQuery) -> str:
     low, high = ids.floor(asked.lower), ids.floor(asked.upper + 1) - 1
     chosen = plans.choose(archive.readers.free[0], asked, low, high, asked.limit + 1, 200_000).way
     assert chosen is not None
-    kinds = {plans.EVERYTHING: "everything", plans.MERGE: "part"}
+    kinds = {plans.RANGE_SQL: "everything", plans.MERGE_SQL: "part"}
     return kinds.get(
         chosen.statement, "dense" if "place" in chosen.statement or ">> 24" in chosen.statement else "walk"
     )
@@ -97,7 +97,7 @@ WAYS = [
 
 @one_loop
 @pytest.mark.parametrize(("wanted", "asked"), WAYS)
-async def test_each_way_is_taken_where_it_is_meant_to_be(kept: SqliteArchive, wanted: str, asked: Query) -> None:
+async def test_each_way_is_taken_where_it_is_meant_to_be(kept: Archive, wanted: str, asked: PageQuery) -> None:
     assert way(kept, asked) == wanted
 
 
@@ -106,18 +106,18 @@ async def test_each_way_is_taken_where_it_is_meant_to_be(kept: SqliteArchive, wa
 @pytest.mark.parametrize(
     "changed",
     [
-        {"SEEK": 3000},
-        {"SEEK": 0},
-        {"SEEK": 0, "PARTS": ()},
-        {"SEEK": 0, "PARTS": (0.5, 2.0)},
-        {"SEEK": 0, "SORTED": 1},
-        {"SEEK": 10**9},
-        {"PAIRED": 0},
-        {"SPARSE": 0},
-        {"MOST_TOPICS": 1},
+        {"SEEK_COST": 3000},
+        {"SEEK_COST": 0},
+        {"SEEK_COST": 0, "PART_FACTORS": ()},
+        {"SEEK_COST": 0, "PART_FACTORS": (0.5, 2.0)},
+        {"SEEK_COST": 0, "MAX_SORT_FACTOR": 1},
+        {"SEEK_COST": 10**9},
+        {"MAX_PAIRED_PLACES": 0},
+        {"MAX_SINGLE_PLACES": 0},
+        {"MAX_SEEK_TOPICS": 1},
     ],
 )
-async def test_all_ways_lead_to_the_same(kept: SqliteArchive, changed: dict[str, Any], descending: bool) -> None:
+async def test_all_ways_lead_to_the_same(kept: Archive, changed: dict[str, Any], descending: bool) -> None:
     with patch.multiple(plans, **changed):
         for number, (_, asked) in enumerate(WAYS):
             for limit, upper in ((asked.limit, asked.upper), (13, min(asked.upper, UPPER))):
@@ -125,9 +125,12 @@ async def test_all_ways_lead_to_the_same(kept: SqliteArchive, changed: dict[str,
                 assert await loop(kept, exact) == expected(number, upper, descending=descending)
 
 
-@pytest.mark.parametrize("changed", [{"PAIRED": 512}, {"PAIRED": 0, "SPARSE": 512}, {"SPARSE": 0}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"MAX_PAIRED_PLACES": 512}, {"MAX_PAIRED_PLACES": 0, "MAX_SINGLE_PLACES": 512}, {"MAX_SINGLE_PLACES": 0}],
+)
 async def test_every_way_finds_topics_at_the_edges_and_those_that_a_filter_overwrites(
-    archive: SqliteArchive, changed: dict[str, Any]
+    archive: Archive, changed: dict[str, Any]
 ) -> None:
     special = [
         *(b"\x10\x11\x80\x00", b"\x10\x80\x11\x00", b"\x80\x10\x11\x00", b"\x10\x11\x12\x00", b"\x10\x11\x80\x07"),
@@ -145,7 +148,7 @@ async def test_every_way_finds_topics_at_the_edges_and_those_that_a_filter_overw
 
 
 @one_loop
-async def test_a_walk_passes_by_no_more_than_it_must_and_says_how_many(kept: SqliteArchive) -> None:
+async def test_a_walk_passes_by_no_more_than_it_must_and_says_how_many(kept: Archive) -> None:
     asked = ask(topics=TOPICS[:40], limit=10)
     page = await kept.page(asked)
     by_time = answer(ask(), ROWS)
@@ -170,7 +173,7 @@ BURST = [envelope(440, 6000 + number, topic=b"much") for number in range(200)]
     ],
 )
 async def test_a_page_is_looked_for_in_two_parts_of_the_range_before_it_is_merged(
-    archive: SqliteArchive, topic: bytes, descending: bool, ran: list[str]
+    archive: Archive, topic: bytes, descending: bool, ran: list[str]
 ) -> None:
     await archive.save([*LATE, *BURST], 1)
     asked = ask(topics=[topic], limit=10, descending=descending)
@@ -196,7 +199,7 @@ def test_the_places_of_a_topic_are_those_that_are_kept(topics: list[bytes]) -> N
 
 
 @one_loop
-async def test_a_count_that_changes_leaves_the_index_of_places_alone(kept: SqliteArchive) -> None:
+async def test_a_count_that_changes_leaves_the_index_of_places_alone(kept: Archive) -> None:
     """Each batch counts its topics; only a new one has places to be written."""
     for changed, writes in (("count = count + 1, first = 0, last = 0", 0), ("topic = 8", 1)):
         steps = kept.database.execute(f"EXPLAIN UPDATE topics SET {changed} WHERE topic = 7").fetchall()
@@ -206,7 +209,7 @@ async def test_a_count_that_changes_leaves_the_index_of_places_alone(kept: Sqlit
 # ── nobody is held up ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_page_leaves_no_transaction_behind(archive: SqliteArchive) -> None:
+async def test_a_page_leaves_no_transaction_behind(archive: Archive) -> None:
     """The log can be moved into the database and begun anew after each page, so it does not grow."""
     for _, asked in WAYS:
         page = await archive.page(asked)
@@ -242,7 +245,7 @@ class Held:
         return NOTHING
 
 
-async def test_a_search_that_nobody_waits_for_stops(archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_that_nobody_waits_for_stops(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch, 30_000_000)
     asking = asyncio.create_task(archive.page(ask()))
     assert await asyncio.to_thread(held.begun.acquire, timeout=BOUND)
@@ -252,15 +255,13 @@ async def test_a_search_that_nobody_waits_for_stops(archive: SqliteArchive, monk
     held.let.set()
     assert await asyncio.to_thread(held.over.acquire, timeout=BOUND)
     assert held.ended == ["interrupted"]
-    for _ in range(READERS + 1):
+    for _ in range(READER_COUNT + 1):
         assert (await archive.counts()).envelopes == len(ROWS)
 
 
-async def test_while_one_searches_another_is_answered(
-    archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_while_one_searches_another_is_answered(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch, 10)
-    asking = [asyncio.create_task(archive.page(ask())) for _ in range(READERS - 1)]
+    asking = [asyncio.create_task(archive.page(ask())) for _ in range(READER_COUNT - 1)]
     for _ in asking:
         assert await asyncio.to_thread(held.begun.acquire, timeout=BOUND)
     async with bounded("the counts"):
@@ -270,10 +271,10 @@ async def test_while_one_searches_another_is_answered(
 
 
 async def test_who_goes_stops_nobody_elses_search_and_who_writes_waits_for_none(
-    archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch, 10)
-    asking = [asyncio.create_task(archive.page(ask())) for _ in range(READERS)]
+    asking = [asyncio.create_task(archive.page(ask())) for _ in range(READER_COUNT)]
     for _ in asking:
         assert await asyncio.to_thread(held.begun.acquire, timeout=BOUND)
     behind = asyncio.create_task(archive.topics())
@@ -283,13 +284,13 @@ async def test_who_goes_stops_nobody_elses_search_and_who_writes_waits_for_none(
     with pytest.raises(asyncio.CancelledError):
         await behind
     held.let.set()
-    assert await asyncio.gather(*asking) == [NOTHING] * READERS
+    assert await asyncio.gather(*asking) == [NOTHING] * READER_COUNT
     assert held.ended == []
     assert (await archive.counts()).envelopes == len(ROWS) + 1
 
 
 async def test_who_goes_stops_its_own_search_and_not_the_one_beside_it(
-    archive: SqliteArchive, monkeypatch: pytest.MonkeyPatch
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch, 300_000)
     going, staying = (asyncio.create_task(archive.page(ask())) for _ in range(2))
@@ -306,7 +307,7 @@ async def test_who_goes_stops_its_own_search_and_not_the_one_beside_it(
 
 
 def test_a_search_that_was_given_up_before_its_turn_does_not_begin() -> None:
-    turn = readers.Turn([sqlite3.connect(":memory:")])
+    turn = readers.ReaderTurn([sqlite3.connect(":memory:")])
     turn.stop()
     with pytest.raises(StoreError, match="nobody waits"):
         turn.take(lambda _: pytest.fail("it began"))

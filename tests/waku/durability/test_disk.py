@@ -1,7 +1,7 @@
 """A commit means disk: no confirmation leaves the machine before what it confirms is flushed.
 
 The node runs under a tracer, which sees every write to the log, every flush and every send in the kernel's order.
-What is sent is encrypted; so each caller has nothing under way but one packet, and the next thing that the node sends
+What is sent is encrypted; so each sender has nothing under way but one packet, and the next thing that the node sends
 to it is the packet's confirmation.
 """
 
@@ -23,7 +23,7 @@ from support.waku.processes import WAKU, NodeProcess, altered, node_process
 from support.waku.raw_peer import RawPeer
 
 PACKETS: Final = rounds(10, 25)
-CALLERS: Final = 3
+SENDERS: Final = 3
 
 WANTS_NOTHING: Final = Options(pow=0.0, confirmations=True, topics=frozenset())
 
@@ -33,7 +33,7 @@ EARLY: Final = {UNWRITTEN, UNFLUSHED}
 
 
 class Talk(NamedTuple):
-    """What one caller posted."""
+    """What one sender posted."""
 
     socket: str
     """The node's, as the tracer calls it."""
@@ -44,7 +44,7 @@ class Talk(NamedTuple):
 async def talk(node: NodeProcess, number: int) -> Talk:
     """Post packets, each when the one before is confirmed."""
     peer = await node.greet(WANTS_NOTHING)
-    tokens = [f"<caller {number} packet {packet}>".encode() for packet in range(PACKETS)]
+    tokens = [f"<sender {number} packet {packet}>".encode() for packet in range(PACKETS)]
     for token in tokens:
         await peer.post(*(make(int(time.time()) + 50, 50, b"\1\2\3\4", token + bytes([each])) for each in range(3)))
     return Talk(f"socket:[{_inode(node.port, peer)}]", tokens)
@@ -64,7 +64,7 @@ async def audited(folder: Path, program: tuple[str, ...] = WAKU) -> list[str]:
     """Run the load on a traced node; gives what is wrong."""
     notes = folder / "notes"
     async with node_process(folder / "data", program=traced(notes, program)) as node:
-        talks = await asyncio.gather(*(talk(node, number) for number in range(CALLERS)))
+        talks = await asyncio.gather(*(talk(node, number) for number in range(SENDERS)))
         await node.serving.stop()
     calls = read_notes(notes)
     return [wrong for each in talks for wrong in audit(calls, each)]

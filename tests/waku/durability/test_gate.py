@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from restante.waku.node.node import Node
+from restante.waku.node import node
+from restante.waku.node.archiving import Archiving
 from restante.waku.protocol import packets
 from support.mailbox.inside import Gate, Gated
 from support.waku.altered import ConfirmsFirst, ConfirmsMeanwhile
@@ -18,10 +19,10 @@ from support.waku.raw_peer import RawPeer
 
 
 @asynccontextmanager
-async def gated(data: Path, node_type: type[Node] = Node) -> AsyncIterator[tuple[Inside, Gate]]:
+async def gated(data: Path, archiving: type[Archiving] = Archiving) -> AsyncIterator[tuple[Inside, Gate]]:
     """Have a node whose commits go through a gate."""
-    with patch("sqlite3.connect", partial(Gated)):
-        manager = inside(data, node_type=node_type)
+    with patch("sqlite3.connect", partial(Gated)), patch.object(node, "Archiving", archiving):
+        manager = inside(data)
         here = await manager.__aenter__()
     assert isinstance(here.archive.database, Gated)
     gate = here.archive.database.gate = Gate()
@@ -46,9 +47,9 @@ async def codes(*peers: RawPeer) -> list[list[int]]:
 CONFIRMED = [packets.MESSAGE_RESPONSE, packets.BATCH_ACK]
 
 
-async def told_while_held(data: Path, node_type: type[Node]) -> list[list[int]]:
+async def told_while_held(data: Path, archiving: type[Archiving]) -> list[list[int]]:
     """Post an envelope whose commit is held; gives what the poster, a copy's poster and a reader are told."""
-    async with gated(data, node_type) as (here, gate):
+    async with gated(data, archiving) as (here, gate):
         poster, other, reader = await here.greet(), await here.greet(), await here.greet()
         gate.shut()
         poster.offer([letter(1)])
@@ -58,7 +59,7 @@ async def told_while_held(data: Path, node_type: type[Node]) -> list[list[int]]:
 
 
 async def test_a_held_commit_confirms_nobody_and_relays(tmp_path: Path) -> None:
-    assert await told_while_held(tmp_path, Node) == [[], [packets.MESSAGES], [packets.MESSAGES]]
+    assert await told_while_held(tmp_path, Archiving) == [[], [packets.MESSAGES], [packets.MESSAGES]]
 
 
 async def test_a_node_that_confirms_first_is_caught(tmp_path: Path) -> None:

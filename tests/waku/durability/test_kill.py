@@ -1,4 +1,4 @@
-"""kill -9 while callers post: what was confirmed is there after the restart, and nothing twice.
+"""kill -9 while senders post: what was confirmed is there after the restart, and nothing twice.
 
 What a killed process has written stays with the kernel; that a commit reaches the disk is for test_disk.py.
 """
@@ -24,9 +24,9 @@ from support.waku.processes import WAKU, NodeProcess, altered, archived, node_pr
 from support.waku.raw_peer import GoneError, RawPeer
 
 KILLS: Final = rounds(3, 12)
-CALLERS: Final = 4
+SENDERS: Final = 4
 AHEAD: Final = 4
-"""Packets that a caller has under way."""
+"""Packets that a sender has under way."""
 EARLIEST, LATEST = 1, 150
 """When the kill comes, in confirmations."""
 
@@ -42,7 +42,7 @@ class Load:
         """Packets that were under way at a kill."""
         self._dice = random.Random(seed)
         self._moments = random.Random(seed)
-        """Of kills: no other dice, since the callers throw theirs in the order in which they are answered."""
+        """Of kills: no other dice, since the senders throw theirs in the order in which they are answered."""
         self._letters: list[Envelope] = []
 
     async def until_killed(self, program: tuple[str, ...] = WAKU) -> None:
@@ -56,12 +56,12 @@ class Load:
                 if not left:
                     node.serving.process.kill()
 
-            async with bounded("the kill"), asyncio.TaskGroup() as callers:
-                for _ in range(CALLERS):
-                    callers.create_task(self._call(node, count))
+            async with bounded("the kill"), asyncio.TaskGroup() as senders:
+                for _ in range(SENDERS):
+                    senders.create_task(self._send(node, count))
             assert await node.serving.ended() == -signal.SIGKILL, node.serving.log
 
-    async def _call(self, node: NodeProcess, count: Callable[[], None]) -> None:
+    async def _send(self, node: NodeProcess, count: Callable[[], None]) -> None:
         """Post until the node is gone: new envelopes, and copies of old ones, also of those under way elsewhere."""
         peer = await RawPeer.greet(node.port, node.enode.public)
         under_way: dict[bytes, set[bytes]] = {}

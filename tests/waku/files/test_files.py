@@ -19,11 +19,11 @@ from restante.common.errors import Misuse, StoreError
 from restante.waku.archive import Archived
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import Flaw, leveldb, parquet, rlp_file
+from restante.waku.files import UnreadableItem, leveldb, parquet, rlp_file
 from support.disk import no_file_beyond
 from support.processes import run
 from support.waku import leveldbs
-from support.waku.archives import ROWS, flaw_of
+from support.waku.archives import ROWS, reason_of
 from support.waku.envelopes import envelope
 
 A, B, C = ROWS[:3]
@@ -36,7 +36,7 @@ def archived(rows: list[Envelope]) -> list[Archived]:
 # ── .rlp ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_rlp(folder: Path, content: bytes) -> list[Envelope | Flaw]:
+def read_rlp(folder: Path, content: bytes) -> list[Envelope | UnreadableItem]:
     (folder / "file").write_bytes(content)
     return list(rlp_file.read(folder / "file"))
 
@@ -50,32 +50,32 @@ def test_an_rlp_file_is_the_envelopes_one_after_the_other_and_nothing_else(tmp_p
 
 def test_an_item_that_is_no_envelope_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     cut_short = rlp.encode([1, 2, b"abcd"])
-    large = rlp.encode(bytes(rlp_file.LARGEST))
+    large = rlp.encode(bytes(rlp_file.MAX_ITEM_BYTES))
     found = read_rlp(tmp_path, A.raw + cut_short + b"\x07" + B.raw + large + C.raw)
     assert [each for each in found if isinstance(each, Envelope)] == [A, B, C]
-    flaws = [each for each in found if isinstance(each, Flaw)]
+    unreadable = [each for each in found if isinstance(each, UnreadableItem)]
     first = len(A.raw)
-    assert flaws == [
-        Flaw(f"byte {first}", flaw_of(cut_short)),
-        Flaw(f"byte {first + len(cut_short)}", flaw_of(b"\x07")),
-        Flaw(f"byte {first + len(cut_short) + 1 + len(B.raw)}", "no envelope is as large"),
+    assert unreadable == [
+        UnreadableItem(f"byte {first}", reason_of(cut_short)),
+        UnreadableItem(f"byte {first + len(cut_short)}", reason_of(b"\x07")),
+        UnreadableItem(f"byte {first + len(cut_short) + 1 + len(B.raw)}", "no envelope is as large"),
     ]
 
 
 @pytest.mark.parametrize("tail", [b"\xf8\x01", b"\xff" * 20, A.raw[:-1], b"\xb8", b"\x81\x05"])
 def test_where_no_length_can_be_believed_the_file_ends(tmp_path: Path, tail: bytes) -> None:
-    *rows, flaw = read_rlp(tmp_path, A.raw + tail)
+    *rows, unreadable = read_rlp(tmp_path, A.raw + tail)
     assert rows == [A]
-    assert isinstance(flaw, Flaw)
-    assert flaw.where == f"byte {len(A.raw)}"
-    assert flaw.reason.endswith("the rest of the file cannot be read")
+    assert isinstance(unreadable, UnreadableItem)
+    assert unreadable.where == f"byte {len(A.raw)}"
+    assert unreadable.reason.endswith("the rest of the file cannot be read")
 
 
 @given(st.binary(max_size=200), st.integers(0, 60))
 def test_no_bytes_make_a_reader_raise(tmp_path_factory: pytest.TempPathFactory, noise: bytes, keep: int) -> None:
     folder = tmp_path_factory.mktemp("noise")
     for item in read_rlp(folder, A.raw[:keep] + noise):
-        assert isinstance(item, (Envelope, Flaw))
+        assert isinstance(item, (Envelope, UnreadableItem))
 
 
 # ── .parquet ─────────────────────────────────────────────────────────────────────────────────────
@@ -125,9 +125,9 @@ def test_a_row_whose_hash_is_another_s_or_whose_raw_is_no_envelope_is_named(tmp_
     pq.write_table(table, tmp_path / "file")
     assert list(parquet.read(tmp_path / "file")) == [
         A,
-        Flaw("row 1", flaw_of(b"\xc0")),
-        Flaw("row 2", "the hash is another's"),
-        Flaw("row 3", "raw is no string of bytes"),
+        UnreadableItem("row 1", reason_of(b"\xc0")),
+        UnreadableItem("row 2", "the hash is another's"),
+        UnreadableItem("row 3", "raw is no string of bytes"),
         C,
     ]
 
@@ -145,11 +145,11 @@ def test_a_group_that_is_damaged_is_passed_over(tmp_path: Path, monkeypatch: pyt
         start = place.dictionary_page_offset or place.data_page_offset
         file.seek(start + place.total_compressed_size - 5)
         file.write(b"\0\0\0\0")
-    first, flaw, last = parquet.read(tmp_path / "file")
+    first, unreadable, last = parquet.read(tmp_path / "file")
     assert (first, last) == (A, C)
-    assert isinstance(flaw, Flaw)
-    assert flaw.where == "row 1"
-    assert flaw.reason.startswith("the rest of its group cannot be read")
+    assert isinstance(unreadable, UnreadableItem)
+    assert unreadable.where == "row 1"
+    assert unreadable.reason.startswith("the rest of its group cannot be read")
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 100])
@@ -214,30 +214,30 @@ def test_an_entry_that_is_not_what_its_key_says_is_named(tmp_path: Path) -> None
     entries = {
         sent + A.hash + A.topic: (A.raw, "the key is another's"),
         A.sent.to_bytes(4, "big") + B.hash + A.topic: (A.raw, "the key is another's"),
-        leveldbs.key(C): (C.raw + b"\0", flaw_of(C.raw + b"\0")),
+        leveldbs.key(C): (C.raw + b"\0", reason_of(C.raw + b"\0")),
         b"status": (b"1", "a key has 36 or 40 bytes"),
     }
     whole = [(leveldbs.key(each), each.raw) for each in ROWS[5:9]]
     folder = leveldbs.write(tmp_path / "waku", [*((name, raw) for name, (raw, _) in entries.items()), *whole])
     found = list(leveldb.read(folder))
     assert [each for each in found if isinstance(each, Envelope)] == by_key(ROWS[5:9])
-    assert {each.where: each.reason for each in found if isinstance(each, Flaw)} == {
+    assert {each.where: each.reason for each in found if isinstance(each, UnreadableItem)} == {
         f"key {name.hex()}": reason for name, (_, reason) in entries.items()
     }
 
 
 @pytest.mark.leveldb
-def test_a_table_that_is_damaged_is_a_flaw(tmp_path: Path) -> None:
+def test_a_damaged_table_is_an_unreadable_item(tmp_path: Path) -> None:
     folder = leveldbs.of(tmp_path / "waku", [envelope(n, n, size=3000) for n in range(40)])
     [table] = [file for file in folder.iterdir() if file.suffix in {".ldb", ".sst"}]
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 0xFF
     table.write_bytes(content)
-    *rows, flaw = leveldb.read(folder)
+    *rows, unreadable = leveldb.read(folder)
     assert rows
-    assert isinstance(flaw, Flaw)
-    assert flaw.reason.startswith("the rest cannot be read: Corruption: ")
-    assert not re.search(rf"b['\"]|{re.escape(str(folder))}\.", flaw.reason), "it names what the user named"
+    assert isinstance(unreadable, UnreadableItem)
+    assert unreadable.reason.startswith("the rest cannot be read: Corruption: ")
+    assert not re.search(rf"b['\"]|{re.escape(str(folder))}\.", unreadable.reason), "it names what the user named"
 
 
 @pytest.mark.leveldb

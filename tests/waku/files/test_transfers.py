@@ -19,10 +19,10 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.files import importing
 from restante.waku.files.exporting import export
 from restante.waku.files.importing import take_in
-from restante.waku.protocol.packets import LARGEST
+from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from support.disk import no_file_beyond
 from support.waku import leveldbs
-from support.waku.archives import ROWS, archive_of, flaw_of, raws_of, rows_of
+from support.waku.archives import ROWS, archive_of, raws_of, reason_of, rows_of
 from support.waku.envelopes import T0, envelope
 
 SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
@@ -30,8 +30,8 @@ SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "BATCH", 7)
-    monkeypatch.setattr("restante.waku.archive.reading.PAGE_ROWS", 9)
+    monkeypatch.setattr(importing, "BATCH_ENVELOPES", 7)
+    monkeypatch.setattr("restante.waku.archive.reading.MAX_PAGE_ROWS", 9)
 
 
 @SUFFIXES
@@ -79,14 +79,14 @@ def test_a_leveldb_archive_is_imported_whole(tmp_path: Path) -> None:
 def test_an_envelope_that_no_packet_holds_is_refused(tmp_path: Path, suffix: str) -> None:
     """It could be handed to nobody."""
     head = len(envelope(1, size=1_000_000).raw) - 1_000_000
-    largest, larger = (envelope(number, size=LARGEST - head + number) for number in (0, 1))
-    assert (len(largest.raw), len(larger.raw)) == (LARGEST, LARGEST + 1)
+    largest, larger = (envelope(number, size=MAX_ENVELOPE_BYTES - head + number) for number in (0, 1))
+    assert (len(largest.raw), len(larger.raw)) == (MAX_ENVELOPE_BYTES, MAX_ENVELOPE_BYTES + 1)
     file = tmp_path / f"all{suffix}"
     export(archive_of(tmp_path / "data", [larger, largest]), file)
     report = take_in(tmp_path / "new", [file])
     assert (report.read, report.new, report.known) == (2, 1, 0)
     assert report.refused == {"no packet of 1 MiB holds it": 1}
-    assert report.flaws == [f"{file}, envelope {larger.hash.hex()}: no packet of 1 MiB holds it"]
+    assert report.unreadable == [f"{file}, envelope {larger.hash.hex()}: no packet of 1 MiB holds it"]
     assert raws_of(tmp_path / "new") == [largest.raw]
 
 
@@ -100,13 +100,13 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
     report = take_in(data, [tmp_path / "some.rlp"])
     assert (report.read, report.new, report.known, report.refused.total()) == (12, 3, 6, 3)
     where = [sum(map(len, content[:number])) for number in (7, 10, 11)]
-    assert report.flaws == [
+    assert report.unreadable == [
         f"{tmp_path / 'some.rlp'}, byte {at}: {reason}"
         for at, reason in zip(
             where,
             [
-                flaw_of(bytes(bad)),
-                flaw_of(b"A"),
+                reason_of(bytes(bad)),
+                reason_of(b"A"),
                 "an item ends early; the rest of the file cannot be read",
             ],
             strict=True,
@@ -117,8 +117,8 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
         "new                       3",
         "there already             6",
         "refused                   3",
-        f"  1: {flaw_of(bytes(bad))}",
-        f"  1: {flaw_of(b'A')}",
+        f"  1: {reason_of(bytes(bad))}",
+        f"  1: {reason_of(b'A')}",
         "  1: an item ends early; the rest of the file cannot be read",
     ]
 
@@ -186,9 +186,9 @@ def test_an_export_ends_with_what_had_come_when_it_began(tmp_path: Path, monkeyp
 
         yield advance
 
-    monkeypatch.setattr("restante.waku.archive.reading.PAGE_ROWS", 9)
+    monkeypatch.setattr("restante.waku.archive.reading.MAX_PAGE_ROWS", 9)
     monkeypatch.setattr("restante.waku.files.exporting.progress", busy)
-    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_SECONDS", 0.01)  # the log stays while it is read
+    monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_TIMEOUT_SECONDS", 0.01)  # the log stays while it is read
     assert export(data, tmp_path / "all.rlp") == len(ROWS)
     assert (tmp_path / "all.rlp").read_bytes() == b"".join(each.raw for each in ROWS)
     assert len(raws_of(data)) == sum(each.sent >= T0 + 3 for each in ROWS) + 20

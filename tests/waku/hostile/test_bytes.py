@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 from restante.waku.devp2p import frames
-from restante.waku.devp2p.handshake import LARGEST
+from restante.waku.devp2p.handshake import MAX_HANDSHAKE_BYTES
 from restante.waku.devp2p.hello import Capability, Hello, Reason
-from restante.waku.devp2p.snappy import pack
+from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
 from restante.waku.envelope.keys import Key
 from restante.waku.protocol import packets
@@ -33,7 +33,9 @@ NO_HANDSHAKE: Final[dict[str, bytes]] = {
     "noise": DICE.randbytes(3000),
     "the form before EIP-8": b"\4" + DICE.randbytes(306),
     "a size that is too small": (113).to_bytes(2, "big") + b"\4" + DICE.randbytes(112),
-    "a size that is too large": (LARGEST + 1).to_bytes(2, "big") + b"\4" + DICE.randbytes(LARGEST),
+    "a size that is too large": (MAX_HANDSHAKE_BYTES + 1).to_bytes(2, "big")
+    + b"\4"
+    + DICE.randbytes(MAX_HANDSHAKE_BYTES),
     "a point that is none": (400).to_bytes(2, "big") + b"\4" + bytes(399),
     "a good point and no good MAC": (400).to_bytes(2, "big") + b"\4" + Key(b"\1" * 32).public + DICE.randbytes(335),
 }
@@ -74,7 +76,7 @@ def altered(at: int) -> Breaks:
     """A frame of which one bit is another."""
 
     def send(peer: RawPeer) -> None:
-        sealed = bytearray(peer.rlpx.seal(b"\2" + pack(b"\xc0")))
+        sealed = bytearray(peer.rlpx.seal(b"\2" + compress(b"\xc0")))
         sealed[at] ^= 0x10
         peer.writer.write(bytes(sealed))
 
@@ -97,7 +99,7 @@ def sized(size: int) -> Breaks:
         assert peer.rlpx._frames is not None
         sealing = peer.rlpx._frames
         sealed = sealing._encrypt(size.to_bytes(3, "big") + b"\xc2\x80\x80" + bytes(10))
-        peer.writer.write(sealed + sealing._egress.header(sealed))
+        peer.writer.write(sealed + sealing._egress.add_header(sealed))
 
     return send
 
@@ -108,12 +110,12 @@ ENDS: Final[dict[str, Breaks]] = {
     "a frame with a bit changed": altered(33),
     "a frame's MAC with a bit changed": altered(-1),
     "a frame of no bytes": sized(0),
-    "a frame of 16 MiB": sized(frames.LARGEST),
-    "a message id that is too high": packet(packets.CODES, pack(b"\xc0")),
-    "a message id of three bytes": framed(b"\x82\x01\x00" + pack(b"\xc0")),
-    "a message id with a leading zero": framed(b"\x81\x10" + pack(b"\xc0")),
+    "a frame of 16 MiB": sized(frames.MAX_FRAME_BYTES),
+    "a message id that is too high": packet(packets.CODE_COUNT, compress(b"\xc0")),
+    "a message id of three bytes": framed(b"\x82\x01\x00" + compress(b"\xc0")),
+    "a message id with a leading zero": framed(b"\x81\x10" + compress(b"\xc0")),
     "what is not compressed": packet(packets.MESSAGES, b"\xff" * 20),
-    "a bomb of 16 MiB": packet(packets.MESSAGES, pack(bytes(1 << 24))),
+    "a bomb of 16 MiB": packet(packets.MESSAGES, compress(bytes(1 << 24))),
     "a size of 4 GiB and a few bytes": packet(packets.MESSAGES, b"\xff\xff\xff\xff\x0f" + bytes(10)),
     "a size of 9 MiB and a few bytes": packet(packets.MESSAGES, b"\x80\x80\xc0\x04" + bytes(10)),
 }
@@ -135,8 +137,8 @@ HELLOS: Final[dict[str, tuple[bytes, Reason]]] = {
         Reason.UNEXPECTED_IDENTITY,
     ),
     "no key": (b"\x80" + Hello("x", (Capability("waku", 1),), 0, b"").encode(), Reason.NULL_IDENTITY),
-    "a packet of Waku": (b"\x10" + pack(b"\xc0"), Reason.BREACH),
-    "a Ping": (b"\2" + pack(b"\xc0"), Reason.BREACH),
+    "a packet of Waku": (b"\x10" + compress(b"\xc0"), Reason.BREACH),
+    "a Ping": (b"\2" + compress(b"\xc0"), Reason.BREACH),
     "too long": (b"\x80" + bytes(2048 + 1), Reason.BREACH),
     "ten thousand lists in each other": (b"\x80" + b"\xc1" * 2000 + b"\xc0", Reason.BREACH),
 }
@@ -186,7 +188,7 @@ async def test_what_is_not_canonical_ends_nothing(siege: Siege) -> None:
 async def test_noise_in_every_packet_ends_nothing(siege: Siege) -> None:
     async with siege.beside_the_pair("noise in packets"):
         peer = await siege.greet()
-        for code in range(1, packets.CODES):
+        for code in range(1, packets.CODE_COUNT):
             for size in (1, 30, 300):
                 peer.say(code, DICE.randbytes(size))
             await asyncio.sleep(0)

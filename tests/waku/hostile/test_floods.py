@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from restante.waku.devp2p.snappy import pack
-from restante.waku.envelope.bloom import FULL
+from restante.waku.devp2p.snappy import compress
+from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import make
 from restante.waku.protocol import packets
 from restante.waku.protocol.packets import Options
@@ -81,7 +81,7 @@ async def test_as_many_topics_as_envelopes_take_no_more_memory_than_is_set_aside
         await newcomer.fence()
 
 
-MANY: Final = [number.to_bytes(4, "big") for number in range(1 << 20, (1 << 20) + packets.MOST_TOPICS)]
+MANY: Final = [number.to_bytes(4, "big") for number in range(1 << 20, (1 << 20) + packets.MAX_INTEREST_TOPICS)]
 
 
 async def test_updates_of_ten_thousand_topics(siege: Siege) -> None:
@@ -91,7 +91,7 @@ async def test_updates_of_ten_thousand_topics(siege: Siege) -> None:
 
 
 async def test_minds_that_change_with_every_packet(siege: Siege) -> None:
-    bodies = [packets.write_options(Options(bloom=FULL ^ 1 << bit)) for bit in range(rounds(40, 120))]
+    bodies = [packets.write_options(Options(bloom=ALL_BITS ^ 1 << bit)) for bit in range(rounds(40, 120))]
     async with siege.beside_the_pair("filters that change with every packet"):
         await all_of(siege, *((packets.STATUS_UPDATE, body) for body in bodies))
 
@@ -111,7 +111,7 @@ async def test_packets_of_a_million_items(siege: Siege) -> None:
 
 
 async def test_more_envelopes_than_a_packet_may_have(siege: Siege) -> None:
-    body = packets.write_envelopes([make(1, 1, b"tiny", b"").raw] * (packets.MOST_ENVELOPES + 1))
+    body = packets.write_envelopes([make(1, 1, b"tiny", b"").raw] * (packets.MAX_PACKET_ENVELOPES + 1))
     async with siege.beside_the_pair("50,001 envelopes of 10 bytes"):
         peer = await siege.greet(NOTHING)
         peer.say(packets.MESSAGES, body)
@@ -123,7 +123,7 @@ async def test_pings_and_pongs(siege: Siege) -> None:
     async with siege.beside_the_pair("pings and pongs"):
         for peer in await siege.greet_many(ATTACKERS):
             for number in range(rounds(500, 2000)):
-                peer.frame((b"\2", b"\3")[number % 2] + pack(b"\xc0"))
+                peer.frame((b"\2", b"\3")[number % 2] + compress(b"\xc0"))
             await peer.fence()
 
 
@@ -131,7 +131,7 @@ async def test_unknown_codes_and_hellos(siege: Siege) -> None:
     async with siege.beside_the_pair("unknown codes, and Hellos again"):
         for peer in await siege.greet_many(ATTACKERS):
             for number in range(rounds(500, 2000)):
-                peer.frame(b"\x80" + pack(b"\xc0") if number % 2 else bytes((BASE + 99,)) + pack(b"anything"))
+                peer.frame(b"\x80" + compress(b"\xc0") if number % 2 else bytes((BASE + 99,)) + compress(b"anything"))
             await peer.fence()
 
 

@@ -16,17 +16,17 @@ import pytest
 import pytest_asyncio
 
 from restante.waku.archive import open_archive
-from restante.waku.archive.history.plans import PAIRED, SPARSE
+from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PLACES
 from restante.waku.envelope import bloom, rlp
-from restante.waku.envelope.bloom import FULL
+from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import LINE, OWN, PAGES
+from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, MAX_QUEUED_REQUESTS
 from restante.waku.passwords import OFFLINE_INBOX
 from restante.waku.protocol import completion, packets
 from restante.waku.protocol.completion import Completed, Failed
-from restante.waku.protocol.request import MOST, MOST_TOPICS, NO_TOPIC
+from restante.waku.protocol.request import MAX_PAGE_ENVELOPES, MAX_REQUEST_TOPICS, NO_TOPIC
 from support.bounds import bounded
 from support.effort import rounds
 from support.waku.asking import ID, page, plain
@@ -68,7 +68,7 @@ async def siege(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Siege
     for batch in (PAGE, crowd, heavy):
         await archive.save(batch, NOW)
     await archive.close()
-    async with besieged(data, program=altered("patient")) as siege:
+    async with besieged(data, program=altered("no-timeouts")) as siege:
         siege.secrets |= {each.hex() for each in (WANTED, HEAVY, ID)} | {each.hash.hex() for each in PAGE}
         yield siege
 
@@ -77,7 +77,7 @@ async def siege(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Siege
 async def asking(siege: Siege) -> Requester:
     """Whoever means well. What the archive's cache has room for has been read before anything is measured."""
     warm = await siege.greet(NOTHING)
-    for given in ({"bloom": HALF}, {"bloom": FULL}, {"bloom": HALF}):
+    for given in ({"bloom": HALF}, {"bloom": ALL_BITS}, {"bloom": HALF}):
         await answered(warm, [plain(topics=frozenset(), upper=NOW, **given)])
     await answered(warm, [plain(topics=frozenset([HEAVY]), upper=NOW)])
     siege.everybody_goes()
@@ -137,17 +137,17 @@ async def test_a_hundred_thousand_topics(siege: Siege, asking: Requester, greet:
     async with beside_both(siege, asking, "100,000 topics"):
         for peer in [await greet() for _ in range(3)]:  # what an address may send at once, and a little more
             words = await answered(peer, [raw(topics=topics)])
-            assert words == {f"request is invalid: more than {MOST_TOPICS} topics": 1}
+            assert words == {f"request is invalid: more than {MAX_REQUEST_TOPICS} topics": 1}
 
 
 async def test_as_many_topics_as_there_may_be(siege: Siege, asking: Requester, greet: Greet) -> None:
-    topics = [DICE.draw(4) for _ in range(MOST_TOPICS)]
+    topics = [DICE.draw(4) for _ in range(MAX_REQUEST_TOPICS)]
     async with beside_both(siege, asking, "1,000 topics that nobody has"):
         assert await answered(await greet(), [raw(topics=topics)] * 10) == {"": 10}
 
 
 async def test_a_bloom_half_full_over_everything(siege: Siege, asking: Requester, greet: Greet) -> None:
-    bodies = [raw(bloom=bloom.write(HALF)), raw(bloom=bloom.write(HALF), limit=MOST)]
+    bodies = [raw(bloom=bloom.write(HALF)), raw(bloom=bloom.write(HALF), limit=MAX_PAGE_ENVELOPES)]
     async with beside_both(siege, asking, "a bloom half full, over everything"):
         attackers = [await greet() for _ in range(4)]
 
@@ -158,7 +158,7 @@ async def test_a_bloom_half_full_over_everything(siege: Siege, asking: Requester
         await asyncio.gather(*map(attack, attackers))
 
 
-@pytest.mark.parametrize("places", [PAIRED, SPARSE])
+@pytest.mark.parametrize("places", [MAX_PAIRED_PLACES, MAX_SINGLE_PLACES])
 async def test_filters_of_few_topics_each_of_which_is_looked_up(
     siege: Siege, asking: Requester, greet: Greet, places: int
 ) -> None:
@@ -194,7 +194,7 @@ async def test_requests_poured_as_fast_as_they_go(siege: Siege, asking: Requeste
         told = await asyncio.gather(*(answered(peer, [raw(topics=[WANTED])] * count) for peer in peers))
         for words in told:
             assert words.total() == count
-            assert words[""] >= LINE
+            assert words[""] >= MAX_QUEUED_REQUESTS
             assert words["too many requests at once"]
             assert set(words) <= {"", "too many requests at once", "rate limit exceeded"}
 
@@ -215,7 +215,7 @@ async def test_requests_one_after_the_other_without_an_end(siege: Siege, asking:
 
         async with bounded("more than an address may have at once"):
             await asyncio.gather(*map(attack, peers))
-        assert served <= limits.pages_at_once + limits.pages * (time.monotonic() - began) + OWN
+        assert served <= limits.pages_at_once + limits.pages * (time.monotonic() - began) + MAX_PAGES_PER_ADDRESS
 
 
 async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Greet) -> None:
@@ -230,12 +230,12 @@ async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Gre
             peer.cut()
 
 
-@pytest.mark.parametrize("together", [PAGES + 4, 1], ids=["of_one_address", "of_many"])
+@pytest.mark.parametrize("together", [MAX_PAGES + 4, 1], ids=["of_one_address", "of_many"])
 async def test_who_asks_for_much_and_takes_nothing(siege: Siege, asking: Requester, together: int) -> None:
     """There are more of them than places, and they stay."""
     first = next(_addresses)
     async with beside_both(siege, asking, f"who asks for much and takes nothing, {together} of an address"):
-        for number in range(PAGES + 4):
+        for number in range(MAX_PAGES + 4):
             peer = await siege.greet(NOTHING, f"127.0.3.{first + number // together}")
             buffer = peer.writer.get_extra_info("socket")
             buffer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -12,14 +12,14 @@ from typing import Final
 import msgspec
 import pytest
 
-from restante.waku.archive.history.plans import PAIRED, SPARSE
-from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PLACES
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.archive.history.readers import Readers
 from restante.waku.archive.schema import FILE
-from restante.waku.connection.peer_connection import Link
+from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.envelope import bloom
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import OWN, PAGES, Terms
+from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, HistoryTerms
 from restante.waku.protocol import packets as waku_packets
 from support.effort import rounds
 from support.waku.asking import page, plain
@@ -31,7 +31,7 @@ TIMES: Final = rounds(8, 20)
 AT_ONCE: Final = 8
 """Requests that an attacker has in its line, so that it never waits for its own next one."""
 
-MANY: Final = PAGES + 4
+MANY: Final = MAX_PAGES + 4
 """Attackers: more than there are places."""
 
 ROWS: Final = 10
@@ -70,14 +70,14 @@ class Attack(msgspec.Struct, frozen=True):
 
 
 _TOPICS: Final = [each.topic for each in CROWD[:1000]]
-_SINGLE: Final = filter_for(_TOPICS, SPARSE)
-_PAIRS: Final = filter_for(_TOPICS, PAIRED)
+_SINGLE: Final = filter_for(_TOPICS, MAX_SINGLE_PLACES)
+_PAIRS: Final = filter_for(_TOPICS, MAX_PAIRED_PLACES)
 
 ATTACKS: Final = {
     "a bloom half full": Attack(bloom=filter_of(256)),
     "a filter that lets few topics through, each looked up": Attack(bloom=_SINGLE, named=_SINGLE.bit_count()),
     "a filter whose places are looked up in pairs": Attack(bloom=_PAIRS, named=_PAIRS.bit_count() ** 2),
-    "everything": Attack(bloom=bloom.FULL),
+    "everything": Attack(bloom=bloom.ALL_BITS),
     "a thousand topics": Attack(topics=frozenset(_TOPICS), named=len(_TOPICS)),
 }
 
@@ -90,16 +90,16 @@ class Turns:
         self.worked: list[int] = []
         """What each finished page of the others looked at."""
         self._read = 0
-        self._ask, self._page = here.node.answers.ask, here.archive.page
-        here.node.answers.ask = self._asked  # type: ignore[method-assign]
+        self._ask, self._page = here.node.history_requests.receive, here.archive.page
+        here.node.history_requests.receive = self._asked  # type: ignore[method-assign]
         here.archive.page = self._made  # type: ignore[method-assign, assignment]
 
-    def _asked(self, link: Link, payload: bytes) -> None:
+    def _asked(self, connection: PeerConnection, payload: bytes) -> None:
         if payload == WANTED:
             self._read = len(self.worked)
-        self._ask(link, payload)
+        self._ask(connection, payload)
 
-    async def _made(self, query: Query, bounds: Bounds) -> Page:
+    async def _made(self, query: PageQuery, bounds: Bounds) -> Page:
         found = await self._page(query, bounds)
         if query.topics == frozenset([TOPIC]):
             self.waited.append(len(self.worked) - self._read)
@@ -148,10 +148,10 @@ async def test_every_request_waits_for_few_pages_of_others_and_each_is_bounded(
     and be followed by as many.
     """
     addresses = ["127.0.5.1" if alone else f"127.0.5.{number}" for number in range(1, MANY + 1)]
-    before, made = (OWN, OWN) if alone else (MANY, PAGES)
+    before, made = (MAX_PAGES_PER_ADDRESS, MAX_PAGES_PER_ADDRESS) if alone else (MANY, MAX_PAGES)
     unlimited = Limits(pages=0, rows=0)  # what rates would stop is what is to be borne here
     asked = ATTACKS[attack]
-    async with inside(tmp_path, limits=unlimited, history=Terms(bounds=Bounds(rows=ROWS))) as here:
+    async with inside(tmp_path, limits=unlimited, history=HistoryTerms(bounds=Bounds(rows=ROWS))) as here:
         await here.archive.save([*LETTERS, *CROWD], EPOCH)
         one_reader(here, tmp_path)
         turns = Turns(here)
@@ -166,13 +166,13 @@ async def test_every_request_waits_for_few_pages_of_others_and_each_is_bounded(
         assert max(turns.worked) <= asked.named + 2 * ROWS
 
 
-@pytest.mark.parametrize("places", [PAIRED, SPARSE])
+@pytest.mark.parametrize("places", [MAX_PAIRED_PLACES, MAX_SINGLE_PLACES])
 async def test_topics_that_are_looked_up_are_charged_and_bounded(places: int, tmp_path: Path) -> None:
     """Their work does not show in what is found."""
     async with inside(tmp_path) as here:
         await here.archive.save(CROWD, EPOCH)
-        asked = Query(lower=0, upper=EPOCH, bloom=filter_of(places), limit=1)
+        asked = PageQuery(lower=0, upper=EPOCH, bloom=filter_of(places), limit=1)
         found = await here.archive.page(asked)
-        assert found.looked >= (places**2 if places == PAIRED else 300)
+        assert found.looked >= (places**2 if places == MAX_PAIRED_PLACES else 300)
         few = await here.archive.page(asked, Bounds(rows=50))
-        assert few.looked <= (places**2 if places == PAIRED else places) + 2 * 50
+        assert few.looked <= (places**2 if places == MAX_PAIRED_PLACES else places) + 2 * 50

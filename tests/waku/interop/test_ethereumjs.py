@@ -22,7 +22,7 @@ from support.waku.ends import HELLO, KEY, Foreign, Ours
 
 pytestmark = pytest.mark.thorough
 """It is installed from the network. tests/waku/test_rlpx.py, test_handshake.py, test_ecies.py, test_hello.py,
-test_devp2p.py and test_packed.py check the same parts against published vectors and by our own two ends."""
+test_devp2p.py and test_snappy.py check the same parts against published vectors and by our own two ends."""
 
 ROLES = ["initiator", "recipient"]
 SHARED = (Shared("waku", 1, 16, 128),)

@@ -14,7 +14,7 @@ from restante.common.data_directory import lock
 from restante.common.errors import Misuse, StoreError
 from restante.waku.archive.schema import FILE, SCHEMA
 
-PAGES: Final = 1024
+PAGES_PER_STEP: Final = 1024
 """Pages that are copied at a time."""
 
 
@@ -42,6 +42,6 @@ def backup(data: Path, target: Path, advance: Callable[[int], None]) -> None:
 def _copy(ours: sqlite3.Connection, unfinished: Path, advance: Callable[[int], None]) -> None:
     try:
         with closing(sqlite3.connect(unfinished, isolation_level=None)) as theirs:
-            ours.backup(theirs, pages=PAGES, progress=lambda *_: advance(PAGES), sleep=0)
+            ours.backup(theirs, pages=PAGES_PER_STEP, progress=lambda *_: advance(PAGES_PER_STEP), sleep=0)
     except sqlite3.Error as error:
         raise StoreError(f"cannot make the backup: {error}") from error

@@ -13,7 +13,7 @@ from restante.waku.archive import ids, reading
 from restante.waku.envelope.envelope import parse
 from restante.waku.envelope.rlp import RlpError
 
-_STEP: Final = 1000
+_PROGRESS_ROWS: Final = 1000
 
 _NO_ARRIVAL: Final = """
 SELECT 'envelope ' || envelopes.id || ' has no arrival' FROM envelopes
@@ -62,8 +62,8 @@ class _Counted:
 def _rows(database: sqlite3.Connection, counted: _Counted, advance: Callable[[int], None]) -> Iterator[str]:
     for at, topic, raw in database.execute("SELECT id, topic, raw FROM envelopes ORDER BY id"):
         counted.add(at, topic, len(raw))
-        if counted.envelopes % _STEP == 0:
-            advance(_STEP)
+        if counted.envelopes % _PROGRESS_ROWS == 0:
+            advance(_PROGRESS_ROWS)
         try:
             envelope = parse(raw)
         except RlpError as error:
@@ -73,7 +73,7 @@ def _rows(database: sqlite3.Connection, counted: _Counted, advance: Callable[[in
             yield f"envelope {at}: its hash and its time belong to {ids.home(envelope)}"
         if ids.number(envelope.topic) != topic:
             yield f"envelope {at}: its topic is {envelope.topic.hex()}, not {ids.topic(topic).hex()}"
-    advance(counted.envelopes % _STEP)
+    advance(counted.envelopes % _PROGRESS_ROWS)
 
 
 def _is_its_place(database: sqlite3.Connection, at: int, home: int) -> bool:

@@ -19,10 +19,10 @@ from restante.waku.envelope.envelope import TOPIC, Envelope
 BITS: Final = 31
 """Of an id, for the hash: with 32 of `sent` that is what a signed 64-bit integer holds."""
 
-HASH: Final = (1 << BITS) - 1
+HASH_MASK: Final = (1 << BITS) - 1
 """The bits of an id that come from the hash."""
 
-LAST: Final = (1 << 63) - 1
+MAX_ID: Final = (1 << 63) - 1
 """The highest id."""
 
 PROBES: Final = 1024

@@ -49,7 +49,7 @@ def prune_bytes(database: sqlite3.Connection, limit: int, most: int) -> int:
     if bytes_now <= limit:
         return 0
     found = database.execute(_LAST_OF_BYTES, (most, bytes_now - limit)).fetchone()
-    return _drop(database, ids.LAST if found is None else found[0], most)
+    return _drop(database, ids.MAX_ID if found is None else found[0], most)
 
 
 def _drop(database: sqlite3.Connection, last: int, most: int) -> int:

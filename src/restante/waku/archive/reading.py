@@ -9,10 +9,10 @@ from typing import Final
 from restante.waku.archive import Archived, Counts, TopicCount, ids
 from restante.waku.envelope.envelope import U32
 
-LARGEST_PAGE: Final = 8 << 20
+MAX_PAGE_BYTES: Final = 8 << 20
 """Bytes of envelopes that are read at a time, about."""
 
-PAGE_ROWS: Final = 1000
+MAX_PAGE_ROWS: Final = 1000
 """Envelopes that are read at a time by who wants them all."""
 
 _COUNTS: Final = """
@@ -78,7 +78,7 @@ def after(database: sqlite3.Connection, arrival: int, limit: int) -> list[Archiv
     for row in reading:
         found.append(Archived(*row))
         size += len(row[2])
-        if size > LARGEST_PAGE:
+        if size > MAX_PAGE_BYTES:
             break
     reading.close()  # and with it the transaction
     return found
@@ -87,6 +87,6 @@ def after(database: sqlite3.Connection, arrival: int, limit: int) -> list[Archiv
 def everything(database: sqlite3.Connection) -> Iterator[list[Archived]]:
     """Give all there is, in the order of arrival, a page at a time; who writes meanwhile is not held up."""
     last = 0
-    while page := after(database, last, PAGE_ROWS):
+    while page := after(database, last, MAX_PAGE_ROWS):
         yield page
         last = page[-1].arrival

@@ -15,12 +15,12 @@ from typing import Any, Final
 from restante.waku.archive import ids
 from restante.waku.envelope.envelope import Envelope
 
-_SIZES: Final = (1024, 256, 64, 16, 4, 1)
+_ROWS_PER_STATEMENT: Final = (1024, 256, 64, 16, 4, 1)
 """Rows by a statement; the driver keeps a statement of each size prepared."""
 
-_ENVELOPES: Final = "INSERT OR IGNORE INTO envelopes VALUES {}"
-_ARRIVALS: Final = "INSERT INTO arrivals VALUES {}"
-_TOPICS: Final = """
+_ENVELOPES_SQL: Final = "INSERT OR IGNORE INTO envelopes VALUES {}"
+_ARRIVALS_SQL: Final = "INSERT INTO arrivals VALUES {}"
+_TOPICS_SQL: Final = """
 INSERT INTO topics VALUES {} ON CONFLICT (topic) DO UPDATE SET
     count = count + excluded.count, first = min(first, excluded.first), last = max(last, excluded.last)
 """
@@ -36,8 +36,8 @@ def save(database: sqlite3.Connection, batch: Sequence[Envelope], arrived: int) 
     if not _fits(database, placed, arrival):
         placed = _find_room(database, placed)
         _put(database, placed, arrival)
-    _insert(database, _ARRIVALS, [(number, row[0], arrived) for number, row in enumerate(placed, arrival)])
-    _insert(database, _TOPICS, _by_topic(placed))
+    _insert(database, _ARRIVALS_SQL, [(number, row[0], arrived) for number, row in enumerate(placed, arrival)])
+    _insert(database, _TOPICS_SQL, _by_topic(placed))
     database.execute(
         "UPDATE totals SET next_arrival = next_arrival + ?, envelopes = envelopes + ?, bytes = bytes + ?",
         (len(placed), len(placed), sum(len(raw) for _, _, raw in placed)),
@@ -77,7 +77,7 @@ def _put(database: sqlite3.Connection, placed: list[Placed], arrival: int) -> in
     """Put the envelopes; tell how many of their ids were free."""
     rows = [(at, topic, number, raw) for number, (at, topic, raw) in enumerate(placed, arrival)]
     rows.sort()  # so that most go to the end of the table, which fills its pages
-    return _insert(database, _ENVELOPES, rows)
+    return _insert(database, _ENVELOPES_SQL, rows)
 
 
 def _by_topic(placed: list[Placed]) -> list[list[int]]:
@@ -96,7 +96,7 @@ def _by_topic(placed: list[Placed]) -> list[list[int]]:
 def _insert(database: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]) -> int:
     """Insert rows by few statements; tell how many there are more."""
     start = changed = 0
-    for size in _SIZES:
+    for size in _ROWS_PER_STATEMENT:
         while len(rows) - start >= size:
             some = rows[start : start + size]
             sql = _with_slots(statement, len(some[0]), size)

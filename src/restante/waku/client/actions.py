@@ -1,4 +1,4 @@
-"""An errand to Mailservers: what it may cost, what is to be done for it, and how it ended."""
+"""What a requester may cost its Mailservers, the actions that it wants to be done, and how it ended."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from restante.waku.client.ranges import Range, State
+from restante.waku.client.ranges import FetchState, Range
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.protocol.request import MOST, Request
+from restante.waku.protocol.request import MAX_PAGE_ENVELOPES, Request
 
-Count = Annotated[int, Meta(ge=1)]
+PositiveInt = Annotated[int, Meta(ge=1)]
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What each server may cost us."""
 
-    pages: Count = 1_000
-    envelopes: Count = 200_000
+    pages: PositiveInt = 1_000
+    envelopes: PositiveInt = 200_000
     """Whatever they are."""
-    bytes: Count = 256 << 20
+    bytes: PositiveInt = 256 << 20
     """Of envelopes."""
     seconds: Annotated[float, Meta(gt=0, le=1e9)] = 600.0
     """In which it is connected to, asked, or left alone since it failed."""
-    size: Count = 1 << 20
+    size: PositiveInt = 1 << 20
     """Of an envelope that is handed over, in bytes."""
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait, in seconds."""
 
     connect: float = 20.0
@@ -42,7 +42,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     overlap: float = 80.0
     """What is younger than this is asked for again: 50 s that envelopes live, 20 in which they are taken after that,
     10 for clocks that differ."""
-    limit: int = MOST
+    limit: int = MAX_PAGE_ENVELOPES
     """Envelopes of a page."""
 
 
@@ -50,13 +50,13 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """Connect to a server, trust it, and tell `connected` or `lost`."""
+    """Connect to a server, trust it, and call `connected` or `lost`."""
 
     server: int
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """Send this to a server, under an id of your own, and tell `asked` before anything of the answer."""
+class SendRequest(msgspec.Struct, frozen=True):
+    """Send this to a server, under an id of your own, and call `request_sent` before anything of the answer."""
 
     server: int
     request: Request
@@ -77,10 +77,10 @@ class HandOver(msgspec.Struct, frozen=True):
 class Save(msgspec.Struct, frozen=True):
     """Keep this, now that the subscriber has what was handed over before."""
 
-    state: State
+    state: FetchState
 
 
-class Report(msgspec.Struct, frozen=True):
+class FetchReport(msgspec.Struct, frozen=True):
     """What became of a query."""
 
     missing: list[Range]
@@ -94,7 +94,7 @@ class Report(msgspec.Struct, frozen=True):
 class Finished(msgspec.Struct, frozen=True):
     """It is over: nothing more is to be told, and nothing comes after this."""
 
-    report: Report
+    report: FetchReport
 
 
-Action = Connect | Ask | Leave | HandOver | Save | Finished
+Action = Connect | SendRequest | Leave | HandOver | Save | Finished

@@ -1,4 +1,4 @@
-"""Asking Mailservers for history: the requester's rules (restante.waku.client.requester), carried out over links."""
+"""Fetch history from Mailservers: the rules of `requester.py`, carried out over connections."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import msgspec
 from restante.common.errors import Misuse
 from restante.waku.client.actions import (
     Action,
-    Ask,
     Budgets,
     Connect,
+    FetchReport,
     Finished,
     HandOver,
     Leave,
-    Patience,
-    Report,
     Save,
+    SendRequest,
+    Timeouts,
 )
-from restante.waku.client.inbox import REMEMBERED, Inbox
-from restante.waku.client.outbound_connection import Caller, CallError, call
-from restante.waku.client.ranges import Query, State
+from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
+from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
+from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import Requester
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
@@ -33,22 +33,22 @@ from restante.waku.envelope.keys import Key
 from restante.waku.envelope.mining import NotMined, mine
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol import request as requests
-from restante.waku.protocol.completion import ERROR
-from restante.waku.protocol.interest import EVERYTHING, Interest
+from restante.waku.protocol.completion import ERROR_PREFIX
+from restante.waku.protocol.interest import WANTS_EVERYTHING, Interest
 from restante.waku.protocol.peer import Brought, Ended
 from restante.waku.protocol.request import Form, Request
 
-CONNECT: Final = 10.0
+GREET_TIMEOUT: Final = 10.0
 """Seconds that a server has to greet."""
 
 Subscriber = Callable[[list[Envelope]], None]
 """Is handed envelopes; what it has returned from counts as handed over."""
 
-Keep = Callable[[State], None]
+Keep = Callable[[FetchState], None]
 """Is told what is known, whenever the subscriber has it."""
 
 
-class How(msgspec.Struct, frozen=True, kw_only=True):
+class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How requests are written."""
 
     form: Form = "envelope"
@@ -63,18 +63,18 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
             raise Misuse("a request in an envelope is sealed for somebody: name a key")
 
 
-async def ask(
+async def fetch(
     servers: Sequence[Enode],
-    query: Query,
-    how: How,
+    query: HistoryQuery,
+    options: RequestOptions,
     subscriber: Subscriber,
     *,
     inbox: Inbox | None = None,
-    state: State | None = None,
+    state: FetchState | None = None,
     keep: Keep | None = None,
     budgets: Budgets | None = None,
-    patience: Patience | None = None,
-) -> Report:
+    timeouts: Timeouts | None = None,
+) -> FetchReport:
     """Ask servers, which are trusted by this, the first preferred, until the query is known or none is left to ask.
 
     The subscriber is called with what nobody had before; an `inbox` that live envelopes go through as well makes that
@@ -84,29 +84,34 @@ async def ask(
         raise Misuse("there is nobody to ask: name a Mailserver")
     budgets = budgets or Budgets()
     if inbox is None:
-        inbox = Inbox([EVERYTHING], max(REMEMBERED, len(servers) * budgets.envelopes))
-    core = Requester(query, len(servers), inbox, state, budgets, patience)
-    return await _Asking(servers, core, how, subscriber, keep).run()
+        inbox = Inbox([WANTS_EVERYTHING], max(REMEMBERED_HASHES, len(servers) * budgets.envelopes))
+    core = Requester(query, len(servers), inbox, state, budgets, timeouts)
+    return await _Fetch(servers, core, options, subscriber, keep).run()
 
 
-class _Asking:
+class _Fetch:
     def __init__(
-        self, servers: Sequence[Enode], core: Requester, how: How, subscriber: Subscriber, keep: Keep | None
+        self,
+        servers: Sequence[Enode],
+        core: Requester,
+        options: RequestOptions,
+        subscriber: Subscriber,
+        keep: Keep | None,
     ) -> None:
         self._servers = servers
         self._core = core
-        self._how = how
+        self._options = options
         self._subscriber = subscriber
         self._keep = keep
         self._dice = SystemDice()
         self._loop = asyncio.get_running_loop()
-        self._report: asyncio.Future[Report] = self._loop.create_future()
+        self._report: asyncio.Future[FetchReport] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._visits: dict[int, _Visit] = {}
         """Those that count; one that was left may still be going away."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> Report:
+    async def run(self) -> FetchReport:
         self._tell(lambda: self._core.start(self._loop.time(), time.time()))
         try:
             return await self._report
@@ -146,8 +151,8 @@ class _Asking:
             case Connect(server):
                 visit = self._visits[server] = _Visit(server)
                 visit.task = self._start(self._visit(visit))
-            case Ask(server, request):
-                self._start(self._ask(self._visits[server], request))
+            case SendRequest(server, request):
+                self._start(self._request(self._visits[server], request))
             case Leave(server):
                 left = self._visits.pop(server, None)
                 if left is not None and left.task is not None:
@@ -180,16 +185,16 @@ class _Asking:
     async def _visit(self, visit: _Visit) -> None:
         server = visit.server
         try:
-            async with call(
+            async with connect(
                 self._servers[server],
-                self._how.key or self._dice.key(),
+                self._options.key or self._dice.key(),
                 Interest.named([]),
-                CONNECT,
+                GREET_TIMEOUT,
                 lambda event: self._heard(visit, event),
-            ) as visit.caller:
+            ) as visit.connection:
                 self._tell(lambda: self._core.connected(server, self._loop.time()))
-                words = await visit.caller.gone()
-        except CallError as error:
+                words = await visit.connection.gone()
+        except NodeUnavailableError as error:
             words = str(error)
         self._lost(visit, words)
 
@@ -206,32 +211,36 @@ class _Asking:
         else:
             self._tell(lambda: self._core.ended(visit.server, event.payload, now))
 
-    async def _ask(self, visit: _Visit, request: Request) -> None:
-        assert visit.caller is not None
+    async def _request(self, visit: _Visit, request: Request) -> None:
+        assert visit.connection is not None
         try:
-            written, body = await self._written(request, visit.caller.node.pow)
+            written, body = await self._written(request, visit.connection.node.pow)
         except NotMined as error:
             self._lost(visit, f"it asks for more work than we do: {error}")
             return
         if self._counts(visit):
-            self._tell(lambda: self._core.asked(visit.server, written, self._loop.time()))
-            visit.caller.ask(body)
+            self._tell(lambda: self._core.request_sent(visit.server, written, self._loop.time()))
+            visit.connection.request(body)
 
     async def _written(self, request: Request, least: float) -> tuple[bytes, bytes]:
         """Write a request; gives its id and the packet's body."""
-        if self._how.form == "plain":
+        if self._options.form == "plain":
             named = msgspec.structs.replace(request, id=self._id())
             return named.id, requests.write(named)
-        assert self._how.to is not None
+        assert self._options.to is not None
         draft = requests.enclose(
-            request, self._how.to, now=int(time.time()), dice=self._dice, sign=self._how.key or self._dice.key()
+            request,
+            self._options.to,
+            now=int(time.time()),
+            dice=self._dice,
+            sign=self._options.key or self._dice.key(),
         )
         start = int.from_bytes(self._dice.draw(4))
         envelope = await asyncio.to_thread(mine, draft, least, start=start)
         return envelope.hash, envelope.raw
 
     def _id(self) -> bytes:
-        while (drawn := self._dice.draw(requests.ID)).startswith(ERROR):
+        while (drawn := self._dice.draw(requests.ID_BYTES)).startswith(ERROR_PREFIX):
             continue  # once in 2^48
         return drawn
 
@@ -241,5 +250,5 @@ class _Visit:
 
     def __init__(self, server: int) -> None:
         self.server = server
-        self.caller: Caller | None = None
+        self.connection: OutboundConnection | None = None
         self.task: asyncio.Task[None] | None = None

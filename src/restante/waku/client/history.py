@@ -16,12 +16,12 @@ from restante.common.errors import Misuse
 from restante.common.progress import progress
 from restante.common.signals import cleaning_up
 from restante.waku.client import state_file
-from restante.waku.client.actions import Budgets, Report
-from restante.waku.client.fetch import How, Keep, Subscriber, ask
-from restante.waku.client.ranges import Query, State
+from restante.waku.client.actions import Budgets, FetchReport
+from restante.waku.client.fetch import Keep, RequestOptions, Subscriber, fetch
+from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.results import results
-from restante.waku.client.subscribe import Tell
-from restante.waku.client.subscribe import follow as follow_topics
+from restante.waku.client.subscribe import OnFailure
+from restante.waku.client.subscribe import subscribe as follow_topics
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
@@ -30,7 +30,7 @@ from restante.waku.envelope.payload import SymmetricKey
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
     """Where history goes, and what is known of it."""
 
     file: Path | None = None
@@ -40,72 +40,86 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     state: Path | None = None
 
 
-def fetch(servers: Sequence[Enode], query: Query, how: How, where: Where, budgets: Budgets) -> Report:
+def run_fetch(
+    servers: Sequence[Enode], query: HistoryQuery, options: RequestOptions, destination: Destination, budgets: Budgets
+) -> FetchReport:
     """Fetch what is not known yet. Raises Misuse, and StoreError where it cannot be written."""
 
-    def run(subscriber: Subscriber, state: State, keep: Keep) -> Coroutine[Any, Any, Report]:
-        return ask(servers, query, how, subscriber, state=state, keep=keep, budgets=budgets)
+    def run(subscriber: Subscriber, state: FetchState, keep: Keep) -> Coroutine[Any, Any, FetchReport]:
+        return fetch(servers, query, options, subscriber, state=state, keep=keep, budgets=budgets)
 
-    return _carry_out(run, where)
+    return _carry_out(run, destination)
 
 
-def follow(
+def run_subscribe(
     servers: Sequence[Enode],
-    query: Query,
-    how: How,
-    where: Where,
+    query: HistoryQuery,
+    options: RequestOptions,
+    destination: Destination,
     budgets: Budgets,
-    tell: Tell,
+    on_failure: OnFailure,
     seconds: float | None,
-) -> Report:
+) -> FetchReport:
     """Fetch what is not known yet, and what comes from now on: until SIGINT or SIGTERM, or for so long.
 
     Raises Misuse, and StoreError where it cannot be written.
     """
 
-    async def run(subscriber: Subscriber, state: State, keep: Keep) -> Report:
+    async def run(subscriber: Subscriber, state: FetchState, keep: Keep) -> FetchReport:
         with _told() as until:
             if seconds is not None:
                 asyncio.get_running_loop().call_later(seconds, until.set)
             return await follow_topics(
-                servers, query, how, subscriber, until, state=state, keep=keep, tell=tell, budgets=budgets
+                servers,
+                query,
+                options,
+                subscriber,
+                until,
+                state=state,
+                keep=keep,
+                on_failure=on_failure,
+                budgets=budgets,
             )
 
-    return _carry_out(run, where)
+    return _carry_out(run, destination)
 
 
-def _carry_out(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Report]], where: Where) -> Report:
+def _carry_out(
+    run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, FetchReport]], destination: Destination
+) -> FetchReport:
     """Have envelopes written and the state kept.
 
     The state is saved when what it tells of is written: page by page onto standard output; when the file is complete
     otherwise, since before it is not there.
     """
-    with cleaning_up(), nullcontext() if where.state is None else state_file.held(where.state):
-        return _write(run, where)
+    with cleaning_up(), nullcontext() if destination.state is None else state_file.held(destination.state):
+        return _write(run, destination)
 
 
-def _write(run: Callable[[Subscriber, State, Keep], Coroutine[Any, Any, Report]], where: Where) -> Report:
-    state = State() if where.state is None else state_file.load(where.state)
+def _write(
+    run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, FetchReport]], destination: Destination
+) -> FetchReport:
+    state = FetchState() if destination.state is None else state_file.load(destination.state)
     last = state
 
-    def keep(found: State) -> None:
+    def keep(found: FetchState) -> None:
         nonlocal last
-        if where.state is not None and where.file is None and found != last:
-            state_file.save(where.state, found)
+        if destination.state is not None and destination.file is None and found != last:
+            state_file.save(destination.state, found)
         last = found
 
     # On a terminal, lines show how far it is, and a bar would be written among them.
-    lines_only = where.file is None and sys.stdout.isatty()
+    lines_only = destination.file is None and sys.stdout.isatty()
     shown = nullcontext(lambda _: None) if lines_only else progress("request")
-    with results(where.file, where.keys) as take, shown as advance:
+    with results(destination.file, destination.keys) as take, shown as advance:
 
         def subscriber(envelopes: list[Envelope]) -> None:
             take(envelopes)
             advance(len(envelopes))
 
         report = asyncio.run(run(subscriber, state, keep))
-    if where.state is not None:
-        state_file.save(where.state, last)
+    if destination.state is not None:
+        state_file.save(destination.state, last)
     return report
 
 

@@ -8,14 +8,14 @@ from typing import Final
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.interest import Interest
 
-REMEMBERED: Final = 250_000
+REMEMBERED_HASHES: Final = 250_000
 """Hashes that are remembered, some 40 MB of them: more than the envelopes that a query may bring by default."""
 
 
 class Inbox:
     """Filters, and a memory of what was handed over; what came longest ago is forgotten first."""
 
-    def __init__(self, filters: Iterable[Interest], remembered: int = REMEMBERED) -> None:
+    def __init__(self, filters: Iterable[Interest], remembered: int = REMEMBERED_HASHES) -> None:
         self.filters = list(filters)
         self._remembered = remembered
         self._seen: dict[bytes, None] = {}
@@ -27,8 +27,8 @@ class Inbox:
         while len(self._seen) > self._remembered:
             del self._seen[next(iter(self._seen))]
 
-    def new(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
-        """Give those that are wanted and were not handed over, which they are with this."""
+    def accept(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
+        """Return those that are wanted and were not handed over; they count as handed over from now on."""
         found = []
         for each in envelopes:
             if each.hash not in self._seen and any(wants.wants(each.topic) for wants in self.filters):

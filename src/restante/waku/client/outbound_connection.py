@@ -1,4 +1,4 @@
-"""A caller: one link to a node, to hand envelopes over to it, to ask it for history, or to listen."""
+"""A connection that we dial: to hand envelopes over to a node, to ask it for history, or to listen."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from restante.common.errors import PeerError, RestanteError, plain
-from restante.waku.connection.peer_connection import Link
-from restante.waku.connection.quotas import Account
+from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.quotas import AddressQuota
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
-from restante.waku.devp2p.rlpx import Rlpx, largest
+from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
 from restante.waku.devp2p.session import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import TOPIC, Envelope
@@ -21,46 +21,48 @@ from restante.waku.limits import Limits
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import Interest
 from restante.waku.protocol.packets import Options, Response
-from restante.waku.protocol.peer import Answered, Brought, Ended, Event, Greeted, Offered, Peer, Poured
+from restante.waku.protocol.peer import Answered, Brought, Ended, Greeted, Offered, Peer, PeerEvent, Poured
 
 
-class CallError(RestanteError):
+class NodeUnavailableError(RestanteError):
     """A node could not be reached, or went away; says why."""
 
 
-class SilentError(CallError):
+class SilentError(NodeUnavailableError):
     """Somebody answers at the node's address, and does not greet as the node."""
 
 
-Hear = Callable[[Brought | Ended], None]
+OnHistory = Callable[[Brought | Ended], None]
 """To be told what a trusted node sends of history."""
 
-Live = Callable[[list[Envelope]], None]
+OnEnvelopes = Callable[[list[Envelope]], None]
 """To be handed what a node relays, unjudged."""
 
 
-class Caller:
-    """One link that we dialled. Use `call`."""
+class OutboundConnection:
+    """One connection that we dialled. Use `connect`."""
 
-    def __init__(self, interest: Interest, hear: Hear | None = None, live: Live | None = None) -> None:
+    def __init__(
+        self, interest: Interest, on_history: OnHistory | None = None, on_envelopes: OnEnvelopes | None = None
+    ) -> None:
         self.limits = Limits(address_bytes=0, address_envelopes=0)
         self.loop = asyncio.get_running_loop()
         self.unfinished = 0
-        self.link: Link | None = None
+        self.connection: PeerConnection | None = None
         self._interest = interest
-        self._hear = hear
-        self._live = live
+        self._on_history = on_history
+        self._on_envelopes = on_envelopes
         self._greeted: asyncio.Future[None] = self.loop.create_future()
         self._answers: dict[bytes, asyncio.Future[Response]] = {}
 
     @property
     def node(self) -> Peer:
         """What the node said of itself."""
-        assert self.link is not None
-        return self.link.peer
+        assert self.connection is not None
+        return self.connection.peer
 
     async def offer(self, envelopes: Iterable[Envelope]) -> Response:
-        """Hand over envelopes, in one packet; gives what became of them. Raises CallError.
+        """Hand over envelopes, in one packet; gives what became of them. Raises NodeUnavailableError.
 
         Only a node that `confirms` ever says so.
         """
@@ -73,42 +75,42 @@ class Caller:
             self._answers.pop(packet, None)  # who waited may have given up
 
     def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
-        """Hand over envelopes, in one packet, give the packet's hash. Raises CallError where the node is gone."""
-        assert self.link is not None
-        if not self.link.here:
-            raise CallError(f"the node went away: {self.link.parting}")
+        """Hand over envelopes, in one packet; return its hash. Raises NodeUnavailableError where the node is gone."""
+        assert self.connection is not None
+        if not self.connection.here:
+            raise NodeUnavailableError(f"the node went away: {self.connection.parting}")
         body = packets.write_envelopes(each.raw for each in envelopes)
-        self.link.send(packets.MESSAGES, body)
+        self.connection.send(packets.MESSAGES, body)
         return keccak(body)
 
-    def ask(self, request: bytes) -> None:
+    def request(self, body: bytes) -> None:
         """Send a P2P Request, given its body."""
-        assert self.link is not None
-        self.link.send(packets.REQUEST, request)
+        assert self.connection is not None
+        self.connection.send(packets.REQUEST, body)
 
     async def gone(self) -> str:
         """Wait until the node is gone; tells why."""
-        assert self.link is not None
-        assert self.link.gone is not None
-        await asyncio.shield(self.link.gone)
-        return f"it went away: {self.link.parting}"
+        assert self.connection is not None
+        assert self.connection.gone is not None
+        await asyncio.shield(self.connection.gone)
+        return f"it went away: {self.connection.parting}"
 
-    # ── what the link calls (Keeper) ─────────────────────────────────────────────────────────────
+    # ── what the connection calls (ConnectionHandler) ─────────────────────────────────────────────────────────────
 
-    def made(self, link: Link) -> bool:
+    def made(self, connection: PeerConnection) -> bool:
         """Take in the connection."""
-        self.link = link
-        link.account = Account()
-        link.peer.trusted = self._hear is not None
+        self.connection = connection
+        connection.quota = AddressQuota()
+        connection.peer.trusted = self._on_history is not None
         return True
 
     def too_much(self) -> None:
-        """One link cannot have too much: a packet has an end."""
+        """One connection cannot have too much: a packet has an end."""
 
-    def caught_up(self, _link: Link) -> None:
-        """Nothing is relayed to a node that we call."""
+    def caught_up(self, _connection: PeerConnection) -> None:
+        """Nothing is relayed to a node that we dialled."""
 
-    def connected(self, _link: Link, _public: bytes) -> Reason | None:
+    def connected(self, _connection: PeerConnection, _public: bytes) -> Reason | None:
         """Take note that the node has said Hello."""
         return None
 
@@ -120,14 +122,14 @@ class Caller:
                 pow=0.0,
                 bloom=self._interest.bloom if topics is None else None,
                 light=False,
-                confirmations=self._live is None,  # who listens sends no Batch Ack
+                confirmations=self._on_envelopes is None,  # who listens sends no Batch Ack
                 packets=(0, 0, 0),
                 topics=None if topics is None else frozenset(each.to_bytes(TOPIC) for each in topics),
                 bytes=(0, 0, 0),
             )
         )
 
-    def take(self, link: Link, event: Event, _payload: bytes) -> None:
+    def take(self, connection: PeerConnection, event: PeerEvent, _payload: bytes) -> None:
         """Handle what the node's packet amounts to."""
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)
@@ -135,74 +137,78 @@ class Caller:
             waiting = self._answers.get(event.response.packet)
             if waiting is not None and not waiting.done():
                 waiting.set_result(event.response)
-        elif isinstance(event, (Brought, Ended)) and self._hear is not None:
-            self._hear(event)
-        elif isinstance(event, Offered) and self._live is not None:
-            self._live(event.envelopes)
-        elif isinstance(event, Poured) and self._live is not None:
+        elif isinstance(event, (Brought, Ended)) and self._on_history is not None:
+            self._on_history(event)
+        elif isinstance(event, Offered) and self._on_envelopes is not None:
+            self._on_envelopes(event.envelopes)
+        elif isinstance(event, Poured) and self._on_envelopes is not None:
             try:
-                self._live(list(packets.walk_envelopes(event.payload)))
+                self._on_envelopes(list(packets.walk_envelopes(event.payload)))
             except PeerError as error:
-                link.peer.blame(error.words)
+                connection.peer.blame(error.words)
 
-    def lost(self, _link: Link, _reason: Reason | None, words: str) -> None:
-        """Take note that the link is no more."""
-        gone = CallError(f"the node went away: {words}")
+    def lost(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
+        """Take note that the connection is no more."""
+        gone = NodeUnavailableError(f"the node went away: {words}")
         if not self._greeted.done():
             self._greeted.set_exception(SilentError(str(gone)))
         for answer in self._answers.values():
             if not answer.done():  # nobody waits any more
                 answer.set_exception(gone)
 
-    def flush_soon(self, link: Link) -> None:
-        """Have the link write when this turn of the loop is over."""
-        self.loop.call_soon(link.flush)
+    def flush_soon(self, connection: PeerConnection) -> None:
+        """Have the connection write when this turn of the loop is over."""
+        self.loop.call_soon(connection.flush)
 
     async def leave(self, seconds: float) -> None:
         """Say goodbye, if anybody is there, and wait until that was heard."""
-        if self.link is not None and self.link.gone is not None:
-            self.link.disconnect(Reason.CLIENT_QUITTING)
-            await asyncio.wait((self.link.gone,), timeout=seconds)
+        if self.connection is not None and self.connection.gone is not None:
+            self.connection.disconnect(Reason.CLIENT_QUITTING)
+            await asyncio.wait((self.connection.gone,), timeout=seconds)
 
     async def greeted(self) -> None:
-        """Wait until the node has greeted. Raises CallError."""
+        """Wait until the node has greeted. Raises NodeUnavailableError."""
         await self._greeted
 
 
 @asynccontextmanager
-async def call(
+async def connect(
     enode: Enode,
     key: Key,
     interest: Interest,
     seconds: float = 10.0,
-    hear: Hear | None = None,
-    live: Live | None = None,
-) -> AsyncIterator[Caller]:
-    """Connect to a node and greet; goes away politely. Raises CallError, also when that takes longer.
+    on_history: OnHistory | None = None,
+    on_envelopes: OnEnvelopes | None = None,
+) -> AsyncIterator[OutboundConnection]:
+    """Connect to a node and greet; goes away politely. Raises NodeUnavailableError, also when that takes longer.
 
-    With `hear` the node is trusted, and may send history; with `live` it may relay what is of interest. SilentError
-    tells that it is there, and does not greet.
+    With `on_history` the node is trusted, and may send history; with `on_envelopes` it may relay what is of interest.
+    SilentError tells that it is there, and does not greet.
     """
-    caller = Caller(interest, hear, live)
+    connection = OutboundConnection(interest, on_history, on_envelopes)
     try:
-        await _reach(caller, enode, key, seconds)
-        yield caller
+        await _reach(connection, enode, key, seconds)
+        yield connection
     finally:
-        await caller.leave(seconds)
+        await connection.leave(seconds)
 
 
-async def _reach(caller: Caller, enode: Enode, key: Key, seconds: float) -> None:
-    rlpx = Rlpx.initiator(key, enode.public, SystemDice(), cap=largest(caller.limits.packet_bytes))
+async def _reach(connection: OutboundConnection, enode: Enode, key: Key, seconds: float) -> None:
+    rlpx = Rlpx.initiator(key, enode.public, SystemDice(), cap=max_frame_bytes(connection.limits.packet_bytes))
     hello = Hello(CLIENT, (Capability(*packets.CAPABILITY),), 0, key.public)
     try:
         async with asyncio.timeout(seconds):
-            await caller.loop.create_connection(
-                lambda: Link(caller, Devp2p(rlpx, hello, caller.loop.time()), dialled=True), enode.host, enode.port
+            await connection.loop.create_connection(
+                lambda: PeerConnection(connection, Devp2p(rlpx, hello, connection.loop.time()), dialled=True),
+                enode.host,
+                enode.port,
             )
-            await caller.greeted()
+            await connection.greeted()
     except TimeoutError:
-        if caller.link is None:
-            raise CallError(f"cannot connect to {enode.address}: nobody answered within {seconds:g} s") from None
+        if connection.connection is None:
+            raise NodeUnavailableError(
+                f"cannot connect to {enode.address}: nobody answered within {seconds:g} s"
+            ) from None
         raise SilentError(f"{enode.address} did not greet within {seconds:g} s") from None
     except OSError as error:
-        raise CallError(f"cannot connect to {enode.address}: {plain(error)}") from error
+        raise NodeUnavailableError(f"cannot connect to {enode.address}: {plain(error)}") from error

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from restante.common.errors import RestanteError
-from restante.waku.client.outbound_connection import Caller, CallError, call
+from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope, make
@@ -18,7 +18,7 @@ from restante.waku.envelope.mining import mine
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.protocol.interest import Interest
 
-PATIENCE: Final = 30.0
+CONFIRM_TIMEOUT: Final = 30.0
 """Seconds for the node to confirm."""
 
 
@@ -26,7 +26,7 @@ class RefusedError(RestanteError):
     """The node did not take the envelope; says why."""
 
 
-class UnconfirmedError(CallError):
+class UnconfirmedError(NodeUnavailableError):
     """The node has said nothing of the envelope, though it says that it does; it may have it."""
 
 
@@ -50,33 +50,33 @@ class Posted(msgspec.Struct, frozen=True):
     """The node has said that it has it; False: it is one that never says."""
 
 
-def post(node: Enode, letter: Letter, patience: float = PATIENCE) -> Posted:
-    """Post a letter; the node has `patience` seconds to confirm.
+def post(node: Enode, letter: Letter, timeout: float = CONFIRM_TIMEOUT) -> Posted:
+    """Post a letter; the node has `timeout` seconds to confirm.
 
-    Raises CallError, RefusedError, and NotMined where the node wants more work than we do.
+    Raises NodeUnavailableError, RefusedError, and NotMined where the node wants more work than we do.
     """
-    return asyncio.run(_post(node, letter, patience))
+    return asyncio.run(_post(node, letter, timeout))
 
 
-async def _post(node: Enode, letter: Letter, patience: float) -> Posted:
-    async with call(node, SystemDice().key(), Interest.named([])) as caller:
-        return await hand_in(caller, letter, patience)
+async def _post(node: Enode, letter: Letter, seconds: float) -> Posted:
+    async with connect(node, SystemDice().key(), Interest.named([])) as connection:
+        return await hand_in(connection, letter, seconds)
 
 
-async def hand_in(caller: Caller, letter: Letter, patience: float) -> Posted:
+async def hand_in(connection: OutboundConnection, letter: Letter, seconds: float) -> Posted:
     """Seal a letter, do the work, and hand it in. Raises as `post`; UnconfirmedError after so many seconds."""
     dice = SystemDice()
     data = seal(letter.text, to=letter.to, sign=letter.sign, dice=dice)
     draft = make(int(time.time()) + letter.ttl, letter.ttl, letter.topic, data)
     start = int.from_bytes(dice.draw(4), "big")
-    envelope = await asyncio.to_thread(mine, draft, caller.node.pow, start=start)
-    if not caller.node.confirms:
-        caller.hand_over([envelope])
+    envelope = await asyncio.to_thread(mine, draft, connection.node.pow, start=start)
+    if not connection.node.confirms:
+        connection.hand_over([envelope])
         return Posted(envelope, confirmed=False)
     try:
-        response = await asyncio.wait_for(caller.offer([envelope]), patience)
+        response = await asyncio.wait_for(connection.offer([envelope]), seconds)
     except TimeoutError:
-        raise UnconfirmedError(f"the node did not confirm within {patience:g} s; it may have the envelope") from None
+        raise UnconfirmedError(f"the node did not confirm within {seconds:g} s; it may have the envelope") from None
     for refusal in response.refusals:
         raise RefusedError(f"the node refused the envelope: {refusal.words}")
     return Posted(envelope, confirmed=True)

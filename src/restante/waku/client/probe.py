@@ -9,21 +9,21 @@ from typing import Final
 
 import msgspec
 
-from restante.waku.client.actions import Patience
-from restante.waku.client.fetch import How, ask
-from restante.waku.client.outbound_connection import CallError, SilentError, call
+from restante.waku.client.actions import Timeouts
+from restante.waku.client.fetch import RequestOptions, fetch
+from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
 from restante.waku.client.post import Letter, RefusedError, UnconfirmedError, hand_in
-from restante.waku.client.ranges import Query
-from restante.waku.client.requester import SAYS
+from restante.waku.client.ranges import HistoryQuery
+from restante.waku.client.requester import REFUSAL_PREFIX
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import TOPIC, Envelope
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol.interest import Interest
 
-TRIES: Final = 3
+FETCH_TRIES: Final = 3
 """Times that the envelope is asked for, where it is not there: a node may archive it after it has said nothing."""
-BETWEEN: Final = 1.0
+RETRY_DELAY: Final = 1.0
 """Seconds between them."""
 
 
@@ -46,45 +46,45 @@ class Found(msgspec.Struct, frozen=True):
     words: str
 
 
-def probe(node: Enode, how: How, patience: float) -> Found:
-    """Probe a Mailserver. `patience` is for each of its answers, in seconds. Raises NotMined."""
-    return asyncio.run(_probe(node, how, patience))
+def probe(node: Enode, options: RequestOptions, timeout: float) -> Found:
+    """Probe a Mailserver. `timeout` is for each of its answers, in seconds. Raises NotMined."""
+    return asyncio.run(_probe(node, options, timeout))
 
 
-async def _probe(node: Enode, how: How, patience: float) -> Found:
+async def _probe(node: Enode, options: RequestOptions, seconds: float) -> Found:
     dice = SystemDice()
     letter = Letter(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
     try:
-        async with call(node, how.key or dice.key(), Interest.named([]), patience) as caller:
-            posted = await hand_in(caller, letter, patience)
+        async with connect(node, options.key or dice.key(), Interest.named([]), seconds) as connection:
+            posted = await hand_in(connection, letter, seconds)
     except SilentError as error:
         return Found(Outcome.SILENT, str(error))
     except (RefusedError, UnconfirmedError) as error:
         return Found(Outcome.UNCONFIRMED, str(error))
-    except CallError as error:
+    except NodeUnavailableError as error:
         return Found(Outcome.UNREACHABLE, str(error))
     unsure = "" if posted.confirmed else "; it never confirms, so it may never have had it"
-    for attempt in range(TRIES):
+    for attempt in range(FETCH_TRIES):
         if attempt:
-            await asyncio.sleep(BETWEEN)
-        found = await _fetch(node, posted.envelope, how, patience)
+            await asyncio.sleep(RETRY_DELAY)
+        found = await _fetch(node, posted.envelope, options, seconds)
         if found.outcome is not Outcome.MISSING:
             return found
     return Found(Outcome.MISSING, f"it answers, and the envelope that was posted is not there{unsure}")
 
 
-async def _fetch(node: Enode, envelope: Envelope, how: How, patience: float) -> Found:
+async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions, seconds: float) -> Found:
     began = time.monotonic()
     came: list[Envelope] = []
-    query = Query(envelope.sent, envelope.sent, frozenset([envelope.topic]))
-    report = await ask([node], query, how, came.extend, patience=Patience(answer=patience, tries=1))
+    query = HistoryQuery(envelope.sent, envelope.sent, frozenset([envelope.topic]))
+    report = await fetch([node], query, options, came.extend, timeouts=Timeouts(answer=seconds, tries=1))
     if envelope in came:
         milliseconds = (time.monotonic() - began) * 1000
         return Found(Outcome.WELL, f"all is well: posted, and fetched in {milliseconds:.0f} ms")
     words = report.failures.get(0)
     if words is None:
         return Found(Outcome.MISSING, "")
-    said = words.removeprefix(SAYS)
+    said = words.removeprefix(REFUSAL_PREFIX)
     if said != words:
         return Found(Outcome.REFUSED, f"it answers a request with an error: {said}")
     return Found(Outcome.UNANSWERED, f"it does not answer a request: {words}")

@@ -14,17 +14,15 @@ from msgspec import Meta
 from restante.common.errors import Misuse
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import U32, Envelope
+from restante.waku.protocol.request import MAX_REQUEST_TOPICS
 
 Range = tuple[int, int]
 
 Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """An envelope's, in a state: hexadecimal."""
 
-MOST_TOPICS = 1000
-"""Topics of a query: Mailservers take no more in one request."""
 
-
-class Query(msgspec.Struct, frozen=True):
+class HistoryQuery(msgspec.Struct, frozen=True):
     """What is to be found: envelopes sent from `lower` to `upper`, of these topics, or of those a bloom lets through.
 
     Raises Misuse where that is nothing, or cannot be asked for.
@@ -40,8 +38,8 @@ class Query(msgspec.Struct, frozen=True):
             raise Misuse("a query is about times from 1970 on, the first not after the last")
         if not self.topics and self.bloom is None:
             raise Misuse("a query is about topics, or has a bloom filter")
-        if len(self.topics) > MOST_TOPICS:
-            raise Misuse(f"a query has at most {MOST_TOPICS} topics")
+        if len(self.topics) > MAX_REQUEST_TOPICS:
+            raise Misuse(f"a query has at most {MAX_REQUEST_TOPICS} topics")
 
     def names(self) -> list[str]:
         """Give what the map calls that which is asked for: each topic, or the filter."""
@@ -49,7 +47,7 @@ class Query(msgspec.Struct, frozen=True):
             return sorted(each.hex() for each in self.topics)
         return [f"bloom {self.bloom:0128x}"]
 
-    def flaw(self, envelope: Envelope) -> str:
+    def mismatch(self, envelope: Envelope) -> str:
         """Tell why an envelope is not what was asked for; empty where it is."""
         if not self.lower <= envelope.sent <= self.upper:
             return "out of range"
@@ -59,7 +57,7 @@ class Query(msgspec.Struct, frozen=True):
         return "" if bloom.passes(self.bloom, envelope.topic) else "of another topic"
 
 
-class State(msgspec.Struct):
+class FetchState(msgspec.Struct):
     """What a requester keeps from one run to the next."""
 
     known: dict[str, list[Range]] = msgspec.field(default_factory=dict)
@@ -67,30 +65,30 @@ class State(msgspec.Struct):
     recent: dict[str, dict[Hash, int]] = msgspec.field(default_factory=dict)
     """Likewise, envelopes that were handed over, of times that are to be asked for again: hash, and when sent."""
 
-    def missing(self, query: Query) -> list[Range]:
+    def missing(self, query: HistoryQuery) -> list[Range]:
         """Give what is to be asked for, that the whole query be known."""
         found: list[Range] = []
         for name in query.names():
-            for gap in without([(query.lower, query.upper)], self.known.get(name, ())):
-                found = including(found, gap)
+            for part in without([(query.lower, query.upper)], self.known.get(name, ())):
+                found = including(found, part)
         return found
 
-    def learn(self, query: Query, known: Range) -> None:
+    def learn(self, query: HistoryQuery, known: Range) -> None:
         """Note that all of the query is known for these times."""
         for name in query.names():
             self.known[name] = including(self.known.get(name, ()), known)
 
-    def remember(self, query: Query, envelope: Envelope) -> None:
+    def remember(self, query: HistoryQuery, envelope: Envelope) -> None:
         """Note an envelope that was handed over, and will be found again."""
         name = envelope.topic.hex() if query.topics else query.names()[0]
         self.recent.setdefault(name, {})[envelope.hash.hex()] = envelope.sent
 
-    def also(self, other: State) -> None:
+    def also(self, other: FetchState) -> None:
         """Note the envelopes, too, that another state has noted."""
         for name, hashes in other.recent.items():
             self.recent.setdefault(name, {}).update(hashes)
 
-    def forget(self, query: Query) -> None:
+    def forget(self, query: HistoryQuery) -> None:
         """Forget the envelopes of times that are known now: those are asked for no more."""
         for name in query.names():
             known = self.known.get(name, ())
@@ -99,9 +97,9 @@ class State(msgspec.Struct):
             if kept:
                 self.recent[name] = kept
 
-    def copy(self) -> State:
+    def copy(self) -> FetchState:
         """Give one that can be changed without changing this one."""
-        return State(
+        return FetchState(
             {name: list(ranges) for name, ranges in self.known.items()},
             {name: dict(recent) for name, recent in self.recent.items()},
         )

@@ -30,18 +30,18 @@ import msgspec
 from restante.common.errors import PeerError
 from restante.waku.client.actions import (
     Action,
-    Ask,
     Budgets,
     Connect,
+    FetchReport,
     Finished,
     HandOver,
     Leave,
-    Patience,
-    Report,
     Save,
+    SendRequest,
+    Timeouts,
 )
 from restante.waku.client.inbox import Inbox
-from restante.waku.client.ranges import Query, Range, State, without
+from restante.waku.client.ranges import FetchState, HistoryQuery, Range, without
 from restante.waku.client.walk import StuckError, Walk
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
@@ -49,10 +49,10 @@ from restante.waku.protocol import completion
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Request
 
-UNASKED: Final = "from a server that was not asked"
-TOO_LARGE: Final = "too large"
+UNREQUESTED: Final = "from a server that was not asked"
+OVERSIZED: Final = "too large"
 
-SAYS: Final = "it says: "
+REFUSAL_PREFIX: Final = "it says: "
 """Before what a server answers instead of a page."""
 
 
@@ -62,7 +62,7 @@ class Phase(Enum):
     WAITING = auto()
     CONNECTING = auto()
     WRITING = auto()
-    ASKED = auto()
+    REQUESTED = auto()
     DONE = auto()
 
 
@@ -89,20 +89,20 @@ class Requester:
 
     def __init__(
         self,
-        query: Query,
+        query: HistoryQuery,
         servers: int,
         inbox: Inbox,
-        state: State | None = None,
+        state: FetchState | None = None,
         budgets: Budgets | None = None,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         self.query = query
         self.budgets = budgets or Budgets()
-        self.patience = patience or Patience()
+        self.timeouts = timeouts or Timeouts()
         self.phase = Phase.WAITING
         self.counts: Counter[str] = Counter()
         self._inbox = inbox
-        self._base = (state or State()).copy()
+        self._base = (state or FetchState()).copy()
         self._todo = self._base.missing(query)
         self._servers = [_Server() for _ in range(servers)]
         self._at: int | None = None
@@ -124,56 +124,56 @@ class Requester:
         for name in self.query.names():
             self._inbox.know(map(bytes.fromhex, self._base.recent.get(name, ())))
         self._turn(now)
-        return self._said()
+        return self._take_actions()
 
     def connected(self, server: int, now: float) -> list[Action]:
         """Tell that a server is connected."""
         if server == self._at and self.phase is Phase.CONNECTING:
             self._begin(now)
-        return self._said()
+        return self._take_actions()
 
-    def asked(self, server: int, request_id: bytes, now: float) -> list[Action]:
+    def request_sent(self, server: int, request_id: bytes, now: float) -> list[Action]:
         """Tell what a request was sent under."""
         if server == self._at and self.phase is Phase.WRITING:
             self._id = request_id
-            self._wait(Phase.ASKED, now, self.patience.answer)
-        return self._said()
+            self._wait(Phase.REQUESTED, now, self.timeouts.answer)
+        return self._take_actions()
 
     def came(self, server: int, envelopes: list[Envelope], now: float) -> list[Action]:
         """Tell of a P2P Message."""
         if server != self._at or self._walk is None:
-            self.counts[UNASKED] += len(envelopes)
-            return self._said()
+            self.counts[UNREQUESTED] += len(envelopes)
+            return self._take_actions()
         asked_for = self._take(self._servers[server], self._walk, envelopes)
         if asked_for:
             self._hand_over(asked_for)
-            self._due = max(self._due, now + self.patience.answer)
-        if not self._spent(now) and self._held is not None and self._walk.has(self._held.last):
+            self._due = max(self._due, now + self.timeouts.answer)
+        if not self._give_up_spent(now) and self._held is not None and self._walk.has(self._held.last):
             self._end(self._held, now)
-        return self._said()
+        return self._take_actions()
 
     def ended(self, server: int, payload: bytes, now: float) -> list[Action]:
         """Tell of a P2P Request Complete, by its body."""
-        if server != self._at or self.phase is not Phase.ASKED or self._id is None or self._held is not None:
-            return self._said()
+        if server != self._at or self.phase is not Phase.REQUESTED or self._id is None or self._held is not None:
+            return self._take_actions()
         try:
             end = completion.read(payload, (self._id,))
         except PeerError as error:
             self._fail(error.words, now)
-            return self._said()
+            return self._take_actions()
         if end.id != self._id:
             self.counts["ends of other answers"] += 1
         elif isinstance(end, Failed):
-            self._fail(f"{SAYS}{end.plainly}", now, out=end.lasts)
+            self._fail(f"{REFUSAL_PREFIX}{end.plainly}", now, out=end.lasts)
         else:
             self._end(end, now)
-        return self._said()
+        return self._take_actions()
 
     def lost(self, server: int, words: str, now: float) -> list[Action]:
         """Tell that a server cannot be reached, is gone, or cannot be asked."""
         if server == self._at:
             self._fail(words, now)
-        return self._said()
+        return self._take_actions()
 
     def next_timeout(self) -> float | None:
         """Tell when `handle_timeout` is to be called; None: never."""
@@ -185,12 +185,12 @@ class Requester:
         """Do what time has come for."""
         due = self.next_timeout()
         if due is None or now < due:
-            return self._said()
+            return self._take_actions()
         if self._at is None:
             self._turn(now)
-        elif not self._spent(now):
+        elif not self._give_up_spent(now):
             self._fail(self._overdue(), now)
-        return self._said()
+        return self._take_actions()
 
     # ── servers ──────────────────────────────────────────────────────────────────────────────────
 
@@ -213,18 +213,18 @@ class Requester:
             return
         self._at = ready[0]
         self._servers[self._at].since = now
-        self._wait(Phase.CONNECTING, now, self.patience.connect)
+        self._wait(Phase.CONNECTING, now, self.timeouts.connect)
         self._out.append(Connect(self._at))
 
     def _fail(self, words: str, now: float, *, out: bool = False) -> None:
         """Give up the server that is turned to, for a while or for good, and turn to another."""
         assert self._at is not None
         server = self._servers[self._at]
-        pause = self.patience.back_off * 2**server.failures
+        pause = self.timeouts.back_off * 2**server.failures
         server.seconds += now - server.since + pause
         server.failures += 1
         server.words = words
-        server.out = out or server.failures >= self.patience.tries
+        server.out = out or server.failures >= self.timeouts.tries
         server.not_before = now + pause
         self._leave()
         self._turn(now)
@@ -254,8 +254,8 @@ class Requester:
     def _spent_by(self, server: _Server) -> float:
         return server.since + self.budgets.seconds - server.seconds
 
-    def _spent(self, now: float) -> bool:
-        """Give up the server that is turned to for good where it has cost what it may."""
+    def _give_up_spent(self, now: float) -> bool:
+        """Give up the server that is turned to, for good, where it has cost what it may; return whether it has."""
         assert self._at is not None
         server, budgets = self._servers[self._at], self.budgets
         words = {
@@ -272,14 +272,14 @@ class Requester:
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, now: float) -> None:
-        """Ask the server that is turned to for the first gap that is left."""
+        """Ask the server that is turned to for the first range that is missing."""
         assert self._at is not None
         lower, upper = self.missing()[0]
         self._walk = Walk(lower, upper, now + self._ahead)
         self._servers[self._at].walks.append(self._walk)
-        self._ask(now)
+        self._request(now)
 
-    def _ask(self, now: float) -> None:
+    def _request(self, now: float) -> None:
         assert self._at is not None
         assert self._walk is not None
         self._id = self._held = None
@@ -291,11 +291,11 @@ class Requester:
             # Servers of 2019 to 2021 look at the filter only; that of 6/WAKU1 finds what either kind archives.
             bloom=bloom.of(topics) if topics else self.query.bloom,
             topics=topics,
-            limit=self.patience.limit,
+            limit=self.timeouts.limit,
             cursor=self._walk.cursor,
         )
-        self._wait(Phase.WRITING, now, self.patience.answer)
-        self._out.append(Ask(self._at, request))
+        self._wait(Phase.WRITING, now, self.timeouts.answer)
+        self._out.append(SendRequest(self._at, request))
 
     def _wait(self, phase: Phase, now: float, seconds: float) -> None:
         self.phase, self._due = phase, now + seconds
@@ -308,19 +308,19 @@ class Requester:
             server.bytes += len(each.raw)
             if server.envelopes > self.budgets.envelopes or server.bytes > self.budgets.bytes:
                 break
-            flaw = self.query.flaw(each) or (TOO_LARGE if each.size() > self.budgets.size else "")
-            if flaw:
-                self.counts[flaw] += 1
-            if walk.take(each) and not flaw:
+            mismatch = self.query.mismatch(each) or (OVERSIZED if each.size() > self.budgets.size else "")
+            if mismatch:
+                self.counts[mismatch] += 1
+            if walk.take(each) and not mismatch:
                 found.append(each)
         return found
 
     def _hand_over(self, envelopes: list[Envelope]) -> None:
         assert self._walk is not None
-        fresh = self._inbox.new(envelopes)
+        fresh = self._inbox.accept(envelopes)
         self.counts["known"] += len(envelopes) - len(fresh)
         self.counts["handed over"] += len(fresh)
-        young = self._walk.asked - self.patience.overlap
+        young = self._walk.requested - self.timeouts.overlap
         for each in fresh:
             if each.sent > young:
                 self._base.remember(self.query, each)
@@ -331,7 +331,7 @@ class Requester:
         """Take in the end of a page, if all of the page is here."""
         assert self._at is not None
         assert self._walk is not None
-        if end.last != completion.NOTHING and not self._walk.has(end.last):
+        if end.last != completion.NO_HASH and not self._walk.has(end.last):
             self._held = end
             return
         server = self._servers[self._at]
@@ -345,26 +345,26 @@ class Requester:
         server.failures = 0
         self._save()
         if not self._walk.over:
-            if not self._spent(now):
-                self._ask(now)
+            if not self._give_up_spent(now):
+                self._request(now)
         elif self.missing():
-            if not self._spent(now):
+            if not self._give_up_spent(now):
                 self._begin(now)
         else:
             self._finish()
 
     # ── what is kept ─────────────────────────────────────────────────────────────────────────────
 
-    def state(self) -> State:
+    def state(self) -> FetchState:
         """Give what is known for good."""
         found = self._base.copy()
         for walk in self._walks():
             if walk.known is None:
                 continue
             lower, upper = walk.known
-            settled = min(upper, math.floor(walk.asked - self.patience.overlap))
-            if lower <= settled:
-                found.learn(self.query, (lower, settled))
+            certain = min(upper, math.floor(walk.requested - self.timeouts.overlap))
+            if lower <= certain:
+                found.learn(self.query, (lower, certain))
         found.forget(self.query)
         return found
 
@@ -376,8 +376,8 @@ class Requester:
         self.phase = Phase.DONE
         self._save()
         failures = {number: each.words for number, each in enumerate(self._servers) if each.words}
-        self._out.append(Finished(Report(self.missing(), +self.counts, failures)))
+        self._out.append(Finished(FetchReport(self.missing(), +self.counts, failures)))
 
-    def _said(self) -> list[Action]:
+    def _take_actions(self) -> list[Action]:
         said, self._out = self._out, []
         return said

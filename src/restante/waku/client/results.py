@@ -18,12 +18,12 @@ from restante.waku.archive import Archived
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import Opened, SymmetricKey, open_sealed
-from restante.waku.files import Flaw, rlp_file
+from restante.waku.files import UnreadableItem, rlp_file
 
 Take = Callable[[list[Envelope]], None]
 
 SUFFIXES: Final = (".jsonl", ".rlp", ".parquet")
-PAGE: Final = 1000
+TABLE_PAGE_ROWS: Final = 1000
 
 
 def check(file: Path | None) -> None:
@@ -86,9 +86,9 @@ def _pages(file: Path) -> Iterator[list[Archived]]:
     now = int(time.time())
     page: list[Archived] = []
     for number, each in enumerate(rlp_file.read(file), 1):
-        assert not isinstance(each, Flaw)
+        assert not isinstance(each, UnreadableItem)
         page.append(Archived(number, now, each.raw))
-        if len(page) == PAGE:
+        if len(page) == TABLE_PAGE_ROWS:
             yield page
             page = []
     yield page

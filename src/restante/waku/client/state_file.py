@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from restante.common.errors import Misuse, StoreError
-from restante.waku.client.ranges import State
+from restante.waku.client.ranges import FetchState
 
 
 @contextmanager
@@ -56,19 +56,19 @@ def _lock(beside: Path) -> int:
         os.close(lock)
 
 
-def load(path: Path) -> State:
+def load(path: Path) -> FetchState:
     """Read a state; where there is no file, nothing is known. Raises Misuse where it is no state."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=State)
+        return msgspec.json.decode(path.read_bytes(), type=FetchState)
     except FileNotFoundError:
-        return State()
+        return FetchState()
     except OSError as error:
         raise Misuse(f"cannot read {path}: {error.strerror} (--state)") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Misuse(f"{path} is no state of a requester: {error} (--state)") from None
 
 
-def save(path: Path, state: State) -> None:
+def save(path: Path, state: FetchState) -> None:
     """Write a state, so that there is this one or the one before, whatever happens. Raises StoreError."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:

@@ -1,10 +1,10 @@
-"""Following topics: history from Mailservers, then what comes live, each envelope once; again and again, until told.
+"""Subscribe to topics: history from Mailservers, then what comes live, each envelope once; until told to stop.
 
     every server ──live──┐
                          ├──▶ one inbox ──▶ the subscriber
     one server ──history─┘
 
-It listens first and asks then, so nothing falls between. When a link was lost and is there again, and each minute
+It listens first and asks then, so nothing falls between. When a lost connection is there again, and each minute
 anyway, history is asked again for what is not known yet: that finds what was missed, and moves on what the state
 says. Live envelopes alone never do, since nobody can tell what did not come.
 """
@@ -21,26 +21,26 @@ from typing import Any, Final
 import msgspec
 
 from restante.common.errors import Misuse
-from restante.waku.client.actions import Budgets, Patience, Report
-from restante.waku.client.fetch import CONNECT, How, Keep, Subscriber, ask
-from restante.waku.client.inbox import REMEMBERED, Inbox
-from restante.waku.client.outbound_connection import CallError, call
-from restante.waku.client.ranges import Query, State
+from restante.waku.client.actions import Budgets, FetchReport, Timeouts
+from restante.waku.client.fetch import GREET_TIMEOUT, Keep, RequestOptions, Subscriber, fetch
+from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
+from restante.waku.client.outbound_connection import NodeUnavailableError, connect
+from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.acceptance import Policy, judge
 from restante.waku.protocol.interest import Interest
 
-SAVE: Final = 5.0
+STATE_SAVE_DELAY: Final = 5.0
 """Seconds until live envelopes are noted in the state, at most: each note is the whole file, and a flush."""
 
-REASONS: Final = 16
+REMEMBERED_FAILURES: Final = 16
 """Of a server, that are remembered so as to be told once. A server writes its errors as it likes, and one that is
 never lost may write another each minute, for months."""
 
 
-class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
+class Intervals(msgspec.Struct, frozen=True, kw_only=True):
     """When to do what again, in seconds."""
 
     history: float = 60.0
@@ -53,59 +53,65 @@ class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
     """In which an answer that is under way may end when it is time to stop."""
 
 
-Tell = Callable[[int, str], None]
+OnFailure = Callable[[int, str], None]
 """Is told why a server is not listened to, or does not answer; each reason once, as long as it is remembered."""
 
 
-async def follow(
+async def subscribe(
     servers: Sequence[Enode],
-    query: Query,
-    how: How,
+    query: HistoryQuery,
+    options: RequestOptions,
     subscriber: Subscriber,
     until: asyncio.Event,
     *,
-    state: State | None = None,
+    state: FetchState | None = None,
     keep: Keep | None = None,
-    tell: Tell | None = None,
+    on_failure: OnFailure | None = None,
     budgets: Budgets | None = None,
-    patience: Patience | None = None,
-    rhythm: Rhythm | None = None,
-) -> Report:
+    timeouts: Timeouts | None = None,
+    intervals: Intervals | None = None,
+) -> FetchReport:
     """Hand over what was sent since `query.lower` of its topics, and what is sent from now on, until `until` is set.
 
-    Live envelopes are taken from every server, by a link of its own under a key that nobody knows, and judged as by a
-    node. The report is of the history that was asked for last, and of how many were handed over. Raises
+    Live envelopes are taken from every server, by a connection of its own under a key that nobody knows, and judged
+    as by a node. The report is of the history that was asked for last, and of how many were handed over. Raises
     Misuse, and what the subscriber raises.
     """
     if not query.topics:
         raise Misuse("name the topics to follow")
-    following = _Following(servers, query, how, subscriber, keep or _nothing, tell or _nothing)
-    following.state = (state or State()).copy()
-    following.budgets = budgets or Budgets()
-    following.patience = patience or Patience()
-    following.rhythm = rhythm or Rhythm()
-    return await following.run(until)
+    subscription = _Subscription(servers, query, options, subscriber, keep or _nothing, on_failure or _nothing)
+    subscription.state = (state or FetchState()).copy()
+    subscription.budgets = budgets or Budgets()
+    subscription.timeouts = timeouts or Timeouts()
+    subscription.intervals = intervals or Intervals()
+    return await subscription.run(until)
 
 
 def _nothing(*_: object) -> None:
     """Nobody wants to know."""
 
 
-class _Following:
-    state: State
+class _Subscription:
+    state: FetchState
     budgets: Budgets
-    patience: Patience
-    rhythm: Rhythm
+    timeouts: Timeouts
+    intervals: Intervals
 
     def __init__(
-        self, servers: Sequence[Enode], query: Query, how: How, subscriber: Subscriber, keep: Keep, tell: Tell
+        self,
+        servers: Sequence[Enode],
+        query: HistoryQuery,
+        options: RequestOptions,
+        subscriber: Subscriber,
+        keep: Keep,
+        on_failure: OnFailure,
     ) -> None:
         self._servers = servers
         self._query = query
-        self._how = how
+        self._options = options
         self._subscriber = subscriber
         self._keep = keep
-        self._tell = tell
+        self._tell = on_failure
         self._interest = Interest.named(query.topics)
         self._inbox = Inbox([self._interest])
         self._dice = SystemDice()
@@ -115,23 +121,23 @@ class _Following:
         """Set where history is to be asked for at once."""
         self._answered = asyncio.Event()
         """Set where none is being asked for."""
-        self._live = State()
+        self._live = FetchState()
         """Live envelopes that were handed over, of times that are to be asked for again."""
         self._saving: asyncio.TimerHandle | None = None
         self._told: dict[int, deque[str]] = {}
-        """Of each server, since it was connected to last; the last `REASONS` of them."""
-        self._report = Report([], Counter(), {})
+        """Of each server, since it was connected to last; the last `REMEMBERED_FAILURES` of them."""
+        self._report = FetchReport([], Counter(), {})
         self._handed_over = 0
 
-    async def run(self, until: asyncio.Event) -> Report:
-        self._report = Report(self.state.missing(self._now()), Counter(), {})
+    async def run(self, until: asyncio.Event) -> FetchReport:
+        self._report = FetchReport(self.state.missing(self._now()), Counter(), {})
         for name in self._query.names():
             self._inbox.know(map(bytes.fromhex, self.state.recent.get(name, ())))
         tried = [asyncio.Event() for _ in self._servers]
         listening = [asyncio.create_task(self._listen(number, each)) for number, each in enumerate(tried)]
-        asking = asyncio.create_task(self._ask_again_and_again(tried))
+        fetching = asyncio.create_task(self._fetch_repeatedly(tried))
         told = asyncio.create_task(self._told_to_stop(until))
-        tasks: list[asyncio.Future[Any]] = [told, asking, *listening]
+        tasks: list[asyncio.Future[Any]] = [told, fetching, *listening]
         try:
             await asyncio.wait((self._failed, *tasks), return_when=asyncio.FIRST_COMPLETED)
             for each in (self._failed, *tasks):
@@ -146,13 +152,13 @@ class _Following:
             self._failed.cancel()
         self._save()
         report = self._report
-        return Report(report.missing, Counter({"handed over": self._handed_over}), report.failures)
+        return FetchReport(report.missing, Counter({"handed over": self._handed_over}), report.failures)
 
     async def _told_to_stop(self, until: asyncio.Event) -> None:
         """Wait until it is time to stop, and what is being asked for has been answered, if that is soon."""
         await until.wait()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._answered.wait(), self.rhythm.grace)
+            await asyncio.wait_for(self._answered.wait(), self.intervals.grace)
 
     def _hand_over(self, envelopes: list[Envelope]) -> None:
         self._subscriber(envelopes)
@@ -162,34 +168,34 @@ class _Following:
 
     async def _listen(self, server: int, tried: asyncio.Event) -> None:
         """Stay connected to a server."""
-        wait = self.rhythm.first
+        wait = self.intervals.first
         while True:
             try:
-                async with call(
-                    self._servers[server], self._dice.key(), self._interest, CONNECT, live=self._came
-                ) as caller:
-                    wait = self.rhythm.first
+                async with connect(
+                    self._servers[server], self._dice.key(), self._interest, GREET_TIMEOUT, on_envelopes=self._came
+                ) as connection:
+                    wait = self.intervals.first
                     self._told.pop(server, None)
                     tried.set()
                     self._again.set()
-                    words = await caller.gone()
-            except CallError as error:
+                    words = await connection.gone()
+            except NodeUnavailableError as error:
                 words = str(error)
             self._say(server, words)
             tried.set()
             await asyncio.sleep(wait)
-            wait = min(2 * wait, self.rhythm.last)
+            wait = min(2 * wait, self.intervals.last)
 
     def _came(self, envelopes: list[Envelope]) -> None:
-        """Take in what a server relays. What the subscriber raises ends it all, and must not end this link only."""
+        """Take in what a server relays. What the subscriber raises ends it all, and not this connection only."""
         if self._failed.done():
             return
         now = int(time.time())
         policy = Policy(min_pow=0.0, max_size=self.budgets.size)
         good = [
-            each for each in envelopes if each.sent >= self._query.lower and judge(each, now, policy).flaw is None
+            each for each in envelopes if each.sent >= self._query.lower and judge(each, now, policy).refusal is None
         ]
-        fresh = self._inbox.new(good)
+        fresh = self._inbox.accept(good)
         if not fresh:
             return
         try:
@@ -200,49 +206,49 @@ class _Following:
         for each in fresh:
             self._live.remember(self._query, each)
         if self._saving is None:
-            self._saving = self._loop.call_later(SAVE, self._save_soon)
+            self._saving = self._loop.call_later(STATE_SAVE_DELAY, self._save_soon)
 
     # ── history ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _ask_again_and_again(self, tried: Sequence[asyncio.Event]) -> None:
+    async def _fetch_repeatedly(self, tried: Sequence[asyncio.Event]) -> None:
         for each in tried:
             await each.wait()
         while True:
             self._again.clear()
             self._answered.clear()
-            self._report = await ask(
+            self._report = await fetch(
                 self._servers,
                 self._now(),
-                self._how,
+                self._options,
                 self._hand_over,
                 inbox=self._inbox,
                 state=self.state,
                 keep=self._learn,
                 budgets=self.budgets,
-                patience=self.patience,
+                timeouts=self.timeouts,
             )
             for server, words in self._report.failures.items():
                 self._say(server, words)
             self._answered.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._again.wait(), self.rhythm.history)
+                await asyncio.wait_for(self._again.wait(), self.intervals.history)
 
-    def _now(self) -> Query:
-        return Query(self._query.lower, max(self._query.lower, int(time.time())), self._query.topics)
+    def _now(self) -> HistoryQuery:
+        return HistoryQuery(self._query.lower, max(self._query.lower, int(time.time())), self._query.topics)
 
     def _say(self, server: int, words: str) -> None:
-        told = self._told.setdefault(server, deque(maxlen=REASONS))
+        told = self._told.setdefault(server, deque(maxlen=REMEMBERED_FAILURES))
         if words not in told:
             told.append(words)
             self._tell(server, words)
 
     # ── what is kept ─────────────────────────────────────────────────────────────────────────────
 
-    def _learn(self, state: State) -> None:
+    def _learn(self, state: FetchState) -> None:
         """Take in what history made known, and keep it with what came live since."""
         self._live.known = state.known
         self._live.forget(self._query)
-        most = REMEMBERED // len(self._query.topics)
+        most = REMEMBERED_HASHES // len(self._query.topics)
         for hashes in self._live.recent.values():  # they grow as long as no history is answered
             while len(hashes) > most:
                 del hashes[next(iter(hashes))]

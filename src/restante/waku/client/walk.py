@@ -13,7 +13,7 @@ from restante.waku.client.ranges import Range
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.rlp import BREACH
 from restante.waku.protocol.completion import Completed
-from restante.waku.protocol.request import CURSOR
+from restante.waku.protocol.request import CURSOR_BYTES
 
 
 class StuckError(PeerError):
@@ -24,12 +24,12 @@ class StuckError(PeerError):
 
 
 class Walk:
-    """One range at one server. `asked` is when it was asked for first, on the wall clock."""
+    """One range at one server. `requested` is when it was first asked for, on the wall clock."""
 
-    def __init__(self, lower: int, upper: int, asked: float) -> None:
+    def __init__(self, lower: int, upper: int, requested: float) -> None:
         self.lower = lower
         self.upper = upper
-        self.asked = asked
+        self.requested = requested
         self.cursor = b""
         """Where the next page begins."""
         self.known: Range | None = None
@@ -75,7 +75,7 @@ class Walk:
         self.cursor = end.cursor
         self._brought = self._fresh = 0
         sent = int.from_bytes(end.cursor[:4])
-        if len(end.cursor) != CURSOR or not self.lower <= sent <= self.upper:
+        if len(end.cursor) != CURSOR_BYTES or not self.lower <= sent <= self.upper:
             self._ordered = False  # it is no key of what was asked for
         self._pass(end.cursor)
         self._conclude(sent)

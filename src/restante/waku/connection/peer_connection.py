@@ -5,111 +5,76 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 from restante.common.errors import PeerError
 from restante.common.net import shown
-from restante.waku.connection.quotas import Account
-from restante.waku.devp2p import session
+from restante.waku.connection.deadlines import CLOSE_TIMEOUT, NEVER, STATUS_TIMEOUT, WRITE_STALL_TIMEOUT, Deadlines
+from restante.waku.connection.quotas import AddressQuota
+from restante.waku.connection.read_pacing import (
+    BYTES_PER_COST,
+    MAX_TURN_BYTES,
+    PAUSED_BY_LARGE_PACKET,
+    PAUSED_BY_QUOTA,
+    PAUSED_BY_UNREAD,
+    ReadPacing,
+)
 from restante.waku.devp2p.hello import Reason
-from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet
+from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionEvent
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
 from restante.waku.protocol.packets import MESSAGES, STATUS, parted, write_envelopes
-from restante.waku.protocol.peer import Event, Fault, Peer
-
-TAKES_NOTHING: Final = 20.0
-"""Seconds that a peer may leave what we send unread, when it is more than it may owe (geth p2p/server.go:65)."""
-
-LAST_WORDS: Final = 5.0
-"""Seconds that a Disconnect has to reach the peer."""
-
-GREETING: Final = 10.0
-"""Seconds after its Hello that a peer has for its Status; status-go waits for as long as it is there."""
-
-REFUSED: Final = 10
-"""How many envelopes one that is refused, or a packet that is no good, counts for."""
-
-CHANGE: Final = 100
-"""How many a change of mind counts for: some thousand topics are looked at for it."""
-
-SMALL: Final = 40
-"""Bytes of a packet without envelopes that count for one: all of them may be items, of a microsecond each."""
-
-TOGETHER: Final = 0.1
-"""Seconds; all whose time comes between one and the next are looked at together: to be woken for each of a thousand
-silent peers, and again for each answer, takes as long as to ask them."""
-
-HASTY: Final = 1
-"""It sends more than it may in a second."""
-STUCK: Final = 2
-"""It does not read."""
-BEHIND: Final = 4
-"""We have more to save than we may have."""
-TURN: Final = 8
-"""It is the others' turn."""
-DIGESTING: Final = 16
-"""A large packet of its is being taken in."""
-DRAINING: Final = 32
-"""We are about to stop; it is read no more."""
-
-MUCH: Final = 1 << 16
-"""Bytes that came at once, after which it is the others' turn."""
+from restante.waku.protocol.peer import Peer, PeerEvent, Violation
 
 
-class Keeper(Protocol):
-    """Whoever has links: the node, or a caller."""
+class ConnectionHandler(Protocol):
+    """What a connection reports to: the node, or an outbound connection."""
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
     unfinished: int
-    """Bytes of packets that are not complete, of all links."""
+    """Bytes of packets that are not complete, of all connections."""
 
     def too_much(self) -> None:
         """Do something about it: there are more such bytes than there may be."""
 
-    def made(self, link: Link) -> bool:
-        """Take in a connection, and give it its account; False where it may not even shake hands."""
+    def made(self, connection: PeerConnection) -> bool:
+        """Take in a connection, and give it its quota; False where it may not even shake hands."""
 
-    def connected(self, link: Link, public: bytes) -> Reason | None:
+    def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
         """Take note of a peer that has said Hello; gives why it must go, if it must."""
 
     def status(self) -> bytes:
         """Give the body of our Status."""
 
-    def take(self, link: Link, event: Event, payload: bytes) -> None:
+    def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         """Handle what a peer's packet amounts to."""
 
-    def lost(self, link: Link, reason: Reason | None, words: str) -> None:
-        """Take note that a link is no more."""
+    def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
+        """Take note that a connection is no more."""
 
-    def caught_up(self, link: Link) -> None:
-        """Take note that a link which missed envelopes reads again."""
+    def caught_up(self, connection: PeerConnection) -> None:
+        """Take note that a connection which missed envelopes reads again."""
 
-    def flush_soon(self, link: Link) -> None:
-        """Call `flush` of the link when this turn of the loop is over."""
+    def flush_soon(self, connection: PeerConnection) -> None:
+        """Call `flush` of the connection when this turn of the loop is over."""
 
 
-class Link(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """One connection to one peer."""
 
     __slots__ = (
         "_backlog",
         "_counted",
+        "_deadlines",
         "_ended",
-        "_farewell",
         "_frames",
-        "_greeting",
-        "_hasty",
-        "_keeper",
-        "_patience",
+        "_handler",
         "_pumping",
         "_room",
-        "_timer",
+        "_session",
         "_transport",
-        "_unread",
-        "_wire",
-        "account",
+        "_unsent_before",
         "address",
         "confirmed",
         "dialled",
@@ -118,15 +83,17 @@ class Link(asyncio.Protocol):
         "missed",
         "node_id",
         "peer",
+        "quota",
+        "reading",
     )
 
-    def __init__(self, keeper: Keeper, wire: Devp2p, *, dialled: bool) -> None:
+    def __init__(self, handler: ConnectionHandler, session: Devp2p, *, dialled: bool) -> None:
         self.peer = Peer()
         self.node_id = b""
         self.address = ""
         """Whom to count it with."""
-        self.account: Account
-        """What all from that address have used up; the keeper says whose it is."""
+        self.quota: AddressQuota
+        """What all from that address have used up; the handler says whose it is."""
         self.missed: int | None = None
         """The first live envelope, by number, that it was not sent because it did not read."""
         self.dialled = dialled
@@ -134,27 +101,18 @@ class Link(asyncio.Protocol):
         """When its last packet was confirmed, in seconds of the monotonic clock."""
         self.held = 0
         """Bytes of a packet of its that is not complete."""
-        self._keeper = keeper
-        self._wire = wire
+        self._handler = handler
+        self._session = session
         self._transport: asyncio.Transport | None = None
         self._room: asyncio.Future[None] | None = None
-        # A timer for each thing that is waited for, so that none takes the place of another.
-        self._timer: asyncio.TimerHandle | None = None
-        """When the wire wants to look at the clock."""
-        self._greeting: asyncio.TimerHandle | None = None
-        """Until its Status is there."""
-        self._hasty: asyncio.TimerHandle | None = None
-        """Until it may be read again, after more than it may send."""
-        self._patience: asyncio.TimerHandle | None = None
-        """Until we look whether it has read anything."""
-        self._farewell: asyncio.TimerHandle | None = None
-        """Until the last words must have reached it."""
+        self.reading = ReadPacing()
+        self._deadlines = Deadlines()
+        self._unsent_before = 0
+        """Bytes that it had not read when we looked last, while it is stuck."""
         self._frames = 0
-        self._unread = 0
-        """Why we do not read: HASTY and its neighbours, added up."""
         self._ended: tuple[Reason | None, str] | None = None
         self._counted = False
-        self.gone: asyncio.Future[None] | None = keeper.loop.create_future() if dialled else None
+        self.gone: asyncio.Future[None] | None = handler.loop.create_future() if dialled else None
         """Done when it is no more; of those that we dialled."""
         self._backlog: Iterator[list[Envelope]] | None = None
         self._pumping = False
@@ -163,27 +121,28 @@ class Link(asyncio.Protocol):
     # ── the socket's side ────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = self.reading.transport = cast("asyncio.Transport", transport)
         self.address = shown(str((transport.get_extra_info("peername") or ("",))[0]))
-        if not self._keeper.made(self):
+        if not self._handler.made(self):
             self._ended = (None, "turned away")
             self.drop()
             return
         self._counted = True
-        self._transport.set_write_buffer_limits(high=self._keeper.limits.owed_bytes)
+        self._transport.set_write_buffer_limits(high=self._handler.limits.owed_bytes)
         if self.dialled:
-            self._keeper.flush_soon(self)  # who dials speaks first
+            self._handler.flush_soon(self)  # who dials speaks first
+        self._deadlines.set_session(self._session.next_timeout())
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        now = self._keeper.loop.time()
-        wire = self._wire
-        events = wire.receive_data(data, now)
-        if wire.held or self.held:
-            self._account(wire.held)
+        now = self._handler.loop.time()
+        session = self._session
+        events = session.receive_data(data, now)
+        if session.held or self.held:
+            self._count_held(session.held)
         inflated = sum([len(event.payload) for event in events if isinstance(event, Packet)])
-        frames, self._frames = wire.frames - self._frames, wire.frames
-        self.account.charge(now, self._keeper.limits, max(len(data), inflated), frames)
+        frames, self._frames = session.frames - self._frames, session.frames
+        self.quota.charge(now, self._handler.limits, max(len(data), inflated), frames)
         for event in events:
             self._happen(event)
         self._pace(now, len(data))
@@ -191,72 +150,64 @@ class Link(asyncio.Protocol):
 
     def _speak_soon(self) -> None:
         """Have what the wire says by itself written, a Pong or a Disconnect; most of what comes has no answer yet."""
-        if self._wire.speaks or self._ended is not None:
-            self._keeper.flush_soon(self)
+        if self._session.speaks or self._ended is not None:
+            self._handler.flush_soon(self)
 
-    def _account(self, held: int) -> None:
-        keeper = self._keeper
-        keeper.unfinished += held - self.held
+    def _count_held(self, held: int) -> None:
+        handler = self._handler
+        handler.unfinished += held - self.held
         self.held = held
-        if held and keeper.unfinished > keeper.limits.unfinished_bytes:
-            keeper.too_much()
+        if held and handler.unfinished > handler.limits.unfinished_bytes:
+            handler.too_much()
 
     def pause_writing(self) -> None:
         """Stop reading, too: what it would be answered has no room."""
-        self._leave_unread(STUCK)
+        self.reading.pause(PAUSED_BY_UNREAD)
         if self._ended is None:
             self._watch()
+            self._arm()
 
     def _watch(self) -> None:
         """Look after a while whether it has read anything; what it reads of much may be slow."""
-        self._patience = self._keeper.loop.call_later(TAKES_NOTHING, self._look, self.unsent())
-
-    def _look(self, before: int) -> None:
-        if self.unsent() >= before:
-            self._ended = self._ended or (Reason.PING_TIMEOUT, "it does not read")
-            self.drop()
-        else:
-            self._watch()
-
-    def _watch_no_more(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
+        self._unsent_before = self.unsent()
+        self._deadlines.stall = self._handler.loop.time() + WRITE_STALL_TIMEOUT
 
     def resume_writing(self) -> None:
-        self._watch_no_more()
-        self._there_is_room()
-        self.read_again(STUCK)
+        self._deadlines.stall = NEVER
+        self._arm()
+        self.wait_no_more()
+        self.reading.resume(PAUSED_BY_UNREAD)
         if self.missed is not None:
-            self._keeper.caught_up(self)
+            self._handler.caught_up(self)
         if self._backlog is not None:
             self._pump_soon()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        for timer in (self._timer, self._greeting, self._hasty, self._patience, self._farewell):
-            if timer is not None:
-                timer.cancel()
-        self._account(0)
-        self._transport = None
+        self._transport = self.reading.transport = None
+        self._deadlines.clear()
+        self._arm()
+        self._count_held(0)
         self._backlog = None
-        self._there_is_room()
+        self.wait_no_more()
         self._ended = self._ended or (None, "the connection was lost")
         if self._counted:
-            self._keeper.lost(self, *self._ended)
+            self._handler.lost(self, *self._ended)
         if self.gone is not None and not self.gone.done():
             self.gone.set_result(None)
 
     # ── what the cores say ───────────────────────────────────────────────────────────────────────
 
-    def _happen(self, event: session.Event) -> None:
+    def _happen(self, event: SessionEvent) -> None:
         if isinstance(event, Packet):
             self._hear(event.code, event.payload)
         elif isinstance(event, Connected):
-            refused = self._keeper.connected(self, event.hello.public)
+            refused = self._handler.connected(self, event.hello.public)
             if refused is not None:
                 self.disconnect(refused)
             else:
-                self._greeting = self._keeper.loop.call_later(GREETING, self._no_greeting)
-                self.send(STATUS, self._keeper.status())
+                self._deadlines.status = self._handler.loop.time() + STATUS_TIMEOUT
+                self._arm()
+                self.send(STATUS, self._handler.status())
         elif isinstance(event, Disconnected):
             self._ended = self._ended or (event.reason, event.words)
 
@@ -266,87 +217,80 @@ class Link(asyncio.Protocol):
         except PeerError as error:
             self.disconnect(Reason(error.code), error.words)
             return
-        if code != MESSAGES or isinstance(event, Fault):
-            self.charge(len(payload) // SMALL)
+        if code != MESSAGES or isinstance(event, Violation):
+            self.charge(len(payload) // BYTES_PER_COST)
         if event is not None and self._ended is None:
-            if self._greeting is not None:
-                self._greeting.cancel()
-                self._greeting = None
-            self._keeper.take(self, event, payload)
+            if self._deadlines.status != NEVER:
+                self._deadlines.status = NEVER
+                self._arm()
+            self._handler.take(self, event, payload)
 
-    def _no_greeting(self) -> None:
-        self.disconnect(Reason.PING_TIMEOUT, "there was no Status in time")
+    # ── deadlines ────────────────────────────────────────────────────────────────────────────────
 
     def _arm(self) -> None:
-        due = self._wire.next_timeout()
-        if due is not None and self._transport is not None:
-            self._timer = self._keeper.loop.call_at(math.ceil(due / TOGETHER) * TOGETHER, self._on_time)
+        self._deadlines.arm(self._handler.loop, self._on_time)
 
     def _on_time(self) -> None:
-        now = self._keeper.loop.time()
-        if self._unread:
-            self._wire.excuse(now)  # it may have said something: it is we who do not listen
-        for event in self._wire.handle_timeout(now):
+        now, deadlines = self._handler.loop.time(), self._deadlines
+        over = deadlines.went_off(now)
+        if deadlines.close <= over or (deadlines.stall <= over and not self._check_reading()):
+            self.drop()
+            return
+        if deadlines.status <= over:
+            deadlines.status = NEVER
+            self.disconnect(Reason.PING_TIMEOUT, "there was no Status in time")
+        if deadlines.resume <= over:
+            deadlines.resume = NEVER
+            self.reading.resume(PAUSED_BY_QUOTA)
+        if deadlines.session <= over:
+            self._run_session(now)
+        self._arm()
+
+    def _check_reading(self) -> bool:
+        """Return whether it has read anything since the last look, and look again later where it has."""
+        if self.unsent() >= self._unsent_before:
+            self._ended = self._ended or (Reason.PING_TIMEOUT, "it does not read")
+            return False
+        self._watch()
+        return True
+
+    def _run_session(self, now: float) -> None:
+        if self.reading.paused:
+            self._session.excuse(now)  # it may have said something: it is we who do not listen
+        for event in self._session.handle_timeout(now):
             self._happen(event)
         self._speak_soon()
-        self._arm()
+        self._deadlines.set_session(self._session.next_timeout())
 
     # ── pace ─────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def stuck(self) -> bool:
-        """Tell whether it owes us so much reading that nothing should be added."""
-        return bool(self._unread & STUCK)
-
-    @property
-    def unread(self) -> bool:
-        """Tell whether it is we who do not read."""
-        return bool(self._unread)
-
     def charge(self, envelopes: int) -> None:
         """Count what it brought; all from its address are left unread for a while when it is too much."""
-        self.account.charge(self._keeper.loop.time(), self._keeper.limits, 0, envelopes)
+        self.quota.charge(self._handler.loop.time(), self._handler.limits, 0, envelopes)
 
     def _pace(self, now: float, size: int) -> None:
         if self._transport is None:
             return  # gone, while a large packet of its was taken in
-        wait = self.account.wait(now, self._keeper.limits)
+        wait = self.quota.wait(now, self._handler.limits)
         if wait > 0:
-            self._leave_unread(HASTY)
-            if self._hasty is not None:
-                self._hasty.cancel()  # it was for a part of what is counted now: a large packet is, slice by slice
-            self._hasty = self._keeper.loop.call_later(wait, self.read_again, HASTY)
-        elif size >= MUCH:
-            # More may be there already, and the transport would go on reading before others have their turn.
-            self._leave_unread(TURN)
-            self._keeper.loop.call_soon(self.read_again, TURN)
+            self.reading.pause(PAUSED_BY_QUOTA)
+            # An earlier deadline was for a part of what is counted now: a large packet is, slice by slice.
+            self._deadlines.resume = now + wait
+            self._arm()
+        elif size >= MAX_TURN_BYTES:
+            self.reading.yield_turn(self._handler.loop)
 
     def digested(self) -> None:
         """Read on after a large packet, if what it counts for allows that."""
-        self._pace(self._keeper.loop.time(), 0)
-        self.read_again(DIGESTING)
-
-    def hold(self, why: int) -> None:
-        """Leave it unread until `read_again` for this reason."""
-        self._leave_unread(why)
-
-    def _leave_unread(self, why: int) -> None:
-        if not self._unread and self._transport is not None:
-            self._transport.pause_reading()
-        self._unread |= why
-
-    def read_again(self, why: int) -> None:
-        """Read on, where this was the last reason not to."""
-        was, self._unread = self._unread, self._unread & ~why
-        if was and not self._unread and self._transport is not None:
-            self._transport.resume_reading()
+        self._pace(self._handler.loop.time(), 0)
+        self.reading.resume(PAUSED_BY_LARGE_PACKET)
 
     # ── our side ─────────────────────────────────────────────────────────────────────────────────
 
     @property
     def silent(self) -> bool:
         """Tell whether it was asked if it is there, and did not answer yet."""
-        return self._wire.asking
+        return self._session.asking
 
     @property
     def parting(self) -> str:
@@ -363,31 +307,28 @@ class Link(asyncio.Protocol):
         """Tell whether it has greeted, and is not gone."""
         return self.peer.greeted and self._ended is None and self._transport is not None
 
-    def send(self, code: int, payload: bytes, packed: bytes | None = None) -> None:
+    def send(self, code: int, payload: bytes, compressed: bytes | None = None) -> None:
         """Send a packet when this turn is over; nothing is sent to who is gone."""
         if self._ended is None:
-            self._wire.send(code, payload, packed=packed)
-            self._keeper.flush_soon(self)
+            self._session.send(code, payload, compressed=compressed)
+            self._handler.flush_soon(self)
 
     def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
         """Send a large packet of two pieces at once, without a copy of it; what was said before goes first."""
         self.flush()
         if self._ended is None:
-            self._wire.send_whole(code, head, body)
+            self._session.send_whole(code, head, body)
             self.flush()
 
     async def writable(self) -> None:
         """Wait until the peer has read so much that more may be sent, or is gone; for one who waits at a time."""
         self.flush()
-        if self.stuck and self._transport is not None:
-            self._room = self._keeper.loop.create_future()
+        if self.reading.stuck and self._transport is not None:
+            self._room = self._handler.loop.create_future()
             await self._room
 
     def wait_no_more(self) -> None:
-        """End the wait for `writable`, though there is no room."""
-        self._there_is_room()
-
-    def _there_is_room(self) -> None:
+        """End the wait for `writable`, whether there is room or not."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
@@ -405,11 +346,11 @@ class Link(asyncio.Protocol):
     def _pump_soon(self) -> None:
         if not self._pumping:
             self._pumping = True
-            self._keeper.loop.call_soon(self._pump)
+            self._handler.loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         self._pumping = False
-        if self._backlog is None or self.stuck or not self.here:
+        if self._backlog is None or self.reading.stuck or not self.here:
             return
         part = next(self._backlog, None)
         if part is None:
@@ -424,8 +365,8 @@ class Link(asyncio.Protocol):
         """Say goodbye, and close."""
         if self._ended is None:
             self._ended = (reason, words or reason.name.lower())
-            self._wire.disconnect(reason)
-            self._keeper.flush_soon(self)
+            self._session.disconnect(reason)
+            self._handler.flush_soon(self)
 
     def flush(self) -> None:
         """Write what was said; close where that was the last."""
@@ -433,14 +374,15 @@ class Link(asyncio.Protocol):
         if transport is None:
             return
         if not transport.is_closing():
-            data = self._wire.data_to_send()
+            data = self._session.data_to_send()
             if data:
                 transport.write(data)
-        if self._ended is not None and self._farewell is None:
+        if self._ended is not None and self._deadlines.close == NEVER:
             transport.close()
             if transport.get_write_buffer_size():  # also where the peer closed its half long ago, and does not read
-                self._watch_no_more()
-                self._farewell = self._keeper.loop.call_later(LAST_WORDS, self.drop)
+                self._deadlines.stall = NEVER
+                self._deadlines.close = self._handler.loop.time() + CLOSE_TIMEOUT
+                self._arm()
 
     def unsent(self) -> int:
         """Give the bytes that did not reach the kernel yet."""

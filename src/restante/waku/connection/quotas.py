@@ -9,34 +9,34 @@ from typing import Final, TypeVar
 from restante.common.token_bucket import Bucket
 from restante.waku.limits import Limits
 
-REMEMBERED: Final = 10_000
+REMEMBERED_ADDRESSES: Final = 10_000
 """Addresses that are remembered when nobody is here from there; the one longest unused is forgotten first."""
 
-LOOKS: Final = 8
-"""Accounts that are looked at for each new one. To come costs little though thousands are in use, and each new one
+MAX_EVICTION_LOOKS: Final = 8
+"""Quotas that are looked at for each new one. To come costs little though thousands are in use, and each new one
 makes room for itself and for seven that could not be forgotten before."""
 
-MINUTE: Final = 60.0
+SECONDS_PER_MINUTE: Final = 60.0
 
 Name = TypeVar("Name")
 Used = TypeVar("Used")
 
 
-class Account:
+class AddressQuota:
     """One address."""
 
-    __slots__ = ("_bytes", "_connects", "_envelopes", "links")
+    __slots__ = ("_bytes", "_connects", "_envelopes", "connections")
 
     def __init__(self) -> None:
-        self.links = 0
+        self.connections = 0
         """Connections that it has now."""
         self._bytes = Bucket()
         self._connects = Bucket()
         self._envelopes = Bucket()
 
-    def connect(self, now: float, limits: Limits) -> bool:
-        """Count a new connection; tell whether there may be one."""
-        rate = limits.address_connects / MINUTE
+    def take_connection(self, now: float, limits: Limits) -> bool:
+        """Count a new connection; return whether there may be one."""
+        rate = limits.address_connects / SECONDS_PER_MINUTE
         if rate and self._connects.wait(now, rate, limits.address_connects_at_once):
             return False
         self._connects.take(now, rate, 1)
@@ -60,29 +60,29 @@ class Account:
         return wait
 
 
-class Accounts:
+class Quotas:
     """All of them."""
 
     def __init__(self) -> None:
-        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._quotas: OrderedDict[str, AddressQuota] = OrderedDict()
 
-    def of(self, address: str) -> Account:
-        """Give the account of an address."""
-        account = self._accounts.get(address)
-        if account is None:
-            forget(self._accounts, REMEMBERED, lambda each: bool(each.links))  # where nobody is here from there
-            account = self._accounts[address] = Account()
-        self._accounts.move_to_end(address)
-        return account
+    def obtain(self, address: str) -> AddressQuota:
+        """Return the quota of an address."""
+        quota = self._quotas.get(address)
+        if quota is None:
+            make_room(self._quotas, REMEMBERED_ADDRESSES, lambda each: bool(each.connections))
+            quota = self._quotas[address] = AddressQuota()
+        self._quotas.move_to_end(address)
+        return quota
 
 
-def forget(accounts: OrderedDict[Name, Used], most: int, in_use: Callable[[Used], bool]) -> None:
-    """Make room for a new account among so many; none is forgotten in use, or what it has would be given twice."""
-    for _ in range(LOOKS):
-        if len(accounts) < most:
+def make_room(quotas: OrderedDict[Name, Used], most: int, in_use: Callable[[Used], bool]) -> None:
+    """Make room for a new quota among so many; none is forgotten in use, or what it has would be given twice."""
+    for _ in range(MAX_EVICTION_LOOKS):
+        if len(quotas) < most:
             return
-        name = next(iter(accounts))
-        if in_use(accounts[name]):
-            accounts.move_to_end(name)
+        name = next(iter(quotas))
+        if in_use(quotas[name]):
+            quotas.move_to_end(name)
         else:
-            del accounts[name]
+            del quotas[name]

@@ -15,7 +15,7 @@ import msgspec
 
 from restante.common.errors import Misuse, PeerError
 from restante.waku.envelope import keys
-from restante.waku.envelope.keys import PUBLIC
+from restante.waku.envelope.keys import PUBLIC_BYTES
 
 _NAME: Final = re.compile(
     r"(?=.{1,253}\Z)(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*"
@@ -60,8 +60,8 @@ def parse(url: str) -> Enode:
 
 
 def _public(url: str, digits: str | None) -> bytes:
-    if digits is None or not re.fullmatch(f"[0-9A-Fa-f]{{{PUBLIC * 2}}}", digits):
-        raise Misuse(f"not an enode URL: {url!r} has no public key of {PUBLIC * 2} hex digits before the @")
+    if digits is None or not re.fullmatch(f"[0-9A-Fa-f]{{{PUBLIC_BYTES * 2}}}", digits):
+        raise Misuse(f"not an enode URL: {url!r} has no public key of {PUBLIC_BYTES * 2} hex digits before the @")
     public = bytes.fromhex(digits)
     try:
         keys.check(public)

@@ -20,12 +20,12 @@ from restante.waku.devp2p.handshake import Secrets
 from restante.waku.envelope.keccak import Keccak
 from restante.waku.envelope.rlp import BREACH
 
-HEADER: Final = 32
+HEADER_BYTES: Final = 32
 """Bytes of a header with its MAC."""
-MAC: Final = 16
-BLOCK: Final = 16
+MAC_BYTES: Final = 16
+BLOCK_BYTES: Final = 16
 
-LARGEST: Final = 0xFFFFFF
+MAX_FRAME_BYTES: Final = 0xFFFFFF
 """Bytes of a frame at most: its size has three."""
 
 _REST: Final = b"\xc2\x80\x80" + bytes(10)
@@ -33,10 +33,10 @@ _REST: Final = b"\xc2\x80\x80" + bytes(10)
 
 _number = int.from_bytes
 
-Block: TypeAlias = Callable[[bytes], bytes]
+BlockCipher: TypeAlias = Callable[[bytes], bytes]
 """AES of one block."""
 
-_PADDING: Final = tuple(bytes(-size % BLOCK) for size in range(BLOCK))
+_PADDING: Final = tuple(bytes(-size % BLOCK_BYTES) for size in range(BLOCK_BYTES))
 
 
 class _Mac:
@@ -47,21 +47,21 @@ class _Mac:
 
     __slots__ = ("_block", "_digest", "_running")
 
-    def __init__(self, running: Keccak, block: Block) -> None:
+    def __init__(self, running: Keccak, block: BlockCipher) -> None:
         self._running = running
         self._block = block
         self._digest = running.digest()
 
-    def header(self, sealed: bytes) -> bytes:
-        """Take in a header."""
+    def add_header(self, sealed: bytes) -> bytes:
+        """Add a header to the hash; return its MAC."""
         running = self._running
         seed = _number(self._block(self._digest[:16]), "big") ^ _number(sealed, "big")
         running.update(seed.to_bytes(16, "big"))
         self._digest = digest = running.digest()
         return digest[:16]
 
-    def frame(self, sealed: bytes | memoryview) -> bytes:
-        """Take in a frame."""
+    def add_frame(self, sealed: bytes | memoryview) -> bytes:
+        """Add a frame to the hash; return its MAC."""
         running = self._running
         running.update(sealed)
         digest = running.digest()[:16]
@@ -82,46 +82,46 @@ class Frames:
         self._egress = _Mac(secrets.egress, block)
         self._ingress = _Mac(secrets.ingress, block)
         # In counter mode, decrypting is encrypting.
-        stream = Cipher(algorithms.AES(secrets.aes), modes.CTR(bytes(BLOCK)))
+        stream = Cipher(algorithms.AES(secrets.aes), modes.CTR(bytes(BLOCK_BYTES)))
         encryptor = stream.encryptor()
         self._encrypt, self._encrypt_into = encryptor.update, encryptor.update_into
         self._decrypt = stream.encryptor().update
 
     def seal(self, frame: bytes) -> bytes:
-        """Write a frame as it goes over the wire. Raises OverflowError where it has more than `LARGEST` bytes."""
+        """Write a frame as it goes over the wire. Raises OverflowError beyond `MAX_FRAME_BYTES`."""
         size = len(frame)
-        sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _REST, frame, _PADDING[size % BLOCK])))
-        header, body = sealed[:BLOCK], sealed[BLOCK:]
-        return b"".join((header, self._egress.header(header), body, self._egress.frame(body)))
+        sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _REST, frame, _PADDING[size % BLOCK_BYTES])))
+        header, body = sealed[:BLOCK_BYTES], sealed[BLOCK_BYTES:]
+        return b"".join((header, self._egress.add_header(header), body, self._egress.add_frame(body)))
 
     def seal_whole(self, head: bytes, body: memoryview) -> bytearray:
         """Write a large frame that is of two pieces, neither copied on the way. Raises OverflowError, too."""
         size = len(head) + len(body)
-        wire = bytearray(HEADER + length(size))
+        wire = bytearray(HEADER_BYTES + length(size))
         out = memoryview(wire)
-        out[:BLOCK] = header = self._encrypt(size.to_bytes(3, "big") + _REST)
-        out[BLOCK:HEADER] = self._egress.header(header)
-        at = HEADER
-        for piece in (head, body, _PADDING[size % BLOCK]):
+        out[:BLOCK_BYTES] = header = self._encrypt(size.to_bytes(3, "big") + _REST)
+        out[BLOCK_BYTES:HEADER_BYTES] = self._egress.add_header(header)
+        at = HEADER_BYTES
+        for piece in (head, body, _PADDING[size % BLOCK_BYTES]):
             at += self._encrypt_into(piece, out[at:])
-        out[at:] = self._egress.frame(out[HEADER:at])
+        out[at:] = self._egress.add_frame(out[HEADER_BYTES:at])
         return wire
 
-    def size(self, wire: bytes) -> int:
-        """Read a header with its MAC: give the bytes of its frame. Raises PeerError."""
-        sealed = wire[:BLOCK]
-        if not compare_digest(self._ingress.header(sealed), wire[BLOCK:]):
+    def open_header(self, wire: bytes) -> int:
+        """Read a header with its MAC; return the bytes of its frame. Raises PeerError."""
+        sealed = wire[:BLOCK_BYTES]
+        if not compare_digest(self._ingress.add_header(sealed), wire[BLOCK_BYTES:]):
             raise PeerError(BREACH, "the MAC of a header is wrong")
         return _number(self._decrypt(sealed)[:3], "big")
 
     def open(self, wire: bytes, size: int) -> bytes:
         """Read a frame with its MAC. Raises PeerError."""
-        sealed = wire[:-MAC]
-        if not compare_digest(self._ingress.frame(sealed), wire[-MAC:]):
+        sealed = wire[:-MAC_BYTES]
+        if not compare_digest(self._ingress.add_frame(sealed), wire[-MAC_BYTES:]):
             raise PeerError(BREACH, "the MAC of a frame is wrong")
         return self._decrypt(sealed)[:size]
 
 
 def length(size: int) -> int:
     """Give the bytes that a frame of this size takes on the wire, behind its header."""
-    return size + -size % BLOCK + MAC
+    return size + -size % BLOCK_BYTES + MAC_BYTES

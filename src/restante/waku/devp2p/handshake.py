@@ -16,20 +16,20 @@ from typing import Final, NamedTuple
 from restante.common.errors import PeerError
 from restante.waku.envelope import ecies, keys, rlp
 from restante.waku.envelope.keccak import Keccak, keccak, running
-from restante.waku.envelope.keys import PUBLIC, SIGNATURE, Dice, Key
+from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Dice, Key
 from restante.waku.envelope.rlp import BREACH
 
-VERSION: Final = 4
-NONCE: Final = 32
+HANDSHAKE_VERSION: Final = 4
+NONCE_BYTES: Final = 32
 
-PREFIX: Final = 3
+PREFIX_BYTES: Final = 3
 """Bytes from which the size and the form of a packet are told: the size, and the 04 that every point begins with."""
 
-LARGEST: Final = 2048
+MAX_HANDSHAKE_BYTES: Final = 2048
 """Bytes of a packet, without its size; there is no trust yet, and EIP-8 advises at most 300 of padding, which makes
 about 600. As much as a Hello may have."""
 
-_PADDING: Final = 100
+_MIN_PADDING_BYTES: Final = 100
 """Least bytes of padding; up to as many more (EIP-8)."""
 
 
@@ -72,8 +72,10 @@ def size(prefix: bytes) -> int:
     if prefix[0] == 4 and prefix[2] != 4:
         raise PeerError(BREACH, "the handshake is of the form before EIP-8, which is not spoken here")
     found = int.from_bytes(prefix[:2], "big")
-    if not ecies.OVERHEAD < found <= LARGEST:
-        raise PeerError(BREACH, f"a handshake packet has {ecies.OVERHEAD + 1} to {LARGEST} bytes, not {found}")
+    if not ecies.OVERHEAD_BYTES < found <= MAX_HANDSHAKE_BYTES:
+        raise PeerError(
+            BREACH, f"a handshake packet has {ecies.OVERHEAD_BYTES + 1} to {MAX_HANDSHAKE_BYTES} bytes, not {found}"
+        )
     return found
 
 
@@ -82,9 +84,9 @@ def size(prefix: bytes) -> int:
 
 def propose(key: Key, remote: bytes, dice: Dice) -> Proposal:
     """Make the auth packet for the recipient who has this public key. Raises PeerError where that is no key."""
-    ephemeral, nonce = dice.key(), dice.draw(NONCE)
+    ephemeral, nonce = dice.key(), dice.draw(NONCE_BYTES)
     signature = ephemeral.sign(_xor(key.agree(remote), nonce))
-    packet = _seal(remote, [signature, key.public, nonce, VERSION], dice)
+    packet = _seal(remote, [signature, key.public, nonce, HANDSHAKE_VERSION], dice)
     return Proposal(packet, ephemeral, nonce)
 
 
@@ -101,7 +103,7 @@ def conclude(key: Key, proposal: Proposal, packet: bytes) -> Secrets:
 def read_ack(key: Key, packet: bytes) -> Ack:
     """Open an ack packet, its size included. Raises PeerError."""
     fields = _open(key, packet, 3)
-    return Ack(rlp.string(fields[0], PUBLIC), rlp.string(fields[1], NONCE))
+    return Ack(rlp.string(fields[0], PUBLIC_BYTES), rlp.string(fields[1], NONCE_BYTES))
 
 
 # ── the recipient ────────────────────────────────────────────────────────────────────────────────
@@ -110,8 +112,8 @@ def read_ack(key: Key, packet: bytes) -> Ack:
 def accept(key: Key, packet: bytes, dice: Dice) -> tuple[bytes, bytes, Secrets]:
     """Read an auth packet; give the initiator's public key, our ack packet, and the secrets. Raises PeerError."""
     auth = read_auth(key, packet)
-    ephemeral, nonce = dice.key(), dice.draw(NONCE)
-    answer = _seal(auth.remote, [ephemeral.public, nonce, VERSION], dice)
+    ephemeral, nonce = dice.key(), dice.draw(NONCE_BYTES)
+    answer = _seal(auth.remote, [ephemeral.public, nonce, HANDSHAKE_VERSION], dice)
     aes, mac = derive(ephemeral.agree(auth.ephemeral), auth.nonce, nonce)
     egress = running(_xor(mac, auth.nonce) + answer)
     ingress = running(_xor(mac, nonce) + packet)
@@ -121,8 +123,8 @@ def accept(key: Key, packet: bytes, dice: Dice) -> tuple[bytes, bytes, Secrets]:
 def read_auth(key: Key, packet: bytes) -> Auth:
     """Open an auth packet, its size included. Raises PeerError."""
     fields = _open(key, packet, 4)
-    signature, remote = rlp.string(fields[0], SIGNATURE), rlp.string(fields[1], PUBLIC)
-    nonce = rlp.string(fields[2], NONCE)
+    signature, remote = rlp.string(fields[0], SIGNATURE_BYTES), rlp.string(fields[1], PUBLIC_BYTES)
+    nonce = rlp.string(fields[2], NONCE_BYTES)
     return Auth(remote, keys.recover(_xor(key.agree(remote), nonce), signature), nonce)
 
 
@@ -137,9 +139,11 @@ def derive(shared: bytes, initiator: bytes, recipient: bytes) -> tuple[bytes, by
 
 
 def _seal(remote: bytes, fields: list[bytes | int], dice: Dice) -> bytes:
-    plain = rlp.encode(fields) + bytes(_PADDING + dice.draw(1)[0] % _PADDING)
-    prefix = (len(plain) + ecies.OVERHEAD).to_bytes(2, "big")
-    return prefix + ecies.encrypt(remote, plain, ephemeral=dice.key(), iv=dice.draw(ecies.IV), authenticated=prefix)
+    plain = rlp.encode(fields) + bytes(_MIN_PADDING_BYTES + dice.draw(1)[0] % _MIN_PADDING_BYTES)
+    prefix = (len(plain) + ecies.OVERHEAD_BYTES).to_bytes(2, "big")
+    return prefix + ecies.encrypt(
+        remote, plain, ephemeral=dice.key(), iv=dice.draw(ecies.IV_BYTES), authenticated=prefix
+    )
 
 
 def _open(key: Key, packet: bytes, least: int) -> list[rlp.Item]:

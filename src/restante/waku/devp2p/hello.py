@@ -15,19 +15,19 @@ import msgspec
 
 from restante.common.errors import PeerError
 from restante.waku.envelope import rlp
-from restante.waku.envelope.keys import PUBLIC
+from restante.waku.envelope.keys import PUBLIC_BYTES
 
 CLIENT: Final = "restante"
 """What we call ourselves."""
 
-VERSION: Final = 5
-SNAPPY: Final = 5
+DEVP2P_VERSION: Final = 5
+SNAPPY_VERSION: Final = 5
 """The version from which on all but Hello is compressed, if both have it (EIP-706)."""
 
-BASE: Final = 16
+FIRST_CAPABILITY_ID: Final = 16
 """Message ids below belong to devp2p itself; capabilities have theirs from here on."""
 
-LENGTHS: Final[Mapping[str, int]] = {"waku": 128}
+CAPABILITY_LENGTHS: Final[Mapping[str, int]] = {"waku": 128}
 """Message ids that a capability takes, whatever its version (status-go waku/v1/const.go:18)."""
 
 
@@ -96,7 +96,7 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
     port: int
     """That it listens on; 0 where it does not."""
     public: bytes
-    version: int = VERSION
+    version: int = DEVP2P_VERSION
 
     @lru_cache(maxsize=16)  # noqa: B019 - it is small, and of a node there is one
     def encode(self) -> bytes:
@@ -121,7 +121,7 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
             port=rlp.uint(port, 64),
             public=rlp.string(public),
         )
-        if len(hello.public) != PUBLIC or not any(hello.public):
+        if len(hello.public) != PUBLIC_BYTES or not any(hello.public):
             raise PeerError(Reason.NULL_IDENTITY, "a Hello without a public key")
         return hello
 
@@ -136,14 +136,14 @@ def _text(item: rlp.Item) -> str:
 
 
 def share(
-    ours: Iterable[Capability], theirs: Iterable[Capability], lengths: Mapping[str, int] = LENGTHS
+    ours: Iterable[Capability], theirs: Iterable[Capability], lengths: Mapping[str, int] = CAPABILITY_LENGTHS
 ) -> tuple[Shared, ...]:
-    """Find what both speak: of each name the highest version, in the order of the names, ids from `BASE` on.
+    """Find what both speak: of each name the highest version, in the order of the names, ids from 16 on.
 
     `lengths` has every name of `ours` (rlpx.md, "Capability Messaging"; geth p2p/peer.go:377-398).
     """
     highest = dict(sorted(set(ours) & set(theirs)))
-    found, offset = [], BASE
+    found, offset = [], FIRST_CAPABILITY_ID
     for name, version in highest.items():
         found.append(Shared(name, version, offset, lengths[name]))
         offset += lengths[name]

@@ -19,20 +19,20 @@ from restante.waku.devp2p.handshake import Proposal, Secrets
 from restante.waku.envelope.keys import Dice, Key
 from restante.waku.envelope.rlp import BREACH
 
-FIRST: Final = 2048 + 1
+MAX_FIRST_FRAME_BYTES: Final = 2048 + 1
 """Bytes of the first frame at most: a Hello and its message id (geth p2p/peer.go, baseProtocolMaxMsgSize)."""
 
-PLAIN: Final = 10 * 1024 * 1024
+DEFAULT_PACKET_BYTES: Final = 10 * 1024 * 1024
 """Bytes of a packet before compression at most, if nothing else is said (status-go waku/common/const.go:
 MaxMessageSize)."""
 
 
-def largest(plain: int) -> int:
+def max_frame_bytes(plain: int) -> int:
     """Give the bytes that a frame may need for a packet of this size: its message id, and snappy at its worst.
 
     Never more than a frame can have (snappy.cc, MaxCompressedLength).
     """
-    return min(2 + 32 + plain + plain // 6, frames.LARGEST)
+    return min(2 + 32 + plain + plain // 6, frames.MAX_FRAME_BYTES)
 
 
 class Rlpx:
@@ -68,12 +68,14 @@ class Rlpx:
         self._buffer: bytes | bytearray = b""
         self._packet = b""
         self._state: Callable[[Rlpx, bytes], bytes | None] = Rlpx._prefix
-        self._need = handshake.PREFIX
+        self._need = handshake.PREFIX_BYTES
         self._size = 0
         self._cap = cap
 
     @classmethod
-    def initiator(cls, key: Key, remote: bytes, dice: Dice, *, cap: int = largest(PLAIN)) -> Rlpx:
+    def initiator(
+        cls, key: Key, remote: bytes, dice: Dice, *, cap: int = max_frame_bytes(DEFAULT_PACKET_BYTES)
+    ) -> Rlpx:
         """Begin as the one who dialled. Frames have up to `cap` bytes. Raises PeerError: `remote` is no key."""
         self = cls(key, dice, cap)
         self.remote = remote
@@ -82,7 +84,7 @@ class Rlpx:
         return self
 
     @classmethod
-    def recipient(cls, key: Key, dice: Dice, *, cap: int = largest(PLAIN)) -> Rlpx:
+    def recipient(cls, key: Key, dice: Dice, *, cap: int = max_frame_bytes(DEFAULT_PACKET_BYTES)) -> Rlpx:
         """Begin as the one who was dialled. Frames have up to `cap` bytes."""
         return cls(key, dice, cap)
 
@@ -158,13 +160,13 @@ class Rlpx:
     def _begin(self, secrets: Secrets) -> None:
         self._frames = Frames(secrets)
         self._packet, self._proposal, self._dice = b"", None, None
-        self._state, self._need = Rlpx._header, frames.HEADER
+        self._state, self._need = Rlpx._header, frames.HEADER_BYTES
 
     def _header(self, wire: bytes) -> None:
         assert self._frames
-        size = self._frames.size(wire)
+        size = self._frames.open_header(wire)
         first = not self._size
-        cap = min(FIRST, self._cap) if first else self._cap
+        cap = min(MAX_FIRST_FRAME_BYTES, self._cap) if first else self._cap
         if not 0 < size <= cap:
             raise PeerError(BREACH, f"a frame has 1 to {cap} bytes here, not {size}")
         self._size = size
@@ -172,5 +174,5 @@ class Rlpx:
 
     def _body(self, wire: bytes) -> bytes:
         assert self._frames
-        self._state, self._need = Rlpx._header, frames.HEADER
+        self._state, self._need = Rlpx._header, frames.HEADER_BYTES
         return self._frames.open(wire, self._size)

@@ -16,9 +16,17 @@ from typing import Final
 import msgspec
 
 from restante.common.errors import Misuse, PeerError
-from restante.waku.devp2p.hello import BASE, LENGTHS, SNAPPY, Hello, Reason, Shared, share
-from restante.waku.devp2p.rlpx import PLAIN, Rlpx
-from restante.waku.devp2p.snappy import literally, pack, unpack
+from restante.waku.devp2p.hello import (
+    CAPABILITY_LENGTHS,
+    FIRST_CAPABILITY_ID,
+    SNAPPY_VERSION,
+    Hello,
+    Reason,
+    Shared,
+    share,
+)
+from restante.waku.devp2p.rlpx import DEFAULT_PACKET_BYTES, Rlpx
+from restante.waku.devp2p.snappy import compress, decompress, literal_head
 from restante.waku.envelope import rlp
 
 HELLO: Final = 0
@@ -26,7 +34,7 @@ DISCONNECT: Final = 1
 PING: Final = 2
 PONG: Final = 3
 
-PARTING: Final = 64
+MAX_DISCONNECT_BYTES: Final = 64
 """Bytes of a Disconnect that are looked at; it has one to three."""
 
 _EMPTY: Final = b"\xc0"
@@ -36,7 +44,7 @@ _IDS: Final = tuple(map(rlp.encode, range(256)))
 """Message ids as they stand before a payload; from 80 on they have two bytes."""
 
 
-class Limits(msgspec.Struct, frozen=True, gc=False):
+class SessionLimits(msgspec.Struct, frozen=True, gc=False):
     """What a peer may do: in seconds, and in bytes of a packet."""
 
     hello: float = 5.0
@@ -45,11 +53,11 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     """Of silence, after which we ask whether it is there (geth p2p/peer.go, pingInterval)."""
     silence: float = 30.0
     """Without a whole frame, after which it is not (geth p2p/server.go:62, frameReadTimeout)."""
-    packet: int = PLAIN
+    packet: int = DEFAULT_PACKET_BYTES
     """Of a packet when inflated. What a frame may have is an argument of Rlpx."""
 
 
-LIMITS: Final = Limits()
+SESSION_LIMITS: Final = SessionLimits()
 
 
 class Connected(msgspec.Struct, frozen=True, gc=False):
@@ -74,10 +82,10 @@ class Disconnected(msgspec.Struct, frozen=True, gc=False):
     words: str
 
 
-Event = Connected | Packet | Disconnected
+SessionEvent = Connected | Packet | Disconnected
 
 
-class State(Enum):
+class SessionState(Enum):
     """What is waited for."""
 
     HANDSHAKE = auto()
@@ -86,7 +94,9 @@ class State(Enum):
     CLOSED = auto()
 
 
-_HANDSHAKE, _HELLO, _OPEN, _CLOSED = State  # reaching for one through its class takes 0.1 µs, several times a frame
+_HANDSHAKE, _HELLO, _OPEN, _CLOSED = (
+    SessionState  # reaching for one through its class takes 0.1 µs, several times a frame
+)
 
 
 class Devp2p:
@@ -106,10 +116,10 @@ class Devp2p:
         "frames",
     )
 
-    def __init__(self, rlpx: Rlpx, hello: Hello, now: float, limits: Limits = LIMITS) -> None:
+    def __init__(self, rlpx: Rlpx, hello: Hello, now: float, limits: SessionLimits = SESSION_LIMITS) -> None:
         """Begin, with what we say in our Hello. Raises Misuse for capabilities other than Waku's."""
-        if {capability.name for capability in hello.capabilities} - {*LENGTHS}:
-            raise Misuse(f"capabilities here are {', '.join(LENGTHS)}, and no others")
+        if {capability.name for capability in hello.capabilities} - {*CAPABILITY_LENGTHS}:
+            raise Misuse(f"capabilities here are {', '.join(CAPABILITY_LENGTHS)}, and no others")
         self._rlpx = rlpx
         self._hello = hello
         self._limits = limits
@@ -121,8 +131,8 @@ class Devp2p:
         self.frames = 0
         """That came, all told."""
         # A peer that reads our Hello expects all that follows it to be compressed, whatever it has not said yet.
-        self._snappy = hello.version >= SNAPPY
-        self._offset = self._end = BASE
+        self._snappy = hello.version >= SNAPPY_VERSION
+        self._offset = self._end = FIRST_CAPABILITY_ID
         self._out: list[bytes | bytearray] = [rlpx.data_to_send()]
 
     @property
@@ -157,8 +167,8 @@ class Devp2p:
         out, self._out = self._out, []
         return out[0] if len(out) == 1 else b"".join(out)
 
-    def send(self, code: int, payload: bytes, *, packed: bytes | None = None) -> None:
-        """Send a packet; `packed` is its payload through `pack`, for one that goes to many.
+    def send(self, code: int, payload: bytes, *, compressed: bytes | None = None) -> None:
+        """Send a packet; `compressed` is its payload through `compress`, for one that goes to many.
 
         Says nothing any more when closed. Raises Misuse before `Connected`, and for a code the capability has not.
         """
@@ -166,7 +176,7 @@ class Devp2p:
             return
         message = self._message(code)
         if self._snappy:
-            payload = packed or pack(payload)
+            payload = compressed or compress(payload)
         self._out.append(self._rlpx.seal(_IDS[message] + payload))
 
     def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
@@ -175,7 +185,7 @@ class Devp2p:
             return
         message = _IDS[self._message(code)]
         if self._snappy:
-            message += literally(len(head) + len(body))
+            message += literal_head(len(head) + len(body))
         self._out.append(self._rlpx.seal_whole(message + head, body))
 
     def _message(self, code: int) -> int:
@@ -193,7 +203,7 @@ class Devp2p:
         self._state = _CLOSED
 
     def _say(self, message: int, payload: bytes) -> None:
-        self._out.append(self._rlpx.seal(_IDS[message] + (pack(payload) if self._snappy else payload)))
+        self._out.append(self._rlpx.seal(_IDS[message] + (compress(payload) if self._snappy else payload)))
 
     def _fail(self, error: PeerError) -> Disconnected:
         reason = Reason(error.code)
@@ -202,9 +212,9 @@ class Devp2p:
 
     # ── what they say ────────────────────────────────────────────────────────────────────────────
 
-    def receive_data(self, data: bytes | bytearray, now: float) -> list[Event]:
+    def receive_data(self, data: bytes | bytearray, now: float) -> list[SessionEvent]:
         """Take what arrived, cut anywhere. Never raises for what it is."""
-        events: list[Event] = []
+        events: list[SessionEvent] = []
         if self._state is _CLOSED:
             return events
         frames = self._rlpx.receive_data(data)
@@ -236,7 +246,7 @@ class Devp2p:
         self._out.append(self._rlpx.seal(_IDS[HELLO] + self._hello.encode()))
         self._state = _HELLO
 
-    def _take(self, frame: bytes) -> Event | None:
+    def _take(self, frame: bytes) -> SessionEvent | None:
         first = frame[0]
         if 0 < first < 0x80:
             message, payload = first, frame[1:]
@@ -248,24 +258,24 @@ class Devp2p:
             raise PeerError(Reason.BREACH, "a message id is none, or too high")
         if self._state is _HELLO:
             return self._first(message, payload)
-        if message < BASE:
+        if message < FIRST_CAPABILITY_ID:
             return self._base(message, payload)
         if message >= self._end:
             raise PeerError(Reason.BREACH, f"no capability has message id {message}")
         if self._snappy:
-            payload = unpack(payload, self._limits.packet)
+            payload = decompress(payload, self._limits.packet)
         elif len(payload) > self._limits.packet:
             raise PeerError(Reason.BREACH, f"a packet has {len(payload)} bytes")
         return Packet(message - self._offset, payload)
 
-    def _first(self, message: int, payload: bytes) -> Event:
+    def _first(self, message: int, payload: bytes) -> SessionEvent:
         """Read a Hello, or the Disconnect that came in its place."""
         if message == DISCONNECT:
             return self._parting(payload)
         if message != HELLO:
             raise PeerError(Reason.BREACH, f"message id {message} came before a Hello")
         hello = Hello.parse(payload)
-        self._snappy = min(hello.version, self._hello.version) >= SNAPPY
+        self._snappy = min(hello.version, self._hello.version) >= SNAPPY_VERSION
         if hello.public != self._rlpx.remote:
             raise PeerError(Reason.UNEXPECTED_IDENTITY, "the Hello has another public key than the handshake")
         shared = share(self._hello.capabilities, hello.capabilities)
@@ -275,7 +285,7 @@ class Devp2p:
         self._state = _OPEN
         return Connected(hello, shared)
 
-    def _base(self, message: int, payload: bytes) -> Event | None:
+    def _base(self, message: int, payload: bytes) -> SessionEvent | None:
         """Read a message of devp2p itself; one it has not is ignored, so is a second Hello (geth p2p/peer.go)."""
         if message == PING:
             self._say(PONG, _EMPTY)
@@ -287,9 +297,9 @@ class Devp2p:
         if self._snappy:
             # In the place of a Hello it never is compressed, and by ethereumjs not later either.
             with suppress(PeerError):
-                payload = unpack(payload, PARTING)
+                payload = decompress(payload, MAX_DISCONNECT_BYTES)
         self._state = _CLOSED
-        reason = Reason.read(payload[:PARTING])
+        reason = Reason.read(payload[:MAX_DISCONNECT_BYTES])
         return Disconnected(reason, False, f"the peer said {reason.name}")
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────
@@ -311,7 +321,7 @@ class Devp2p:
             self._heard, self._asked = now, False
             self._say(PING, _EMPTY)
 
-    def handle_timeout(self, now: float) -> list[Event]:
+    def handle_timeout(self, now: float) -> list[SessionEvent]:
         """Do what time has come for: ask a silent peer, or give it up."""
         due = self.next_timeout()
         if due is None or now < due:

@@ -9,20 +9,20 @@ from cramjam import DecompressionError, snappy
 from restante.common.errors import PeerError
 from restante.waku.envelope.rlp import BREACH
 
-_COPY: Final = (3, 64)
+_MAX_COPY_RATIO: Final = (3, 64)
 """So many bytes can make so many, and no others more (snappy format_description.txt, section 2.2.2)."""
 
 
-_LITERAL: Final = 62 << 2
+_LITERAL_TAG: Final = 62 << 2
 """The tag of a literal whose length is in the next three bytes."""
 
 
-def pack(payload: bytes) -> bytes:
+def compress(payload: bytes) -> bytes:
     """Compress."""
     return bytes(snappy.compress_raw(payload))
 
 
-def literally(size: int) -> bytes:
+def literal_head(size: int) -> bytes:
     """Give what stands before a payload of so many bytes, from 1 on, that is said as it is, in one piece.
 
     What is sealed cannot be compressed, and to try takes a copy of it (snappy format_description.txt, sections 1 and
@@ -30,16 +30,16 @@ def literally(size: int) -> bytes:
     """
     digits = [size >> shift & 0x7F | 0x80 for shift in range(0, max(size.bit_length(), 1), 7)]
     digits[-1] &= 0x7F
-    return bytes((*digits, _LITERAL)) + (size - 1).to_bytes(3, "little")
+    return bytes((*digits, _LITERAL_TAG)) + (size - 1).to_bytes(3, "little")
 
 
-def unpack(packed: bytes, most: int) -> bytes:
+def decompress(compressed: bytes, most: int) -> bytes:
     """Inflate what has at most `most` bytes then. Raises PeerError."""
     try:
-        size = snappy.decompress_raw_len(packed)
+        size = snappy.decompress_raw_len(compressed)
         # Looked at before anything is set aside for it; a size that so few bytes cannot make is a lie.
-        if size > most or size * _COPY[0] > len(packed) * _COPY[1]:
+        if size > most or size * _MAX_COPY_RATIO[0] > len(compressed) * _MAX_COPY_RATIO[1]:
             raise PeerError(BREACH, f"a packet says that it has {size} bytes when inflated")
-        return bytes(snappy.decompress_raw(packed))
+        return bytes(snappy.decompress_raw(compressed))
     except DecompressionError:
         raise PeerError(BREACH, "a packet is not compressed as it must be") from None

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-SIZE: Final = 64
+FILTER_BYTES: Final = 64
 """Bytes of a filter."""
-FULL: Final = (1 << (SIZE * 8)) - 1
+ALL_BITS: Final = (1 << (FILTER_BYTES * 8)) - 1
 """Everything."""
 
 
@@ -48,9 +48,9 @@ def passes(bloom: int, topic: bytes) -> bool:
 
 def read(wire: bytes) -> int:
     """Read a filter's 64 bytes; none at all is a full node's, everything (waku/common/bloomfilter.go, IsFullNode)."""
-    return int.from_bytes(wire, "little") if wire else FULL
+    return int.from_bytes(wire, "little") if wire else ALL_BITS
 
 
 def write(bloom: int) -> bytes:
     """Write a filter as its 64 bytes."""
-    return bloom.to_bytes(SIZE, "little")
+    return bloom.to_bytes(FILTER_BYTES, "little")

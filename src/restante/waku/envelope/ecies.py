@@ -16,13 +16,13 @@ from typing import Final
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from restante.common.errors import PeerError
-from restante.waku.envelope.keys import PUBLIC, Key
+from restante.waku.envelope.keys import PUBLIC_BYTES, Key
 from restante.waku.envelope.rlp import BREACH
 
-IV: Final = 16
-_POINT: Final = 1 + PUBLIC
-_MAC: Final = 32
-OVERHEAD: Final = _POINT + IV + _MAC
+IV_BYTES: Final = 16
+_POINT_BYTES: Final = 1 + PUBLIC_BYTES
+_MAC_BYTES: Final = 32
+OVERHEAD_BYTES: Final = _POINT_BYTES + IV_BYTES + _MAC_BYTES
 """Bytes that encryption adds: 113."""
 
 
@@ -35,13 +35,13 @@ def encrypt(public: bytes, plain: bytes, *, ephemeral: Key, iv: bytes, authentic
 
 def decrypt(key: Key, data: bytes, authenticated: bytes = b"") -> bytes:
     """Decrypt what was encrypted to our key. Raises PeerError: it was not, or was altered."""
-    if len(data) < OVERHEAD or data[0] != 4:
+    if len(data) < OVERHEAD_BYTES or data[0] != 4:
         raise PeerError(BREACH, "what is encrypted has no point in front")
-    cipher_key, mac_key = _keys(key.agree(data[1:_POINT]))
-    sealed, mac = data[_POINT:-_MAC], data[-_MAC:]
+    cipher_key, mac_key = _keys(key.agree(data[1:_POINT_BYTES]))
+    sealed, mac = data[_POINT_BYTES:-_MAC_BYTES], data[-_MAC_BYTES:]
     if not hmac.compare_digest(mac, _mac(mac_key, sealed, authenticated)):
         raise PeerError(BREACH, "what is encrypted is not for this key, or was altered")
-    return _ctr(cipher_key, sealed[:IV], sealed[IV:])
+    return _ctr(cipher_key, sealed[:IV_BYTES], sealed[IV_BYTES:])
 
 
 def _keys(shared: bytes) -> tuple[bytes, bytes]:

@@ -22,7 +22,7 @@ U64: Final = 0xFFFFFFFFFFFFFFFF
 TOPIC: Final = 4
 """Bytes of a topic."""
 
-_LEAST: Final = (0, 0x80, *(1 << 8 * size for size in range(1, 8)))
+_LEAST_NUMBERS: Final = (0, 0x80, *(1 << 8 * size for size in range(1, 8)))
 """The least number that is written with so many bytes behind a length; less has a shorter form."""
 
 
@@ -129,6 +129,6 @@ def _number(raw: bytes, at: int, size: int) -> tuple[int, int]:
     if 0x80 <= tag <= 0x80 + size:
         stop = at + tag - 0x80
         number = int.from_bytes(raw[at:stop], "big")
-        if number >= _LEAST[tag - 0x80]:
+        if number >= _LEAST_NUMBERS[tag - 0x80]:
             return number, stop
     raise rlp.RlpError(f"a number of an envelope is not one of up to {size} bytes")

@@ -13,9 +13,9 @@ from restante.common.errors import PeerError
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.rlp import BREACH
 
-SECRET: Final = 32
-PUBLIC: Final = 64
-SIGNATURE: Final = 65
+SECRET_BYTES: Final = 32
+PUBLIC_BYTES: Final = 64
+SIGNATURE_BYTES: Final = 65
 """Bytes of a signature r ‖ s ‖ v; v is 0 or 1 (7/WAKU-DATA says 27 or 28, which status-go refuses)."""
 
 
@@ -25,8 +25,8 @@ class Key:
     __slots__ = ("_signer", "public", "secret")
 
     def __init__(self, secret: bytes) -> None:
-        if len(secret) != SECRET:
-            raise ValueError(f"a private key has {SECRET} bytes, not {len(secret)}")
+        if len(secret) != SECRET_BYTES:
+            raise ValueError(f"a private key has {SECRET_BYTES} bytes, not {len(secret)}")
         self.public: Final = coincurve.PublicKey.from_secret(secret).format(compressed=False)[1:]
         self.secret: Final = secret
         # coincurve's private key computes its public key twice; keys of one handshake mostly sign nothing.
@@ -57,7 +57,7 @@ def check(public: bytes) -> None:
 
 def recover(digest: bytes, signature: bytes) -> bytes:
     """Tell who signed a digest, as a public key. Raises PeerError where nobody can have."""
-    if len(signature) != SIGNATURE or signature[64] > 1:
+    if len(signature) != SIGNATURE_BYTES or signature[64] > 1:
         raise PeerError(BREACH, "a signature is 65 bytes, the last of them 0 or 1")
     try:
         found = coincurve.PublicKey.from_signature_and_message(signature, digest, hasher=None)

@@ -19,10 +19,10 @@ from restante.common.errors import Misuse
 from restante.waku.envelope.envelope import U64, Envelope, make, work
 from restante.waku.envelope.keccak import running
 
-BUDGET: Final = 1 << 22
+MAX_HASHES: Final = 1 << 22
 """Hashes that are tried: a few seconds of work."""
 
-LATE: Final = 11
+EXTRA_TTL_SECONDS: Final = 11
 """Seconds that are mined for beyond the ttl. A peer whose clock is behind by up to 10 takes the envelope and adds to
 its ttl what it is ahead, and 1 (waku/waku.go:1280-1287)."""
 
@@ -35,13 +35,15 @@ class NotMined(Misuse):
         self.best = best
 
 
-def hashes(envelope: Envelope, least: float, *, late: int = LATE) -> int:
+def hashes(envelope: Envelope, least: float, *, late: int = EXTRA_TTL_SECONDS) -> int:
     """Tell how many hashes it takes on average to find such a nonce; it can take ten times as many."""
     wanted = least * len(envelope.bare) * (envelope.ttl + late)
     return 1 << max(0, math.ceil(math.log2(wanted))) if wanted > 0 else 1
 
 
-def mine(envelope: Envelope, least: float, *, start: int, budget: int = BUDGET, late: int = LATE) -> Envelope:
+def mine(
+    envelope: Envelope, least: float, *, start: int, budget: int = MAX_HASHES, late: int = EXTRA_TTL_SECONDS
+) -> Envelope:
     """Find a nonce with which the envelope's `pow(late)` is at least so much, and so its `pow()` a little above.
 
     Nonces are tried from `start` on, which is chance: with 0 for all, equal envelopes would be the same envelope. The

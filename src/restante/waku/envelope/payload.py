@@ -24,19 +24,19 @@ from restante.common.errors import Misuse, PeerError
 from restante.waku.envelope import ecies
 from restante.waku.envelope.envelope import TOPIC
 from restante.waku.envelope.keccak import keccak
-from restante.waku.envelope.keys import PUBLIC, SIGNATURE, Dice, Key, recover
+from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Dice, Key, recover
 from restante.waku.envelope.rlp import BREACH
 
-LARGEST: Final = (1 << 24) - 1
+MAX_PAYLOAD_BYTES: Final = (1 << 24) - 1
 """Bytes of a payload: more need a size of four bytes, which the two bits for it cannot say."""
 
-BLOCK: Final = 256
+PADDING_BLOCK_BYTES: Final = 256
 """What padding fills up to (waku/common/const.go, padSizeLimit)."""
 
-SYMMETRIC: Final = 32
+SYMMETRIC_KEY_BYTES: Final = 32
 """Bytes of a symmetric key."""
 
-ROUNDS: Final = 65356
+PBKDF2_ROUNDS: Final = 65356
 """Of PBKDF2, for keys of passwords. Not 65536: this is what was shipped, and so what every key was made with."""
 
 _SIZE_OF_SIZE: Final = 0x03
@@ -65,8 +65,8 @@ class SymmetricKey:
     __slots__ = ("secret",)
 
     def __init__(self, secret: bytes) -> None:
-        if len(secret) != SYMMETRIC:
-            raise Misuse(f"a symmetric key has {SYMMETRIC} bytes, not {len(secret)}")
+        if len(secret) != SYMMETRIC_KEY_BYTES:
+            raise Misuse(f"a symmetric key has {SYMMETRIC_KEY_BYTES} bytes, not {len(secret)}")
         self.secret: Final = secret
 
     @classmethod
@@ -86,7 +86,7 @@ class Opened(NamedTuple):
 
 def password_key(password: str) -> bytes:
     """Derive the 32 bytes of a password's key (waku/waku.go, AddSymKeyFromPassword). Raises Misuse: it is no text."""
-    return hashlib.pbkdf2_hmac("sha256", _utf8(password), b"", ROUNDS, SYMMETRIC)
+    return hashlib.pbkdf2_hmac("sha256", _utf8(password), b"", PBKDF2_ROUNDS, SYMMETRIC_KEY_BYTES)
 
 
 def topic_of(channel: str) -> bytes:
@@ -117,23 +117,25 @@ def seal(
     if isinstance(to, SymmetricKey):
         nonce = dice.draw(_NONCE)
         return AESGCM(to.secret).encrypt(nonce, plain, None) + nonce
-    if len(to) != PUBLIC:
-        raise Misuse(f"a public key has {PUBLIC} bytes, not {len(to)}")
+    if len(to) != PUBLIC_BYTES:
+        raise Misuse(f"a public key has {PUBLIC_BYTES} bytes, not {len(to)}")
     try:
-        return ecies.encrypt(to, plain, ephemeral=dice.key(), iv=dice.draw(ecies.IV))
+        return ecies.encrypt(to, plain, ephemeral=dice.key(), iv=dice.draw(ecies.IV_BYTES))
     except PeerError as error:
         raise Misuse(error.words) from None
 
 
 def _plain(payload: bytes, sign: Key | None, padding: bytes | None, dice: Dice) -> bytes:
-    if len(payload) > LARGEST:
-        raise Misuse(f"a payload has up to {LARGEST} bytes, not {len(payload)}")
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise Misuse(f"a payload has up to {MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
     size = max(1, (len(payload).bit_length() + 7) // 8)  # one even of nothing (getSizeOfPayloadSizeField)
     flags = size | (_SIGNED if sign else 0)
     plain = bytes((flags,)) + len(payload).to_bytes(size, "little") + payload
     if padding is None:
         # A whole block where nothing is missing (message.go, appendPadding).
-        padding = dice.draw(BLOCK - (len(plain) + (SIGNATURE if sign else 0)) % BLOCK)
+        padding = dice.draw(
+            PADDING_BLOCK_BYTES - (len(plain) + (SIGNATURE_BYTES if sign else 0)) % PADDING_BLOCK_BYTES
+        )
     plain += padding
     return plain + sign.sign(keccak(plain)) if sign else plain
 
@@ -168,7 +170,7 @@ def _parse(plain: bytes) -> Opened:
         raise UnreadableError("nothing was sealed, not even flags")
     flags, signer, end = plain[0], None, len(plain)
     if flags & _SIGNED:
-        end -= SIGNATURE
+        end -= SIGNATURE_BYTES
         if end <= 1:
             raise UnreadableError("what was sealed ends before its signature")
         signer = _signer(plain[:end], plain[end:])

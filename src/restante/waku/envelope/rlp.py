@@ -31,7 +31,7 @@ Encodable: TypeAlias = "bytes | bytearray | memoryview | int | Sequence[Any]"
 BREACH: Final = 2
 """Disconnect reason "breach of protocol" (devp2p, rlpx.md "Disconnect")."""
 
-DEPTH: Final = 16
+MAX_DEPTH: Final = 16
 """Lists in lists; the deepest packet of Waku has four."""
 
 
@@ -121,12 +121,12 @@ def decode(data: bytes, *, tail: bool = False) -> Item:
     whole = span(data)
     if whole.stop != len(data) and not tail:
         raise RlpError("bytes follow the item")
-    return _items(data, whole.start, whole.stop, DEPTH) if whole.is_list else data[whole.start : whole.stop]
+    return _items(data, whole.start, whole.stop, MAX_DEPTH) if whole.is_list else data[whole.start : whole.stop]
 
 
 def _items(data: bytes, here: int, end: int, depth: int) -> list[Item]:
     if not depth:
-        raise RlpError(f"lists are nested deeper than {DEPTH}")
+        raise RlpError(f"lists are nested deeper than {MAX_DEPTH}")
     found: list[Item] = []
     while here < end:
         tag = data[here]

@@ -11,7 +11,7 @@ from restante.waku.envelope.envelope import Envelope, parse
 from restante.waku.envelope.rlp import RlpError
 
 
-class Flaw(msgspec.Struct, frozen=True):
+class UnreadableItem(msgspec.Struct, frozen=True):
     """What stands where an envelope should, and is none."""
 
     where: str
@@ -19,13 +19,13 @@ class Flaw(msgspec.Struct, frozen=True):
     reason: str
 
 
-Item: TypeAlias = Envelope | Flaw
-Items: TypeAlias = Iterator[Item]
+FileItem: TypeAlias = Envelope | UnreadableItem
+FileItems: TypeAlias = Iterator[FileItem]
 
 
-def read(raw: bytes, where: str) -> Item:
+def read(raw: bytes, where: str) -> FileItem:
     """Read what should be an envelope's RLP."""
     try:
         return parse(raw)
     except RlpError as error:
-        return Flaw(where, str(error))
+        return UnreadableItem(where, str(error))

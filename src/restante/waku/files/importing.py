@@ -13,26 +13,25 @@ import msgspec
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
 from restante.common.progress import progress
-from restante.waku.archive import Archive, open_archive
+from restante.waku.archive import open_archive
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import Flaw, Items, leveldb, rlp_file
-from restante.waku.protocol.packets import LARGEST
-from restante.waku.settings import RETENTION
+from restante.waku.files import FileItems, UnreadableItem, leveldb, rlp_file
+from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
+from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY
 
-DAY: Final = 86400
-
-BATCH: Final = 1000
+BATCH_ENVELOPES: Final = 1000
 BATCH_BYTES: Final = 8 << 20
 """Envelopes, and bytes of them, that are saved together, about."""
 
-NAMED: Final = 20
-"""Flaws that are named one by one."""
+MAX_NAMED_ITEMS: Final = 20
+"""Unreadable items that are named one by one."""
 
-NOT_HELD: Final = "no packet of 1 MiB holds it"
+TOO_LARGE_FOR_PACKET: Final = "no packet of 1 MiB holds it"
 """Why an envelope is refused that could be handed to nobody."""
 
 
-class Report(msgspec.Struct):
+class ImportReport(msgspec.Struct):
     """Every item that was read is counted once: as new, as there already, or as refused."""
 
     read: int = 0
@@ -43,11 +42,11 @@ class Report(msgspec.Struct):
     """By reason."""
     old: int = 0
     """Sent so long ago that a server, which is told nothing else, removes them."""
-    flaws: list[str] = msgspec.field(default_factory=list)
+    unreadable: list[str] = msgspec.field(default_factory=list)
     """Where the first of them are."""
 
 
-def take_in(data: Path, paths: list[Path]) -> Report:
+def take_in(data: Path, paths: list[Path]) -> ImportReport:
     """Save the envelopes of all files. Done again, it changes nothing.
 
     Raises Misuse where one does not exist or its name does not tell what it is, before anything is changed;
@@ -58,10 +57,10 @@ def take_in(data: Path, paths: list[Path]) -> Report:
     return asyncio.run(_take_in(data, paths))
 
 
-async def _take_in(data: Path, paths: list[Path]) -> Report:
+async def _take_in(data: Path, paths: list[Path]) -> ImportReport:
     archive = open_archive(data)
     try:
-        report = Report()
+        report = ImportReport()
         first = (await archive.counts()).next_arrival
         for path in paths:
             await _take_file(archive, path, report)
@@ -72,44 +71,44 @@ async def _take_in(data: Path, paths: list[Path]) -> Report:
         await archive.close()
 
 
-async def _take_file(archive: Archive, path: Path, report: Report) -> None:
+async def _take_file(archive: Archive, path: Path, report: ImportReport) -> None:
     batch: list[Envelope] = []
     size = 0
-    old = time.time() - RETENTION * DAY
+    old = time.time() - DEFAULT_RETENTION_DAYS * SECONDS_PER_DAY
     with progress(f"import {path.name}") as advance:
         for item in _read(path):
             report.read += 1
-            if isinstance(item, Flaw):
+            if isinstance(item, UnreadableItem):
                 _note(report, path, item)
                 continue
             report.old += item.sent < old
             batch.append(item)
             size += len(item.raw)
-            if len(batch) >= BATCH or size >= BATCH_BYTES:
+            if len(batch) >= BATCH_ENVELOPES or size >= BATCH_BYTES:
                 await archive.save(batch, int(time.time()))
                 advance(len(batch))
                 batch, size = [], 0
         await archive.save(batch, int(time.time()))
 
 
-def _note(report: Report, path: Path, flaw: Flaw) -> None:
-    report.refused[flaw.reason] += 1
-    if len(report.flaws) < NAMED:
-        report.flaws.append(f"{path}, {flaw.where}: {flaw.reason}")
+def _note(report: ImportReport, path: Path, unreadable: UnreadableItem) -> None:
+    report.refused[unreadable.reason] += 1
+    if len(report.unreadable) < MAX_NAMED_ITEMS:
+        report.unreadable.append(f"{path}, {unreadable.where}: {unreadable.reason}")
 
 
-def _read(path: Path) -> Items:
+def _read(path: Path) -> FileItems:
     try:
         for item in _opened(path):
-            if isinstance(item, Envelope) and len(item.raw) > LARGEST:
-                yield Flaw(f"envelope {item.hash.hex()}", NOT_HELD)
+            if isinstance(item, Envelope) and len(item.raw) > MAX_ENVELOPE_BYTES:
+                yield UnreadableItem(f"envelope {item.hash.hex()}", TOO_LARGE_FOR_PACKET)
             else:
                 yield item
     except OSError as error:
         raise StoreError(f"cannot read {path}: {plain(error)}") from error
 
 
-def _opened(path: Path) -> Items:
+def _opened(path: Path) -> FileItems:
     if not path.exists():
         raise Misuse(f"there is no {path}")
     if path.is_dir():
@@ -123,7 +122,7 @@ def _opened(path: Path) -> Items:
     raise Misuse(f"{path}: neither .rlp nor .parquet, nor the directory of a LevelDB archive")
 
 
-def render(report: Report) -> str:
+def render(report: ImportReport) -> str:
     """Show a report as a few lines of text."""
     rows = [
         ("read", report.read),
@@ -136,11 +135,11 @@ def render(report: Report) -> str:
     return "\n".join(lines)
 
 
-def warn(report: Report) -> str | None:
+def warn(report: ImportReport) -> str | None:
     """Say what a server will do with what is old, where there is such."""
     if not report.old:
         return None
     return (
-        f"{counted(report.old, 'envelope')} sent more than {RETENTION:g} days ago: `restante waku serve` removes such"
-        " ten minutes after its start, unless it is told --retention 0, or more days"
+        f"{counted(report.old, 'envelope')} sent more than {DEFAULT_RETENTION_DAYS:g} days ago: `restante waku serve`"
+        " removes such ten minutes after its start, unless it is told --retention 0, or more days"
     )

@@ -20,11 +20,11 @@ from typing import Final
 from restante.common.errors import Misuse, StoreError, plain
 from restante.waku import files
 
-CURSOR: Final = 36
+KEY_ID_BYTES: Final = 36
 """Bytes of a key that name the envelope; the topic behind them is the value's own, or not worth believing."""
-KEYS: Final = {CURSOR, CURSOR + 4}
+KEY_SIZES: Final = {KEY_ID_BYTES, KEY_ID_BYTES + 4}
 
-_TABLES: Final = {".ldb", ".sst"}
+_TABLE_SUFFIXES: Final = {".ldb", ".sst"}
 """Files that are never changed once they are there."""
 
 
@@ -33,7 +33,7 @@ def is_archive(folder: Path) -> bool:
     return (folder / "CURRENT").is_file()
 
 
-def read(folder: Path) -> files.Items:
+def read(folder: Path) -> files.FileItems:
     """Give each value, if its key is that of the envelope.
 
     The directory is only read. Raises Misuse where a program is using it or the library is not there, StoreError
@@ -59,7 +59,9 @@ def read(folder: Path) -> files.Items:
                     yield _item(key, value)
                     last = key
             except (plyvel.Error, OSError) as error:
-                yield files.Flaw(f"after key {last.hex()}", f"the rest cannot be read: {_words(error, copy, folder)}")
+                yield files.UnreadableItem(
+                    f"after key {last.hex()}", f"the rest cannot be read: {_words(error, copy, folder)}"
+                )
 
 
 def _words(error: Exception, copy: Path, folder: Path) -> str:
@@ -69,13 +71,13 @@ def _words(error: Exception, copy: Path, folder: Path) -> str:
     return text.replace(str(copy), str(folder)).replace("\n", " ")
 
 
-def _item(key: bytes, value: bytes) -> files.Item:
+def _item(key: bytes, value: bytes) -> files.FileItem:
     where = f"key {key.hex()}"
-    if len(key) not in KEYS:
-        return files.Flaw(where, "a key has 36 or 40 bytes")
+    if len(key) not in KEY_SIZES:
+        return files.UnreadableItem(where, "a key has 36 or 40 bytes")
     found = files.read(value, where)
-    if not isinstance(found, files.Flaw) and found.sent.to_bytes(4) + found.hash != key[:CURSOR]:
-        return files.Flaw(where, "the key is another's")
+    if not isinstance(found, files.UnreadableItem) and found.sent.to_bytes(4) + found.hash != key[:KEY_ID_BYTES]:
+        return files.UnreadableItem(where, "the key is another's")
     return found
 
 
@@ -94,7 +96,7 @@ def _copied(folder: Path) -> Iterator[Path]:
 
 
 def _bring(file: Path, to: Path) -> None:
-    if file.suffix in _TABLES:
+    if file.suffix in _TABLE_SUFFIXES:
         with contextlib.suppress(OSError):
             to.hardlink_to(file)
             return

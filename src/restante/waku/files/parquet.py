@@ -16,7 +16,7 @@ from restante.common.errors import StoreError
 from restante.waku import files
 from restante.waku.archive import Archived
 
-SCHEMA: Final = pa.schema(
+PARQUET_SCHEMA: Final = pa.schema(
     [
         pa.field("hash", pa.binary(), nullable=False),
         pa.field("sent", pa.int64(), nullable=False),
@@ -34,12 +34,12 @@ GROUP_ROWS: Final = 50_000
 GROUP_BYTES: Final = 16 << 20
 """Of `raw`, that a row group has at most, about: a reader has to hold one."""
 
-_BATCH: Final = 1000
+_BATCH_ROWS: Final = 1000
 
 
 def write(file: Path, pages: Iterable[list[Archived]]) -> None:
     """Write them, in the order given. Raises OSError, and RlpError where the archive is damaged."""
-    with pq.ParquetWriter(file, SCHEMA, compression="zstd", write_page_checksum=True) as output:
+    with pq.ParquetWriter(file, PARQUET_SCHEMA, compression="zstd", write_page_checksum=True) as output:
         for group in _groups(pages):
             output.write_table(_table(group), row_group_size=len(group))
 
@@ -70,11 +70,11 @@ def _table(group: list[Archived]) -> pa.Table:
         [len(each.raw) for each in group],
         [each.raw for each in group],
     ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, PARQUET_SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=PARQUET_SCHEMA)
 
 
-def read(file: Path) -> files.Items:
+def read(file: Path) -> files.FileItems:
     """Give each row's `raw`, if its `hash` is that, where there is one; a group that cannot be read is passed over.
 
     Raises StoreError where the file is no such table.
@@ -92,25 +92,25 @@ def read(file: Path) -> files.Items:
             first += table.metadata.row_group(group).num_rows
 
 
-def _group(table: pq.ParquetFile, group: int, first: int) -> files.Items:
+def _group(table: pq.ParquetFile, group: int, first: int) -> files.FileItems:
     wanted = [name for name in ("raw", "hash") if name in table.schema_arrow.names]
     row = first
     try:
-        for batch in table.iter_batches(_BATCH, row_groups=[group], columns=wanted):
+        for batch in table.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted):
             for values in batch.to_pylist():
                 yield _item(values, f"row {row}")
                 row += 1
     except (pa.ArrowException, OSError) as error:
-        yield files.Flaw(f"row {row}", f"the rest of its group cannot be read: {_line(error)}")
+        yield files.UnreadableItem(f"row {row}", f"the rest of its group cannot be read: {_line(error)}")
 
 
-def _item(values: dict[str, Any], where: str) -> files.Item:
+def _item(values: dict[str, Any], where: str) -> files.FileItem:
     raw, stored = values["raw"], values.get("hash")
     if not isinstance(raw, bytes):
-        return files.Flaw(where, "raw is no string of bytes")
+        return files.UnreadableItem(where, "raw is no string of bytes")
     found = files.read(raw, where)
-    if not isinstance(found, files.Flaw) and stored not in (None, found.hash):
-        return files.Flaw(where, "the hash is another's")
+    if not isinstance(found, files.UnreadableItem) and stored not in (None, found.hash):
+        return files.UnreadableItem(where, "the hash is another's")
     return found
 
 

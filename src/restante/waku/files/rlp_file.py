@@ -10,10 +10,10 @@ from restante.waku import files
 from restante.waku.archive import Archived
 from restante.waku.envelope import rlp
 
-HEAD: Final = 9
+MAX_HEAD_BYTES: Final = 9
 """Bytes that the tag and the length of an item have at most."""
 
-LARGEST: Final = 1 << 24
+MAX_ITEM_BYTES: Final = 1 << 24
 """Bytes of an envelope that can have come over the wire: a frame is shorter (devp2p, rlpx.md "Framing")."""
 
 
@@ -24,7 +24,7 @@ def write(file: Path, pages: Iterable[list[Archived]]) -> None:
             output.writelines(each.raw for each in page)
 
 
-def read(file: Path) -> files.Items:
+def read(file: Path) -> files.FileItems:
     """Give each item. It ends with one whose length cannot be believed: nobody knows where the next begins.
 
     Raises OSError.
@@ -35,13 +35,13 @@ def read(file: Path) -> files.Items:
         while at < size:
             where = f"byte {at}"
             try:
-                whole = rlp.span(data.read(HEAD), 0, size - at)
+                whole = rlp.span(data.read(MAX_HEAD_BYTES), 0, size - at)
             except rlp.RlpError as error:
-                yield files.Flaw(where, f"{error}; the rest of the file cannot be read")
+                yield files.UnreadableItem(where, f"{error}; the rest of the file cannot be read")
                 return
             data.seek(at)
-            if whole.stop > LARGEST:
-                yield files.Flaw(where, "no envelope is as large")
+            if whole.stop > MAX_ITEM_BYTES:
+                yield files.UnreadableItem(where, "no envelope is as large")
             else:
                 yield files.read(data.read(whole.stop), where)
             at += whole.stop

@@ -1,4 +1,4 @@
-"""Requests answered: read, weighed, put in line; a page at a time from the archive, and out as the peer reads.
+"""History requests: read, weighed, put in line; a page at a time from the archive, and out as the peer reads.
 
     packet ──read──▶ request ──▶ the peer's line ──its turn──▶ a page ──▶ P2P Messages … Request Complete
                         │                            └── its turn would come too late: an error
@@ -26,39 +26,40 @@ from restante.common.errors import StoreError
 from restante.common.histogram import Tally
 from restante.common.logs import log, where
 from restante.common.token_bucket import Bucket
-from restante.waku.archive import Archive
-from restante.waku.archive.history.query import BOUNDS, Bounds, Page, Query
-from restante.waku.connection.peer_connection import REFUSED, Link
-from restante.waku.connection.quotas import forget
+from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
+from restante.waku.archive.sqlite import Archive
+from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.quotas import make_room
+from restante.waku.connection.read_pacing import REFUSAL_COST
 from restante.waku.envelope import rlp
-from restante.waku.envelope.bloom import FULL
+from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import cut
 from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
 from restante.waku.protocol import completion, packets, request
 from restante.waku.protocol.request import Demands, Request, RequestError
 
-PAGES: Final = 16
+MAX_PAGES: Final = 16
 """Pages in memory at a time; each has up to 8 MiB."""
 
-OWN: Final = 4
+MAX_PAGES_PER_ADDRESS: Final = 4
 """Of them, pages for one address: who comes by many connections makes nobody wait but himself."""
 
-LINE: Final = 16
+MAX_QUEUED_REQUESTS: Final = 16
 """Requests of one peer that wait. status-go sends three at once, and the next when one is complete."""
 
-LONGEST: Final = 20.0
+MAX_QUEUE_SECONDS: Final = 20.0
 """Seconds that the first request of a line waits for its turn; then it is refused. status-go waits 30 for the whole
 answer (protocol/messenger_mailserver.go), and asks again: a page that comes later is made for nobody. How long a peer
 takes to read what it asked for before does not count: who is slow is not hasty."""
 
-WAITING: Final = 48 * 1024 * 1024
+MAX_QUEUED_BYTES: Final = 48 * 1024 * 1024
 """Bytes of memory for requests that wait, of all peers: four hundred of a thousand topics, twenty thousand of ten."""
 
-SHARE: Final = 8 * 1024
+GUARANTEED_QUEUE_BYTES: Final = 8 * 1024
 """Bytes of it that each peer may have when others have taken all: three requests of status-go, of ten topics each."""
 
-ACCOUNTS: Final = 10_000
+REMEMBERED_REQUESTERS: Final = 10_000
 """Peers and addresses whose use is remembered when they are gone; the one longest unused is forgotten first."""
 
 
@@ -70,25 +71,25 @@ REFUSALS: Final = (VALIDATION, PEER_LIMIT, ITERATOR, PROCESS)
 """Why a request is refused, in the words of status-go's metrics (mailserver/metrics.go): it is no good; its sender
 may not ask, or not so often; the archive cannot be read; or something else went wrong."""
 
-DELAYS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
+DELAY_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 """Seconds from when a request is read until the last byte of its answer was handed to the network."""
 
-SIZES: Final = (1024, 4096, 16384, 65536, 262144, 1048576)
+PACKET_SIZE_BOUNDS: Final = (1024, 4096, 16384, 65536, 262144, 1048576)
 """Bytes of a packet of envelopes."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Who is served, and how."""
 
     demands: Demands = Demands()
     descending: bool = False
     allow: frozenset[bytes] | None = None
     """Node ids; None: everybody."""
-    bounds: Bounds = BOUNDS
+    bounds: Bounds = DEFAULT_BOUNDS
     """Of a page."""
 
 
-class _Asked(NamedTuple):
+class _QueuedRequest(NamedTuple):
     """A request in a line."""
 
     request: Request
@@ -101,7 +102,7 @@ class _Asked(NamedTuple):
         return 1024 + 128 * len(self.request.topics)
 
 
-class _Places(asyncio.Semaphore):
+class _PageSlots(asyncio.Semaphore):
     """Room for so many pages, for those first who came first."""
 
     waiting = 0
@@ -115,7 +116,7 @@ class _Places(asyncio.Semaphore):
             self.waiting -= 1
 
 
-class _Account:
+class _RequesterQuota:
     """What one node, or one address, has asked for."""
 
     __slots__ = ("lines", "pages", "places", "rows")
@@ -125,7 +126,7 @@ class _Account:
         """Of an address: lines that have one of its places, or wait for one."""
         self.pages = Bucket()
         self.rows = Bucket()
-        self.places = _Places(OWN)
+        self.places = _PageSlots(MAX_PAGES_PER_ADDRESS)
 
     def wait(self, now: float, limits: Limits) -> float:
         """Give the seconds until it may have its next page."""
@@ -134,19 +135,19 @@ class _Account:
         return max(pages, rows)
 
 
-class Answers:
-    """The lines, and who is next."""
+class HistoryRequests:
+    """The peers' requests in their lines, and whose turn is next."""
 
-    def __init__(self, archive: Archive, terms: Terms, limits: Limits, now: Callable[[], int]) -> None:
+    def __init__(self, archive: Archive, terms: HistoryTerms, limits: Limits, now: Callable[[], int]) -> None:
         self.counts: Counter[str] = Counter()
         """What became of requests."""
         self.refusals: Counter[str] = Counter()
         """Why they were refused."""
-        self.delays = Tally(DELAYS)
+        self.delays = Tally(DELAY_BOUNDS)
         """How long answers took."""
-        self.searches = Tally(DELAYS)
+        self.searches = Tally(DELAY_BOUNDS)
         """How long their pages took to be found, the wait for a reader with it."""
-        self.packets = Tally(SIZES)
+        self.packets = Tally(PACKET_SIZE_BOUNDS)
         """Bytes of envelopes in a packet."""
         self.queries: Counter[str] = Counter()
         """By what they asked for: topics, bloom or none."""
@@ -157,118 +158,117 @@ class Answers:
         self._limits = limits
         self._now = now
         self._loop = asyncio.get_running_loop()
-        self._accounts: OrderedDict[bytes | str, _Account] = OrderedDict()
-        self._lines: dict[Link, deque[_Asked]] = {}
-        self._making: dict[Link, asyncio.Task[None]] = {}
+        self._quotas: OrderedDict[bytes | str, _RequesterQuota] = OrderedDict()
+        self._lines: dict[PeerConnection, deque[_QueuedRequest]] = {}
+        self._making: dict[PeerConnection, asyncio.Task[None]] = {}
         """Who goes through a line."""
-        self._places = _Places(PAGES)
-        self._unread: dict[Link, None] = {}
+        self._places = _PageSlots(MAX_PAGES)
+        self._unread: dict[PeerConnection, None] = {}
         """Who has a page that waits to be read, the longest first."""
 
-    def ask(self, link: Link, payload: bytes) -> None:
+    def receive(self, connection: PeerConnection, payload: bytes) -> None:
         """Take a P2P Request."""
         self.counts["requests"] += 1
         try:
             asked = request.read(payload, self._terms.demands, self._now())
         except RequestError as error:
-            link.charge(REFUSED)
+            connection.charge(REFUSAL_COST)
             self.counts["attempts"] += error.id is not None
-            self._refuse(link, error.id, error.words, VALIDATION)
+            self._refuse(connection, error.id, error.words, VALIDATION)
             return
         self.counts["attempts"] += 1
-        new = _Asked(asked, perf_counter())
-        words = self._objection(link, new)
+        new = _QueuedRequest(asked, perf_counter())
+        words = self._refusal_words(connection, new)
         if words:
-            self._refuse(link, asked.id, words, PEER_LIMIT)
+            self._refuse(connection, asked.id, words, PEER_LIMIT)
             return
         self.waiting += new.size
-        line = self._lines.setdefault(link, deque())
+        line = self._lines.setdefault(connection, deque())
         line.append(new)
-        if link not in self._making:
-            self._begin(link, line)
+        if connection not in self._making:
+            self._begin(connection, line)
 
-    def _begin(self, link: Link, line: deque[_Asked]) -> None:
-        self._lines[link] = line
-        task = self._making[link] = asyncio.create_task(self._serve(link, line))
-        task.add_done_callback(partial(self._made, link))
+    def _begin(self, connection: PeerConnection, line: deque[_QueuedRequest]) -> None:
+        self._lines[connection] = line
+        task = self._making[connection] = asyncio.create_task(self._serve(connection, line))
+        task.add_done_callback(partial(self._made, connection))
 
-    def _objection(self, link: Link, asked: _Asked) -> str:
+    def _refusal_words(self, connection: PeerConnection, asked: _QueuedRequest) -> str:
         """Tell why a request is not taken; empty where it is."""
         terms = self._terms
-        if terms.allow is not None and link.node_id not in terms.allow:
+        if terms.allow is not None and connection.node_id not in terms.allow:
             return "this server serves those that it was told to"
-        line = self._lines.get(link, ())
+        line = self._lines.get(connection, ())
         own = asked.size + sum([each.size for each in line])
-        full = own > SHARE and self.waiting + asked.size > WAITING
-        return "too many requests at once" if full or len(line) > LINE else ""  # the first one is in the making
+        full = own > GUARANTEED_QUEUE_BYTES and self.waiting + asked.size > MAX_QUEUED_BYTES
+        return (
+            "too many requests at once" if full or len(line) > MAX_QUEUED_REQUESTS else ""
+        )  # the first one is in the making
 
-    def _accounts_of(self, link: Link) -> list[_Account]:
+    def _obtain_quotas(self, connection: PeerConnection) -> list[_RequesterQuota]:
         found = []
-        for name in (link.node_id, link.address):
-            account = self._accounts.get(name)
-            if account is None:
-                forget(self._accounts, ACCOUNTS, lambda each: bool(each.lines))
-                account = self._accounts[name] = _Account()
-            self._accounts.move_to_end(name)
-            found.append(account)
+        for name in (connection.node_id, connection.address):
+            quota = self._quotas.get(name)
+            if quota is None:
+                make_room(self._quotas, REMEMBERED_REQUESTERS, lambda each: bool(each.lines))
+                quota = self._quotas[name] = _RequesterQuota()
+            self._quotas.move_to_end(name)
+            found.append(quota)
         return found
 
-    def _refuse(self, link: Link, digest: bytes | None, words: str, why: str) -> None:
+    def _refuse(self, connection: PeerConnection, digest: bytes | None, words: str, why: str) -> None:
         self.counts["requests refused"] += 1
         self.refusals[why] += 1
         if digest is not None:
-            link.send(packets.REQUEST_COMPLETE, completion.failure(digest, words))
+            connection.send(packets.REQUEST_COMPLETE, completion.failure(digest, words))
 
-    def forget(self, link: Link) -> None:
+    def forget(self, connection: PeerConnection) -> None:
         """Drop what a peer asked for that is gone."""
-        line = self._lines.pop(link, None)
+        line = self._lines.pop(connection, None)
         while line:
             self._drop(line)
-        making = self._making.get(link)
+        making = self._making.get(connection)
         if making is not None:
             making.cancel()
 
-    def _drop(self, line: deque[_Asked]) -> None:
+    def _drop(self, line: deque[_QueuedRequest]) -> None:
         """Take the first request from a line, if there is one: it was answered, or nobody waits for it."""
         if line:
             self.waiting -= line.popleft().size
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _serve(self, link: Link, line: deque[_Asked]) -> None:
+    async def _serve(self, connection: PeerConnection, line: deque[_QueuedRequest]) -> None:
         """Answer what is in a peer's line; nothing is made for a peer that has not read what it has."""
         while line:
-            await link.writable()
+            await connection.writable()
             asked, done = line[0], True
             try:
-                async with self._turn(link, self._loop.time() + LONGEST) as in_time:
+                async with self._turn(connection, self._loop.time() + MAX_QUEUE_SECONDS) as in_time:
                     if in_time:
-                        done = await self._answer(link, asked.request)
+                        done = await self._answer(connection, asked.request)
                     else:
-                        self._refuse(link, asked.request.id, "rate limit exceeded", PEER_LIMIT)
+                        self._refuse(connection, asked.request.id, "rate limit exceeded", PEER_LIMIT)
             finally:
                 if done:
                     self._drop(line)
             if done and in_time:
-                self._note(perf_counter() - asked.since)
-
-    def _note(self, delay: float) -> None:
-        self.delays.add(delay)
+                self.delays.add(perf_counter() - asked.since)
 
     @asynccontextmanager
-    async def _turn(self, link: Link, late: float) -> AsyncIterator[bool]:
+    async def _turn(self, connection: PeerConnection, late: float) -> AsyncIterator[bool]:
         """Wait for a place; gives False where it would come later than that.
 
         Whoever waited longest for a peer to read gives up its own for it. A peer that asked faster than it may waits
         in a place of its address: others are not held up by that, and no more pages than these add to what is spent.
         """
-        account = self._of_address(link)
-        account.lines += 1
+        quota = self._address_quota(connection)
+        quota.lines += 1
         try:
-            if account.places.locked():
-                self._shorten(link.address)
-            async with account.places:
-                if not await self._may_have(link, late):
+            if quota.places.locked():
+                self._shorten(connection.address)
+            async with quota.places:
+                if not await self._take_page(connection, late):
                     yield False
                     return
                 if self._places.locked():
@@ -276,47 +276,47 @@ class Answers:
                 async with self._places:
                     yield True
         finally:
-            account.lines -= 1
+            quota.lines -= 1
 
-    async def _may_have(self, link: Link, late: float) -> bool:
-        """Wait until a peer may have its next page, and count that; False where it would be too late."""
+    async def _take_page(self, connection: PeerConnection, late: float) -> bool:
+        """Wait until a peer may have its next page, and count it; return False where that would be too late."""
         while True:
             now = self._loop.time()
-            accounts = self._accounts_of(link)
-            wait = max(each.wait(now, self._limits) for each in accounts)
+            quotas = self._obtain_quotas(connection)
+            wait = max(each.wait(now, self._limits) for each in quotas)
             if now + wait > late:
                 return False
             if not wait:
                 break
             await self._pause(wait)
-        for each in accounts:
+        for each in quotas:
             each.pages.take(now, self._limits.pages, 1)
         return True
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def _of_address(self, link: Link) -> _Account:
-        """Give the account of a peer's address."""
-        _, account = self._accounts_of(link)
-        return account
+    def _address_quota(self, connection: PeerConnection) -> _RequesterQuota:
+        """Return the quota of a peer's address."""
+        _, quota = self._obtain_quotas(connection)
+        return quota
 
     def _shorten(self, address: str | None = None) -> None:
         """Have one page end, of this address if one is given."""
-        link = next((each for each in self._unread if address in {None, each.address}), None)
-        if link is not None:
-            del self._unread[link]
-            link.wait_no_more()
+        connection = next((each for each in self._unread if address in {None, each.address}), None)
+        if connection is not None:
+            del self._unread[connection]
+            connection.wait_no_more()
 
-    def _made(self, link: Link, task: asyncio.Task[None]) -> None:
-        del self._making[link]
+    def _made(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
+        del self._making[connection]
         if not task.cancelled() and task.exception() is not None:
             log.error("a page could not be made", fault=where(task.exception()))
-        line = self._lines.pop(link, None)
+        line = self._lines.pop(connection, None)
         if line:  # it came when the task was over already, or failed
-            self._begin(link, line)
+            self._begin(connection, line)
 
-    async def _answer(self, link: Link, asked: Request) -> bool:
+    async def _answer(self, connection: PeerConnection, asked: Request) -> bool:
         """Answer; False where there was no room for a beginning, and others waited."""
         since = perf_counter()
         try:
@@ -325,17 +325,17 @@ class Answers:
             log.error("a page could not be made", fault=where(error))
             unread = isinstance(error, StoreError)
             words = "the archive cannot be read" if unread else "internal error"
-            self._refuse(link, asked.id, words, ITERATOR if unread else PROCESS)
+            self._refuse(connection, asked.id, words, ITERATOR if unread else PROCESS)
             return True
         self.searches.add(perf_counter() - since)
         now = self._loop.time()
-        self.queries["topics" if asked.topics else "none" if asked.bloom in {None, FULL} else "bloom"] += 1
-        for each in self._accounts_of(link):
+        self.queries["topics" if asked.topics else "none" if asked.bloom in {None, ALL_BITS} else "bloom"] += 1
+        for each in self._obtain_quotas(connection):
             each.rows.take(now, self._limits.rows, page.looked)
-        return await self._hand_over(link, asked, page)
+        return await self._hand_over(connection, asked, page)
 
-    def _query(self, asked: Request) -> Query:
-        return Query(
+    def _query(self, asked: Request) -> PageQuery:
+        return PageQuery(
             lower=asked.lower,
             upper=asked.upper,
             topics=asked.topics or None,
@@ -345,7 +345,7 @@ class Answers:
             descending=self._terms.descending,
         )
 
-    async def _hand_over(self, link: Link, asked: Request, page: Page) -> bool:
+    async def _hand_over(self, connection: PeerConnection, asked: Request, page: Page) -> bool:
         """Send a page as the peer reads, and strictly last that it is complete; False where nothing was sent.
 
         Of a page whose place is wanted meanwhile the rest is left for the next one, as if it had been too large.
@@ -353,45 +353,45 @@ class Answers:
         last, cursor = page.last, page.cursor
         whole, stops = memoryview(page.whole), [*page.stops, 0]
         behind, sent = -1, 0  # the number of the envelope that was sent last, and how many were
-        for part in packets.packets(page.stops, packets.SEVERAL if asked.batch else 0):
-            if not await self._has_room(link):
+        for part in packets.packets(page.stops, packets.MAX_ENVELOPES_BYTES if asked.batch else 0):
+            if not await self._has_room(connection):
                 if not sent:
                     return False
                 last, cursor = _behind(bytes(whole[stops[behind - 1] : stops[behind]]))
                 break
             body = whole[stops[part.start - 1] : stops[part.stop - 1]]
             self.packets.add(len(body))
-            link.send_whole(packets.P2P_MESSAGE, rlp.list_head(len(body)), body)
+            connection.send_whole(packets.P2P_MESSAGE, rlp.list_head(len(body)), body)
             behind, sent = part.stop - 1, sent + len(part)
         else:
             if behind != len(page.stops) - 1:  # no packet holds that one
                 last = keccak(whole[stops[behind - 1] : stops[behind]]) if sent else None
-        link.send(
+        connection.send(
             packets.REQUEST_COMPLETE,
-            completion.complete(asked.id, last or completion.NOTHING, cursor or b"", asked.answer),
+            completion.complete(asked.id, last or completion.NO_HASH, cursor or b"", asked.answer),
         )
-        link.flush()
+        connection.flush()
         self.counts["requests answered"] += 1
         self.counts["batched"] += asked.batch
         self.counts["envelopes handed over"] += sent
         return True
 
-    async def _has_room(self, link: Link) -> bool:
+    async def _has_room(self, connection: PeerConnection) -> bool:
         """Wait until the peer has read; False where somebody else needs the page's place before."""
-        link.flush()
-        if not link.stuck:
+        connection.flush()
+        if not connection.reading.stuck:
             return True
-        self._unread[link] = None
+        self._unread[connection] = None
         try:
-            if self._of_address(link).places.waiting:
-                self._shorten(link.address)
+            if self._address_quota(connection).places.waiting:
+                self._shorten(connection.address)
             if self._places.waiting:
                 self._shorten()
-            if link in self._unread:
-                await link.writable()
-            return link in self._unread
+            if connection in self._unread:
+                await connection.writable()
+            return connection in self._unread
         finally:
-            self._unread.pop(link, None)
+            self._unread.pop(connection, None)
 
 
 def _behind(raw: bytes) -> tuple[bytes, bytes]:

@@ -3,7 +3,7 @@
     offered ──known?──▶ confirmed with the batch it is in ─────────────────────────────┐
        │ no                                                                            │
        ▼                                                                               ▼
-    accepted? ──▶ relayed at once, and gathered ──take──▶ saved, durable ──settle──▶ confirmed
+    accepted? ──▶ relayed at once, and gathered ──take──▶ saved, durable ─confirm──▶ confirmed
 
 An envelope is known to the archive after its commit only; a copy that comes before is confirmed with the first. Only
 a store that refused for certain (a full disk, a lock) is no end: its envelopes are relayed, answered with an error,
@@ -20,28 +20,28 @@ import msgspec
 
 from restante.common.histogram import Tally
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.node.pool import Live, Pool
+from restante.waku.node.pool import LiveEnvelope, Pool
 from restante.waku.protocol.acceptance import Policy, judge
 from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
 
-UNARCHIVED: Final = -1
+UNARCHIVED_BATCH: Final = -1
 """The batch of an envelope that the archive would not take: it is tried again with the next copy."""
 
-NEVER: Final = 0
+NO_BATCH: Final = 0
 """The batch of an envelope that is not to be archived."""
 
-FULL: Final = "not archived: no space left; send it again later"
-LOCKED: Final = "not archived: the archive cannot be written now; send it again later"
+FULL_WORDS: Final = "not archived: no space left; send it again later"
+LOCKED_WORDS: Final = "not archived: the archive cannot be written now; send it again later"
 """Why an envelope is not archived, for its sender."""
 
-SIZES: Final = tuple(1 << bits for bits in range(8, 21))
+ENVELOPE_SIZE_BOUNDS: Final = tuple(1 << bits for bits in range(8, 21))
 """Bytes of an envelope, to count them by."""
 
-TRY_AGAIN: Final = 10
+ARCHIVE_RETRY_DELAY: Final = 10
 """Seconds until a store that refused is tried again."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What is archived."""
 
     retention: int | None = None
@@ -77,31 +77,31 @@ class Intake:
 class Mailserver:
     """Takes in envelopes. `origin` is the name of whoever brought a packet."""
 
-    def __init__(self, policy: Policy, terms: Terms, pool: Pool) -> None:
+    def __init__(self, policy: Policy, terms: ArchiveTerms, pool: Pool) -> None:
         self.policy = policy
         self.terms = terms
         self.pool = pool
-        self.fresh: list[Live] = []
+        self.fresh: list[LiveEnvelope] = []
         """To be relayed; the shell takes them away."""
         self.counts: Counter[str] = Counter()
-        """What became of envelopes: `new`, `known`, `archived`, `not archived`, or the name of their flaw."""
-        self.sizes, self.archived_sizes = Tally(SIZES), Tally(SIZES)
+        """What became of envelopes: `new`, `known`, `archived`, `not archived`, or why they were refused."""
+        self.sizes, self.archived_sizes = Tally(ENVELOPE_SIZE_BOUNDS), Tally(ENVELOPE_SIZE_BOUNDS)
         """Bytes of those that were new, and of those that were archived."""
         self.refused = 0
-        """Envelopes that had a flaw, all told."""
+        """Envelopes that were refused, all told."""
         self.gathered: list[Envelope] = []
         self.gathered_size = 0
         self._number = 1
         self._count = 0
         """Of envelopes that were new."""
-        self._settled = 0
+        self._finished = 0
         self._waiting: dict[int, list[Intake]] = {}
         self._refused_until = 0
-        self._refused = FULL
+        self._refused = FULL_WORDS
         """Why the store refused last, for senders."""
 
     def offer(self, origin: bytes, packet: bytes, envelopes: Iterable[Envelope], now: int) -> Response | None:
-        """Take in a packet, named by its hash; gives what to answer, or None: `settle` will."""
+        """Take in a packet, named by its hash; gives what to answer, or None: `confirm` will."""
         intake = Intake(origin, packet)
         self.take_in(intake, envelopes, now)
         return self.finish(intake)
@@ -116,15 +116,15 @@ class Mailserver:
                 number = self._judge(intake, each, now)
             else:
                 self.counts["known"] += 1
-                if number == UNARCHIVED:
+                if number == UNARCHIVED_BATCH:
                     known[digest] = number = self._gather(each, intake, now)
-            if number > self._settled:
+            if number > self._finished:
                 hashes.append(digest)
                 intake.latest = max(intake.latest, number)
 
     def finish(self, intake: Intake) -> Response | None:
-        """Give what to answer to a packet of which all was taken in, or None: `settle` will."""
-        if intake.latest <= self._settled:
+        """Give what to answer to a packet of which all was taken in, or None: `confirm` will."""
+        if intake.latest <= self._finished:
             return Response(intake.packet, tuple(intake.refusals))
         self._waiting.setdefault(intake.latest, []).append(intake)
         return None
@@ -132,19 +132,19 @@ class Mailserver:
     def _judge(self, intake: Intake, envelope: Envelope, now: int) -> int:
         """Judge an envelope that is not known; gives the batch it is in."""
         verdict = judge(envelope, now, self.policy)
-        if verdict.flaw is not None:
-            self.counts[verdict.flaw.name] += 1
+        if verdict.refusal is not None:
+            self.counts[verdict.refusal.name] += 1
             self.refused += 1
-            if verdict.flaw.words:
-                intake.refusals.append(Refusal(envelope.hash, verdict.flaw.code, verdict.flaw.words))
-            return NEVER
+            if verdict.refusal.words:
+                intake.refusals.append(Refusal(envelope.hash, verdict.refusal.code, verdict.refusal.words))
+            return NO_BATCH
         self.counts["new"] += 1
         self.sizes.add(len(envelope.raw))
         self._count += 1
-        live = Live(envelope, verdict.pow, intake.origin, self._count)
+        live = LiveEnvelope(envelope, verdict.pow, intake.origin, self._count)
         self.fresh.append(live)
         self.pool.keep(live)
-        number = self._gather(envelope, intake, now) if self._wanted(envelope, now) else NEVER
+        number = self._gather(envelope, intake, now) if self._wanted(envelope, now) else NO_BATCH
         self.pool.know(envelope, number)
         return number
 
@@ -159,7 +159,7 @@ class Mailserver:
     def _gather(self, envelope: Envelope, intake: Intake, now: int) -> int:
         if now < self._refused_until:
             self._give_up(envelope.hash, intake)
-            return UNARCHIVED
+            return UNARCHIVED_BATCH
         self.gathered.append(envelope)
         self.gathered_size += len(envelope.raw)
         return self._number
@@ -181,22 +181,22 @@ class Mailserver:
         self._number += 1
         return batch
 
-    def settle(self, batch: Batch) -> Iterator[tuple[bytes, Response]]:
-        """Tell that a batch is durable; gives whom to answer what. Batches are settled in their order."""
+    def confirm(self, batch: Batch) -> Iterator[tuple[bytes, Response]]:
+        """Confirm a batch that is durable; return whom to answer what. Batches are confirmed in their order."""
         self.counts["archived"] += len(batch.envelopes)
         for each in batch.envelopes:
             self.archived_sizes.add(len(each.raw))
-        self._settled = batch.number
+        self._finished = batch.number
         for waiting in self._waiting.pop(batch.number, ()):
             yield waiting.origin, Response(waiting.packet, tuple(waiting.refusals))
 
     def refuse(self, batch: Batch, now: int, words: str) -> Iterator[tuple[bytes, Response]]:
-        """Tell that a batch was not saved, for certain, and why: `FULL` or `LOCKED`; likewise."""
-        self._refused_until, self._refused = now + TRY_AGAIN, words
-        self._settled = batch.number
+        """Tell that a batch was not saved, for certain, and why: `FULL_WORDS` or `LOCKED_WORDS`; likewise."""
+        self._refused_until, self._refused = now + ARCHIVE_RETRY_DELAY, words
+        self._finished = batch.number
         lost = {each.hash for each in batch.envelopes}
         for digest in lost & self.pool.known.keys():
-            self.pool.known[digest] = UNARCHIVED
+            self.pool.known[digest] = UNARCHIVED_BATCH
         for later in list(self._waiting.values()):
             for waiting in later:
                 for digest in waiting.hashes:

@@ -25,24 +25,29 @@ from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
-from restante.waku.node.history_requests import Terms as AnswerTerms
-from restante.waku.node.mailserver import Mailserver, Terms
-from restante.waku.node.node import ENOUGH, OUR_CLOCK, Housekeeping, Node
+from restante.waku.node.history_requests import HistoryTerms
+from restante.waku.node.housekeeping import Housekeeping
+from restante.waku.node.mailserver import ArchiveTerms, Mailserver
+from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
 from restante.waku.passwords import OFFLINE_INBOX, read_password
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.request import Demands
-from restante.waku.settings import WakuServe, read_topic
+from restante.waku.settings import SECONDS_PER_DAY, WakuServe, read_topic
 
-DAY: Final = 86400
-
-KEY: Final = "node.key"
+KEY_FILE: Final = "node.key"
 """In the data directory, if --key names no other."""
 
-PRUNE_EVERY: Final = 60
+CLOCK_WARNING_SHARE: Final = 0.2
+"""Share of a minute's envelopes refused as from the future or old, over which it is probably our clock."""
+
+CLOCK_WARNING_MIN: Final = 100
+"""Envelopes a minute, to speak of shares."""
+
+PRUNE_INTERVAL: Final = 60
 """Seconds between looks at what is kept too long."""
 
-GRACE: Final = 600
+PRUNE_GRACE_SECONDS: Final = 600
 """Seconds after the start in which nothing is removed. What is going to be is logged at once, and who has taken over
 an old archive, and did not mean that, has the time to stop the server and to say --retention 0."""
 
@@ -64,10 +69,15 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
     data = Path(settings.data)
     archive = open_archive(data)
     try:
-        key = key_file.load_or_make(Path(settings.key) if settings.key else data / KEY)
+        key = key_file.load_or_make(Path(settings.key) if settings.key else data / KEY_FILE)
         peers = _static(settings, key)
         node = Node(
-            key, _mailserver(settings), archive, _housekeeping(settings), settings.limits, _answers(settings, key)
+            key,
+            _mailserver(settings),
+            archive,
+            _housekeeping(settings),
+            settings.limits,
+            _history_terms(settings, key),
         )
         await _foretell(node)  # it reads much of the archive: one that is damaged is not served
         async with contextlib.AsyncExitStack() as stack:
@@ -108,14 +118,14 @@ def _mailserver(settings: WakuServe) -> Mailserver:
     topics = frozenset(read_topic(each, "--topics") for each in settings.topics)
     return Mailserver(
         Policy(min_pow=settings.min_pow, max_size=limits.envelope_bytes, max_ttl=settings.max_ttl),
-        Terms(retention=_seconds(settings.retention), topics=topics or None),
+        ArchiveTerms(retention=_seconds(settings.retention), topics=topics or None),
         Pool(limits.known_bytes, limits.pool_bytes),
     )
 
 
-def _answers(settings: WakuServe, key: Key) -> AnswerTerms:
+def _history_terms(settings: WakuServe, key: Key) -> HistoryTerms:
     password = SymmetricKey.from_password(read_password(settings.password_file, os.environ) or OFFLINE_INBOX)
-    return AnswerTerms(
+    return HistoryTerms(
         demands=Demands(
             # Our public key is in our enode: where it opened requests, a password would restrict nobody.
             keys=(password, key) if "plain" in settings.requests else (password,),
@@ -138,12 +148,12 @@ def _housekeeping(settings: WakuServe) -> Housekeeping:
 
 
 def _seconds(days: float) -> int | None:
-    return int(days * DAY) if days else None
+    return int(days * SECONDS_PER_DAY) if days else None
 
 
 async def _until(told: asyncio.Event, node: Node, peers: list[Enode]) -> None:
     """Serve until told, then drain. Raises StoreError when a commit failed."""
-    running = asyncio.create_task(node.run())
+    running = asyncio.create_task(node.archiving.run())
     others = [asyncio.create_task(_tick(node)), asyncio.create_task(_prune(node))]
     others += [asyncio.create_task(node.stay_connected(each)) for each in peers]
     waiting = asyncio.ensure_future(told.wait())
@@ -166,7 +176,7 @@ async def _tick(node: Node) -> None:
         second += 1
         node.tick()
         if second % 60 == 0:
-            counts = node.mailserver.counts + node.counts + node.relay.counts + node.answers.counts
+            counts = node.mailserver.counts + node.counts + node.relay.counts + node.history_requests.counts
             _tell(node, counts - before)
             before = counts
 
@@ -176,24 +186,24 @@ def _tell(node: Node, minute: Counter[str]) -> None:
     log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known), **minute)
     offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
     untimely = minute["future"] + minute["old"]
-    if offered >= ENOUGH and untimely > OUR_CLOCK * offered:
+    if offered >= CLOCK_WARNING_MIN and untimely > CLOCK_WARNING_SHARE * offered:
         log.warning("a fifth of all envelopes seem to be from the future or old: is this machine's clock right?")
 
 
 async def _prune(node: Node) -> None:
     """Remove what is kept too long or too much, at once where there is no room, but nothing for a while."""
-    await asyncio.sleep(GRACE)
+    await asyncio.sleep(PRUNE_GRACE_SECONDS)
     while True:
-        node.short_of_room.clear()
+        node.archiving.short_of_room.clear()
         try:
-            removed = await node.prune()
+            removed = await node.archiving.prune()
         except StoreBusy as error:
             log.warning("nothing was pruned", reason=str(error))
         else:
             if removed:
                 log.info("pruned", envelopes=removed)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(node.short_of_room.wait(), PRUNE_EVERY)
+            await asyncio.wait_for(node.archiving.short_of_room.wait(), PRUNE_INTERVAL)
 
 
 async def _foretell(node: Node) -> None:
@@ -205,7 +215,7 @@ async def _foretell(node: Node) -> None:
             log.warning(
                 "envelopes are older than --retention and will be removed; --retention 0 keeps them",
                 envelopes=old,
-                in_seconds=GRACE,
+                in_seconds=PRUNE_GRACE_SECONDS,
             )
     if house.retention_bytes is not None:
         over = (await node.archive.counts()).bytes - house.retention_bytes
@@ -213,5 +223,5 @@ async def _foretell(node: Node) -> None:
             log.warning(
                 "there is more than --retention-bytes; the oldest envelopes will be removed",
                 bytes=over,
-                in_seconds=GRACE,
+                in_seconds=PRUNE_GRACE_SECONDS,
             )

@@ -15,11 +15,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from restante.common.histogram import Tally
 from restante.waku.archive import Counts
 from restante.waku.node.history_requests import REFUSALS
-from restante.waku.node.node import REJECTED, Node
+from restante.waku.node.node import REJECTION_LABELS, Node
 
-DATABASE: Final = "sqlite"
+DATABASE_LABEL: Final = "sqlite"
 
-FLAWS: Final = {
+REFUSAL_LABELS: Final = {
     "future": "in_future",
     "old": "very_old",
     "expired": "expired",
@@ -50,24 +50,26 @@ class _Now:
         yield from self._envelopes()
         yield from self._requests()
         yield _gauge("waku_peers", "Peers that have greeted", len(self._node.relay.interests))
-        yield _gauge("waku_connections", "Connections, those that have not greeted among them", len(self._node.links))
+        yield _gauge(
+            "waku_connections", "Connections, those that have not greeted among them", len(self._node.connections)
+        )
         pool = self._node.mailserver.pool
         yield _gauge("waku_envelopes_known", "Hashes of envelopes that are known", len(pool.known))
         yield _gauge("waku_envelopes_cached_bytes", "Memory for envelopes that live", pool.size)
 
     def _envelopes(self) -> Iterator[Metric]:
         counts, node = self._node.mailserver.counts, self._node
-        received = counts["new"] + counts["known"] + sum(counts[flaw] for flaw in FLAWS)
+        received = counts["new"] + counts["known"] + sum(counts[refusal] for refusal in REFUSAL_LABELS)
         yield _counter("waku_envelopes_received", "Envelopes that peers have offered", received)
         yield _counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
         refused = CounterMetricFamily(
             "waku_envelopes_cache_failures", "Envelopes that were not taken", labels=["type"]
         )
-        for flaw, name in FLAWS.items():
-            refused.add_metric([name], counts[flaw])
+        for refusal, name in REFUSAL_LABELS.items():
+            refused.add_metric([name], counts[refusal])
         yield refused
         rejected = CounterMetricFamily("waku_envelopes_rejected", "Packets that could not be read", labels=["reason"])
-        for reason in sorted({*REJECTED.values()}):
+        for reason in sorted({*REJECTION_LABELS.values()}):
             rejected.add_metric([reason], node.rejected[reason])
         yield rejected
         cached = CounterMetricFamily("waku_envelopes_cached", "Envelopes that were known, or not", labels=["cache"])
@@ -79,42 +81,42 @@ class _Now:
             "waku_envelopes_relayed", "Envelopes that were sent on, for each peer", node.relay.counts["relayed"]
         )
         held = GaugeMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
-        held.add_metric([DATABASE], self._archive.envelopes)
+        held.add_metric([DATABASE_LABEL], self._archive.envelopes)
         yield held
         yield _histogram(
             "mailserver_archived_envelope_size_bytes",
             "Envelopes that were archived",
             node.mailserver.archived_sizes,
-            db=DATABASE,
+            db=DATABASE_LABEL,
         )
         yield _gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
         failed = CounterMetricFamily(
             "mailserver_archived_envelopes_failures", "Envelopes that had no room in the archive", labels=["db"]
         )
-        failed.add_metric([DATABASE], counts["not archived"])
+        failed.add_metric([DATABASE_LABEL], counts["not archived"])
         yield failed
 
     def _requests(self) -> Iterator[Metric]:
-        answers = self._node.answers
-        counts = answers.counts
+        requests = self._node.history_requests
+        counts = requests.counts
         yield _counter("mailserver_requests", "Requests for history", counts["requests"])
         yield _counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
         failed = CounterMetricFamily(
             "mailserver_delivery_failures", "Requests answered with an error, by its reason", labels=["type"]
         )
         for why in REFUSALS:
-            failed.add_metric([why], self._node.answers.refusals[why])
+            failed.add_metric([why], self._node.history_requests.refusals[why])
         yield failed
         yield _histogram(
             "mailserver_delivery_duration_seconds",
             "From when a request was read until its answer was sent",
-            answers.delays,
+            requests.delays,
         )
         yield _histogram(
-            "mailserver_requests_bundle_process_duration_seconds", "How long a page was looked for", answers.searches
+            "mailserver_requests_bundle_process_duration_seconds", "How long a page was looked for", requests.searches
         )
         yield _histogram(
-            "mailserver_sent_envelope_batch_size_bytes", "Envelopes of a packet, together", answers.packets
+            "mailserver_sent_envelope_batch_size_bytes", "Envelopes of a packet, together", requests.packets
         )
         yield _counter(
             "mailserver_delivery_attempts", "Requests that could be read, answered or not", counts["attempts"]
@@ -126,7 +128,7 @@ class _Now:
             "mailserver_envelope_queries", "Searches of the archive, by their filter", labels=["filter", "history"]
         )
         for name in ("topics", "bloom", "none"):
-            queries.add_metric([name, "unknown"], answers.queries[name])
+            queries.add_metric([name, "unknown"], requests.queries[name])
         yield queries
         yield _counter("mailserver_envelopes", "Envelopes that were handed over", counts["envelopes handed over"])
 
@@ -139,7 +141,7 @@ def _gauge(name: str, words: str, value: float) -> Metric:
     return GaugeMetricFamily(name, words, value=value)
 
 
-def _histogram(name: str, words: str, tally: Tally, **labels: str) -> Metric:
+def _histogram(name: str, words: str, histogram: Tally, **labels: str) -> Metric:
     found = HistogramMetricFamily(name, words, labels=[*labels])
-    found.add_metric([*labels.values()], tally.buckets(), tally.total)
+    found.add_metric([*labels.values()], histogram.buckets(), histogram.total)
     return found

@@ -1,27 +1,29 @@
-"""The node: takes calls, keeps static peers, hands envelopes to the Mailserver's rules, the archive and the peers."""
+"""The node: accepts connections, keeps static peers, hands envelopes to the Mailserver's rules and the peers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
-import msgspec
-
-from restante.common.errors import PeerError, StoreBusy, StoreFull, plain
+from restante.common.errors import PeerError, plain
 from restante.common.logs import log
 from restante.common.settings import unusable
-from restante.waku.archive import Archive
-from restante.waku.connection.peer_connection import BEHIND, CHANGE, DIGESTING, DRAINING, REFUSED, Link
-from restante.waku.connection.quotas import Account, Accounts
+from restante.waku.archive.sqlite import Archive
+from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.read_pacing import (
+    INTEREST_CHANGE_COST,
+    PAUSED_BY_DRAIN,
+    PAUSED_BY_LARGE_PACKET,
+    REFUSAL_COST,
+)
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
-from restante.waku.devp2p.rlpx import Rlpx, largest
+from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
 from restante.waku.devp2p.session import Devp2p
 from restante.waku.dice import SystemDice
 from restante.waku.envelope import bloom
@@ -29,44 +31,27 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import Answers
-from restante.waku.node.history_requests import Terms as AnswerTerms
-from restante.waku.node.mailserver import FULL, LOCKED, Batch, Intake, Mailserver
+from restante.waku.node.admission import Admission
+from restante.waku.node.archiving import Archiving
+from restante.waku.node.clock import Clock, SystemClock
+from restante.waku.node.history_requests import HistoryRequests, HistoryTerms
+from restante.waku.node.housekeeping import Housekeeping
+from restante.waku.node.mailserver import Intake, Mailserver
 from restante.waku.node.relay import Relay
-from restante.waku.node.save_schedule import GAP, Saves
 from restante.waku.protocol import packets
-from restante.waku.protocol.interest import NOTHING
-from restante.waku.protocol.peer import Changed, Event, Fault, Greeted, Offered, Poured, Requested
+from restante.waku.protocol.interest import WANTS_NOTHING
+from restante.waku.protocol.peer import Changed, Greeted, Offered, PeerEvent, Poured, Requested, Violation
 
-RECEIVE_BUFFER: Final = 64 * 1024
+RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel holds for a peer (it doubles this), and so what one peer can bring in a turn of the loop."""
 
-STRANGERS: Final = 64
-"""Connections beyond the peers, so that who comes to a full node gets to its Hello, and is told that it is full;
-where these are taken, too, the next is cut without a word."""
-
-WRONG: Final = 100
-"""Refused envelopes and packets that were no good, from which on a peer makes room when there is none."""
-
-DRAIN: Final = 5.0
+DRAIN_TIMEOUT: Final = 5.0
 """Seconds to wait for what was said to reach the peers."""
 
-QUIET: Final = 2
-"""Turns of the loop without a new envelope, after which nothing more waits to be read: a peer that sent much is read
-again in the turn after the next (`link.TURN`)."""
-
-BITE: Final = 250
+ENVELOPES_PER_SLICE: Final = 250
 """Envelopes of a large packet that are taken in at a time: some milliseconds."""
 
-SLICE: Final = 1000
-"""Envelopes pruned at a time, so that those who wait to be archived wait some 50 ms."""
-
-OUR_CLOCK: Final = 0.2
-"""Share of a minute's envelopes refused as from the future or old, over which it is probably our clock."""
-ENOUGH: Final = 100
-"""Envelopes a minute, to speak of shares."""
-
-REJECTED: Final = {
+REJECTION_LABELS: Final = {
     packets.MESSAGES: "invalid_data",
     packets.MESSAGE_RESPONSE: "invalid_data",
     packets.BATCH_ACK: "invalid_data",
@@ -74,60 +59,17 @@ REJECTED: Final = {
 }
 """What status-go's metrics call a packet that cannot be read (waku/v1/peer.go); it does not count bad Batch Acks."""
 
-AGAIN: Final = (1.0, 60.0)
-"""Seconds until a static peer that was lost is dialled again: the first time, and at most; doubled each time."""
+REDIAL_DELAY: Final = 1.0
+"""Seconds until a static peer that was lost is dialled again; doubled each time, up to `MAX_REDIAL_DELAY`."""
 
-DIAL: Final = 10.0
+MAX_REDIAL_DELAY: Final = 60.0
+
+DIAL_TIMEOUT: Final = 10.0
 """Seconds to connect to a static peer; its handshake and its greeting have their own."""
 
 
-class Refusal(NamedTuple):
-    """Why the archive takes nothing for now: for `/readyz`, for the log, and for peers."""
-
-    state: str
-    event: str
-    words: str
-
-
-NO_ROOM: Final = Refusal("the disk is full", "envelopes are not archived until there is room", FULL)
-NO_ENTRY: Final = Refusal(
-    "the archive cannot be written", "envelopes are not archived until the archive can be written", LOCKED
-)
-"""Another program writes to it, or it may not be written."""
-
-
-class Clock(Protocol):
-    """The clock."""
-
-    def wall(self) -> float:
-        """Give the seconds since 1970."""
-
-    def monotonic(self) -> float:
-        """Return seconds that nobody sets back."""
-
-
-class SystemClock:
-    """The real one."""
-
-    wall = staticmethod(time.time)
-    monotonic = staticmethod(time.monotonic)
-
-
-class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
-    """How the node keeps house."""
-
-    max_peers: int = 1000
-    max_peers_per_address: int = 50
-    retention: int | None = None
-    """Seconds that envelopes are kept."""
-    retention_bytes: int | None = None
-    """Bytes of envelopes that are kept."""
-    gap: float = GAP
-    """Seconds from one save to the next of a small batch whose senders do not wait."""
-
-
 class Node:
-    """Keeps links, and carries between them and the cores."""
+    """Keeps connections, and carries between them and the cores."""
 
     def __init__(
         self,
@@ -136,7 +78,7 @@ class Node:
         archive: Archive,
         housekeeping: Housekeeping,
         limits: Limits,
-        answers: AnswerTerms | None = None,
+        history: HistoryTerms | None = None,
         *,
         client: str = CLIENT,
         clock: Clock | None = None,
@@ -148,24 +90,23 @@ class Node:
         self.archive = archive
         self.clock: Clock = clock or SystemClock()
         self.loop = asyncio.get_running_loop()
-        self.answers = Answers(archive, answers or AnswerTerms(), limits, self.now)
-        self.links: set[Link] = set()
-        self.peers: dict[bytes, Link] = {}
-        """Those that said Hello, by node id."""
+        self.history_requests = HistoryRequests(archive, history or HistoryTerms(), limits, self.now)
         self.relay = Relay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
         """What became of connections and of relaying."""
         self.rejected: Counter[str] = Counter()
         """Packets that could not be read, by what status-go calls it."""
-        self._id = node_id(key.public)
+        self.admission = Admission(node_id(key.public), housekeeping, limits, self.counts, self.loop)
+        self.connections, self.peers = self.admission.connections, self.admission.peers
+        self.archiving = Archiving(mailserver, archive, housekeeping, limits, self.clock, self._tell)
         self._dice = SystemDice()
         self._of_packets = self._devp2p_limits()
-        self._largest = largest(limits.packet_bytes)
+        self._largest = max_frame_bytes(limits.packet_bytes)
         self._hello = Hello(client, (Capability(*packets.CAPABILITY),), 0, key.public)
         self._status = packets.write_options(
             packets.Options(
                 pow=mailserver.policy.min_pow,
-                bloom=bloom.FULL,
+                bloom=bloom.ALL_BITS,
                 light=False,
                 confirmations=True,
                 packets=(0, 0, 0),
@@ -173,24 +114,14 @@ class Node:
             )
         )
         self.unfinished = 0
-        self._accounts = Accounts()
         self._digesting: set[asyncio.Task[None]] = set()
-        self._unsaid: set[Link] = set()
-        self._held: set[Link] = set()
-        self.short_of_room = asyncio.Event()
-        """Set where the archive was full; cleared by whoever makes room."""
-        self._gathered = asyncio.Event()
-        self._due = asyncio.Event()
-        """Set where what is gathered no longer waits for more."""
-        self._saves = Saves(housekeeping.gap)
-        self._stopping = False
+        self._unsaid: set[PeerConnection] = set()
         self._server: asyncio.Server | None = None
-        self._refusal: Refusal | None = None
-        """Why the archive refused the last batch."""
 
     def ready(self) -> str:
-        """Tell why nobody should be sent here; empty where there is no reason."""
-        return "draining" if self._stopping else self._refusal.state if self._refusal else ""
+        """Return why nobody should be sent here; empty where there is no reason."""
+        outage = self.archiving.outage
+        return "draining" if self.archiving.stopping else outage.state if outage else ""
 
     def now(self) -> int:
         return int(self.clock.wall())
@@ -205,297 +136,179 @@ class Node:
             raise unusable(host, port, "--listen", error) from error
         for each in self._server.sockets:
             with socket.socket(fileno=os.dup(each.fileno())) as door:
-                door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
+                door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)  # accepted ones inherit it
         return [each.getsockname()[:2] for each in self._server.sockets]
 
-    def _answer(self) -> Link:
+    def _answer(self) -> PeerConnection:
         rlpx = Rlpx.recipient(self.key, self._dice, cap=self._largest)
-        return self._link(rlpx, dialled=False)
+        return self._new_connection(rlpx, dialled=False)
 
-    def _link(self, rlpx: Rlpx, *, dialled: bool) -> Link:
-        return Link(self, Devp2p(rlpx, self._hello, self.loop.time(), self._of_packets), dialled=dialled)
+    def _new_connection(self, rlpx: Rlpx, *, dialled: bool) -> PeerConnection:
+        return PeerConnection(self, Devp2p(rlpx, self._hello, self.loop.time(), self._of_packets), dialled=dialled)
 
-    def _devp2p_limits(self) -> session.Limits:
-        return session.Limits(packet=self.limits.packet_bytes)
+    def _devp2p_limits(self) -> session.SessionLimits:
+        return session.SessionLimits(packet=self.limits.packet_bytes)
 
-    async def dial(self, enode: Enode) -> Link:
+    async def dial(self, enode: Enode) -> PeerConnection:
         """Connect to a node. Raises OSError, and PeerError where its key is none."""
         rlpx = Rlpx.initiator(self.key, enode.public, self._dice, cap=self._largest)
-        _, link = await self.loop.create_connection(lambda: self._link(rlpx, dialled=True), enode.host, enode.port)
-        return link
+        _, connection = await self.loop.create_connection(
+            lambda: self._new_connection(rlpx, dialled=True), enode.host, enode.port
+        )
+        return connection
 
-    def made(self, link: Link) -> bool:
+    def made(self, connection: PeerConnection) -> bool:
         """Take in a connection; False where it may not even shake hands."""
-        link.account = self._accounts.of(link.address)
-        if not link.dialled and not self._lets_in(link.account):
-            self.counts["turned away at the door"] += 1
-            return False
-        self.links.add(link)
-        link.account.links += 1
-        return True
-
-    def _lets_in(self, account: Account) -> bool:
-        terms = self.housekeeping
-        room = len(self.links) < terms.max_peers + STRANGERS and account.links < terms.max_peers_per_address
-        return room and account.connect(self.loop.time(), self.limits)
+        return self.admission.admit(connection)
 
     def too_much(self) -> None:
-        """Have the peer go that has sent most of a packet that is not complete."""
-        most = max((each for each in self.links if not each.ending), key=lambda each: each.held, default=None)
-        if most is not None and most.held:
-            self.counts["disconnected, too much that is not complete"] += 1
-            most.disconnect(Reason.TOO_MANY_PEERS)
+        """Disconnect who has sent most of a packet that is not complete."""
+        self.admission.shed()
 
-    def connected(self, link: Link, public: bytes) -> Reason | None:
-        """Take note of a peer that has said Hello; gives why it must go, if it must."""
-        link.node_id = node_id(public)
-        before = self.peers.get(link.node_id)
-        if before is not None:
-            if not before.silent and not before.unread and not self._outranks(link, before):
-                return Reason.ALREADY_CONNECTED
-            before.disconnect(Reason.ALREADY_CONNECTED)
-        elif len(self.peers) >= self.housekeeping.max_peers and not link.dialled and not self._make_room():
-            self.counts["turned away, too many peers"] += 1
-            return Reason.TOO_MANY_PEERS
-        self.peers[link.node_id] = link
-        return None
-
-    def _make_room(self) -> bool:
-        """Have the peer go that was wrong most often, if that was often; tell whether one went."""
-        worst = max(self.peers.values(), key=lambda each: each.peer.score)
-        if worst.dialled or worst.peer.score < WRONG:
-            return False
-        worst.disconnect(Reason.TOO_MANY_PEERS)
-        del self.peers[worst.node_id]
-        return True
-
-    def _outranks(self, link: Link, before: Link) -> bool:
-        """Tell which stays where two nodes dial each other at once: on both sides the one that the lower id dialled.
-
-        Each would else end the one that it sees last, that is both, and again when they are dialled again.
-        """
-        return link.dialled is not before.dialled and link.dialled is (self._id < link.node_id)
+    def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
+        """Take in a peer that has said Hello; return why it must go, if it must."""
+        return self.admission.identify(connection, public)
 
     def status(self) -> bytes:
         """Give the body of our Status."""
         return self._status
 
-    def lost(self, link: Link, reason: Reason | None, words: str) -> None:
-        """Take note that a link is no more."""
-        self.links.discard(link)
-        self._unsaid.discard(link)
-        self._held.discard(link)
-        link.account.links -= 1
-        self.relay.drop(link)
-        self.answers.forget(link)
-        if self.peers.get(link.node_id) is link:
-            del self.peers[link.node_id]
+    def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
+        """Take note that a connection is no more."""
+        self._unsaid.discard(connection)
+        self.admission.forget(connection)
+        self.archiving.forget(connection)
+        self.relay.drop(connection)
+        self.history_requests.forget(connection)
         self.counts[f"lost: {reason.name.lower() if reason is not None else words}"] += 1
 
     async def stay_connected(self, enode: Enode) -> None:
         """Keep a static peer: dial it, and again when it is lost. Never ends by itself."""
-        wait, name = AGAIN[0], node_id(enode.public)
+        wait, name = REDIAL_DELAY, node_id(enode.public)
         while True:
             if name in self.peers:  # it has dialled us
-                await asyncio.sleep(AGAIN[0])
+                await asyncio.sleep(REDIAL_DELAY)
                 continue
-            link, words = None, ""
+            connection, words = None, ""
             try:
-                async with asyncio.timeout(DIAL):
-                    link = await self.dial(enode)
+                async with asyncio.timeout(DIAL_TIMEOUT):
+                    connection = await self.dial(enode)
             except TimeoutError:
                 words = "nobody answers"
             except OSError as error:
                 words = plain(error)
             except PeerError as error:
                 words = error.words
-            if link is not None:
-                if link.gone is not None:
-                    await link.gone
-                words = link.parting
-                if link.peer.greeted:
-                    wait = AGAIN[0]
+            if connection is not None:
+                if connection.gone is not None:
+                    await connection.gone
+                words = connection.parting
+                if connection.peer.greeted:
+                    wait = REDIAL_DELAY
             log.info("a static peer is not connected", peer=enode.address, reason=words, again_in=wait)
             await asyncio.sleep(wait)
-            wait = min(2 * wait, AGAIN[1])
+            wait = min(2 * wait, MAX_REDIAL_DELAY)
 
     # ── packets ──────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, link: Link, event: Event, payload: bytes) -> None:
+    def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         """Handle what a peer's packet amounts to."""
         if isinstance(event, Offered):
-            self._offered(link, event.envelopes, payload)
+            self._offered(connection, event.envelopes, payload)
         elif isinstance(event, Poured):
-            link.hold(DIGESTING)
-            task = asyncio.create_task(self._digest(link, payload))
+            connection.reading.pause(PAUSED_BY_LARGE_PACKET)
+            task = asyncio.create_task(self._digest(connection, payload))
             self._digesting.add(task)
             task.add_done_callback(self._digesting.discard)
         elif isinstance(event, Greeted):
-            if link.dialled:
-                log.info("a static peer is connected", peer=link.address)
-            self.relay.turn_to(link, NOTHING)
+            if connection.dialled:
+                log.info("a static peer is connected", peer=connection.address)
+            self.relay.turn_to(connection, WANTS_NOTHING)
         elif isinstance(event, Changed):
-            link.charge(CHANGE)
-            self.relay.turn_to(link, event.before)
+            connection.charge(INTEREST_CHANGE_COST)
+            self.relay.turn_to(connection, event.before)
         elif isinstance(event, Requested):
-            self.answers.ask(link, event.payload)
-        elif isinstance(event, Fault):
-            self._fault(link, event.code)
+            self.history_requests.receive(connection, event.payload)
+        elif isinstance(event, Violation):
+            self._count_violation(connection, event.code)
 
-    def _offered(self, link: Link, envelopes: list[Envelope], payload: bytes) -> None:
-        intake = Intake(link.node_id, keccak(payload))
-        self._take_in(link, intake, envelopes)
-        self._finish(link, intake)
+    def _offered(self, connection: PeerConnection, envelopes: list[Envelope], payload: bytes) -> None:
+        intake = Intake(connection.node_id, keccak(payload))
+        self._take_in(connection, intake, envelopes)
+        self._finish(connection, intake)
 
-    async def _digest(self, link: Link, payload: bytes) -> None:
+    async def _digest(self, connection: PeerConnection, payload: bytes) -> None:
         """Take in a large packet in slices; it is read whole before any of it counts."""
         try:
             envelopes: list[Envelope] = []
             for count, each in enumerate(packets.walk_envelopes(payload), 1):
                 envelopes.append(each)
-                if count % BITE == 0:
+                if count % ENVELOPES_PER_SLICE == 0:
                     await asyncio.sleep(0)
-            intake = Intake(link.node_id, keccak(payload))
-            for start in range(0, len(envelopes), BITE):
-                self._take_in(link, intake, envelopes[start : start + BITE])
+            intake = Intake(connection.node_id, keccak(payload))
+            for start in range(0, len(envelopes), ENVELOPES_PER_SLICE):
+                self._take_in(connection, intake, envelopes[start : start + ENVELOPES_PER_SLICE])
                 await asyncio.sleep(0)
-            self._finish(link, intake)
+            self._finish(connection, intake)
         except PeerError as error:
-            link.peer.blame(error.words)
-            self._fault(link, packets.MESSAGES)
+            connection.peer.blame(error.words)
+            self._count_violation(connection, packets.MESSAGES)
         finally:
-            link.digested()
+            connection.digested()
 
-    def _take_in(self, link: Link, intake: Intake, envelopes: list[Envelope]) -> None:
+    def _take_in(self, connection: PeerConnection, intake: Intake, envelopes: list[Envelope]) -> None:
         mailserver = self.mailserver
         refused = mailserver.refused
         mailserver.take_in(intake, envelopes, self.now())
         refused = mailserver.refused - refused
         if refused:
-            link.peer.blame("envelopes refused", refused)
-        link.charge(len(envelopes) + REFUSED * refused)
+            connection.peer.blame("envelopes refused", refused)
+        connection.charge(len(envelopes) + REFUSAL_COST * refused)
         if mailserver.fresh:
             self.relay.push_soon()
         if mailserver.gathered:
-            now = self.clock.monotonic()
-            self._saves.gathered(now - link.confirmed)
-            self._gathered.set()
-            if not self._saves.waits(len(mailserver.gathered), now):
-                self._due.set()
-            if mailserver.gathered_size > self.limits.unsaved_bytes:
-                self._held.add(link)
-                link.hold(BEHIND)
+            self.archiving.gathered(connection)
 
-    def _finish(self, link: Link, intake: Intake) -> None:
+    def _finish(self, connection: PeerConnection, intake: Intake) -> None:
         response = self.mailserver.finish(intake)
         if response is not None:
-            self._confirm(link, response)
+            self._confirm(connection, response)
 
-    def _fault(self, link: Link, code: int) -> None:
-        link.charge(REFUSED)
+    def _count_violation(self, connection: PeerConnection, code: int) -> None:
+        connection.charge(REFUSAL_COST)
         self.counts["packets that were no good"] += 1
-        self.rejected[REJECTED[code]] += 1
+        self.rejected[REJECTION_LABELS[code]] += 1
 
-    def _confirm(self, link: Link, response: packets.Response) -> None:
+    def _confirm(self, connection: PeerConnection, response: packets.Response) -> None:
         # In this order, as status-go does (waku/v1/peer.go, sendConfirmation): it tells its user what it hears first
         # of an envelope, and the ack alone would mean that all were taken.
-        link.confirmed = self.clock.monotonic()
-        link.send(packets.MESSAGE_RESPONSE, packets.write_response(response))
-        link.send(packets.BATCH_ACK, packets.write_ack(response.packet))
-
-    def caught_up(self, link: Link) -> None:
-        """Take note that a link which missed envelopes reads again."""
-        self.relay.catch_up(link)
-
-    # ── writing ──────────────────────────────────────────────────────────────────────────────────
-
-    def flush_soon(self, link: Link) -> None:
-        """Have a link write what it has to say when this turn of the loop is over: one write for all of it."""
-        if not self._unsaid:
-            self.loop.call_soon(self._flush)
-        self._unsaid.add(link)
-
-    def _flush(self) -> None:
-        unsaid, self._unsaid = self._unsaid, set()
-        for link in unsaid:
-            link.flush()
-
-    # ── the archive ──────────────────────────────────────────────────────────────────────────────
-
-    async def run(self) -> None:
-        """Archive what is gathered, until `drain`. Raises StoreError when a commit failed: then nothing is sure."""
-        while True:
-            await self._gathered.wait()
-            self._gathered.clear()
-            while self.mailserver.gathered:
-                await self._let_gather()
-                batch = self.mailserver.take()
-                if batch is not None:
-                    await self._save(batch)
-            if self._stopping:
-                return
-
-    async def _let_gather(self) -> None:
-        """Wait until what is gathered is to be saved: nothing more waits to be read, and its time has come."""
-        await self._read_on()
-        if wait := self._wait():
-            self._due.clear()
-            timer = self.loop.call_later(wait, self._due.set)
-            await self._due.wait()
-            timer.cancel()
-            await self._read_on()
-        self._saves.begin(self.clock.monotonic())
-
-    async def _read_on(self) -> None:
-        """Let the loop turn until it brings nothing more, there is plenty to be saved, or its time has come."""
-        gathered, quiet = self.mailserver.gathered, 0
-        while quiet < QUIET and not self._stopping and self._saves.reads_on(len(gathered), self.clock.monotonic()):
-            before = len(gathered)
-            await asyncio.sleep(0)
-            quiet = quiet + 1 if len(gathered) == before else 0
-
-    def _wait(self) -> float:
-        """Return how long what is gathered waits for more."""
-        return 0.0 if self._stopping else self._saves.waits(len(self.mailserver.gathered), self.clock.monotonic())
-
-    async def _save(self, batch: Batch) -> None:
-        try:
-            await self.archive.save(batch.envelopes, self.now())
-        except StoreBusy as error:
-            before, self._refusal = self._refusal, NO_ROOM if isinstance(error, StoreFull) else NO_ENTRY
-            if self._refusal is not before:
-                log.error(self._refusal.event, reason=str(error))
-            if self._refusal is NO_ROOM:
-                self.short_of_room.set()
-            answers = self.mailserver.refuse(batch, self.now(), self._refusal.words)
-        else:
-            if self._refusal is not None:
-                log.info("envelopes are archived again")
-            self._refusal = None
-            answers = self.mailserver.settle(batch)
-        self._tell(answers)
-        held, self._held = self._held, set()
-        for link in held:
-            link.read_again(BEHIND)
+        connection.confirmed = self.clock.monotonic()
+        connection.send(packets.MESSAGE_RESPONSE, packets.write_response(response))
+        connection.send(packets.BATCH_ACK, packets.write_ack(response.packet))
 
     def _tell(self, answers: Iterable[tuple[bytes, packets.Response]]) -> None:
         """Confirm packets to those who brought them, and are here."""
         for name, response in answers:
-            link = self.peers.get(name)
-            if link is not None:
-                self._confirm(link, response)
+            connection = self.peers.get(name)
+            if connection is not None:
+                self._confirm(connection, response)
 
-    async def prune(self) -> int:
-        """Remove what is kept too long, or is too much; gives how many."""
-        removed = 0
-        if self.housekeeping.retention is not None:
-            before = self.now() - self.housekeeping.retention
-            while part := await self.archive.prune(before, SLICE):
-                removed += part
-        if self.housekeeping.retention_bytes is not None:
-            while part := await self.archive.prune_bytes(self.housekeeping.retention_bytes, SLICE):
-                removed += part
-        return removed
+    def caught_up(self, connection: PeerConnection) -> None:
+        """Take note that a connection which missed envelopes reads again."""
+        self.relay.catch_up(connection)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────
+
+    def flush_soon(self, connection: PeerConnection) -> None:
+        """Have a connection write what it has to say when this turn of the loop is over: one write for all of it."""
+        if not self._unsaid:
+            self.loop.call_soon(self._flush)
+        self._unsaid.add(connection)
+
+    def _flush(self) -> None:
+        unsaid, self._unsaid = self._unsaid, set()
+        for connection in unsaid:
+            connection.flush()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -507,18 +320,16 @@ class Node:
         """Stop listening and reading, archive and confirm what was read, and say goodbye."""
         if self._server is not None:
             self._server.close()
-        for link in self.links:
-            link.hold(DRAINING)
+        for connection in self.connections:
+            connection.reading.pause(PAUSED_BY_DRAIN)
         if self._digesting:
             await asyncio.wait(self._digesting)
-        self._stopping = True
-        self._gathered.set()
-        self._due.set()
+        self.archiving.stop()
         await running
-        for link in list(self.links):
-            link.disconnect(Reason.CLIENT_QUITTING)
-        deadline = self.loop.time() + DRAIN
-        while self.links and self.loop.time() < deadline:  # noqa: ASYNC110
+        for connection in list(self.connections):
+            connection.disconnect(Reason.CLIENT_QUITTING)
+        deadline = self.loop.time() + DRAIN_TIMEOUT
+        while self.connections and self.loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # transports have no event for it
-        for link in list(self.links):
-            link.drop()
+        for connection in list(self.connections):
+            connection.drop()

@@ -15,17 +15,15 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from restante.waku.envelope.envelope import Envelope
+from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS
 
-GRACE: Final = 20
-"""Seconds after its expiry in which an envelope still comes and is not refused as old (waku/waku.go:1292)."""
-
-BLOCK: Final = 1000
+HASHES_PER_BLOCK: Final = 1000
 """Hashes that are forgotten together: the oldest block, or one of which all have expired."""
 
-ENTRY: Final = 250
+KNOWN_HASH_MEMORY: Final = 250
 """Bytes of memory that a hash takes while it is known, about."""
 
-LIVE: Final = 650
+LIVE_ENVELOPE_MEMORY: Final = 650
 """Bytes of memory that a live envelope takes beyond its text, about, where each has a topic of its own."""
 
 T = TypeVar("T")
@@ -46,17 +44,17 @@ class Expiring(Generic[T]):
         else:
             things.append(thing)
 
-    def before(self, second: int) -> Iterator[T]:
+    def pop_before(self, second: int) -> Iterator[T]:
         """Take out what expires before a second."""
         while self._seconds and self._seconds[0] < second:
             yield from self._things.pop(heapq.heappop(self._seconds))
 
-    def first(self) -> list[T]:
+    def pop_first(self) -> list[T]:
         """Take out all that expires in the first second there is; nothing where there is nothing."""
         return self._things.pop(heapq.heappop(self._seconds)) if self._seconds else []
 
 
-class Live(msgspec.Struct, frozen=True, gc=False):
+class LiveEnvelope(msgspec.Struct, frozen=True, gc=False):
     """An envelope that may be relayed."""
 
     envelope: Envelope
@@ -83,10 +81,10 @@ class Pool:
 
     def __init__(self, known_bytes: int, live_bytes: int) -> None:
         self.known: dict[bytes, int] = {}
-        self.live: dict[bytes, dict[bytes, Live]] = {}
+        self.live: dict[bytes, dict[bytes, LiveEnvelope]] = {}
         self.size = 0
         """Bytes that live envelopes take, about."""
-        self._most_known = known_bytes // ENTRY
+        self._most_known = known_bytes // KNOWN_HASH_MEMORY
         self._most_live = live_bytes
         self._blocks: deque[_Block] = deque()
         self._live_until: Expiring[Envelope] = Expiring()
@@ -94,7 +92,7 @@ class Pool:
     def know(self, envelope: Envelope, number: int) -> None:
         """Take note of an envelope that was not known."""
         self.known[envelope.hash] = number
-        if not self._blocks or len(self._blocks[-1].hashes) == BLOCK:
+        if not self._blocks or len(self._blocks[-1].hashes) == HASHES_PER_BLOCK:
             self._blocks.append(_Block())
         block = self._blocks[-1]
         block.hashes.append(envelope.hash)
@@ -106,7 +104,7 @@ class Pool:
         for digest in block.hashes:
             self.known.pop(digest, None)
 
-    def keep(self, live: Live) -> None:
+    def keep(self, live: LiveEnvelope) -> None:
         """Have an envelope for those who come to want it later; no harm where it is there, but was forgotten."""
         envelope = live.envelope
         topic = self.live.setdefault(envelope.topic, {})
@@ -114,16 +112,16 @@ class Pool:
             return
         topic[envelope.hash] = live
         self._live_until.add(envelope.expiry, envelope)
-        self.size += LIVE + len(envelope.raw)
+        self.size += LIVE_ENVELOPE_MEMORY + len(envelope.raw)
         while self.size > self._most_live:
-            for first in self._live_until.first():
+            for first in self._live_until.pop_first():
                 self._let_go(first)
 
     def expire(self, now: int) -> None:
         """Forget what has expired by this second."""
-        for envelope in self._live_until.before(now):
+        for envelope in self._live_until.pop_before(now):
             self._let_go(envelope)
-        over = [block for block in self._blocks if block.until < now - GRACE]
+        over = [block for block in self._blocks if block.until < now - EXPIRED_GRACE_SECONDS]
         for block in over:
             self._blocks.remove(block)
             self._forget(block)
@@ -133,4 +131,4 @@ class Pool:
         del topic[envelope.hash]
         if not topic:
             del self.live[envelope.topic]
-        self.size -= LIVE + len(envelope.raw)
+        self.size -= LIVE_ENVELOPE_MEMORY + len(envelope.raw)

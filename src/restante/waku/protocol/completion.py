@@ -16,15 +16,15 @@ from typing import Final
 import msgspec
 
 from restante.waku.envelope import rlp
-from restante.waku.protocol.packets import HASH
-from restante.waku.protocol.request import ID, Answer
+from restante.waku.protocol.packets import HASH_BYTES
+from restante.waku.protocol.request import ID_BYTES, Answer
 
-NOTHING: Final = bytes(HASH)
+NO_HASH: Final = bytes(HASH_BYTES)
 """The last hash of an answer without envelopes."""
 
-ERROR: Final = b"ERROR="
+ERROR_PREFIX: Final = b"ERROR="
 
-LASTING: Final = {
+PERMANENT_REFUSALS: Final = {
     "failed to decrypt": "it has another password",
     "failed to decode": "it does not read requests of this form",
     "check message signature failed": "it wants requests to be signed",
@@ -37,7 +37,7 @@ LASTING: Final = {
 """How refusals begin, of shipped servers and ours, that the same request will always be answered with, and what they
 mean. Any other may pass: a rate, a full line, a disk."""
 
-MOST: Final = 1024
+MAX_WORDS_BYTES: Final = 1024
 """Bytes of words or of a cursor that are read; what a cursor is, is up to the server."""
 
 
@@ -45,7 +45,7 @@ class Completed(msgspec.Struct, frozen=True):
     """All that is to come of a page was sent."""
 
     id: bytes
-    last: bytes = NOTHING
+    last: bytes = NO_HASH
     """The hash of the last envelope of it."""
     cursor: bytes = b""
     """Where the next page begins; none where there is none."""
@@ -61,23 +61,23 @@ class Failed(msgspec.Struct, frozen=True):
     @property
     def lasts(self) -> bool:
         """Whether to ask again is no use."""
-        return any(map(self.words.startswith, LASTING))
+        return any(map(self.words.startswith, PERMANENT_REFUSALS))
 
     @property
     def plainly(self) -> str:
         """The words, and what is known to be meant by them."""
-        meant = next((meaning for begin, meaning in LASTING.items() if self.words.startswith(begin)), "")
+        meant = next((meaning for begin, meaning in PERMANENT_REFUSALS.items() if self.words.startswith(begin)), "")
         return f"{self.words}: {meant}" if meant else self.words
 
 
-def complete(id: bytes, last: bytes = NOTHING, cursor: bytes = b"", answer: Answer = "string") -> bytes:  # noqa: A002
+def complete(id: bytes, last: bytes = NO_HASH, cursor: bytes = b"", answer: Answer = "string") -> bytes:  # noqa: A002
     """Write the end of a page."""
     return rlp.encode([id, last, cursor] if answer == "list" else id + last + cursor)
 
 
 def failure(id: bytes, words: str) -> bytes:  # noqa: A002 - the wire's word
     """Write a refusal."""
-    return rlp.encode(ERROR + id + words.encode())
+    return rlp.encode(ERROR_PREFIX + id + words.encode())
 
 
 def read(payload: bytes, asked: Container[bytes] = ()) -> Completed | Failed:
@@ -89,21 +89,26 @@ def read(payload: bytes, asked: Container[bytes] = ()) -> Completed | Failed:
     if whole.is_list:
         return _list(payload, whole)
     body = payload[whole.start : whole.stop]
-    if body.startswith(ERROR) and len(body) >= len(ERROR) + ID and body[:ID] not in asked:
-        return Failed(body[len(ERROR) : len(ERROR) + ID], _printable(body[len(ERROR) + ID :][:MOST]))
-    if len(body) != ID and not ID + HASH <= len(body) <= ID + HASH + MOST:
+    if body.startswith(ERROR_PREFIX) and len(body) >= len(ERROR_PREFIX) + ID_BYTES and body[:ID_BYTES] not in asked:
+        return Failed(
+            body[len(ERROR_PREFIX) : len(ERROR_PREFIX) + ID_BYTES],
+            _printable(body[len(ERROR_PREFIX) + ID_BYTES :][:MAX_WORDS_BYTES]),
+        )
+    if len(body) != ID_BYTES and not ID_BYTES + HASH_BYTES <= len(body) <= ID_BYTES + HASH_BYTES + MAX_WORDS_BYTES:
         raise rlp.RlpError("the end of an answer has an id, the hash of an envelope and a cursor")
-    return Completed(body[:ID], body[ID : ID + HASH] or NOTHING, body[ID + HASH :])
+    return Completed(
+        body[:ID_BYTES], body[ID_BYTES : ID_BYTES + HASH_BYTES] or NO_HASH, body[ID_BYTES + HASH_BYTES :]
+    )
 
 
 def _list(payload: bytes, whole: rlp.Span) -> Completed:
-    if whole.stop - whole.at > 2 * MOST:
+    if whole.stop - whole.at > 2 * MAX_WORDS_BYTES:
         raise rlp.RlpError("the end of an answer is too long")
     fields = rlp.items(rlp.decode(payload[whole.at : whole.stop]), 1, 2, 3)
-    id_ = rlp.string(fields[0], ID)
-    last = rlp.string(fields[1], 0, HASH) if len(fields) > 1 else b""
+    id_ = rlp.string(fields[0], ID_BYTES)
+    last = rlp.string(fields[1], 0, HASH_BYTES) if len(fields) > 1 else b""
     cursor = rlp.string(fields[2]) if len(fields) > 2 else b""
-    return Completed(id_, last or NOTHING, cursor)
+    return Completed(id_, last or NO_HASH, cursor)
 
 
 def _printable(words: bytes) -> str:

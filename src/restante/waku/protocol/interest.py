@@ -15,10 +15,10 @@ import msgspec
 
 from restante.waku.envelope import bloom
 
-MANY: Final = 256
+MAX_LISTED_TOPICS: Final = 256
 """Topics of an interest that are put into the map each; of more, a sorted list is looked into: 4 bytes a topic."""
 
-REMEMBERED: Final = 4096
+REMEMBERED_TOPICS: Final = 4096
 """Topics of which it is remembered who wants them by filter. A peer that changes its mind costs a look at each."""
 
 
@@ -27,7 +27,7 @@ class Interest(msgspec.Struct, frozen=True):
 
     topics: array[int] | None = None
     """Sorted; each is a topic's four bytes as a number."""
-    bloom: int = bloom.FULL
+    bloom: int = bloom.ALL_BITS
 
     @classmethod
     def named(cls, topics: Iterable[bytes]) -> Interest:
@@ -42,7 +42,7 @@ class Interest(msgspec.Struct, frozen=True):
 
     def few(self) -> list[bytes] | None:
         """Give the topics that it names; None where there are too many, or a filter."""
-        if self.topics is None or len(self.topics) > MANY:
+        if self.topics is None or len(self.topics) > MAX_LISTED_TOPICS:
             return None
         return [each.to_bytes(4, "big") for each in self.topics]
 
@@ -50,8 +50,8 @@ class Interest(msgspec.Struct, frozen=True):
         return not self.topics if self.topics is not None else not self.bloom
 
 
-EVERYTHING: Final = Interest()
-NOTHING: Final = Interest.named(())
+WANTS_EVERYTHING: Final = Interest()
+WANTS_NOTHING: Final = Interest.named(())
 
 P = TypeVar("P")
 
@@ -75,7 +75,7 @@ class Interests(Generic[P]):
         before = self.drop(peer)
         self._of[peer] = interest
         few = interest.few()
-        if interest == EVERYTHING:
+        if interest == WANTS_EVERYTHING:
             self._everything.add(peer)
         elif few is not None:
             for topic in few:
@@ -117,7 +117,7 @@ class Interests(Generic[P]):
     def _filtered(self, topic: bytes) -> set[P]:
         found = self._passing.get(topic)
         if found is None:
-            if len(self._passing) >= REMEMBERED:
+            if len(self._passing) >= REMEMBERED_TOPICS:
                 del self._passing[next(iter(self._passing))]
             found = {peer for peer, interest in self._filters.items() if interest.wants(topic)}
             self._passing[topic] = found

@@ -28,7 +28,7 @@ from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import TOPIC, Envelope, cut
 
 CAPABILITY: Final = ("waku", 1)
-CODES: Final = 128
+CODE_COUNT: Final = 128
 """How many message ids the capability takes (waku/v1/const.go:18)."""
 
 STATUS: Final = 0
@@ -40,32 +40,32 @@ REQUEST_COMPLETE: Final = 125
 REQUEST: Final = 126
 P2P_MESSAGE: Final = 127
 
-HASH: Final = 32
+HASH_BYTES: Final = 32
 
-PACKET: Final = 1 << 20
+MAX_PACKET_BYTES: Final = 1 << 20
 """Bytes of a packet that every shipped node takes: status-go's MaxMessageSize, 1 MiB (waku/common/const.go)."""
 
-ROOM: Final = 4
+LIST_HEAD_BYTES: Final = 4
 """Bytes of it that the head of its list takes, at the most."""
 
-LARGEST: Final = PACKET - ROOM
+MAX_ENVELOPE_BYTES: Final = MAX_PACKET_BYTES - LIST_HEAD_BYTES
 """Bytes of an envelope that a packet holds: a larger one cannot be handed to anybody."""
 
-SEVERAL: Final = PACKET - 16
+MAX_ENVELOPES_BYTES: Final = MAX_PACKET_BYTES - 16
 """Bytes of several envelopes in a packet: room is left for receivers that count more than the body."""
 
-MOST_TOPICS: Final = 10_000
+MAX_INTEREST_TOPICS: Final = 10_000
 """Topics of an interest; more end the handshake (waku/v1/status_options.go, MaxTopicInterest)."""
 
-MOST_BYTES: Final = 1 << 16
+MAX_STATUS_BYTES: Final = 1 << 16
 """Bytes of a Status or a Status Update: as many topics as there may be, and some more. Each byte can be an item, and
 to decode an item takes a microsecond."""
 
-MOST_ENVELOPES: Final = 50_000
+MAX_PACKET_ENVELOPES: Final = 50_000
 """Envelopes of a packet. What is sealed has some 300 bytes (7/WAKU-DATA pads), so 10 MiB of them are 35,000; with
 more that are next to nothing a peer would have us all to itself for seconds."""
 
-MOST_RESPONSE: Final = 1 << 17
+MAX_RESPONSE_BYTES: Final = 1 << 17
 """Bytes of a Message Response: two thousand refusals. To read one takes some microseconds, and a node wants none."""
 
 TIME_ERROR: Final = 21
@@ -96,7 +96,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes a second that it takes, likewise; not known to all."""
 
 
-_KEYS: Final = {
+_OPTION_KEYS: Final = {
     0: "pow",
     1: "bloom",
     2: "light",
@@ -114,7 +114,7 @@ def write_options(options: Options) -> bytes:
     Nothing unknown may be put in: status-go loses what follows it (waku/v1/status_options.go:195-203).
     """
     pairs = []
-    for key, name in _KEYS.items():
+    for key, name in _OPTION_KEYS.items():
         value = getattr(options, name)
         if value is None:
             continue
@@ -130,14 +130,14 @@ def write_options(options: Options) -> bytes:
 
 def read_options(payload: bytes) -> Options:
     """Read the body of a Status or a Status Update; keys not known to us are skipped. Raises RlpError."""
-    if len(payload) > MOST_BYTES:
-        raise rlp.RlpError(f"a Status has more than {MOST_BYTES} bytes")
+    if len(payload) > MAX_STATUS_BYTES:
+        raise rlp.RlpError(f"a Status has more than {MAX_STATUS_BYTES} bytes")
     named: dict[str, Any] = {}
     for pair in rlp.items(rlp.decode(payload, tail=True)):
         key, value = rlp.items(pair, 2)
-        name = _KEYS.get(rlp.uint(key, 64))
+        name = _OPTION_KEYS.get(rlp.uint(key, 64))
         if name is not None:
-            named[name] = _READERS[name](value)
+            named[name] = _OPTION_READERS[name](value)
     return Options(**named)
 
 
@@ -149,13 +149,13 @@ def _read_pow(item: rlp.Item) -> float:
 
 
 def _read_bloom(item: rlp.Item) -> int:
-    return bloom.read(rlp.string(item, 0, bloom.SIZE))
+    return bloom.read(rlp.string(item, 0, bloom.FILTER_BYTES))
 
 
 def _read_topics(item: rlp.Item) -> frozenset[bytes]:
     found = rlp.items(item)
-    if len(found) > MOST_TOPICS:
-        raise rlp.RlpError(f"an interest has more than {MOST_TOPICS} topics")
+    if len(found) > MAX_INTEREST_TOPICS:
+        raise rlp.RlpError(f"an interest has more than {MAX_INTEREST_TOPICS} topics")
     return frozenset(rlp.string(each, TOPIC) for each in found)
 
 
@@ -164,7 +164,7 @@ def _read_rates(item: rlp.Item) -> tuple[int, int, int]:
     return address, peer, topic
 
 
-_READERS: Final[dict[str, Any]] = {
+_OPTION_READERS: Final[dict[str, Any]] = {
     "pow": _read_pow,
     "bloom": _read_bloom,
     "light": rlp.boolean,
@@ -189,8 +189,8 @@ def read_envelopes(payload: bytes) -> list[Envelope]:
 def walk_envelopes(payload: bytes) -> Iterator[Envelope]:
     """Read the envelopes of such a body one by one. Raises RlpError where one is none, or there are too many."""
     for count, each in enumerate(rlp.walk(payload, rlp.span(payload))):
-        if count == MOST_ENVELOPES:
-            raise rlp.RlpError(f"a packet has more than {MOST_ENVELOPES} envelopes")
+        if count == MAX_PACKET_ENVELOPES:
+            raise rlp.RlpError(f"a packet has more than {MAX_PACKET_ENVELOPES} envelopes")
         yield cut(payload, each)
 
 
@@ -199,7 +199,7 @@ def write_envelopes(raws: Iterable[bytes]) -> bytes:
     return rlp.pack(raws)
 
 
-def parted(raws: Iterable[bytes], size: int = SEVERAL) -> Iterator[list[bytes]]:
+def parted(raws: Iterable[bytes], size: int = MAX_ENVELOPES_BYTES) -> Iterator[list[bytes]]:
     """Part envelopes into packets, each of up to so many bytes, or of one envelope.
 
     One that no packet of 1 MiB holds is left out: a peer that takes no larger ones would disconnect.
@@ -207,7 +207,7 @@ def parted(raws: Iterable[bytes], size: int = SEVERAL) -> Iterator[list[bytes]]:
     part: list[bytes] = []
     so_far = 0
     for raw in raws:
-        if len(raw) > LARGEST:
+        if len(raw) > MAX_ENVELOPE_BYTES:
             continue
         if part and so_far + len(raw) > size:
             yield part
@@ -227,7 +227,7 @@ def packets(stops: Sequence[int], size: int) -> Iterator[range]:
     while here < len(stops):
         after = max(bisect_right(stops, start + size, here), here + 1)
         stop = stops[after - 1]
-        if stop - start <= LARGEST:
+        if stop - start <= MAX_ENVELOPE_BYTES:
             yield range(here, after)
         here, start = after, stop
 
@@ -250,48 +250,48 @@ class Response(NamedTuple):
     refusals: tuple[Refusal, ...]
 
 
-_STRING: Final = bytes((0x80 + HASH,))
+_HASH_HEAD: Final = bytes((0x80 + HASH_BYTES,))
 """What stands before a hash."""
-_NONE: Final = rlp.encode([])
-_ALL_TAKEN: Final = rlp.encode([1, [bytes(HASH), []]])[: -HASH - len(_NONE)]
+_NO_REFUSALS: Final = rlp.encode([])
+_ALL_TAKEN: Final = rlp.encode([1, [bytes(HASH_BYTES), []]])[: -HASH_BYTES - len(_NO_REFUSALS)]
 """What stands before the hash of a packet of which nothing was refused: so nearly every answer of a node begins."""
 
 
 def write_ack(packet: bytes) -> bytes:
     """Write the body of a Batch Ack: the hash of the Messages packet's body (waku/v1/peer.go, SendBatchAck)."""
-    return _STRING + packet
+    return _HASH_HEAD + packet
 
 
 def read_ack(payload: bytes) -> bytes:
     """Read the body of a Batch Ack, bare or as 6/WAKU1 has it: a list that begins like a Message Response."""
     whole = rlp.span(payload)
-    return read_response(payload).packet if whole.is_list else _string(payload, whole, HASH)
+    return read_response(payload).packet if whole.is_list else _string(payload, whole, HASH_BYTES)
 
 
 def write_response(response: Response) -> bytes:
     """Write the body of a Message Response."""
     if not response.refusals:
-        return _ALL_TAKEN + response.packet + _NONE
+        return _ALL_TAKEN + response.packet + _NO_REFUSALS
     refusals = [[each.hash, each.code, each.words.encode()] for each in response.refusals]
     return rlp.encode([1, [response.packet, refusals]])
 
 
 def read_response(payload: bytes) -> Response:
     """Read the body of a Message Response. Raises RlpError."""
-    if len(payload) > MOST_RESPONSE:
-        raise rlp.RlpError(f"a Message Response has more than {MOST_RESPONSE} bytes")
+    if len(payload) > MAX_RESPONSE_BYTES:
+        raise rlp.RlpError(f"a Message Response has more than {MAX_RESPONSE_BYTES} bytes")
     version, body = _fields(payload, rlp.span(payload), 2)
     rlp.uint(_string(payload, version), 64)
     packet, refusals = _fields(payload, body, 2)
     return Response(
-        _string(payload, packet, HASH), tuple(_refusal(payload, each) for each in rlp.walk(payload, refusals))
+        _string(payload, packet, HASH_BYTES), tuple(_refusal(payload, each) for each in rlp.walk(payload, refusals))
     )
 
 
 def _refusal(payload: bytes, whole: rlp.Span) -> Refusal:
     digest, code, words = _fields(payload, whole, 3)
     return Refusal(
-        _string(payload, digest, HASH),
+        _string(payload, digest, HASH_BYTES),
         rlp.uint(_string(payload, code), 64),
         _string(payload, words).decode("utf-8", "backslashreplace"),
     )

@@ -18,13 +18,13 @@ import msgspec
 from restante.common.errors import PeerError
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol import packets
-from restante.waku.protocol.interest import EVERYTHING, NOTHING, Interest
+from restante.waku.protocol.interest import WANTS_EVERYTHING, WANTS_NOTHING, Interest
 from restante.waku.protocol.packets import Options
 
-SUBPROTOCOL: Final = 0x10
+SUBPROTOCOL_ERROR: Final = 0x10
 """Disconnect reason "subprotocol error": what a failed handshake of Waku ends with."""
 
-MUCH: Final = 1 << 16
+LARGE_PACKET_BYTES: Final = 1 << 16
 """Bytes of Messages that are read at once: some 200 envelopes, or 3,000 that are next to nothing."""
 
 DEFAULT_POW: Final = 0.001
@@ -48,7 +48,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Poured(msgspec.Struct, frozen=True):
-    """The peer hands over so much that it is to be read in slices, `wire.walk_envelopes`."""
+    """The peer hands over so much that it is to be read in slices, `packets.walk_envelopes`."""
 
     payload: bytes
 
@@ -83,7 +83,7 @@ class Ended(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-class Fault(msgspec.Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """The peer broke the protocol, in a way that ends nothing."""
 
     words: str
@@ -91,13 +91,13 @@ class Fault(msgspec.Struct, frozen=True):
     """Of the packet that could not be read."""
 
 
-Event = Greeted | Changed | Offered | Poured | Confirmed | Answered | Requested | Brought | Ended | Fault
+PeerEvent = Greeted | Changed | Offered | Poured | Confirmed | Answered | Requested | Brought | Ended | Violation
 
 
 class Peer:
     """One conversation."""
 
-    __slots__ = ("confirms", "faults", "greeted", "interest", "pow", "trusted")
+    __slots__ = ("confirms", "greeted", "interest", "pow", "trusted", "violations")
 
     def __init__(self) -> None:
         self.greeted = False
@@ -106,42 +106,42 @@ class Peer:
         """It may send P2P Messages, and end answers; nobody may, by default (10/WAKU-MAILSERVER)."""
         self.confirms = False
         """It answers each Messages packet with a Batch Ack and a Message Response."""
-        self.interest = EVERYTHING
-        self.faults: Counter[str] | None = None
+        self.interest = WANTS_EVERYTHING
+        self.violations: Counter[str] | None = None
         """What it did wrong, and how often; None until it does."""
 
-    def receive(self, code: int, payload: bytes) -> Event | None:
+    def receive(self, code: int, payload: bytes) -> PeerEvent | None:
         """Take a packet; None where there is nothing to do. Raises PeerError where the conversation must end."""
         if not self.greeted:
             return self._greet(code, payload)
-        read = _READERS.get(code) or (_OF_TRUSTED.get(code) if self.trusted else None)
+        read = _PACKET_READERS.get(code) or (_TRUSTED_READERS.get(code) if self.trusted else None)
         if read is None:
             return None
         try:
             return read(self, payload)
         except PeerError as error:
             self.blame(error.words)
-            return Fault(error.words, code)
+            return Violation(error.words, code)
 
     def blame(self, words: str, times: int = 1) -> None:
         """Count what the peer did wrong."""
-        if self.faults is None:
-            self.faults = Counter()
-        if words in self.faults or len(self.faults) < 32:
-            self.faults[words] += times
+        if self.violations is None:
+            self.violations = Counter()
+        if words in self.violations or len(self.violations) < 32:
+            self.violations[words] += times
 
     @property
     def score(self) -> int:
         """How often it was wrong."""
-        return self.faults.total() if self.faults is not None else 0
+        return self.violations.total() if self.violations is not None else 0
 
     def _greet(self, code: int, payload: bytes) -> Greeted:
         if code != packets.STATUS:
-            raise PeerError(SUBPROTOCOL, "the first packet must be a Status")
+            raise PeerError(SUBPROTOCOL_ERROR, "the first packet must be a Status")
         try:
             options = packets.read_options(payload)
         except PeerError as error:
-            raise PeerError(SUBPROTOCOL, f"Status: {error.words}") from None
+            raise PeerError(SUBPROTOCOL_ERROR, f"Status: {error.words}") from None
         self._take(options)
         self.greeted = True
         return Greeted()
@@ -150,7 +150,7 @@ class Peer:
         before, pow_before = self.interest, self.pow
         self._take(packets.read_options(payload))
         if self.pow < pow_before:
-            return Changed(NOTHING)  # of every topic, those with less work are new to it
+            return Changed(WANTS_NOTHING)  # of every topic, those with less work are new to it
         return Changed(before) if self.interest != before else None
 
     def _take(self, options: Options) -> None:
@@ -164,9 +164,9 @@ class Peer:
             self.interest = Interest(bloom=options.bloom)
 
 
-_READERS: Final[dict[int, Callable[[Peer, bytes], Event | None]]] = {
+_PACKET_READERS: Final[dict[int, Callable[[Peer, bytes], PeerEvent | None]]] = {
     packets.MESSAGES: lambda _peer, payload: (
-        Offered(packets.read_envelopes(payload)) if len(payload) <= MUCH else Poured(payload)
+        Offered(packets.read_envelopes(payload)) if len(payload) <= LARGE_PACKET_BYTES else Poured(payload)
     ),
     packets.BATCH_ACK: lambda _peer, payload: Confirmed(packets.read_ack(payload)),
     packets.MESSAGE_RESPONSE: lambda _peer, payload: Answered(packets.read_response(payload)),
@@ -175,7 +175,7 @@ _READERS: Final[dict[int, Callable[[Peer, bytes], Event | None]]] = {
 }
 """How each packet is read; a second Status, and what is not here, is ignored (waku/v1/peer.go:273-277)."""
 
-_OF_TRUSTED: Final[dict[int, Callable[[Peer, bytes], Event | None]]] = {
+_TRUSTED_READERS: Final[dict[int, Callable[[Peer, bytes], PeerEvent | None]]] = {
     packets.P2P_MESSAGE: lambda _peer, payload: Brought(packets.read_envelopes(payload)),
     packets.REQUEST_COMPLETE: lambda _peer, payload: Ended(payload),
 }

@@ -33,22 +33,22 @@ from restante.waku.envelope.payload import SymmetricKey, UnreadableError, WrongK
 Form = Literal["plain", "envelope"]
 Answer = Literal["string", "list"]
 
-ID: Final = 32
-CURSOR: Final = 36
+ID_BYTES: Final = 32
+CURSOR_BYTES: Final = 36
 """Bytes of a cursor: when the envelope was sent, and its hash (mailserver/db_key.go:40-43)."""
 
-PLAIN: Final = 7
+PLAIN_ITEMS: Final = 7
 """Items of a plain request; an envelope has 5."""
 
-MOST: Final = 1000
+MAX_PAGE_ENVELOPES: Final = 1000
 """Envelopes of a page, at most and where none is said (mailserver/mailserver.go, maxMessagesRequestPayloadLimit)."""
 
-MOST_TOPICS: Final = 1000
+MAX_REQUEST_TOPICS: Final = 1000
 
-AHEAD: Final = 60
+OPEN_END_MARGIN_SECONDS: Final = 60
 """Seconds from now, that no upper end means (mailserver/mailserver.go, whisperTTLSafeThreshold)."""
 
-TTL: Final = 50
+REQUEST_TTL_SECONDS: Final = 50
 """Seconds that the envelope of a request lives; nobody looks (waku/common/const.go, DefaultTTL)."""
 
 NO_TOPIC: Final = bytes(TOPIC)
@@ -77,7 +77,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What a topic's bloom must be part of, where none are named."""
     topics: frozenset[bytes] = frozenset()
     """Only these; stand above the bloom (mailserver/mailserver_db_leveldb.go)."""
-    limit: int = MOST
+    limit: int = MAX_PAGE_ENVELOPES
     """Envelopes of a page, 1 to 1,000."""
     cursor: bytes = b""
     """Where the last page ended, 36 bytes; none for the first."""
@@ -125,21 +125,21 @@ def read(payload: bytes, demands: Demands, now: int) -> Request:
     """
     try:
         whole = rlp.span(payload)
-        outer = _first(payload, whole, PLAIN)
-        if len(outer) == PLAIN:
+        outer = _first(payload, whole, PLAIN_ITEMS)
+        if len(outer) == PLAIN_ITEMS:
             digest = _as_hash(_string(payload, outer[0]))
         else:
             envelope = cut(payload, whole)
     except rlp.RlpError as error:
         raise RequestError(f"no request: {error.words}") from None
-    if len(outer) == PLAIN:
+    if len(outer) == PLAIN_ITEMS:
         return _plain(payload, outer, digest, demands, now)
     return _sealed(envelope, demands, now)
 
 
 def _as_hash(id: bytes) -> bytes:  # noqa: A002 - the wire's word
     """Give 32 bytes, as go-ethereum makes them of what has more or fewer (common.BytesToHash)."""
-    return id[-ID:].rjust(ID, b"\0")
+    return id[-ID_BYTES:].rjust(ID_BYTES, b"\0")
 
 
 def _plain(payload: bytes, outer: list[rlp.Span], digest: bytes, demands: Demands, now: int) -> Request:
@@ -191,29 +191,29 @@ def _opened(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> tuple[byt
 
 def _judged(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now: int) -> Request:
     """Look at what both forms have in common; what status-go does not look at comes last."""
-    upper = draft.upper or now + AHEAD
+    upper = draft.upper or now + OPEN_END_MARGIN_SECONDS
     if upper < draft.lower:
         where = "request is invalid: " if form == "plain" else ""
         raise RequestError(f"{where}query range is invalid: lower > upper", digest)
     if not draft.bloom and not draft.topics:
         raise RequestError("request is invalid: bloom filter and topics is empty", digest)
-    if draft.limit > MOST:
+    if draft.limit > MAX_PAGE_ENVELOPES:
         raise RequestError("request is invalid: limit exceeds the maximum allowed value", digest)
-    if len(draft.bloom) not in {0, bloom.SIZE}:  # any other ends status-go's process with a panic
-        raise RequestError(f"request is invalid: a bloom filter has {bloom.SIZE} bytes or none", digest)
-    if len(draft.topics) > MOST_TOPICS:
-        raise RequestError(f"request is invalid: more than {MOST_TOPICS} topics", digest)
+    if len(draft.bloom) not in {0, bloom.FILTER_BYTES}:  # any other ends status-go's process with a panic
+        raise RequestError(f"request is invalid: a bloom filter has {bloom.FILTER_BYTES} bytes or none", digest)
+    if len(draft.topics) > MAX_REQUEST_TOPICS:
+        raise RequestError(f"request is invalid: more than {MAX_REQUEST_TOPICS} topics", digest)
     if any(len(each) != TOPIC for each in draft.topics):
         raise RequestError(f"request is invalid: a topic has {TOPIC} bytes", digest)
-    if len(draft.cursor) not in {0, CURSOR}:  # status-go would begin again from the start, and say nothing
-        raise RequestError(f"request is invalid: a cursor has {CURSOR} bytes or none", digest)
+    if len(draft.cursor) not in {0, CURSOR_BYTES}:  # status-go would begin again from the start, and say nothing
+        raise RequestError(f"request is invalid: a cursor has {CURSOR_BYTES} bytes or none", digest)
     return Request(
         id=digest,
         lower=draft.lower,
         upper=upper,
         bloom=bloom.read(draft.bloom) if draft.bloom else None,
         topics=frozenset(draft.topics),
-        limit=draft.limit or MOST,
+        limit=draft.limit or MAX_PAGE_ENVELOPES,
         cursor=draft.cursor,
         batch=draft.batch,
         form=form,
@@ -281,7 +281,7 @@ def _legacy(body: bytes) -> _Draft:
     return _Draft(
         int.from_bytes(body[:4]),
         int.from_bytes(body[4:8]),
-        body[8:72] or bloom.write(bloom.FULL),
+        body[8:72] or bloom.write(bloom.ALL_BITS),
         [],
         int.from_bytes(body[72:76]),
         body[76:112],  # of 40 bytes, the last four are the topic: it takes no part in the order
@@ -314,7 +314,7 @@ def _number(data: bytes, item: rlp.Span) -> int:
 
 def _topics(data: bytes, whole: rlp.Span) -> list[bytes]:
     """Read topics, up to the first that is one too many."""
-    return [_string(data, each) for each in islice(rlp.walk(data, whole), MOST_TOPICS + 1)]
+    return [_string(data, each) for each in islice(rlp.walk(data, whole), MAX_REQUEST_TOPICS + 1)]
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
@@ -352,7 +352,7 @@ def enclose(request: Request, to: SymmetricKey | bytes, *, now: int, dice: Dice,
             int(request.batch),
         ]
     )
-    return make(now + TTL, TTL, NO_TOPIC, seal(body, to=to, dice=dice, sign=sign))
+    return make(now + REQUEST_TTL_SECONDS, REQUEST_TTL_SECONDS, NO_TOPIC, seal(body, to=to, dice=dice, sign=sign))
 
 
 def _filter(request: Request) -> bytes:

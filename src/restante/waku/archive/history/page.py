@@ -18,26 +18,28 @@ import msgspec
 from restante.waku.archive import ids
 from restante.waku.archive.history import plans
 from restante.waku.archive.history.plans import Part, Way
-from restante.waku.archive.history.query import Bounds, Page, Query, cursor, read_cursor
+from restante.waku.archive.history.query import Bounds, Page, PageQuery, cursor, read_cursor
 from restante.waku.envelope.envelope import U32
 from restante.waku.envelope.keccak import keccak
 
-ROOM: Final = 16 << 20
+MAX_RESULT_BYTES: Final = 16 << 20
 """Bytes that SQLite may put together for a page; if they are more it is asked again, for as many rows as fit."""
 
-_ALL: Final = "SELECT group_concat(id), group_concat(length(raw)), CAST(group_concat(raw, '') AS BLOB) FROM ({way})"
-_SIZES: Final = "SELECT group_concat(id), group_concat(length(raw)), NULL FROM ({way})"
+_PAGE_SQL: Final = (
+    "SELECT group_concat(id), group_concat(length(raw)), CAST(group_concat(raw, '') AS BLOB) FROM ({way})"
+)
+_LENGTHS_SQL: Final = "SELECT group_concat(id), group_concat(length(raw)), NULL FROM ({way})"
 
-_NUMBERS: Final = msgspec.json.Decoder(list[int])
+_NUMBER_DECODER: Final = msgspec.json.Decoder(list[int])
 """Reads numbers with commas between them in a fifth of the time that `split` and `int` take."""
 
-_ORDERS: Final = (
+_ORDER_WORDS: Final = (
     {"{order}": "ASC", "{first}": "min", "{last}": "max", "{beyond}": ">", "{within}": "<= :high"},
     {"{order}": "DESC", "{first}": "max", "{last}": "min", "{beyond}": "<", "{within}": ">= :low"},
 )
 
 
-def page(database: sqlite3.Connection, query: Query, bounds: Bounds) -> Page:
+def page(database: sqlite3.Connection, query: PageQuery, bounds: Bounds) -> Page:
     """Answer a query."""
     low, high = _range(database, query)
     most = min(query.limit, bounds.rows)
@@ -111,20 +113,20 @@ class _Search(NamedTuple):
         """Return the search in a part of the range."""
         low, high = (part.downward, self.high) if self.descending else (self.low, part.upward)
         least = 0 if (low, high) == (self.low, self.high) else part.least
-        way = Way(plans.PART, self.way.wanted)
+        way = Way(plans.PART_SQL, self.way.wanted)
         return self._replace(way=way, low=low, high=high, least=least, entries=part.entries)
 
     def _find(self, most: int) -> _Found:
-        before = self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROOM)
+        before = self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RESULT_BYTES)
         try:
-            return self._cut(most, *self._rows(_ALL, most + 1))
+            return self._cut(most, *self._rows(_PAGE_SQL, most + 1))
         except sqlite3.DataError:  # "string or blob too big"
             pass
         finally:
             self.database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
-        _, stops, _ = self._rows(_SIZES, most + 1)
+        _, stops, _ = self._rows(_LENGTHS_SQL, most + 1)
         fitting = self._fitting(stops[:most])
-        return self._cut(fitting, *self._rows(_ALL, fitting + 1))
+        return self._cut(fitting, *self._rows(_PAGE_SQL, fitting + 1))
 
     def _cut(self, most: int, at: str, stops: list[int], whole: bytes) -> _Found:
         given = self._fitting(stops[:most])
@@ -146,9 +148,9 @@ class _Search(NamedTuple):
             return len(found.stops) + found.more, None
         if found.more:
             low, high = (found.at, self.high) if self.descending else (self.low, found.at)
-            [(passed,)] = self._run(plans.COUNT, low, high, 0)
+            [(passed,)] = self._run(plans.COUNT_SQL, low, high, 0)
             return passed, None
-        [(passed, stop)] = self._run(plans.PASSED, self.low, self.high, 0)
+        [(passed, stop)] = self._run(plans.PASSED_SQL, self.low, self.high, 0)
         return passed, stop if passed == self.bounds.rows else None
 
     def _rows(self, shape: str, rows: int) -> tuple[str, list[int], bytes]:
@@ -156,10 +158,10 @@ class _Search(NamedTuple):
         [(at, sizes, whole)] = self._run(shape.replace("{way}", self.way.statement), self.low, self.high, rows)
         if at is None:
             return "", [], b""
-        return at, list(accumulate(_NUMBERS.decode(f"[{sizes}]"))), whole
+        return at, list(accumulate(_NUMBER_DECODER.decode(f"[{sizes}]"))), whole
 
     def _run(self, statement: str, low: int, high: int, rows: int) -> list[Any]:
-        for slot, word in _ORDERS[self.descending].items():
+        for slot, word in _ORDER_WORDS[self.descending].items():
             statement = statement.replace(slot, word)
         given = {
             "wanted": self.way.wanted,
@@ -174,7 +176,7 @@ class _Search(NamedTuple):
         return self.database.execute(statement, given).fetchall()
 
 
-def _range(database: sqlite3.Connection, query: Query) -> tuple[int, int]:
+def _range(database: sqlite3.Connection, query: PageQuery) -> tuple[int, int]:
     """Give the lowest and the highest id that may be given."""
     low, high = ids.floor(max(query.lower, 0)), ids.floor(min(query.upper, U32) + 1) - 1
     if query.after is None:

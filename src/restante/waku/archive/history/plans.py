@@ -12,39 +12,39 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from restante.waku.archive import ids
-from restante.waku.archive.history.query import Query
-from restante.waku.envelope.bloom import FULL
+from restante.waku.archive.history.query import PageQuery
+from restante.waku.envelope.bloom import ALL_BITS
 
-SEEK: Final = 8_000
+SEEK_COST: Final = 8_000
 """Cost of finding a topic's first entry in the index, in bytes of rows that are passed by one after the other."""
 
-ROW: Final = 350
+ROW_COST: Final = 350
 """Cost of passing by a row, besides its bytes, likewise. A row of 305 bytes takes 0.19 µs, one of 3,000 0.95 µs, and
 a seek 1.8 to 2.6 µs, the more the larger the archive."""
 
-SIEVE: Final = 4096
+SIEVE_BYTES: Final = 4096
 """Bytes that a walk looks at before it looks for a topic in the set of those wanted, one for each value of a topic's
 last 12 bits. With 500 topics it leaves out nine in ten of the other rows, and a page takes a quarter less time."""
 
-PARTS: Final = (1.25, 5.0)
+PART_FACTORS: Final = (1.25, 5.0)
 """Parts of a range in which a page is looked for, the second where the first has too few entries. In multiples of the
 part that would have the page's entries if all were spread evenly over time."""
 
-SORTED: Final = 4
+MAX_SORT_FACTOR: Final = 4
 """How many times the entries of a page are sorted at most."""
 
-MOST_TOPICS: Final = 5_000
+MAX_SEEK_TOPICS: Final = 5_000
 """Topics that are looked for one by one. A filter that lets more through is held against each row instead."""
 
-PAIRED: Final = 40
+MAX_PAIRED_PLACES: Final = 40
 """Places of a filter, up to which each pair of them is looked for among the topics: 1,600 seeks."""
 
-SPARSE: Final = 160
+MAX_SINGLE_PLACES: Final = 160
 """Places, up to which each is looked for. With more, one topic in 33 is let through, and a walk soon has its page."""
 
 
 class Part(NamedTuple):
-    """The beginning of a range, in which a page's envelopes are looked for by `PART`."""
+    """The beginning of a range, in which a page's envelopes are looked for by `PART_SQL`."""
 
     upward: int
     """The highest id of the part, where the page is in ascending order."""
@@ -64,16 +64,16 @@ class Way(NamedTuple):
     wanted: str | bytes = "[]"
     """Topics as JSON; or a byte for each place of a filter, 1 where it is set."""
     sieve: bytes = b""
-    """A byte for each value of a topic's last bits, 1 where a wanted topic has it (`SIEVE`)."""
+    """A byte for each value of a topic's last bits, 1 where a wanted topic has it (`SIEVE_BYTES`)."""
     walks: bool = False
     """Whether it passes by what does not match, until it passed by :most."""
     parts: tuple[Part, ...] = ()
     """Where to look first, one after the other; the statement is for when none gives anything."""
 
 
-EVERYTHING: Final = "SELECT id, raw FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :rows"
+RANGE_SQL: Final = "SELECT id, raw FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :rows"
 
-PART: Final = """
+PART_SQL: Final = """
 WITH entries AS MATERIALIZED (
     SELECT id FROM envelopes WHERE topic IN (SELECT value FROM json_each(:wanted)) AND id BETWEEN :low AND :high
     LIMIT :entries
@@ -86,7 +86,7 @@ SELECT id, raw FROM (
 """All entries of the topics in a part of the range are sorted: a seek for each topic, and none for each envelope. It
 gives nothing where the part has fewer than :least of them, or :entries and more."""
 
-MERGE: Final = """
+MERGE_SQL: Final = """
 WITH RECURSIVE merged (topic, id) AS (
     SELECT value, (SELECT {first}(id) FROM envelopes WHERE topic = value AND id BETWEEN :low AND :high)
     FROM json_each(:wanted)
@@ -103,16 +103,16 @@ SELECT id, raw FROM merged CROSS JOIN envelopes USING (id)
 topic: no more are read than wanted, and each costs a seek, however the envelopes of the topics are spread. One bound
 below and one above: of two on the same side SQLite may seek by the wrong one, and pass by all that were given."""
 
-WALK: Final = """
+WALK_SQL: Final = """
 SELECT id, raw FROM (
     SELECT id, topic FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :most
 ) AS passed CROSS JOIN envelopes USING (id) WHERE {matches} LIMIT :rows
 """
 """What does not match is not read whole: it may be large."""
 
-COUNT: Final = "SELECT count(*) FROM envelopes WHERE id BETWEEN :low AND :high"
+COUNT_SQL: Final = "SELECT count(*) FROM envelopes WHERE id BETWEEN :low AND :high"
 
-PASSED: Final = """
+PASSED_SQL: Final = """
 SELECT count(*), {last}(id) FROM (
     SELECT id FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :most
 )
@@ -122,7 +122,7 @@ SELECT count(*), {last}(id) FROM (
 _OF_TOPICS: Final = """
     substr(:sieve, 1 + (passed.topic & {last}), 1) = x'01'
     AND passed.topic IN (SELECT value FROM json_each(:wanted))
-""".replace("{last}", str(SIEVE - 1))
+""".replace("{last}", str(SIEVE_BYTES - 1))
 
 _PLACE0: Final = "((passed.topic >> 24 & 255) + (passed.topic & 1) * 256)"
 _PLACE1: Final = "((passed.topic >> 16 & 255) + (passed.topic & 2) * 128)"
@@ -179,27 +179,27 @@ class Choice(NamedTuple):
     """Topics that were passed by, and places of the filter where some were looked for."""
 
 
-def choose(database: sqlite3.Connection, query: Query, low: int, high: int, rows: int, most: int) -> Choice:
+def choose(database: sqlite3.Connection, query: PageQuery, low: int, high: int, rows: int, most: int) -> Choice:
     """Choose a way to the first `rows` of the matches among these ids; at most `most` topics are passed by for it."""
     given: dict[str, Any] = {"low": low, "high": high}
     if query.topics is not None:
         numbers = ids.numbers(query.topics)
         [found] = _run(database, _THERE, **given, wanted=_json(numbers))
         return Choice(_by_topics(_There(*found), low, high, rows), len(numbers))
-    if query.bloom is None or query.bloom == FULL:
-        return Choice(Way(EVERYTHING))
-    bits = bytes(query.bloom >> place & 1 for place in range(FULL.bit_length()))
+    if query.bloom is None or query.bloom == ALL_BITS:
+        return Choice(Way(RANGE_SQL))
+    bits = bytes(query.bloom >> place & 1 for place in range(ALL_BITS.bit_length()))
     places = [place for place, bit in enumerate(bits) if bit]
     looked = 0
-    if len(places) <= SPARSE:
-        pairs = len(places) <= PAIRED
+    if len(places) <= MAX_SINGLE_PLACES:
+        pairs = len(places) <= MAX_PAIRED_PLACES
         statement = _THERE_OF.replace("{among}", _PAIRS if pairs else _SINGLE)
         [(*found, passed)] = _run(database, statement, **given, wanted=_json(places), passed=most)
         there = _There(*found)
         looked = passed + (len(places) ** 2 if pairs else len(places))
-        if there.topics <= MOST_TOPICS and passed < most:
+        if there.topics <= MAX_SEEK_TOPICS and passed < most:
             return Choice(_by_topics(there, low, high, rows), looked)
-    return Choice(Way(WALK.replace("{matches}", _LET_THROUGH), bits, walks=True), looked)
+    return Choice(Way(WALK_SQL.replace("{matches}", _LET_THROUGH), bits, walks=True), looked)
 
 
 class _There(NamedTuple):
@@ -228,20 +228,20 @@ def _by_topics(there: _There, low: int, high: int, rows: int) -> Way | None:
     ids_there = there.newest - there.oldest + 1
     first, last = max(low, there.oldest), min(high, there.newest)
     share = (last - first + 1) / ids_there
-    walk = min(share, rows / there.matches) * (ROW * there.envelopes + there.bytes)
-    if walk < SEEK * there.topics:
-        return Way(WALK.replace("{matches}", _OF_TOPICS), there.wanted, _sieve(there.wanted), walks=True)
+    walk = min(share, rows / there.matches) * (ROW_COST * there.envelopes + there.bytes)
+    if walk < SEEK_COST * there.topics:
+        return Way(WALK_SQL.replace("{matches}", _OF_TOPICS), there.wanted, _sieve(there.wanted), walks=True)
     evenly = rows * ids_there / there.matches
-    entries = SORTED * max(rows, there.topics)
-    spans = [int(evenly * times) for times in PARTS]
+    entries = MAX_SORT_FACTOR * max(rows, there.topics)
+    spans = [int(evenly * times) for times in PART_FACTORS]
     parts = tuple(Part(min(high, first + span), max(low, last - span), rows, entries) for span in spans)
-    return Way(MERGE, there.wanted, parts=parts)
+    return Way(MERGE_SQL, there.wanted, parts=parts)
 
 
 def _sieve(wanted: str) -> bytes:
-    sieve = bytearray(SIEVE)
+    sieve = bytearray(SIEVE_BYTES)
     for number in json.loads(wanted):
-        sieve[number & SIEVE - 1] = 1
+        sieve[number & SIEVE_BYTES - 1] = 1
     return bytes(sieve)
 
 

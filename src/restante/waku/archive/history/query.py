@@ -20,14 +20,14 @@ import msgspec
 from restante.common.errors import Misuse
 from restante.waku.archive import ids
 
-CURSOR: Final = 36
+PAGE_CURSOR_BYTES: Final = 36
 """Bytes of a cursor."""
 
-MARK: Final = b"restante: behind this place\0"
+ID_CURSOR_MARK: Final = b"restante: behind this place\0"
 """How a hash ends that is none."""
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A question. Times are seconds since 1970. Raises Misuse for a limit or a cursor that is none."""
 
     lower: int
@@ -50,8 +50,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.limit < 1:
             raise Misuse("a page has a limit of at least 1")
-        if self.after is not None and len(self.after) != CURSOR:
-            raise Misuse(f"a cursor has {CURSOR} bytes")
+        if self.after is not None and len(self.after) != PAGE_CURSOR_BYTES:
+            raise Misuse(f"a cursor has {PAGE_CURSOR_BYTES} bytes")
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class Bounds(msgspec.Struct, frozen=True):
     """Envelopes looked at: a tenth of a second, for which others wait."""
 
 
-BOUNDS: Final = Bounds()
+DEFAULT_BOUNDS: Final = Bounds()
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -94,10 +94,10 @@ def cursor(at: int, name: bytes | None) -> bytes:
     sent = (at >> ids.BITS).to_bytes(4, "big")
     if name is not None and ids.named(at >> ids.BITS, name) == at:
         return sent + name
-    return sent + ((at & ids.HASH) << 1).to_bytes(4, "big") + MARK
+    return sent + ((at & ids.HASH_MASK) << 1).to_bytes(4, "big") + ID_CURSOR_MARK
 
 
 def read_cursor(wire: bytes) -> tuple[int, bytes | None]:
     """Read a cursor: an id, and the hash of the envelope whose id that would be, or None where it is the id alone."""
     sent, name = int.from_bytes(wire[:4], "big"), wire[4:]
-    return ids.named(sent, name), None if name[4:] == MARK else name
+    return ids.named(sent, name), None if name[4:] == ID_CURSOR_MARK else name

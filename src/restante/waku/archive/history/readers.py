@@ -14,13 +14,13 @@ from restante.common.errors import StoreError
 from restante.common.worker import Worker
 from restante.waku.archive.schema import unreadable
 
-Result = TypeVar("Result")
+ReadResult = TypeVar("ReadResult")
 
-READERS: Final = 2
+READER_COUNT: Final = 2
 """Searches at once: a walk past 200,000 rows holds up nobody's short page. A third finds no free processor on most
 hosts, and takes the interpreter lock from the loop that answers (docs/decisions/history-query.md)."""
 
-CACHE: Final = 16 << 20
+READERS_CACHE_BYTES: Final = 16 << 20
 """Bytes of pages that the readers keep together: the upper ones of table and index, and what a page passes."""
 
 
@@ -33,21 +33,22 @@ class Readers:
         self._threads = Worker("archive-read", len(databases))
 
     @classmethod
-    def open(cls, path: Path, count: int = READERS) -> Readers:
+    def open(cls, path: Path, count: int = READER_COUNT) -> Readers:
         """Open so many connections to a database that is there. Raises StoreError."""
         with contextlib.ExitStack() as opened:
             try:
                 databases = [
-                    opened.enter_context(contextlib.closing(_connect(path, CACHE // count))) for _ in range(count)
+                    opened.enter_context(contextlib.closing(_connect(path, READERS_CACHE_BYTES // count)))
+                    for _ in range(count)
                 ]
             except sqlite3.Error as error:
                 raise StoreError(f"cannot open {path}: {error}") from error
             opened.pop_all()
         return cls(databases)
 
-    async def read(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def read(self, work: Callable[[sqlite3.Connection], ReadResult]) -> ReadResult:
         """Read something; who stops waiting for it ends it. Raises StoreError."""
-        turn = Turn(self.free)
+        turn = ReaderTurn(self.free)
         try:
             return await self._threads.do(lambda: turn.take(work))
         except asyncio.CancelledError:
@@ -61,7 +62,7 @@ class Readers:
             each.close()
 
 
-class Turn:
+class ReaderTurn:
     """One use of a connection, which whoever asked for it may end from another thread."""
 
     def __init__(self, free: list[sqlite3.Connection]) -> None:
@@ -70,7 +71,7 @@ class Turn:
         self._reader: sqlite3.Connection | None = None
         self._over = False
 
-    def take(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    def take(self, work: Callable[[sqlite3.Connection], ReadResult]) -> ReadResult:
         """Do the work. There are as many connections as threads, so one is free."""
         reader = self._free.pop()
         try:

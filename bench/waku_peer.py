@@ -13,7 +13,7 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Capability, Hello
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet
-from restante.waku.devp2p.snappy import pack
+from restante.waku.devp2p.snappy import compress
 from restante.waku.dice import SystemDice
 from restante.waku.envelope import rlp
 from restante.waku.protocol import packets
@@ -40,7 +40,7 @@ def envelopes(count: int, *, days: float = 30, ahead: int = 5) -> Iterator[bytes
         yield rlp.encode([now + ahead, age + ahead, topic, data[:DATA], number])
 
 
-class Caller(asyncio.Protocol):
+class BenchPeer(asyncio.Protocol):
     """One peer."""
 
     def __init__(self, enode: Enode) -> None:
@@ -57,24 +57,24 @@ class Caller(asyncio.Protocol):
         self._answer: asyncio.Future[tuple[list[bytes], bytes, float]] | None = None
         self.transport: asyncio.Transport | None = None
 
-    async def connect(self) -> Caller:
+    async def connect(self) -> BenchPeer:
         hello = Hello("bench", (Capability(*packets.CAPABILITY),), 0, self._key.public)
         rlpx = Rlpx.initiator(self._key, self._enode.public, _DICE)
-        self._wire = Devp2p(rlpx, hello, self.loop.time())
+        self._session = Devp2p(rlpx, hello, self.loop.time())
         await self.loop.create_connection(lambda: self, self._enode.host, self._enode.port)
         await self.greeted
         return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by descent
-        self.transport.write(self._wire.data_to_send())
+        self.transport.write(self._session.data_to_send())
 
     def data_received(self, data: bytes) -> None:
-        for event in self._wire.receive_data(data, self.loop.time()):
+        for event in self._session.receive_data(data, self.loop.time()):
             if isinstance(event, Packet):
                 self._hear(event)
             elif isinstance(event, Connected):
-                self._wire.send(packets.STATUS, _STATUS)
+                self._session.send(packets.STATUS, _STATUS)
             elif isinstance(event, Disconnected) and not self.greeted.done():
                 self.greeted.set_exception(ConnectionError(event.words))
         self._flush()
@@ -98,20 +98,20 @@ class Caller(asyncio.Protocol):
         """Ask; gives the packets of the answer, its end, unread both, and the seconds until that was here."""
         self._answer = self.loop.create_future()
         started = time.perf_counter()
-        self._wire.send(packets.REQUEST, request)
+        self._session.send(packets.REQUEST, request)
         self._flush()
         came, end, here = await self._answer
         return came, end, here - started
 
     def _flush(self) -> None:
-        data = self._wire.data_to_send()
+        data = self._session.data_to_send()
         if data and self.transport is not None:
             self.transport.write(data)
 
     def hand_over(self, raws: Iterable[bytes]) -> None:
         body = packets.write_envelopes(raws)
         self._since.append(time.perf_counter())
-        self._wire.send(packets.MESSAGES, body, packed=pack(body))
+        self._session.send(packets.MESSAGES, body, compressed=compress(body))
         self._flush()
 
     async def pour(self, packets: Iterator[list[bytes]], at_once: int) -> None:

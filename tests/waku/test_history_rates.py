@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import LONGEST, SHARE, Answers
+from restante.waku.node.history_requests import GUARANTEED_QUEUE_BYTES, MAX_QUEUE_SECONDS, HistoryRequests
 from restante.waku.protocol import packets
 from restante.waku.protocol.completion import Completed, Failed
 from support.waku.asking import ID, ask, flat, page, plain, walk
@@ -32,14 +32,14 @@ NOTHING = packets.Options(pow=0.0, confirmations=True, topics=frozenset())
 class Hours:
     """The clock of requests: it stands still, and whoever waits for a time makes it that time at once."""
 
-    def __init__(self, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, requests: HistoryRequests, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.on = asyncio.Event()
         """Cleared by a test that wants to see somebody wait."""
         self.on.set()
         self.waiting = 0
-        monkeypatch.setattr(answers, "_loop", self)
-        monkeypatch.setattr(answers, "_pause", self.pause)
+        monkeypatch.setattr(requests, "_loop", self)
+        monkeypatch.setattr(requests, "_pause", self.pause)
 
     def time(self) -> float:
         return self.now
@@ -63,7 +63,7 @@ def gated(here: Inside) -> asyncio.Event:
     """Have no page made until this is set."""
     on, make_page = asyncio.Event(), here.archive.page
 
-    async def when_told(query: Query, bounds: Bounds) -> Page:
+    async def when_told(query: PageQuery, bounds: Bounds) -> Page:
         await on.wait()
         return await make_page(query, bounds)
 
@@ -78,22 +78,24 @@ async def test_six_hundred_small_pages_one_after_the_other_all_come(
     letters = [letter(number, age=700 - number) for number in range(600)]
     limits = Limits()
     async with inside(tmp_path) as here:
-        hours = Hours(here.node.answers, monkeypatch)
+        hours = Hours(here.node.history_requests, monkeypatch)
         await here.archive.save(letters, EPOCH)
         peer = await here.greet()
         assert await walk(peer, limit=1) == letters
         over = len(letters) - limits.pages_at_once - 1
         assert over / limits.pages <= hours.now < over / limits.pages + 1
-        assert here.node.answers.counts["requests refused"] == 0
+        assert here.node.history_requests.counts["requests refused"] == 0
 
 
 async def test_who_has_much_looked_at_gets_it_too_and_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path, limits=Limits(rows=1.0, rows_at_once=len(LETTERS))) as here:
-        hours = Hours(here.node.answers, monkeypatch)
+        hours = Hours(here.node.history_requests, monkeypatch)
         await here.archive.save(LETTERS, EPOCH)
         peer = await here.greet()
         topics = frozenset((TOPIC,))
-        looked = (await here.archive.page(Query(lower=0, upper=EPOCH, topics=topics, limit=1000), Bounds())).looked
+        looked = (
+            await here.archive.page(PageQuery(lower=0, upper=EPOCH, topics=topics, limit=1000), Bounds())
+        ).looked
         for number in range(10):
             assert (await ask(peer))[0] == LETTERS
             assert hours.now == pytest.approx(max(0, number * looked - len(LETTERS)), abs=0.1)
@@ -103,7 +105,7 @@ async def test_who_waits_holds_up_its_own_address_alone_and_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
-        hours = Hours(here.node.answers, monkeypatch)
+        hours = Hours(here.node.history_requests, monkeypatch)
         await here.archive.save(LETTERS, EPOCH)
         hasty, neighbour, other = await here.greet(NOTHING), await here.greet(NOTHING), await elsewhere(here)
         for _ in range(2):
@@ -125,8 +127,8 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for a page that comes later."""
-    async with inside(tmp_path, limits=Limits(pages=1 / LONGEST, pages_at_once=1)) as here:
-        hours = Hours(here.node.answers, monkeypatch)
+    async with inside(tmp_path, limits=Limits(pages=1 / MAX_QUEUE_SECONDS, pages_at_once=1)) as here:
+        hours = Hours(here.node.history_requests, monkeypatch)
         peer = await here.greet()
         for _ in range(2):
             await ask(peer)
@@ -139,35 +141,35 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
         hours.on.set()
         ends = [(await page(each))[1] for each in (peer, other)]
         assert sorted(map(str, ends)) == sorted(map(str, [Completed(ID), LATE]))
-        assert hours.now == pytest.approx(LONGEST, abs=0.01)
-        assert here.node.answers.counts["requests refused"] == 1
-        hours.now += LONGEST
+        assert hours.now == pytest.approx(MAX_QUEUE_SECONDS, abs=0.01)
+        assert here.node.history_requests.counts["requests refused"] == 1
+        hours.now += MAX_QUEUE_SECONDS
         await ask(peer)
 
 
-async def test_who_is_slow_to_read_is_not_hasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_slow_to_read_is_not_too_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it asked for meanwhile is answered when it has read what came before."""
     async with inside(tmp_path) as here:
-        hours = Hours(here.node.answers, monkeypatch)
+        hours = Hours(here.node.history_requests, monkeypatch)
         await here.archive.save(LETTERS, EPOCH)
         on = gated(here)
         peer = await here.greet()
-        [link] = here.node.links
+        [connection] = here.node.connections
         peer.say_all([(packets.REQUEST, plain())] * 3)
         await peer.fence()
-        link.pause_writing()
+        connection.pause_writing()
         on.set()
-        await here.until("a page that waits", lambda: link in here.node.answers._unread)
-        hours.now += 2 * LONGEST
-        link.resume_writing()
+        await here.until("a page that waits", lambda: connection in here.node.history_requests._unread)
+        hours.now += 2 * MAX_QUEUE_SECONDS
+        connection.resume_writing()
         for _ in range(3):
             assert flat((await page(peer))[0]) == LETTERS
 
 
 async def test_who_goes_while_it_waits_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
-        answers = here.node.answers
-        hours = Hours(answers, monkeypatch)
+        requests = here.node.history_requests
+        hours = Hours(requests, monkeypatch)
         peer = await here.greet()
         for _ in range(2):
             await ask(peer)
@@ -175,11 +177,11 @@ async def test_who_goes_while_it_waits_leaves_nothing(tmp_path: Path, monkeypatc
         peer.say_all([(packets.REQUEST, plain())] * 10)
         await here.until("one that waits", lambda: hours.waiting == 1)
         await peer.fence()
-        assert answers.waiting == 10 * SMALL
+        assert requests.waiting == 10 * SMALL
         peer.cut()
-        await here.until("nobody who waits", lambda: not hours.waiting and not answers._making)
-        assert answers.waiting == 0
-        assert not answers._lines
+        await here.until("nobody who waits", lambda: not hours.waiting and not requests._making)
+        assert requests.waiting == 0
+        assert not requests._lines
         hours.on.set()
         assert (await ask(await here.greet()))[0] == []
 
@@ -188,29 +190,29 @@ async def test_what_waits_of_all_has_a_bound_and_who_asks_for_little_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = plain(topics=frozenset(number.to_bytes(4, "big") for number in range(1000)))
-    monkeypatch.setattr("restante.waku.node.history_requests.WAITING", 3 * LARGE)
+    monkeypatch.setattr("restante.waku.node.history_requests.MAX_QUEUED_BYTES", 3 * LARGE)
     async with inside(tmp_path) as here:
         await here.archive.save(LETTERS, EPOCH)
         on = gated(here)
-        answers = here.node.answers
+        requests = here.node.history_requests
         greedy = [await elsewhere(here, number) for number in (11, 12)]
         for peer in greedy:
             peer.say_all([(packets.REQUEST, large)] * 3)
             await peer.fence()
-        assert answers.counts["requests refused"] == 3
+        assert requests.counts["requests refused"] == 3
         for peer in greedy:
             for code, body in peer.inbox:
                 assert (code, body[-len(TOO_MANY.words) :]) == (packets.REQUEST_COMPLETE, TOO_MANY.words.encode())
         modest = await elsewhere(here, 13)
-        modest.say_all([(packets.REQUEST, plain())] * (SHARE // SMALL + 1))
+        modest.say_all([(packets.REQUEST, plain())] * (GUARANTEED_QUEUE_BYTES // SMALL + 1))
         await modest.fence()
-        assert answers.counts["requests refused"] == 4
+        assert requests.counts["requests refused"] == 4
         assert (await page(modest))[1] == TOO_MANY
         on.set()
-        for _ in range(SHARE // SMALL):
+        for _ in range(GUARANTEED_QUEUE_BYTES // SMALL):
             assert flat((await page(modest))[0]) == LETTERS
         for peer in greedy:
             for _ in range(3):
                 await page(peer)
-        await here.until("the end of all lines", lambda: not answers._making)
-        assert answers.waiting == 0
+        await here.until("the end of all lines", lambda: not requests._making)
+        assert requests.waiting == 0

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from restante.common.errors import Misuse
-from restante.waku.client.actions import Budgets, Patience, Report
-from restante.waku.client.fetch import How, ask
+from restante.waku.client.actions import Budgets, FetchReport, Timeouts
+from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.inbox import Inbox
-from restante.waku.client.outbound_connection import CallError, SilentError, call
+from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
 from restante.waku.client.probe import Outcome, _probe
-from restante.waku.client.ranges import Query, State
+from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
@@ -43,24 +43,24 @@ from support.waku.mailservers import (
     WrongId,
 )
 
-QUERY = Query(EPOCH, EPOCH + 500, frozenset([TOPIC]))
+QUERY = HistoryQuery(EPOCH, EPOCH + 500, frozenset([TOPIC]))
 LETTERS = [letter(number, age=-number, size=300) for number in range(50)]
-ENVELOPE = How(to=SHARED)
-PLAIN = How(form="plain")
-ONCE = Patience(tries=1)
+ENVELOPE = RequestOptions(to=SHARED)
+PLAIN = RequestOptions(form="plain")
+ONCE = Timeouts(tries=1)
 
 
 def hashes(envelopes: list[Envelope]) -> list[bytes]:
     return sorted(each.hash for each in envelopes)
 
 
-async def asking(
-    *mailservers: Any, how: How = ENVELOPE, **options: Any
-) -> tuple[Report, list[Envelope], list[FakeNode]]:
+async def fetching(
+    *mailservers: Any, options: RequestOptions = ENVELOPE, **arguments: Any
+) -> tuple[FetchReport, list[Envelope], list[FakeNode]]:
     came: list[Envelope] = []
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(listening(each)) for each in mailservers]
-        report = await ask([enode for _, enode in nodes], QUERY, how, came.extend, **options)
+        report = await fetch([enode for _, enode in nodes], QUERY, options, came.extend, **arguments)
     return report, came, [node for node, _ in nodes]
 
 
@@ -71,15 +71,15 @@ def nobody() -> Iterator[Enode]:
         yield Enode(SystemDice().key().public, "127.0.0.1", port)
 
 
-@pytest.mark.parametrize("how", [ENVELOPE, PLAIN], ids=["envelope", "plain"])
+@pytest.mark.parametrize("options", [ENVELOPE, PLAIN], ids=["envelope", "plain"])
 @pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
 @pytest.mark.parametrize("answer", ["string", "list"])
-async def test_history_comes_whole_and_once(how: How, downward: bool, answer: Any) -> None:
-    report, came, [node] = await asking(Honest(LETTERS, downward, 20, answer), how=how)
+async def test_history_comes_whole_and_once(options: RequestOptions, downward: bool, answer: Any) -> None:
+    report, came, [node] = await fetching(Honest(LETTERS, downward, 20, answer), options=options)
     assert report.missing == []
     assert hashes(came) == hashes(LETTERS)
     assert report.counts == {"handed over": 50, "pages": 3}
-    assert {each.form for each in node.asked} == {how.form}
+    assert {each.form for each in node.asked} == {options.form}
     assert {each.topics for each in node.asked} == {frozenset([TOPIC])}
     assert len({each.id for each in node.asked}) == 3
     assert node.wrong == []
@@ -88,7 +88,7 @@ async def test_history_comes_whole_and_once(how: How, downward: bool, answer: An
 async def test_who_asks_cannot_be_told_again() -> None:
     async with listening(Honest(LETTERS, size=30)) as (node, enode):
         for _ in range(2):
-            await ask([enode], QUERY, ENVELOPE, lambda _: None)
+            await fetch([enode], QUERY, ENVELOPE, lambda _: None)
     signers = {each.signer for each in node.asked}
     assert len(node.known) == 2
     assert len(signers) == 4
@@ -98,14 +98,14 @@ async def test_who_asks_cannot_be_told_again() -> None:
 async def test_who_says_who_he_is_is_the_same_each_time() -> None:
     async with listening(Honest(LETTERS, size=30)) as (node, enode):
         for _ in range(2):
-            await ask([enode], QUERY, How(to=SHARED, key=KEY), lambda _: None)
-        assert (await _probe(enode, How(to=SHARED, key=KEY), 5)).outcome is Outcome.WELL
+            await fetch([enode], QUERY, RequestOptions(to=SHARED, key=KEY), lambda _: None)
+        assert (await _probe(enode, RequestOptions(to=SHARED, key=KEY), 5)).outcome is Outcome.WELL
     assert {each.signer for each in node.asked} == node.known == {KEY.public}
 
 
 async def test_the_work_that_a_server_wants_is_done() -> None:
     async with listening(Honest(LETTERS), pow=1e-3) as (node, enode):
-        report = await ask([enode], QUERY, ENVELOPE, lambda _: None)
+        report = await fetch([enode], QUERY, ENVELOPE, lambda _: None)
     assert (report.missing, node.wrong) == ([], [])
 
 
@@ -113,11 +113,11 @@ async def test_a_server_that_wants_more_work_than_we_do_is_left(monkeypatch: pyt
     monkeypatch.setattr("restante.waku.client.fetch.mine", partial(mine, budget=100))
     came: list[Envelope] = []
     async with listening(Honest(LETTERS), pow=1e3) as (hungry, first), listening(Honest(LETTERS)) as (_, second):
-        report = await ask([first, second], QUERY, ENVELOPE, came.extend, patience=ONCE)
+        report = await fetch([first, second], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
         assert report.missing == []
         assert "it asks for more work than we do" in report.failures[0]
         assert (hungry.asked, hungry.wrong) == ([], [])
-        report = await ask([first], QUERY, PLAIN, lambda _: None, patience=ONCE)
+        report = await fetch([first], QUERY, PLAIN, lambda _: None, timeouts=ONCE)
         assert report.missing == []
 
 
@@ -134,8 +134,8 @@ async def test_a_server_that_wants_more_work_than_we_do_is_left(monkeypatch: pyt
     ids=lambda each: type(each).__name__,
 )
 async def test_a_bad_server_is_left_for_a_good_one(bad: Any, words: str) -> None:
-    report, came, _ = await asking(
-        bad, Honest(LETTERS, size=20), budgets=Budgets(pages=20, envelopes=100), patience=ONCE
+    report, came, _ = await fetching(
+        bad, Honest(LETTERS, size=20), budgets=Budgets(pages=20, envelopes=100), timeouts=ONCE
     )
     assert (report.missing, report.failures) == ([], {0: words})
     assert len(came) == len(set(hashes(came))) <= 100 + 50
@@ -150,22 +150,22 @@ async def test_a_bad_server_is_left_for_a_good_one(bad: Any, words: str) -> None
     ],
     ids=lambda each: type(each).__name__,
 )
-async def test_a_server_is_left_when_patience_is_at_an_end(silent: Any, words: str) -> None:
+async def test_a_server_that_is_silent_is_left_in_time(silent: Any, words: str) -> None:
     """Alone: beside it, a good one on a busy machine might be left, too."""
-    report, came, _ = await asking(silent, patience=Patience(answer=0.1, tries=1))
+    report, came, _ = await fetching(silent, timeouts=Timeouts(answer=0.1, tries=1))
     assert (report.failures, came) == ({0: words}, [])
     assert report.missing != []
 
 
 @pytest.mark.parametrize("kind", [WrongId, EndFirst], ids=["wrong id", "the end first"])
 async def test_what_is_odd_and_loses_nothing_is_borne(kind: Any) -> None:
-    report, came, _ = await asking(kind(LETTERS, size=20))
+    report, came, _ = await fetching(kind(LETTERS, size=20))
     assert (report.missing, report.failures) == ([], {})
     assert hashes(came) == hashes(LETTERS)
 
 
 async def test_what_was_not_asked_for_is_not_handed_over() -> None:
-    report, came, _ = await asking(Foreign(LETTERS), budgets=Budgets(size=1000))
+    report, came, _ = await fetching(Foreign(LETTERS), budgets=Budgets(size=1000))
     assert hashes(came) == hashes(LETTERS)
     assert report.counts["of another topic"] == report.counts["too large"] == 1
     assert report.counts["out of range"] == 2
@@ -174,7 +174,7 @@ async def test_what_was_not_asked_for_is_not_handed_over() -> None:
 async def test_a_server_that_is_not_there_is_passed_over(nobody: Enode) -> None:
     came: list[Envelope] = []
     async with listening(Honest(LETTERS)) as (_, enode):
-        report = await ask([nobody, enode], QUERY, ENVELOPE, came.extend, patience=ONCE)
+        report = await fetch([nobody, enode], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
     assert report.missing == []
     assert "Connection refused" in report.failures[0]
     assert hashes(came) == hashes(LETTERS)
@@ -188,8 +188,8 @@ class Dying(Honest):
     def packets(self, request: Any) -> Any:
         if not request.cursor:
             return super().packets(request)
-        for link in self.node.links:
-            link.drop()
+        for connection in self.node.connections:
+            connection.drop()
         return iter(())
 
 
@@ -197,7 +197,7 @@ async def test_a_server_that_dies_is_followed_by_another_from_what_is_known() ->
     came: list[Envelope] = []
     async with listening(Dying(LETTERS, size=20)) as (node, dying), listening(Honest(LETTERS)) as (other, enode):
         node.mailserver.node = node
-        report = await ask([dying, enode], QUERY, ENVELOPE, came.extend, patience=ONCE)
+        report = await fetch([dying, enode], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
     assert report.missing == []
     assert hashes(came) == hashes(LETTERS)
     assert "it went away" in report.failures[0]
@@ -208,15 +208,15 @@ async def test_a_server_that_dies_is_followed_by_another_from_what_is_known() ->
 async def test_the_state_is_kept_after_the_subscriber_has_it() -> None:
     order: list[object] = []
     async with listening(Honest(LETTERS, size=20, together=100)) as (_, enode):
-        await ask([enode], QUERY, ENVELOPE, lambda envelopes: order.append(len(envelopes)), keep=order.append)
+        await fetch([enode], QUERY, ENVELOPE, lambda envelopes: order.append(len(envelopes)), keep=order.append)
     assert [each for each in order if isinstance(each, int)] == [20, 20, 10]
-    known = [each.known[TOPIC.hex()] if isinstance(each, State) else each for each in order]
+    known = [each.known[TOPIC.hex()] if isinstance(each, FetchState) else each for each in order]
     assert known[:4] == [20, [(EPOCH, EPOCH + 18)], 20, [(EPOCH, EPOCH + 38)]]
     assert known[-1] == [(EPOCH, EPOCH + 500)]
     state = order[-1]
-    assert isinstance(state, State)
+    assert isinstance(state, FetchState)
     async with listening(Honest(LETTERS)) as (node, enode):
-        report = await ask([enode], QUERY, ENVELOPE, lambda _: None, state=state)
+        report = await fetch([enode], QUERY, ENVELOPE, lambda _: None, state=state)
     assert (report.missing, node.asked, node.known) == ([], [], set())
 
 
@@ -226,20 +226,20 @@ async def test_what_a_subscriber_raises_ends_it() -> None:
 
     async with listening(Honest(LETTERS)) as (_, enode):
         with pytest.raises(LookupError, match="no more"):
-            await ask([enode], QUERY, ENVELOPE, subscriber)
+            await fetch([enode], QUERY, ENVELOPE, subscriber)
 
 
 async def test_live_envelopes_are_not_handed_over_again() -> None:
     inbox = Inbox([Interest.named([TOPIC])])
-    assert inbox.new(LETTERS[:10]) == LETTERS[:10]
-    report, came, _ = await asking(Honest(LETTERS), inbox=inbox)
+    assert inbox.accept(LETTERS[:10]) == LETTERS[:10]
+    report, came, _ = await fetching(Honest(LETTERS), inbox=inbox)
     assert hashes(came) == hashes(LETTERS[10:])
     assert report.counts["known"] == 10
 
 
 async def test_who_is_cancelled_leaves() -> None:
     async with listening(Silent()) as (node, enode):
-        asked = asyncio.ensure_future(ask([enode], QUERY, ENVELOPE, lambda _: None))
+        asked = asyncio.ensure_future(fetch([enode], QUERY, ENVELOPE, lambda _: None))
         await node.was_asked.wait()
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -249,32 +249,34 @@ async def test_who_is_cancelled_leaves() -> None:
 
 async def test_nobody_or_nothing_to_ask_with() -> None:
     with pytest.raises(Misuse, match="nobody to ask"):
-        await ask([], QUERY, ENVELOPE, lambda _: None)
+        await fetch([], QUERY, ENVELOPE, lambda _: None)
     with pytest.raises(Misuse, match="name a key"):
-        How()
+        RequestOptions()
 
 
 async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
     """A call to hand over envelopes trusts nobody."""
     async with (
         listening(Honest(LETTERS)) as (node, enode),
-        call(enode, SystemDice().key(), Interest.named([])) as caller,
+        connect(enode, SystemDice().key(), Interest.named([])) as connection,
     ):
-        caller.ask(request.write(Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC]))))
-        response = await caller.offer([letter(99)])
+        connection.request(
+            request.write(Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC])))
+        )
+        response = await connection.offer([letter(99)])
         assert response.refusals == ()
         assert len(node.asked) == 1
-        assert caller.node.faults is None
+        assert connection.node.violations is None
 
 
 async def test_who_does_not_greet_is_told_from_who_is_not_there(nobody: Enode) -> None:
-    with pytest.raises(CallError, match="Connection refused") as refused:
-        async with call(nobody, SystemDice().key(), Interest.named([])):
+    with pytest.raises(NodeUnavailableError, match="Connection refused") as refused:
+        async with connect(nobody, SystemDice().key(), Interest.named([])):
             pass
     assert not isinstance(refused.value, SilentError)
     async with listening(greets=False) as (_, enode):
         with pytest.raises(SilentError, match="went away"):
-            async with call(enode, SystemDice().key(), Interest.named([])):
+            async with connect(enode, SystemDice().key(), Interest.named([])):
                 pass
 
 
@@ -300,8 +302,8 @@ TIMED_OUT = {"does not confirm", "no mailserver", "silent"}
 
 
 async def test_a_probe_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All at once: some of them wait for as long as there is patience."""
-    monkeypatch.setattr("restante.waku.client.probe.BETWEEN", 0.0)
+    """All at once: some of them wait until a timeout."""
+    monkeypatch.setattr("restante.waku.client.probe.RETRY_DELAY", 0.0)
 
     async def probe(name: str) -> tuple[Outcome, str]:
         options = {"mailserver": Honest([]), **PROBES[name][0]}
@@ -327,7 +329,7 @@ class Tardy(Honest):
 
 
 async def test_a_probe_asks_again_for_what_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.waku.client.probe.BETWEEN", 0.0)
+    monkeypatch.setattr("restante.waku.client.probe.RETRY_DELAY", 0.0)
     tardy = Tardy([])
     async with listening(tardy) as (_, enode):
         found = await _probe(enode, ENVELOPE, 60.0)

@@ -1,4 +1,4 @@
-"""Two ends of devp2p, joined by a link that cuts bytes anywhere; time is a number."""
+"""Two ends of devp2p, joined by a pipe that cuts bytes anywhere; time is a number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from restante.waku.devp2p.hello import Capability, Hello
 from restante.waku.devp2p.rlpx import Rlpx
-from restante.waku.devp2p.session import LIMITS, Devp2p, Event, Limits
+from restante.waku.devp2p.session import SESSION_LIMITS, Devp2p, SessionEvent, SessionLimits
 from restante.waku.envelope.keys import Key
 from support.waku.dice import Seeded
 
@@ -26,22 +26,22 @@ def cut(data: bytes | bytearray, places: Iterable[int]) -> Iterator[bytes | byte
 
 
 @dataclass
-class Link:
+class Pair:
     """A dials B. What each was told is in `heard_by_a` and `heard_by_b`."""
 
     hello_a: Hello = HELLO_A
     hello_b: Hello = HELLO_B
-    limits: Limits = LIMITS
+    limits: SessionLimits = SESSION_LIMITS
     places: tuple[int, ...] = ()
     now: float = 0.0
-    heard_by_a: list[Event] = field(default_factory=list)
-    heard_by_b: list[Event] = field(default_factory=list)
+    heard_by_a: list[SessionEvent] = field(default_factory=list)
+    heard_by_b: list[SessionEvent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.a = Devp2p(Rlpx.initiator(A, B.public, Seeded(1)), self.hello_a, self.now, self.limits)
         self.b = Devp2p(Rlpx.recipient(B, Seeded(2)), self.hello_b, self.now, self.limits)
 
-    def carry(self) -> Link:
+    def carry(self) -> Pair:
         """Until neither has anything to say."""
         while self._one_way() + self._other_way():
             pass
@@ -59,7 +59,7 @@ class Link:
             self.heard_by_a += self.a.receive_data(part, self.now)
         return len(data)
 
-    def forget(self) -> Link:
+    def forget(self) -> Pair:
         """What was heard so far is not of interest."""
         self.heard_by_a.clear()
         self.heard_by_b.clear()
@@ -69,13 +69,13 @@ class Link:
 class Bare:
     """The initiator without devp2p: says what it likes, frame by frame, and reads the frames that come back."""
 
-    def __init__(self, hello: Hello = HELLO_B, limits: Limits = LIMITS) -> None:
+    def __init__(self, hello: Hello = HELLO_B, limits: SessionLimits = SESSION_LIMITS) -> None:
         self.rlpx = Rlpx.initiator(A, B.public, Seeded(1))
         self.peer = Devp2p(Rlpx.recipient(B, Seeded(2)), hello, 0.0, limits)
         self.peer.receive_data(self.rlpx.data_to_send(), 0.0)
         self.frames = self.rlpx.receive_data(self.peer.data_to_send())
 
-    def say(self, *frames: bytes) -> list[Event]:
+    def say(self, *frames: bytes) -> list[SessionEvent]:
         """What the peer makes of it; what it answers is in `frames`."""
         events = self.peer.receive_data(b"".join(map(self.rlpx.seal, frames)), 1.0)
         self.frames = self.rlpx.receive_data(self.peer.data_to_send())

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from restante.common.errors import StoreError
-from restante.waku.archive.history.query import Bounds, Page, Query
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import node_id
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
 from restante.waku.node import history_requests
-from restante.waku.node.history_requests import LINE, OWN, Terms
+from restante.waku.node.history_requests import MAX_PAGES_PER_ADDRESS, MAX_QUEUED_REQUESTS, HistoryTerms
 from restante.waku.protocol import completion
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
@@ -33,7 +33,7 @@ PASSWORD = SymmetricKey(b"\7" * 32)
 DICE = Seeded(7)
 OTHER = b"\xff\xff\xff\xff"
 
-DEMANDS = Terms(demands=Demands(keys=(PASSWORD,)))
+DEMANDS = HistoryTerms(demands=Demands(keys=(PASSWORD,)))
 
 
 def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = True) -> Envelope:
@@ -77,7 +77,7 @@ async def test_every_shape_is_answered_in_the_form_that_its_sender_reads(tmp_pat
 async def test_the_old_fixed_form_and_one_for_our_own_key_are_answered(tmp_path: Path) -> None:
     async with inside(tmp_path) as before:
         key = before.node.key
-    async with inside(tmp_path, history=Terms(demands=Demands(keys=(PASSWORD, key)))) as here:
+    async with inside(tmp_path, history=HistoryTerms(demands=Demands(keys=(PASSWORD, key)))) as here:
         await archive(here, *LETTERS)
         peer = await here.greet()
         old = EPOCH.to_bytes(4, "big")
@@ -93,7 +93,7 @@ async def test_the_old_fixed_form_and_one_for_our_own_key_are_answered(tmp_path:
 
 async def test_the_cursor_loop_gives_each_envelope_once_in_both_orders(tmp_path: Path) -> None:
     for descending in (False, True):
-        async with inside(tmp_path / str(descending), history=Terms(descending=descending)) as here:
+        async with inside(tmp_path / str(descending), history=HistoryTerms(descending=descending)) as here:
             await archive(here, *LETTERS)
             peer = await here.greet()
             found: list[Envelope] = []
@@ -135,8 +135,8 @@ async def test_a_packet_of_several_has_room_to_spare_below_a_mebibyte(tmp_path: 
     """Two would fit with their head exactly; there may be receivers that count otherwise."""
     first = letter(1, size=500_000, age=9)
     base = len(letter(2, size=500_000).raw) - 500_000
-    second = letter(2, size=waku_packets.LARGEST - len(first.raw) - base, age=8)
-    assert len(waku_packets.write_envelopes([first.raw, second.raw])) == waku_packets.PACKET
+    second = letter(2, size=waku_packets.MAX_ENVELOPE_BYTES - len(first.raw) - base, age=8)
+    assert len(waku_packets.write_envelopes([first.raw, second.raw])) == waku_packets.MAX_PACKET_BYTES
     async with inside(tmp_path) as here:
         await archive(here, first, second)
         peer = await here.greet()
@@ -161,7 +161,7 @@ async def test_an_envelope_that_no_packet_holds_is_left_out_and_never_named_as_t
             packets, end = await page(peer)
             assert flat(packets) == expected
             assert isinstance(end, Completed)
-            assert end.last == (expected[-1].hash if expected else completion.NOTHING)
+            assert end.last == (expected[-1].hash if expected else completion.NO_HASH)
         assert await walk(peer, limit=1) == [first]
         await archive(here, last)
         assert await walk(peer, limit=1) == [first, last]
@@ -209,13 +209,13 @@ async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) ->
             peer.say(waku_packets.REQUEST, junk)
         await peer.fence()
         assert peer.inbox == []
-        assert here.node.answers.counts["requests refused"] == 5
+        assert here.node.history_requests.counts["requests refused"] == 5
 
 
 async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> None:
     friend = Seeded(99).key()
     body = rlp.encode(SHAPES["as the text has it"])
-    terms = Terms(
+    terms = HistoryTerms(
         demands=Demands(keys=(PASSWORD,), require_signature=True, forms=frozenset(("envelope",))),
         allow=frozenset((node_id(friend.public),)),
     )
@@ -249,7 +249,7 @@ async def test_who_asks_too_often_is_told_also_when_it_comes_again(tmp_path: Pat
         assert ends[:2] == [Completed(ID)] * 2
         assert ends[3] == Failed(ID, "rate limit exceeded")
         peer.cut()
-        await here.until("the end of its connection", lambda: not here.node.links)
+        await here.until("the end of its connection", lambda: not here.node.connections)
         again = await here.greet(key=peer.key)
         again.say(waku_packets.REQUEST, plain())
         assert (await page(again))[1] == Failed(ID, "rate limit exceeded")
@@ -271,7 +271,7 @@ async def test_who_has_much_looked_at_is_told_also_when_it_comes_as_another(tmp_
         elsewhere.say(waku_packets.REQUEST, plain())
         assert (await page(elsewhere))[1] == Completed(ID, LETTERS[-1].hash)
         elsewhere.cut()
-        await here.until("its end", lambda: len(here.node.links) == 2)
+        await here.until("its end", lambda: len(here.node.connections) == 2)
         moved = await here.greet(key=elsewhere.key)
         moved.say(waku_packets.REQUEST, plain())
         assert (await page(moved))[1] == Failed(ID, "rate limit exceeded")
@@ -289,7 +289,7 @@ async def test_three_loops_at_once_of_status_go_are_served(tmp_path: Path) -> No
 async def test_a_line_has_an_end(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        count = LINE + 10
+        count = MAX_QUEUED_REQUESTS + 10
         peer.say_all([(waku_packets.REQUEST, plain(id=bytes([number]) * 32)) for number in range(count)])
         ends = [(await page(peer))[1] for _ in range(count)]
         refused = [end for end in ends if isinstance(end, Failed)]
@@ -304,16 +304,18 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         slow, quick = await here.greet(), await here.greet()
         for number in range(5):
             slow.say(waku_packets.REQUEST, plain(id=bytes([number]) * 32))
-        await here.until("a page that waits", lambda: any(link.stuck for link in here.node.links))
+        await here.until(
+            "a page that waits", lambda: any(connection.reading.stuck for connection in here.node.connections)
+        )
         quick.say(waku_packets.REQUEST, plain(lower=EPOCH - 100, upper=EPOCH - 96))
         packets, _ = await page(quick)
         assert flat(packets) == LETTERS
         slow.cut()
-        await here.until("nothing in the making", lambda: not here.node.answers._making)
-        assert not here.node.answers._lines
+        await here.until("nothing in the making", lambda: not here.node.history_requests._making)
+        assert not here.node.history_requests._lines
 
 
-@pytest.mark.parametrize("places", ["PAGES", "OWN"])
+@pytest.mark.parametrize("places", ["MAX_PAGES", "MAX_PAGES_PER_ADDRESS"])
 async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
     places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,13 +323,13 @@ async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
     monkeypatch.setattr(f"restante.waku.node.history_requests.{places}", 2)
     count, size = rounds(16, 25), rounds(300_000, 900_000)
     large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(size)) for _ in range(count)), key=lambda each: each.hash)
-    async with inside(tmp_path, history=Terms(bounds=Bounds(bytes=32 << 20))) as here:
+    async with inside(tmp_path, history=HistoryTerms(bounds=Bounds(bytes=32 << 20))) as here:
         await archive(here, *large, *LETTERS)
         slow = [await here.greet() for _ in range(2)]
         here.narrow(*slow)
         for peer in slow:
             peer.say_all([(waku_packets.REQUEST, plain(lower=EPOCH - 40))] * 2)
-        await here.until("pages that wait", lambda: len(here.node.answers._unread) == 2)
+        await here.until("pages that wait", lambda: len(here.node.history_requests._unread) == 2)
         quick = await here.greet()
         for _ in range(3):
             assert await walk(quick, upper=EPOCH - 96) == LETTERS
@@ -347,12 +349,12 @@ async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
 async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("restante.waku.node.history_requests.PAGES", 1)
+    monkeypatch.setattr("restante.waku.node.history_requests.MAX_PAGES", 1)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
         made, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
 
-        async def when_told(query: Query, bounds: Bounds) -> Page:
+        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             made.set()
             await on.wait()
             return await make_page(query, bounds)
@@ -361,20 +363,20 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         slow, quick = await here.greet(), await here.greet()
         slow.say(waku_packets.REQUEST, plain())
         await made.wait()
-        [link] = here.node.answers._making
-        link.pause_writing()
+        [connection] = here.node.history_requests._making
+        connection.pause_writing()
         quick.say(waku_packets.REQUEST, plain())
-        await here.until("who waits", lambda: here.node.answers._places.waiting == 1)
+        await here.until("who waits", lambda: here.node.history_requests._places.waiting == 1)
         on.set()
         assert flat((await page(quick))[0]) == LETTERS
-        await here.until("a place that nobody has", lambda: not here.node.answers._places.locked())
-        assert link in here.node.answers._making
-        link.resume_writing()
+        await here.until("a place that nobody has", lambda: not here.node.history_requests._places.locked())
+        assert connection in here.node.history_requests._making
+        connection.resume_writing()
         packets, end = await page(slow)
         assert flat(packets) == LETTERS
         assert end == Completed(ID, LETTERS[-1].hash)
-        assert here.node.answers.counts["requests answered"] == 2
-        assert here.node.answers.counts["batched"] == 2
+        assert here.node.history_requests.counts["requests answered"] == 2
+        assert here.node.history_requests.counts["batched"] == 2
 
 
 async def test_what_takes_less_than_a_millisecond_is_measured_too(
@@ -387,17 +389,19 @@ async def test_what_takes_less_than_a_millisecond_is_measured_too(
         peer = await here.greet()
         peer.say(waku_packets.REQUEST, plain())
         assert await page(peer) == ([], Completed(ID))
-        answers = here.node.answers
-        await here.until("the end of its line", lambda: not answers._making)
-        assert answers.searches.total == 1 / 8192
-        assert answers.delays.total == 3 / 8192  # when it was read, two looks at the search, and when it was answered
+        requests = here.node.history_requests
+        await here.until("the end of its line", lambda: not requests._making)
+        assert requests.searches.total == 1 / 8192
+        assert (
+            requests.delays.total == 3 / 8192
+        )  # when it was read, two looks at the search, and when it was answered
 
 
 async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         begun, ended = asyncio.Event(), asyncio.Event()
 
-        async def without_end(_query: Query, _bounds: Bounds) -> Page:
+        async def without_end(_query: PageQuery, _bounds: Bounds) -> Page:
             begun.set()
             try:
                 await asyncio.Event().wait()
@@ -412,29 +416,29 @@ async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:
         assert not ended.is_set()
         peer.cut()
         await here.until("the end of its search", ended.is_set)
-        await here.until("nothing in the making", lambda: not here.node.answers._making)
+        await here.until("nothing in the making", lambda: not here.node.history_requests._making)
 
 
 async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
-        on, make_page, lines = asyncio.Event(), here.archive.page, here.node.answers._making
+        on, make_page, lines = asyncio.Event(), here.archive.page, here.node.history_requests._making
 
-        async def when_told(query: Query, bounds: Bounds) -> Page:
+        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             asked.append(query.limit)
             await on.wait()
             return await make_page(query, bounds)
 
         asked: list[int] = []
         here.archive.page = when_told  # type: ignore[method-assign, assignment]
-        many = [await here.greet() for _ in range(OWN + 2)]
+        many = [await here.greet() for _ in range(MAX_PAGES_PER_ADDRESS + 2)]
         for number, peer in enumerate(many):
             peer.say(waku_packets.REQUEST, plain(limit=10 + number))
-        await here.until("their lines", lambda: len(lines) == len(many) and len(asked) >= OWN)
+        await here.until("their lines", lambda: len(lines) == len(many) and len(asked) >= MAX_PAGES_PER_ADDRESS)
         other = await RawPeer.greet(here.port, here.node.key.public, source="127.0.0.9")
         other.say(waku_packets.REQUEST, plain(limit=99))
         await here.until("the page of another", lambda: 99 in asked)
-        assert len(asked) == OWN + 1
+        assert len(asked) == MAX_PAGES_PER_ADDRESS + 1
         on.set()
         for peer in (*many, other):
             assert flat((await page(peer))[0]) == LETTERS
@@ -443,29 +447,29 @@ async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
 async def test_an_address_that_is_here_has_its_places_once_however_many_come_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_requests, "ACCOUNTS", 2)
+    monkeypatch.setattr(history_requests, "REMEMBERED_REQUESTERS", 2)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
-        on, make_page, lines = asyncio.Event(), here.archive.page, here.node.answers._making
+        on, make_page, lines = asyncio.Event(), here.archive.page, here.node.history_requests._making
 
-        async def when_told(query: Query, bounds: Bounds) -> Page:
+        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             asked.append(query.limit)
             await on.wait()
             return await make_page(query, bounds)
 
         asked: list[int] = []
         here.archive.page = when_told  # type: ignore[method-assign, assignment]
-        many = [await here.greet() for _ in range(OWN)]
+        many = [await here.greet() for _ in range(MAX_PAGES_PER_ADDRESS)]
         others = [
             await RawPeer.greet(here.port, here.node.key.public, source=f"127.0.0.{number}") for number in (2, 3, 4)
         ]
         for peer in (*many, *others):
             peer.say(waku_packets.REQUEST, plain(limit=10))
-        await here.until("their pages", lambda: len(asked) == OWN + len(others))
+        await here.until("their pages", lambda: len(asked) == MAX_PAGES_PER_ADDRESS + len(others))
         late = await here.greet()
         late.say(waku_packets.REQUEST, plain(limit=99))
         await late.fence()
-        await here.until("its line", lambda: len(lines) == OWN + len(others) + 1)
+        await here.until("its line", lambda: len(lines) == MAX_PAGES_PER_ADDRESS + len(others) + 1)
         for _ in range(TURNS):
             await late.fence()
         assert 99 not in asked, "its address has no place for it"
@@ -474,18 +478,18 @@ async def test_an_address_that_is_here_has_its_places_once_however_many_come_aft
             assert flat((await page(peer))[0]) == LETTERS
         await here.until("the end of all lines", lambda: not lines)
         await (await here.greet()).fence()
-        assert {each.lines for each in here.node.answers._accounts.values()} == {0}
+        assert {each.lines for each in here.node.history_requests._quotas.values()} == {0}
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("error", "words"),
     [(StoreError("damaged"), "the archive cannot be read"), (ValueError("ours"), "internal error")],
 )
 async def test_a_page_that_cannot_be_made_is_answered_too(
-    fault: Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_args: object) -> None:
-        raise fault
+        raise error
 
     async with inside(tmp_path) as here:
         peer = await here.greet()

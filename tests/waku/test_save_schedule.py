@@ -6,20 +6,26 @@ import math
 
 import pytest
 
-from restante.waku.node.save_schedule import FEW, GAP, PLENTY, PROMPT, Saves
+from restante.waku.node.save_schedule import (
+    MAX_BATCH_ENVELOPES,
+    MIN_BATCH_ENVELOPES,
+    PROMPT_SECONDS,
+    SAVE_INTERVAL,
+    SaveSchedule,
+)
 
-LATE = PROMPT * 1.5
+LATE = PROMPT_SECONDS * 1.5
 """Seconds since a confirmation, of a peer that did not wait for it."""
 
 
-def after_a_save() -> Saves:
-    saves = Saves(GAP)
+def after_a_save() -> SaveSchedule:
+    saves = SaveSchedule(SAVE_INTERVAL)
     saves.begin(100.0)
     return saves
 
 
 def test_after_a_silence_one_envelope_is_saved_at_once() -> None:
-    saves = Saves(GAP)
+    saves = SaveSchedule(SAVE_INTERVAL)
     saves.gathered(math.inf)
     assert (saves.waits(1, 100.0), saves.reads_on(1, 100.0)) == (0.0, False)
 
@@ -27,35 +33,35 @@ def test_after_a_silence_one_envelope_is_saved_at_once() -> None:
 def test_a_few_envelopes_wait_until_the_last_save_is_a_while_ago() -> None:
     saves = after_a_save()
     saves.gathered(LATE)
-    assert saves.waits(FEW - 1, 100.0) == pytest.approx(GAP)
-    assert saves.waits(FEW - 1, 100.0 + GAP / 4) == pytest.approx(GAP * 3 / 4)
-    assert saves.waits(1, 100.0 + GAP * 1.01) == 0.0
+    assert saves.waits(MIN_BATCH_ENVELOPES - 1, 100.0) == pytest.approx(SAVE_INTERVAL)
+    assert saves.waits(MIN_BATCH_ENVELOPES - 1, 100.0 + SAVE_INTERVAL / 4) == pytest.approx(SAVE_INTERVAL * 3 / 4)
+    assert saves.waits(1, 100.0 + SAVE_INTERVAL * 1.01) == 0.0
 
 
 def test_more_than_a_few_are_saved_as_soon_as_nothing_waits_to_be_read() -> None:
     saves = after_a_save()
     saves.gathered(LATE)
-    assert saves.waits(FEW, 100.0) == 0.0
-    assert saves.reads_on(FEW, 100.0)
+    assert saves.waits(MIN_BATCH_ENVELOPES, 100.0) == 0.0
+    assert saves.reads_on(MIN_BATCH_ENVELOPES, 100.0)
 
 
 def test_what_waits_to_be_read_is_read_until_there_is_plenty_or_the_last_save_is_a_while_ago() -> None:
     saves = after_a_save()
-    assert saves.reads_on(PLENTY - 1, 100.0)
-    assert not saves.reads_on(PLENTY, 100.0)
-    assert not saves.reads_on(FEW, 100.0 + GAP * 1.01)
+    assert saves.reads_on(MAX_BATCH_ENVELOPES - 1, 100.0)
+    assert not saves.reads_on(MAX_BATCH_ENVELOPES, 100.0)
+    assert not saves.reads_on(MIN_BATCH_ENVELOPES, 100.0 + SAVE_INTERVAL * 1.01)
 
 
 def test_an_envelope_of_a_peer_that_waited_for_its_confirmation_does_not_wait() -> None:
     saves = after_a_save()
-    saves.gathered(PROMPT / 2)
+    saves.gathered(PROMPT_SECONDS / 2)
     saves.gathered(LATE)
     assert saves.waits(2, 100.0) == 0.0
 
 
 def test_whether_a_peer_waited_counts_for_one_batch() -> None:
     saves = after_a_save()
-    saves.gathered(PROMPT / 2)
+    saves.gathered(PROMPT_SECONDS / 2)
     saves.begin(100.0)
     saves.gathered(LATE)
     assert saves.waits(1, 100.0) > 0

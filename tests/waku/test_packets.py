@@ -66,7 +66,7 @@ limits = st.tuples(*[st.integers(0, 2**64 - 1)] * 3)
 options = st.builds(
     Options,
     pow=st.none() | st.floats(0, allow_infinity=False).map(abs),
-    bloom=st.none() | st.integers(0, bloom.FULL),
+    bloom=st.none() | st.integers(0, bloom.ALL_BITS),
     light=st.none() | st.booleans(),
     confirmations=st.none() | st.booleans(),
     packets=st.none() | limits,
@@ -81,15 +81,17 @@ def test_what_is_written_is_read(given_options: Options) -> None:
 
 
 def test_ten_thousand_topics_are_taken_and_one_more_is_not() -> None:
-    topics = [number.to_bytes(4, "big") for number in range(packets.MOST_TOPICS + 1)]
-    most = packets.write_options(Options(topics=frozenset(topics[:-1]), bloom=bloom.FULL, packets=(2**64 - 1,) * 3))
-    assert len(packets.read_options(most).topics or ()) == packets.MOST_TOPICS
+    topics = [number.to_bytes(4, "big") for number in range(packets.MAX_INTEREST_TOPICS + 1)]
+    most = packets.write_options(
+        Options(topics=frozenset(topics[:-1]), bloom=bloom.ALL_BITS, packets=(2**64 - 1,) * 3)
+    )
+    assert len(packets.read_options(most).topics or ()) == packets.MAX_INTEREST_TOPICS
     with pytest.raises(RlpError, match="more than 10000 topics"):
         packets.read_options(oracle.encode([[5, topics]]))
 
 
 def test_a_long_status_is_not_looked_into() -> None:
-    longest = oracle.encode([[9, bytes(packets.MOST_BYTES - 10)]])
+    longest = oracle.encode([[9, bytes(packets.MAX_STATUS_BYTES - 10)]])
     assert packets.read_options(longest) == Options()
     with pytest.raises(RlpError, match="more than 65536 bytes"):
         packets.read_options(longest + b"\0")
@@ -128,10 +130,11 @@ def test_envelopes_keep_their_order(nonces: list[int]) -> None:
 def test_more_envelopes_than_a_packet_can_sensibly_have_are_refused() -> None:
     raw = small(7, 0).raw
     assert (
-        len(packets.read_envelopes(packets.write_envelopes([raw] * packets.MOST_ENVELOPES))) == packets.MOST_ENVELOPES
+        len(packets.read_envelopes(packets.write_envelopes([raw] * packets.MAX_PACKET_ENVELOPES)))
+        == packets.MAX_PACKET_ENVELOPES
     )
     with pytest.raises(RlpError, match="more than 50000 envelopes"):
-        packets.read_envelopes(packets.write_envelopes([raw] * (packets.MOST_ENVELOPES + 1)))
+        packets.read_envelopes(packets.write_envelopes([raw] * (packets.MAX_PACKET_ENVELOPES + 1)))
 
 
 class Watched(bytes):
@@ -167,7 +170,7 @@ def test_packets_have_room_for_their_own_head() -> None:
     parts = list(packets.parted(each.raw for each in envelopes))
     assert [[parse(raw).nonce for raw in part] for part in parts] == [[0, 1, 2], [3, 4], [5]]
     for part in parts:
-        assert len(packets.write_envelopes(part)) <= packets.PACKET
+        assert len(packets.write_envelopes(part)) <= packets.MAX_PACKET_BYTES
 
 
 @pytest.mark.parametrize(("more", "expected"), [(0, [2]), (1, [1, 1])])
@@ -176,17 +179,17 @@ def test_packets_of_several_envelopes_have_room_to_spare_and_one_alone_may_need_
 ) -> None:
     first = small(1, 500_000).raw
     head = len(first) - 500_000
-    second = small(2, packets.PACKET - 16 + more - len(first) - head).raw
-    assert len(first + second) == packets.PACKET - 16 + more
+    second = small(2, packets.MAX_PACKET_BYTES - 16 + more - len(first) - head).raw
+    assert len(first + second) == packets.MAX_PACKET_BYTES - 16 + more
     assert [len(part) for part in packets.parted([first, second])] == expected
-    alone = small(3, packets.LARGEST - head).raw
-    assert len(alone) == packets.LARGEST
+    alone = small(3, packets.MAX_ENVELOPE_BYTES - head).raw
+    assert len(alone) == packets.MAX_ENVELOPE_BYTES
     assert list(packets.parted([second, alone, first])) == [[second], [alone], [first]]
 
 
 @given(
-    st.lists(st.integers(20, 300) | st.integers(300_000, packets.PACKET - 40), max_size=9),
-    st.sampled_from([0, 500, packets.SEVERAL, packets.LARGEST]),
+    st.lists(st.integers(20, 300) | st.integers(300_000, packets.MAX_PACKET_BYTES - 40), max_size=9),
+    st.sampled_from([0, 500, packets.MAX_ENVELOPES_BYTES, packets.MAX_ENVELOPE_BYTES]),
 )
 def test_what_stands_in_one_piece_is_parted_alike(sizes: list[int], most: int) -> None:
     raws = [small(number, size).raw for number, size in enumerate(sizes)]
@@ -197,15 +200,15 @@ def test_what_stands_in_one_piece_is_parted_alike(sizes: list[int], most: int) -
 
 @given(st.integers(-40, 40))
 def test_what_no_packet_holds_is_left_out(more: int) -> None:
-    large = small(9, packets.PACKET - 34 + more)
+    large = small(9, packets.MAX_PACKET_BYTES - 34 + more)
     parts = list(packets.parted(each.raw for each in (small(1), large, small(2))))
     sent = [parse(raw).nonce for part in parts for raw in part]
-    fits = len(packets.write_envelopes([large.raw])) <= packets.PACKET
+    fits = len(packets.write_envelopes([large.raw])) <= packets.MAX_PACKET_BYTES
     assert sent == ([1, 9, 2] if fits else [1, 2])
     stops = list(accumulate(len(each.raw) for each in (small(1), large, small(2))))
-    numbers = [number for part in packets.packets(stops, packets.SEVERAL) for number in part]
+    numbers = [number for part in packets.packets(stops, packets.MAX_ENVELOPES_BYTES) for number in part]
     assert numbers == ([0, 1, 2] if fits else [0, 2])
-    assert max(len(packets.write_envelopes(part)) for part in parts) <= packets.PACKET
+    assert max(len(packets.write_envelopes(part)) for part in parts) <= packets.MAX_PACKET_BYTES
 
 
 # ── confirmations ────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku.client.ranges import Query, Range, State, including, without
+from restante.waku.client.ranges import FetchState, HistoryQuery, Range, including, without
 from support.effort import examples
 from support.waku.letters import TOPIC, letter
 
@@ -46,19 +46,19 @@ def test_what_is_taken_away_is_gone(ranges: list[Range], less: list[Range]) -> N
 @given(st.dictionaries(st.sampled_from(["01020304", "00000001"]), RANGES.map(united)))
 @examples(100)
 def test_what_one_topic_misses_is_asked_for_all_and_then_known(known: dict[str, list[Range]]) -> None:
-    query = Query(5, 45, frozenset([TOPIC, b"\0\0\0\1"]))
-    state = State(known)
+    query = HistoryQuery(5, 45, frozenset([TOPIC, b"\0\0\0\1"]))
+    state = FetchState(known)
     missing = state.missing(query)
     both = seconds(known.get("01020304", [])) & seconds(known.get("00000001", []))
     assert seconds(missing) == set(range(5, 46)) - both
-    for gap in missing:
-        state.learn(query, gap)
+    for part in missing:
+        state.learn(query, part)
     assert state.missing(query) == []
 
 
 def test_what_is_known_is_no_longer_recent() -> None:
-    query = Query(1, 1_800_000_000, frozenset([TOPIC]))
-    state = State()
+    query = HistoryQuery(1, 1_800_000_000, frozenset([TOPIC]))
+    state = FetchState()
     young, old = letter(1), letter(2, age=100)
     state.remember(query, young)
     state.remember(query, old)

@@ -11,21 +11,21 @@ import msgspec
 
 from restante.waku.client.actions import (
     Action,
-    Ask,
     Budgets,
     Connect,
+    FetchReport,
     Finished,
     HandOver,
     Leave,
-    Patience,
-    Report,
     Save,
+    SendRequest,
+    Timeouts,
 )
 from restante.waku.client.inbox import Inbox
-from restante.waku.client.ranges import Query, State
+from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import Requester
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.protocol.interest import EVERYTHING
+from restante.waku.protocol.interest import WANTS_EVERYTHING
 from restante.waku.protocol.request import Request
 from support.waku.letters import EPOCH
 from support.waku.mailservers import Mailserver, Packet
@@ -40,31 +40,31 @@ def always(_what: str) -> str:
 
 
 @dataclass
-class Errand:
+class SimulatedRequester:
     """`decide` is asked at each step whether it goes well (GO), the connection drops, or a minute passes."""
 
-    query: Query
+    query: HistoryQuery
     servers: Sequence[Mailserver]
-    state: State | None = None
+    state: FetchState | None = None
     budgets: Budgets | None = None
-    patience: Patience | None = None
+    timeouts: Timeouts | None = None
     decide: Callable[[str], str] = always
-    inbox: Inbox = field(default_factory=lambda: Inbox([EVERYTHING]))
+    inbox: Inbox = field(default_factory=lambda: Inbox([WANTS_EVERYTHING]))
     wall: float = EPOCH + 1000.0
     now: float = 0.0
     handed: list[Envelope] = field(default_factory=list)
-    saved: list[tuple[State, int]] = field(default_factory=list)
+    saved: list[tuple[FetchState, int]] = field(default_factory=list)
     """And how many were handed over by then."""
     asked: list[tuple[int, Request]] = field(default_factory=list)
-    report: Report | None = None
+    report: FetchReport | None = None
     lines: dict[int, deque[Packet]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.core = Requester(self.query, len(self.servers), self.inbox, self.state, self.budgets, self.patience)
+        self.core = Requester(self.query, len(self.servers), self.inbox, self.state, self.budgets, self.timeouts)
         self._ids = itertools.count(1)
         self.do(self.core.start(self.now, self.wall))
 
-    def run(self) -> Errand:
+    def run(self) -> SimulatedRequester:
         while self.report is None:
             self.step()
         return self
@@ -113,7 +113,7 @@ class Errand:
                         self.drop(server)
                     else:
                         self.do(self.core.connected(server, self.now))
-                case Ask(server, request):
+                case SendRequest(server, request):
                     self._ask(server, request)
                 case Leave(server):
                     self.lines.pop(server, None)
@@ -127,5 +127,5 @@ class Errand:
     def _ask(self, server: int, request: Request) -> None:
         request = msgspec.structs.replace(request, id=next(self._ids).to_bytes(32))
         self.asked.append((server, request))
-        self.do(self.core.asked(server, request.id, self.now))
+        self.do(self.core.request_sent(server, request.id, self.now))
         self.lines[server].extend(self.servers[server].packets(request))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.errors import PeerError
-from restante.waku.devp2p.snappy import literally, pack, unpack
+from restante.waku.devp2p.snappy import compress, decompress, literal_head
 from support.mutation import mutated
 from support.rows import every
 
@@ -27,46 +27,46 @@ def varint(number: int) -> bytes:
 
 @given(payloads)
 def test_what_is_packed_is_unpacked(payload: bytes) -> None:
-    assert unpack(pack(payload), len(payload)) == payload
+    assert decompress(compress(payload), len(payload)) == payload
 
 
-@pytest.mark.parametrize(("payload", "packed"), [("c0", "0100c0"), ("c103", "0204c103"), ("", "00")])
-def test_it_is_the_block_form_that_geth_writes(payload: str, packed: str) -> None:
-    assert pack(bytes.fromhex(payload)).hex() == packed
+@pytest.mark.parametrize(("payload", "compressed"), [("c0", "0100c0"), ("c103", "0204c103"), ("", "00")])
+def test_it_is_the_block_form_that_geth_writes(payload: str, compressed: str) -> None:
+    assert compress(bytes.fromhex(payload)).hex() == compressed
 
 
 @every("size", [1, 60, 127, 128, 255, 256, 65536, 65537, 300_000, 1 << 20])
 def test_what_is_said_literally_is_unpacked_likewise(size: int) -> None:
     payload = bytes(size)
-    assert unpack(literally(size) + payload, size) == payload
+    assert decompress(literal_head(size) + payload, size) == payload
 
 
 @given(payloads.filter(bool))
 def test_one_byte_more_than_allowed_is_refused(payload: bytes) -> None:
     with pytest.raises(PeerError, match=f"{len(payload)} bytes when inflated"):
-        unpack(pack(payload), len(payload) - 1)
+        decompress(compress(payload), len(payload) - 1)
 
 
 def test_zeros_compressed_as_far_as_can_be_are_taken() -> None:
-    assert unpack(pack(bytes(1 << 20)), 1 << 20) == bytes(1 << 20)
+    assert decompress(compress(bytes(1 << 20)), 1 << 20) == bytes(1 << 20)
 
 
 @every("size", [1000, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 32) - 1])
 def test_a_lie_about_the_size_is_told_before_anything_is_inflated(size: int) -> None:
     with pytest.raises(PeerError, match=f"says that it has {size} bytes"):
-        unpack(varint(size) + b"\0a", 1 << 20)
+        decompress(varint(size) + b"\0a", 1 << 20)
 
 
-@every("packed", ["", "80", "05", "0561", "ffffffffffffffffff7f", "ff" * 12, "0101", "010061ff", "05fe0100"])
-def test_what_is_not_compressed_is_refused(packed: str) -> None:
+@every("compressed", ["", "80", "05", "0561", "ffffffffffffffffff7f", "ff" * 12, "0101", "010061ff", "05fe0100"])
+def test_what_is_not_compressed_is_refused(compressed: str) -> None:
     with pytest.raises(PeerError):
-        unpack(bytes.fromhex(packed), 1000)
+        decompress(bytes.fromhex(compressed), 1000)
 
 
-@given(st.binary(max_size=100) | mutated(payloads.map(pack)))
-def test_unpacking_raises_nothing_but_peer_errors(packed: bytes) -> None:
+@given(st.binary(max_size=100) | mutated(payloads.map(compress)))
+def test_unpacking_raises_nothing_but_peer_errors(compressed: bytes) -> None:
     try:
-        payload = unpack(packed, 500)
+        payload = decompress(compressed, 500)
     except PeerError:
         return
     assert len(payload) <= 500

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from restante.common.errors import Misuse, StoreError
-from restante.waku.archive.history.query import Bounds, Page, Query
-from restante.waku.client.actions import Budgets, Patience, Report
-from restante.waku.client.fetch import How
-from restante.waku.client.outbound_connection import call
-from restante.waku.client.ranges import Query as Wanted
-from restante.waku.client.ranges import State
-from restante.waku.client.subscribe import REASONS, Rhythm, _Following, follow
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
+from restante.waku.client.actions import Budgets, FetchReport, Timeouts
+from restante.waku.client.fetch import RequestOptions
+from restante.waku.client.outbound_connection import connect
+from restante.waku.client.ranges import FetchState
+from restante.waku.client.ranges import HistoryQuery as Wanted
+from restante.waku.client.subscribe import REMEMBERED_FAILURES, Intervals, _Subscription, subscribe
 from restante.waku.devp2p.enode import Enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope, make
@@ -30,11 +30,11 @@ from support.waku.inside import Clock, Inside, inside
 from support.waku.letters import TOPIC
 from support.waku.mailservers import Honest
 
-PLAIN = How(form="plain")
+PLAIN = RequestOptions(form="plain")
 OTHER = b"\xff\xff\xff\xff"
-RARELY = Rhythm(history=3600.0, first=0.01, last=0.02, grace=0.1)
-OFTEN = Rhythm(history=0.01, first=0.01, last=0.02, grace=0.1)
-QUICK = Patience(answer=60.0, tries=1, back_off=0.01)
+RARELY = Intervals(history=3600.0, first=0.01, last=0.02, grace=0.1)
+OFTEN = Intervals(history=0.01, first=0.01, last=0.02, grace=0.1)
+QUICK = Timeouts(answer=60.0, tries=1, back_off=0.01)
 
 
 class Today(Clock):
@@ -51,17 +51,17 @@ def fresh(number: int, age: int = 0, **given: Any) -> Envelope:
     return make(now - age + ttl, ttl, given.get("topic", TOPIC), bytes(given.get("size", 3)), number)
 
 
-class Following:
+class Subscribing:
     """Somebody who follows, and what came to him."""
 
-    def __init__(self, servers: list[Enode], rhythm: Rhythm = RARELY, state: State | None = None) -> None:
+    def __init__(self, servers: list[Enode], intervals: Intervals = RARELY, state: FetchState | None = None) -> None:
         self.came: list[Envelope] = []
         self.told: list[tuple[int, str]] = []
-        self.states: list[State] = []
+        self.states: list[FetchState] = []
         self.until = asyncio.Event()
         self.subscriber: Callable[[list[Envelope]], None] = self.came.extend
         self._task = asyncio.create_task(
-            follow(
+            subscribe(
                 servers,
                 Wanted(int(time.time()) - 3600, int(time.time()), frozenset([TOPIC])),
                 PLAIN,
@@ -69,10 +69,10 @@ class Following:
                 self.until,
                 state=state,
                 keep=lambda found: self.states.append(found.copy()),
-                tell=lambda server, words: self.told.append((server, words)),
+                on_failure=lambda server, words: self.told.append((server, words)),
                 budgets=Budgets(size=1000),
-                patience=QUICK,
-                rhythm=rhythm,
+                timeouts=QUICK,
+                intervals=intervals,
             )
         )
 
@@ -91,11 +91,11 @@ class Following:
                 await asyncio.sleep(0)
         assert holds(), self._task
 
-    async def stop(self) -> Report:
+    async def stop(self) -> FetchReport:
         self.until.set()
         return await self.over()
 
-    async def over(self) -> Report:
+    async def over(self) -> FetchReport:
         async with bounded("the end"):
             return await self._task
 
@@ -120,63 +120,63 @@ async def test_an_envelope_that_is_posted_while_history_is_fetched_comes_once(tm
         await b.archive.save([old], 1)
         asked, on, make_page, pages = asyncio.Event(), asyncio.Event(), b.archive.page, []
 
-        async def when_told(query: Query, bounds: Bounds) -> Page:
+        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             asked.set()
             await on.wait()
             pages.append(await make_page(query, bounds))
             return pages[-1]
 
         b.archive.page = when_told  # type: ignore[method-assign, assignment]
-        following = Following([b.enode, a.enode], OFTEN)
+        subscription = Subscribing([b.enode, a.enode], OFTEN)
         await asked.wait()
         await post(a, new)
-        await following.has(new)
+        await subscription.has(new)
         await b.until("the archive", lambda: b.node.mailserver.counts["new"] == 1)
         await b.archived()
         on.set()
-        await following.has(old, new)
-        await following.until_true("more rounds", lambda: len(pages) > 2)
-        report = await following.stop()
+        await subscription.has(old, new)
+        await subscription.until_true("more rounds", lambda: len(pages) > 2)
+        report = await subscription.stop()
         joined.cancel()
         await asyncio.gather(joined, return_exceptions=True)
     assert sorted(pages[0].raws) == sorted([old.raw, new.raw])
-    assert following.came == [new, old]
+    assert subscription.came == [new, old]
     assert (report.missing, report.counts) == ([], {"handed over": 2})
 
 
-async def test_what_was_missed_while_a_link_was_lost_is_history(tmp_path: Path) -> None:
+async def test_what_was_missed_while_a_connection_was_lost_is_history(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
-        following = Following([here.enode])
-        await following.until_true("the first round", lambda: bool(following.states))
+        subscription = Subscribing([here.enode])
+        await subscription.until_true("the first round", lambda: bool(subscription.states))
         missed = fresh(1)
         await here.archive.save([missed], 1)  # and nobody relays it
-        for link in list(here.node.links):
-            link.drop()
-        await following.has(missed)
+        for connection in list(here.node.connections):
+            connection.drop()
+        await subscription.has(missed)
         live = fresh(2)
-        await here.until("a link", lambda: bool(here.node.relay.interests))
+        await here.until("a connection", lambda: bool(here.node.relay.interests))
         await post(here, live)
-        await following.has(live)
-        await following.stop()
-    assert following.came == [missed, live]
-    assert [words.startswith("it went away") for _, words in following.told] == [True]
+        await subscription.has(live)
+        await subscription.stop()
+    assert subscription.came == [missed, live]
+    assert [words.startswith("it went away") for _, words in subscription.told] == [True]
 
 
-async def test_history_is_asked_again_also_where_no_link_was_lost(tmp_path: Path) -> None:
+async def test_history_is_asked_again_also_where_no_connection_was_lost(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
-        following = Following([here.enode], OFTEN)
-        await following.until_true("the first round", lambda: bool(following.states))
+        subscription = Subscribing([here.enode], OFTEN)
+        await subscription.until_true("the first round", lambda: bool(subscription.states))
         late = fresh(1, age=70)
         await here.archive.save([late], 1)
-        await following.has(late)
-        await following.until_true("more rounds", lambda: len(following.states) > 6)
-        await following.stop()
-    assert following.came == [late]
+        await subscription.has(late)
+        await subscription.until_true("more rounds", lambda: len(subscription.states) > 6)
+        await subscription.stop()
+    assert subscription.came == [late]
 
 
-async def test_who_follows_again_gets_what_is_new(tmp_path: Path) -> None:
+async def test_who_subscribes_again_gets_what_is_new(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
-        first = Following([here.enode])
+        first = Subscribing([here.enode])
         await first.until_true("the first round", lambda: bool(first.states))
         live = fresh(1)
         await post(here, live)
@@ -185,7 +185,7 @@ async def test_who_follows_again_gets_what_is_new(tmp_path: Path) -> None:
         between = fresh(2)
         await post(here, between)
         await here.archived()
-        second = Following([here.enode], state=first.states[-1])
+        second = Subscribing([here.enode], state=first.states[-1])
         await second.has(between)
         await second.stop()
     assert (first.came, second.came) == ([live], [between])
@@ -194,8 +194,8 @@ async def test_who_follows_again_gets_what_is_new(tmp_path: Path) -> None:
 async def test_live_envelopes_are_judged(tmp_path: Path) -> None:
     good = fresh(9)
     async with listening(Honest([])) as (fake, enode):
-        following = Following([enode])
-        await following.until_true("the first round", lambda: bool(following.states))
+        subscription = Subscribing([enode])
+        await subscription.until_true("the first round", lambda: bool(subscription.states))
         bad = [
             fresh(1, topic=OTHER),
             fresh(2, age=500),
@@ -206,18 +206,18 @@ async def test_live_envelopes_are_judged(tmp_path: Path) -> None:
         relay(fake, b"\xc1\x01")
         relay(fake, packets.write_envelopes(each.raw for each in bad))
         relay(fake, packets.write_envelopes([good.raw, good.raw]))
-        await following.has(good)
+        await subscription.has(good)
         many = [fresh(number, size=900) for number in range(100, 200)]
         relay(fake, packets.write_envelopes([each.raw for each in many]))  # so much is read in slices
         relay(fake, packets.write_envelopes([each.raw for each in many])[:-1])
-        await following.has(*many)
-        await following.stop()
-    assert following.came == [good, *many]
+        await subscription.has(*many)
+        await subscription.stop()
+    assert subscription.came == [good, *many]
 
 
 def relay(fake: FakeNode, body: bytes) -> None:
-    for link in fake.links:
-        link.send(packets.MESSAGES, body)
+    for connection in fake.connections:
+        connection.send(packets.MESSAGES, body)
 
 
 async def test_what_a_subscriber_raises_of_live_envelopes_ends_it(tmp_path: Path) -> None:
@@ -225,54 +225,54 @@ async def test_what_a_subscriber_raises_of_live_envelopes_ends_it(tmp_path: Path
         raise StoreError("no room")
 
     async with node(tmp_path) as here:
-        following = Following([here.enode])
-        await following.until_true("the first round", lambda: bool(following.states))
-        following.subscriber = full
+        subscription = Subscribing([here.enode])
+        await subscription.until_true("the first round", lambda: bool(subscription.states))
+        subscription.subscriber = full
         await post(here, fresh(1))
         with pytest.raises(StoreError, match="no room"):
-            await following.over()
+            await subscription.over()
         await here.archive.save([fresh(2)], 1)
-        following = Following([here.enode])
-        following.subscriber = full
+        subscription = Subscribing([here.enode])
+        subscription.subscriber = full
         with pytest.raises(StoreError, match="no room"):
-            await following.over()
+            await subscription.over()
 
 
 async def test_of_a_server_that_says_something_else_each_time_a_few_reasons_are_remembered() -> None:
     told: list[tuple[int, str]] = []
 
-    def tell(server: int, words: str) -> None:
+    def on_failure(server: int, words: str) -> None:
         told.append((server, words))
 
     query = Wanted(0, 1, frozenset([TOPIC]))
-    following = _Following([], query, PLAIN, lambda _: None, lambda _: None, tell)
+    subscription = _Subscription([], query, PLAIN, lambda _: None, lambda _: None, on_failure)
     said = [(number % 2, f"failure {number}") for number in range(1000)]
     for each in said:
-        following._say(*each)
-        following._say(*each)
+        subscription._say(*each)
+        subscription._say(*each)
     assert told == said, "each once"
     for server in (0, 1):
-        assert len(following._told[server]) <= REASONS
+        assert len(subscription._told[server]) <= REMEMBERED_FAILURES
 
 
 async def test_a_server_that_is_not_there_is_told_of_once_and_tried_again(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
         gone = Enode(SystemDice().key().public, "127.0.0.1", 1)
-        following = Following([gone, here.enode], OFTEN)
-        await following.until_true("many rounds", lambda: len(following.states) > 20)
+        subscription = Subscribing([gone, here.enode], OFTEN)
+        await subscription.until_true("many rounds", lambda: len(subscription.states) > 20)
         live = fresh(1)
         await post(here, live)
-        await following.has(live)
-        report = await following.stop()
+        await subscription.has(live)
+        report = await subscription.stop()
     assert report.missing == []
-    assert {server for server, _ in following.told} == {0}
-    assert len(following.told) == 1
+    assert {server for server, _ in subscription.told} == {0}
+    assert len(subscription.told) == 1
 
 
 async def test_where_nobody_answers_everything_is_missing() -> None:
-    following = Following([Enode(SystemDice().key().public, "127.0.0.1", 1)])
-    await following.until_true("a word", lambda: bool(following.told))
-    report = await following.stop()
+    subscription = Subscribing([Enode(SystemDice().key().public, "127.0.0.1", 1)])
+    await subscription.until_true("a word", lambda: bool(subscription.told))
+    report = await subscription.stop()
     assert [upper - lower >= 3600 for lower, upper in report.missing] == [True]
 
 
@@ -281,34 +281,34 @@ async def test_an_answer_that_is_under_way_may_end(tmp_path: Path) -> None:
         await here.archive.save([fresh(1)], 1)
         asked, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
 
-        async def when_told(query: Query, bounds: Bounds) -> Page:
+        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
             asked.set()
             await on.wait()
             return await make_page(query, bounds)
 
         here.archive.page = when_told  # type: ignore[method-assign, assignment]
-        following = Following([here.enode], Rhythm(grace=30.0))
+        subscription = Subscribing([here.enode], Intervals(grace=30.0))
         await asked.wait()
-        following.until.set()
+        subscription.until.set()
         on.set()
-        report = await following.over()
-    assert (report.missing, len(following.came)) == ([], 1)
+        report = await subscription.over()
+    assert (report.missing, len(subscription.came)) == ([], 1)
 
 
-async def test_without_topics_nothing_is_followed() -> None:
+async def test_without_topics_nothing_is_subscribed_to() -> None:
     with pytest.raises(Misuse, match="topics"):
-        await follow([], Wanted(0, 1, bloom=1), PLAIN, print, asyncio.Event())
+        await subscribe([], Wanted(0, 1, bloom=1), PLAIN, print, asyncio.Event())
 
 
 async def test_a_listener_names_all_its_topics() -> None:
     topics = [number.to_bytes(4) for number in range(1000)]
     async with (
         listening() as (fake, enode),
-        call(enode, SystemDice().key(), Interest.named(topics), live=print),
+        connect(enode, SystemDice().key(), Interest.named(topics), on_envelopes=print),
     ):
-        [link] = fake.links
+        [connection] = fake.connections
         async with bounded("the greeting"):
-            while not link.peer.greeted:  # noqa: ASYNC110 - it is nobody's event
+            while not connection.peer.greeted:  # noqa: ASYNC110 - it is nobody's event
                 await asyncio.sleep(0)
-        assert link.peer.interest == Interest.named(topics)
-        assert not link.peer.confirms
+        assert connection.peer.interest == Interest.named(topics)
+        assert not connection.peer.confirms

@@ -1,0 +1,169 @@
+"""Archiving: saves what the Mailserver gathered, a batch at a time, has it confirmed, and prunes what is too much."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from restante.common.errors import StoreBusy, StoreFull
+from restante.common.logs import log
+from restante.waku.archive.sqlite import Archive
+from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
+from restante.waku.limits import Limits
+from restante.waku.node.clock import Clock
+from restante.waku.node.housekeeping import Housekeeping
+from restante.waku.node.mailserver import FULL_WORDS, LOCKED_WORDS, Batch, Mailserver
+from restante.waku.node.save_schedule import SaveSchedule
+from restante.waku.protocol.packets import Response
+
+QUIET_TURNS: Final = 2
+"""Turns of the loop without a new envelope, after which nothing more waits to be read: a peer that sent much is read
+again in the turn after the next (`read_pacing.PAUSED_FOR_OTHERS`)."""
+
+PRUNE_SLICE_ROWS: Final = 1000
+"""Envelopes pruned at a time, so that those who wait to be archived wait some 50 ms."""
+
+
+class ArchiveOutage(NamedTuple):
+    """Why the archive takes nothing for now: for `/readyz`, for the log, and for peers."""
+
+    state: str
+    event: str
+    words: str
+
+
+DISK_FULL: Final = ArchiveOutage("the disk is full", "envelopes are not archived until there is room", FULL_WORDS)
+ARCHIVE_LOCKED: Final = ArchiveOutage(
+    "the archive cannot be written", "envelopes are not archived until the archive can be written", LOCKED_WORDS
+)
+"""Another program writes to it, or it may not be written."""
+
+
+class Archiving:
+    """The way from the Mailserver's rules to the archive and back. `tell` confirms packets, by who brought them."""
+
+    def __init__(
+        self,
+        mailserver: Mailserver,
+        archive: Archive,
+        housekeeping: Housekeeping,
+        limits: Limits,
+        clock: Clock,
+        tell: Callable[[Iterable[tuple[bytes, Response]]], None],
+    ) -> None:
+        self.mailserver = mailserver
+        self.archive = archive
+        self.stopping = False
+        self.outage: ArchiveOutage | None = None
+        """Why the archive refused the last batch."""
+        self.short_of_room = asyncio.Event()
+        """Set where the archive was full; cleared by whoever makes room."""
+        self._housekeeping = housekeeping
+        self._limits = limits
+        self._clock = clock
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._held: set[PeerConnection] = set()
+        """Those that are not read until the next batch is saved."""
+        self._woken = asyncio.Event()
+        self._due = asyncio.Event()
+        """Set where what is gathered no longer waits for more."""
+        self._schedule = SaveSchedule(housekeeping.save_interval)
+
+    def now(self) -> int:
+        return int(self._clock.wall())
+
+    def gathered(self, connection: PeerConnection) -> None:
+        """Note that a peer brought envelopes to be archived; it is not read for a while where they are too many."""
+        now = self._clock.monotonic()
+        self._schedule.gathered(now - connection.confirmed)
+        self._woken.set()
+        if not self._schedule.waits(len(self.mailserver.gathered), now):
+            self._due.set()
+        if self.mailserver.gathered_size > self._limits.unsaved_bytes:
+            self._held.add(connection)
+            connection.reading.pause(PAUSED_BY_ARCHIVE)
+
+    def forget(self, connection: PeerConnection) -> None:
+        """Forget a connection that is no more."""
+        self._held.discard(connection)
+
+    def stop(self) -> None:
+        """Let `run` end when all that is gathered is saved."""
+        self.stopping = True
+        self._woken.set()
+        self._due.set()
+
+    async def run(self) -> None:
+        """Archive what is gathered, until `stop`. Raises StoreError when a commit failed: then nothing is sure."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            while self.mailserver.gathered:
+                await self._let_gather()
+                batch = self.mailserver.take()
+                if batch is not None:
+                    await self._save(batch)
+            if self.stopping:
+                return
+
+    async def _let_gather(self) -> None:
+        """Wait until what is gathered is to be saved: nothing more waits to be read, and its time has come."""
+        await self._read_on()
+        if wait := self._wait():
+            self._due.clear()
+            timer = self._loop.call_later(wait, self._due.set)
+            await self._due.wait()
+            timer.cancel()
+            await self._read_on()
+        self._schedule.begin(self._clock.monotonic())
+
+    async def _read_on(self) -> None:
+        """Let the loop turn until it brings nothing more, there is plenty to be saved, or its time has come."""
+        gathered, quiet = self.mailserver.gathered, 0
+        while (
+            quiet < QUIET_TURNS
+            and not self.stopping
+            and self._schedule.reads_on(len(gathered), self._clock.monotonic())
+        ):
+            before = len(gathered)
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(gathered) == before else 0
+
+    def _wait(self) -> float:
+        """Return how long what is gathered waits for more."""
+        return 0.0 if self.stopping else self._schedule.waits(len(self.mailserver.gathered), self._clock.monotonic())
+
+    async def _save(self, batch: Batch) -> None:
+        try:
+            await self.archive.save(batch.envelopes, self.now())
+        except StoreBusy as error:
+            before, self.outage = self.outage, DISK_FULL if isinstance(error, StoreFull) else ARCHIVE_LOCKED
+            if self.outage is not before:
+                log.error(self.outage.event, reason=str(error))
+            if self.outage is DISK_FULL:
+                self.short_of_room.set()
+            answers = self.mailserver.refuse(batch, self.now(), self.outage.words)
+        else:
+            if self.outage is not None:
+                log.info("envelopes are archived again")
+            self.outage = None
+            answers = self.mailserver.confirm(batch)
+        self._tell(answers)
+        held, self._held = self._held, set()
+        for connection in held:
+            connection.reading.resume(PAUSED_BY_ARCHIVE)
+
+    async def prune(self) -> int:
+        """Remove what is kept too long, or is too much; return how many went."""
+        removed = 0
+        if self._housekeeping.retention is not None:
+            before = self.now() - self._housekeeping.retention
+            while part := await self.archive.prune(before, PRUNE_SLICE_ROWS):
+                removed += part
+        if self._housekeeping.retention_bytes is not None:
+            while part := await self.archive.prune_bytes(self._housekeeping.retention_bytes, PRUNE_SLICE_ROWS):
+                removed += part
+        return removed

@@ -1,0 +1,53 @@
+"""Deadlines of a connection: one timer, for the first of them, set anew only where that is another."""
+
+from __future__ import annotations
+
+import asyncio
+
+from restante.waku.connection.deadlines import EARLY, NEVER, TIMER_STEP, Deadlines
+
+
+def timer(deadlines: Deadlines) -> asyncio.TimerHandle | None:
+    return deadlines._timer
+
+
+async def test_there_is_one_timer_and_it_is_for_the_first() -> None:
+    loop, deadlines = asyncio.get_running_loop(), Deadlines()
+    now = loop.time()
+    deadlines.status = now + 10
+    deadlines.arm(loop, lambda: None)
+    first = timer(deadlines)
+    assert first is not None
+    deadlines.stall = now + 20
+    deadlines.arm(loop, lambda: None)
+    assert timer(deadlines) is first, "a later one changes nothing"
+    deadlines.close = now + 5
+    deadlines.arm(loop, lambda: None)
+    second = timer(deadlines)
+    assert second is not None
+    assert first.cancelled()
+    deadlines.clear()
+    deadlines.arm(loop, lambda: None)
+    assert second.cancelled()
+    assert timer(deadlines) is None
+
+
+async def test_a_timer_that_went_off_is_set_again_for_the_same_time_if_need_be() -> None:
+    loop, deadlines = asyncio.get_running_loop(), Deadlines()
+    went_off = asyncio.Event()
+    for _ in range(2):
+        went_off.clear()
+        deadlines.status = loop.time()
+        deadlines.arm(loop, went_off.set)
+        await asyncio.wait_for(went_off.wait(), 30)
+        assert deadlines.went_off(1.0) == 1.0 + EARLY
+        assert timer(deadlines) is None
+
+
+def test_sessions_of_all_connections_are_looked_at_together() -> None:
+    deadlines = Deadlines()
+    for due in (15.01, 15.05, 15.09):
+        deadlines.set_session(due)
+        assert abs(deadlines.session - 15.1) < TIMER_STEP / 1000
+    deadlines.set_session(None)
+    assert deadlines.session == NEVER
