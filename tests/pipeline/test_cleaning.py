@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.pipeline.clean import rules as cleaning_rules
-from restante.pipeline.clean.rules import FAULTS, OWN, Fault, Limits
+from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, Limits
 from restante.pipeline.schemas import CLEAN, TEXT
 from restante.pipeline.sources.job import Job, finished
 from support.pipeline.servers import FIRST_DAY, NOW, T0
@@ -20,7 +20,7 @@ CASES = json.loads((Path(__file__).parent / "cleaning.json").read_text())["cases
 
 WITHIN = cleaning_rules.limits(FIRST_DAY, NOW)
 
-RULES = {table: (*rules, *OWN[table]) for table, rules in cleaning_rules.RULES.items()}
+RULES = {table: (*rules, *OWN_RULES[table]) for table, rules in cleaning_rules.RULES.items()}
 """Of our own servers' rows."""
 
 GOOD: dict[str, Any] = {
@@ -69,7 +69,7 @@ def test_a_value_is_cleaned_or_it_is_the_rows_fault(table: str, column: str, val
 
 def test_every_column_has_a_case_and_every_fault_one() -> None:
     assert {case[1] for case in CASES} == {rule.column for rules in RULES.values() for rule in rules}
-    assert {case[3]["fault"] for case in CASES if isinstance(case[3], dict)} == set(FAULTS)
+    assert {case[3]["fault"] for case in CASES if isinstance(case[3], dict)} == set(USAGE_FAULTS)
 
 
 def test_a_row_has_the_first_of_its_faults() -> None:
@@ -105,7 +105,7 @@ def test_whatever_stands_in_a_row_it_is_clean_or_has_one_of_few_faults(data: st.
     found = data.draw(st.tuples(*(values for _ in RULES[table])))
     cleaned = cleaning_rules.clean(RULES[table], found, WITHIN)
     if isinstance(cleaned, Fault):
-        assert cleaned in FAULTS
+        assert cleaned in USAGE_FAULTS
         return
     for rule, value in zip(RULES[table], cleaned, strict=True):
         if value is None:

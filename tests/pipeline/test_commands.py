@@ -104,7 +104,9 @@ def test_the_guide_names_every_column_of_every_table(name: str) -> None:
     assert f"| `{name}` | {table.grain} | {columns} |\n" in GUIDE.text
 
 
-@pytest.mark.parametrize("reason", [*rules.FAULTS, *timing.FAULTS, *filter(None, envelopes.FAULTS)])
+@pytest.mark.parametrize(
+    "reason", [*rules.USAGE_FAULTS, *timing.TIMING_FAULTS, *filter(None, envelopes.ENVELOPE_FAULTS)]
+)
 def test_the_guide_tells_every_reason_of_the_quarantine(reason: str) -> None:
     assert reason in GUIDE.text
 

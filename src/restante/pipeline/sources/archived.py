@@ -10,8 +10,9 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from restante.pipeline.clean.envelopes import DAY, FAULTS, Stored, Verified, verify
+from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, SECONDS_PER_DAY, Stored, Verified, verify
 from restante.pipeline.clean.fields import Numbers, Truths
+from restante.pipeline.clean.rules import MICROSECONDS_PER_SECOND
 from restante.pipeline.schemas import ARCHIVED
 from restante.pipeline.sources import rows
 from restante.pipeline.sources.source import DUPLICATE
@@ -26,9 +27,6 @@ BYTES: Final = 8 << 20
 
 REST: Final = "the rest of the file cannot be read"
 """The fault of what stands where a file ceases to make sense."""
-
-SECOND: Final = 1_000_000
-"""Microseconds."""
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 
@@ -85,7 +83,7 @@ def batch(found: Found, origin: Origin, seen: set[bytes] | None = None) -> pa.Re
     `seen` has the hashes of those before, where one may come twice.
     """
     verified = verify(found.raws, found.stored, origin.first_day)
-    faults = {place: FAULTS[verified.fault[place]] for place in np.flatnonzero(verified.fault).tolist()}
+    faults = {place: ENVELOPE_FAULTS[verified.fault[place]] for place in np.flatnonzero(verified.fault).tolist()}
     faults |= found.flaws
     if seen is not None:
         for place, name in enumerate(verified.hash):
@@ -122,7 +120,7 @@ def _columns(found: Found, verified: Verified, origin: Origin, faults: Collectio
         if found.arrived is None
         else _times(found.arrived, bad | (found.arrived < 0)),
         "raw": _bytes(found.raws, faults),
-        "day": pa.array((sent // DAY).astype(np.int32), pa.int32(), mask=bad).cast(pa.date32()),
+        "day": pa.array((sent // SECONDS_PER_DAY).astype(np.int32), pa.int32(), mask=bad).cast(pa.date32()),
         "source_kind": pa.repeat(origin.source_kind, count),
         "source": pa.repeat(origin.source, count),
     }
@@ -141,7 +139,7 @@ def _bytes(each: Sequence[bytes], left_out: Collection[int]) -> pa.Array:
 
 
 def _times(seconds: Numbers, unknown: Truths) -> pa.Array:
-    return pa.array(seconds * SECOND, pa.int64(), mask=unknown).cast(TIME)
+    return pa.array(seconds * MICROSECONDS_PER_SECOND, pa.int64(), mask=unknown).cast(TIME)
 
 
 def _topics(topics: Numbers, left_out: Collection[int]) -> pa.Array:

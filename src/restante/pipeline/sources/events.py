@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from restante.pipeline.clean.timing import NO_LOG
+from restante.pipeline.clean.timing import NOT_A_LOG
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 """A string (RFC 8259 section 7), one that does not end, or a structural character."""
@@ -31,7 +31,7 @@ def items(log: bytes) -> Iterator[Item]:
     """Give the events of a log, and what cannot be one, to its end. Nothing is deeper than the list looked into."""
     start = len(log) - len(log.lstrip(_SPACE))
     if log[start : start + 1] != b"[":
-        yield Item(start, log[start:], NO_LOG)
+        yield Item(start, log[start:], NOT_A_LOG)
         return
     depth, start, first = 0, start + 1, True
     for token in _TOKEN.finditer(log, start - 1):
@@ -45,14 +45,14 @@ def items(log: bytes) -> Iterator[Item]:
                     yield _cut(log, start, token.start())
                 rest = _cut(log, token.end(), len(log))
                 if rest.raw:
-                    yield rest._replace(flaw=NO_LOG)
+                    yield rest._replace(flaw=NOT_A_LOG)
                 return
             case b"," if depth == 1:
                 yield _cut(log, start, token.start())
                 start, first = token.end(), False
             case b'"' | b"}":
                 break
-    yield _cut(log, start, len(log))._replace(flaw=NO_LOG)
+    yield _cut(log, start, len(log))._replace(flaw=NOT_A_LOG)
 
 
 def _cut(log: bytes, start: int, stop: int) -> Item:

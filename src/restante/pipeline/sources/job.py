@@ -8,7 +8,16 @@ from typing import Any
 import msgspec
 
 from restante.pipeline.clean import rules as cleaning_rules
-from restante.pipeline.clean.rules import DAY, ORIGIN, OWN, RULES, Fault, Limits, clean, digest
+from restante.pipeline.clean.rules import (
+    MICROSECONDS_PER_DAY,
+    ORIGIN_RULE,
+    OWN_RULES,
+    RULES,
+    Fault,
+    Limits,
+    clean,
+    digest,
+)
 from restante.pipeline.sources.source import DUPLICATE, Part
 
 
@@ -35,7 +44,7 @@ class Job(msgspec.Struct, frozen=True):
 
 def finished(job: Job, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Clean rows: each becomes one of the lake's table, and what is wrong with it; with a fault it has no content."""
-    rules, within, source = (ORIGIN, *RULES[job.table], *OWN[job.table]), job.limits, job.source
+    rules, within, source = (ORIGIN_RULE, *RULES[job.table], *OWN_RULES[job.table]), job.limits, job.source
     when = next(place for place, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
     nothing = (None,) * (len(rules) + 1)  # and day
     for row_id, *row in found:
@@ -46,7 +55,7 @@ def finished(job: Job, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, 
             if not isinstance(values, Fault):
                 own = values[0] == ""  # what was imported was written by another server, with its setting
                 values[-1] = cleaning_rules.blur_us(values[-1], job.setting_us if own else None, values[when])
-                yield (row_id, *values, values[when] // DAY, source, None, None, None)
+                yield (row_id, *values, values[when] // MICROSECONDS_PER_DAY, source, None, None, None)
                 continue
             fault = str(values)
         yield (row_id, *nothing, source, fault, str(row_id), digest(row))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from restante.pipeline.clean.envelopes import DAY, Stored
+from restante.pipeline.clean.envelopes import SECONDS_PER_DAY, Stored
 from restante.pipeline.clean.fields import Numbers
 from restante.pipeline.sources.archived import BYTES, REST, ROWS, Found
 from restante.waku.envelope.envelope import TOPIC
@@ -108,7 +108,7 @@ def _found(batch: pa.RecordBatch, first: int, latest: int) -> Found:
 
 
 def _time(said: int | None, latest: int) -> int:
-    return said if said is not None and 0 <= said <= latest + DAY else -1
+    return said if said is not None and 0 <= said <= latest + SECONDS_PER_DAY else -1
 
 
 def _topic(said: bytes | None) -> int:

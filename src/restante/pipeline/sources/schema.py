@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from restante.pipeline.clean import rules
-from restante.pipeline.clean.rules import OWN, RULES, Faulty
+from restante.pipeline.clean.rules import OWN_RULES, RULES, Faulty
 from restante.pipeline.schemas import CLIENT_VERSIONS
 from restante.pipeline.sources.source import Say, SourceError
 
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
     prefix: str
     """Of its tables' names."""
     since: Mapping[str, int]
-    """Tables, and columns of cleaning.OWN, that came with a later version."""
+    """Tables, and columns of OWN_RULES, that came with a later version."""
     own: bool
     """Ours: rows have an id that is never given twice, and an origin. With the reference a rowid has to do."""
     others: frozenset[str]
@@ -48,8 +48,8 @@ class Shape(NamedTuple):
         return ("origin", *ruled) if self.own else ruled
 
     def own_columns(self, table: str, version: int) -> tuple[str | None, ...]:
-        """Return the columns of cleaning.OWN, in a version of the schema; None for those that it lacks."""
-        names = (rule.source for rule in OWN[table])
+        """Return the columns of OWN_RULES, in a version of the schema; None for those that it lacks."""
+        names = (rule.source for rule in OWN_RULES[table])
         return tuple(name if self.own and version >= self.since[name] else None for name in names)
 
 
@@ -58,7 +58,7 @@ OURS: Final = Shape(
     newest=5,
     version="PRAGMA user_version",
     prefix="usage_",
-    since={rules.VISITORS.source: 3, rules.BLUR.source: 4},
+    since={rules.VISITORS_RULE.source: 3, rules.BLUR_RULE.source: 4},
     own=True,
     others=frozenset({"id", "side", "address_id"}),
 )

@@ -101,7 +101,7 @@ class Piece(NamedTuple):
 
     def _rows(self, data: BufferedReader) -> Iterator[tuple[Any, ...]]:
         for at, line in _lines(data, self.start, self.stop):
-            values = Fault(timing.NO_JSON) if len(line) == LONGEST else timing.command(line, self.limits)
+            values = Fault(timing.NOT_JSON) if len(line) == LONGEST else timing.command(line, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(line).hexdigest()
                 where = f"{self.file.shown}:{at}"
