@@ -18,7 +18,7 @@ from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import Note
 from restante.pipeline.lake.lake import FIRST_DAY, Lake
-from restante.pipeline.schemas import ARCHIVE, CLIENT_VERSIONS, MAILBOXES, NAMEPLATES, Table
+from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES, SOURCE_KIND_ARCHIVE, Table
 from restante.pipeline.sources.archived import ROWS, Found, Origin, batch
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS
@@ -54,7 +54,7 @@ def verification(passes: int) -> Verified:
         expiry, nonce = _bytes(SENT + number + ttl), _bytes(dice.getrandbits(63))
         raws.append(rlp.encode([expiry, _bytes(ttl), dice.randbytes(4), dice.randbytes(280), nonce]))
     latest = np.full(ROWS, SENT + 10 * ENVELOPES)
-    origin = Origin("bench", ARCHIVE, "f", "", FIRST_DAY)
+    origin = Origin("bench", SOURCE_KIND_ARCHIVE, "f", "", FIRST_DAY)
     took, hashed = [], []
     for _ in range(passes):
         start = time.process_time()

@@ -26,7 +26,7 @@ from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import CLEAN
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import Build
 from support.effort import rounds
@@ -52,7 +52,7 @@ def add(world: LakeWorld, rows: Some, replace: Where | None = None) -> None:
     """Commit rows of clean tables, as if they had been ingested."""
     with world.run() as run:
         for name, values in rows.items():
-            table = run.lake.table(CLEAN[name])
+            table = run.lake.table(CLEAN_TABLES[name])
             staged = table.stage(held(dicts(name, values), table.table))
             table.commit([staged], note=world.note(name), replace=replace)
 
@@ -298,7 +298,7 @@ def test_a_lake_of_before_is_built_anew_once_and_its_marks_are_found(plain: Lake
     for table in ("nameplates", "outcomes"):
         of_before(plain.path / table)
     with plain.run() as run:
-        before = run.lake.table(CLEAN["nameplates"])
+        before = run.lake.table(CLEAN_TABLES["nameplates"])
         assert before.marks("server") == marks
         assert (before.state.kept, before.state.days()) == (SECOND, {SECOND, THIRD})
     assert [str(day) for day in outcomes(plain).days] == [SECOND, THIRD]
@@ -335,7 +335,7 @@ def test_a_build_reads_as_many_log_entries_however_many_there_are(
         build(plain, builds={"outcomes": PLAIN["outcomes"]}) if number % 10 == 0 else None
     entries.clear()
     with plain.run() as run:
-        marks = run.lake.table(CLEAN["nameplates"]).marks("server 1")
+        marks = run.lake.table(CLEAN_TABLES["nameplates"]).marks("server 1")
     assert marks == {"": Mark(37, "", 0, "")}
     assert len(entries) == 2
     assert reads() == few < 10
@@ -508,7 +508,7 @@ def one_by_one(rows: Some) -> Sequence[Some]:
     today, yesterday, first = (busy.DAY.date() - timedelta(days) for days in range(3))
     steps: list[dict[str, Sequence[Values]]] = [{}, {}, {}]
     for name in {each for build in REACHING.values() for each in build.inputs}:
-        day = [column.name for column in CLEAN[name].columns].index("day")
+        day = [column.name for column in CLEAN_TABLES[name].columns].index("day")
         some = [row for row in rows[name] if row[-1] != "second"]  # of one server: each folder more takes time
         late = [row for row in some if row[day] == yesterday][::2]
         steps[0][name] = [row for row in some if first <= row[day] <= today and row not in late]
@@ -582,7 +582,7 @@ def test_mailservers_that_came_in_any_order_are_covered_as_if_all_had_come_at_on
         if dice.random() < 0.7:
             coverage(plain)
     coverage(plain)
-    names = [column.name for column in CLEAN["archived"].columns]
+    names = [column.name for column in CLEAN_TABLES["archived"].columns]
     rows = {"archived": [tuple(row[name] for name in names) for row in plain.rows("archived")]}
     expected = ORACLES["coverage"](with_folders(PLAIN["coverage"], rows))
     columns = [column.name for column in BUILDS["coverage"].table.columns]
@@ -600,7 +600,7 @@ def test_spark_counts_what_a_mailserver_lacks_on_a_day_on_which_it_has_nothing(w
 def test_a_table_with_other_columns_is_refused_and_made_again_once_it_is_removed(plain: LakeWorld) -> None:
     older = [
         table._replace(columns=tuple(each for each in table.columns if each.name not in {"visitors", "visited"}))
-        for table in (CLEAN["mailboxes"], BUILDS["outcomes"].table)
+        for table in (CLEAN_TABLES["mailboxes"], BUILDS["outcomes"].table)
     ]
     with plain.run() as run:
         for table in older:

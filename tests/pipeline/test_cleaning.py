@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from restante.pipeline.clean import rules as cleaning_rules
 from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, Limits
-from restante.pipeline.schemas import CLEAN, TEXT
+from restante.pipeline.schemas import CLEAN_TABLES, MAX_TEXT_CHARACTERS
 from restante.pipeline.sources.job import Job, finished
 from support.pipeline.servers import FIRST_DAY, NOW, T0
 
@@ -79,14 +79,14 @@ def test_a_row_has_the_first_of_its_faults() -> None:
 
 def test_rules_are_in_the_order_of_the_lakes_columns_and_allow_null_where_it_does() -> None:
     for name, rules in RULES.items():
-        columns = {column.name: column for column in CLEAN[name].columns}
+        columns = {column.name: column for column in CLEAN_TABLES[name].columns}
         assert ["id", "origin", *(rule.column for rule in rules), "day", "source"] == list(columns)
         assert all(rule.null == columns[rule.column].null for rule in rules)
 
 
 def test_long_text_is_cut() -> None:
-    assert cleaning_rules.text("é" * 1000) == "é" * TEXT
-    assert cleaning_rules.text("\0" * 1000) == "\ufffd" * TEXT
+    assert cleaning_rules.text("é" * 1000) == "é" * MAX_TEXT_CHARACTERS
+    assert cleaning_rules.text("\0" * 1000) == "\ufffd" * MAX_TEXT_CHARACTERS
 
 
 values = st.one_of(
@@ -111,7 +111,7 @@ def test_whatever_stands_in_a_row_it_is_clean_or_has_one_of_few_faults(data: st.
         if value is None:
             assert rule.null
         elif isinstance(value, str):
-            assert len(value.encode()) <= 4 * TEXT
+            assert len(value.encode()) <= 4 * MAX_TEXT_CHARACTERS
             assert "\0" not in value
         elif rule.column.endswith("_us"):
             assert 0 <= value < 2**63

@@ -18,7 +18,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from restante.pipeline.schemas import CLEAN
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark import java
 from restante.pipeline.tables import BUILDS
 from support.bounds import PATIENCE
@@ -42,8 +42,8 @@ def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeW
     world = LakeWorld(spark, tmp_path_factory.mktemp("masters"))
     with world.run() as run:
         for name, values in busy_week(Random(3), 100).items():
-            if name in CLEAN:
-                table = run.lake.table(CLEAN[name])
+            if name in CLEAN_TABLES:
+                table = run.lake.table(CLEAN_TABLES[name])
                 parts = [table.stage(held(dicts(name, values[part::3]), table.table)) for part in range(3)]
                 table.commit(parts, note=world.note(name))
     return world

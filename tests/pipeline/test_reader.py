@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from restante.pipeline.schemas import CLEAN
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources import reader
 from restante.pipeline.sources.reader import ROWS, UsageReader
 from restante.pipeline.sources.recognise import recognise
@@ -57,7 +57,7 @@ def test_spark_gives_the_rows_as_they_are(spark: SparkSession, tmp_path: Path) -
         for table in TABLES:
             span = span_of(opened, table)
             frame = opened.rows(spark, span)
-            wanted = (*CLEAN[table].columns, *FAULT)
+            wanted = (*CLEAN_TABLES[table].columns, *FAULT)
             assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
                 (column.name, column.type.lower()) for column in wanted
             ]

@@ -65,7 +65,7 @@ def ingest(
 ) -> None:
     """Take what is new at servers' databases, timing logs, archives and envelope files into the lake."""
     from restante.pipeline import ingest as ingesting
-    from restante.pipeline.schemas import CLEAN
+    from restante.pipeline.schemas import CLEAN_TABLES
     from restante.pipeline.sources.source import parse
 
     if not source:
@@ -74,7 +74,7 @@ def ingest(
     if twice := {name for name in names if names.count(name) > 1}:
         raise Misuse(f"--source: {min(twice)} is named twice; every source needs a name of its own")
     sources, unread = ingesting.recognised(source)
-    kept = _kept(keep, CLEAN)
+    kept = _kept(keep, CLEAN_TABLES)
     with _run("ingest", lake, write=not plan, local=True, memory=memory, verbose=verbose) as run:
         found = [*ingesting.ingest(run, sources, plan=plan), *unread]
         if not plan:
@@ -106,11 +106,11 @@ def build(
 ) -> None:
     """Make the tables of reports, of all days that changed; with --from or --to of these days, changed or not."""
     from restante.pipeline.build import build as build_tables
-    from restante.pipeline.schemas import CLEAN
+    from restante.pipeline.schemas import CLEAN_TABLES
     from restante.pipeline.tables import TABLES
 
     only = _days(first, last)
-    kept = _kept(keep, {name: table for name, table in TABLES.items() if name not in CLEAN})
+    kept = _kept(keep, {name: table for name, table in TABLES.items() if name not in CLEAN_TABLES})
     with _run("build", lake, write=not plan, master=master, remote=remote, memory=memory, verbose=verbose) as run:
         found = build_tables(run, only, plan=plan)
         if not plan:

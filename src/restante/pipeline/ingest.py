@@ -18,7 +18,7 @@ from restante.common.plural import counted
 from restante.pipeline.lake.commit_info import Ledger, Note
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import CLEAN, QUARANTINE, Table
+from restante.pipeline.schemas import CLEAN_TABLES, QUARANTINE, Table
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import (
     DUPLICATE,
@@ -96,7 +96,7 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[T
     A source that cannot be read is told of and passed over. Raises StoreError where the lake cannot be written,
     SparkError where a job fails.
     """
-    refused = _refused(sources, [run.lake.table(table) for table in CLEAN.values()])
+    refused = _refused(sources, [run.lake.table(table) for table in CLEAN_TABLES.values()])
     imported = origins([source for source in sources if source.name not in refused])
     terms = Terms(run.now(), run.lake.first_day, imported)
     found: list[Taken] = []

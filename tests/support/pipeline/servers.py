@@ -17,7 +17,7 @@ from restante.mailbox.core.model import Change, Now
 from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import SqliteStore
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLEAN
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.reader import UsageReader
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.rows import columns
@@ -153,7 +153,7 @@ def read(
 
 def drained(opened: Usage, span: Span) -> list[dict[str, Any]]:
     reader = UsageReader(opened.job(span))
-    names = [column.name for column in columns(CLEAN[span.table])]
+    names = [column.name for column in columns(CLEAN_TABLES[span.table])]
     found: list[dict[str, Any]] = []
     for partition in reader.partitions():
         for batch in reader.read(partition):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from restante.pipeline.schemas import CLEAN, Table
+from restante.pipeline.schemas import CLEAN_TABLES, Table
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import FOLDERS, Build
 
@@ -20,7 +20,7 @@ CASES = Path(__file__).parents[2] / "pipeline" / "cases"
 BASE: Mapping[str, dict[str, Any]] = json.loads((CASES / "base.json").read_text())
 FIRST_TIME = ("started", "connect_time", "server_rx", "start", "sent")
 TABLES: Mapping[str, Table] = {
-    **CLEAN,
+    **CLEAN_TABLES,
     **{name: build.table for name, build in BUILDS.items()},
     FOLDERS.name: FOLDERS,
 }

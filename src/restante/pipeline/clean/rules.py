@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from restante.common.usage_records import Result
-from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES, TEXT
+from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, MAX_TEXT_CHARACTERS, NAMEPLATES
 
 MISSING_VALUE: Final = "missing value"
 WRONG_TYPE: Final = "wrong type"
@@ -110,7 +110,7 @@ def text(value: Any, _within: Limits | None = None) -> str:
     """
     if not isinstance(value, str):
         raise Faulty(WRONG_TYPE)
-    kept = value[:TEXT]
+    kept = value[:MAX_TEXT_CHARACTERS]
     return kept if kept.isascii() and kept.isprintable() else _UNREADABLE.sub("\ufffd", kept)
 
 

@@ -23,7 +23,7 @@ from restante.common.errors import plain
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import ARCHIVE, ARCHIVED
+from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_ARCHIVE
 from restante.pipeline.sources import archived, marks, paths
 from restante.pipeline.sources.archived import Found, Origin
 from restante.pipeline.sources.snapshot import LITTLE, reading
@@ -176,7 +176,7 @@ class Archive:
         for first in range(part.first, part.last + 1, STEP):
             self._database.execute(_COPIED, (first, min(first + STEP - 1, part.last)))
         self._database.execute("COMMIT")  # the server may move its log again
-        origin = Origin(self._name, ARCHIVE, span.marks[""].first_digest, "", self._terms.first_day)
+        origin = Origin(self._name, SOURCE_KIND_ARCHIVE, span.marks[""].first_digest, "", self._terms.first_day)
         pieces = [Piece(str(self._copy), first, last, origin) for first, last in self._cut(part.last)]
         return tasks.frame(spark, ARCHIVED, pieces)
 

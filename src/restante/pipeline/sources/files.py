@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 import pyarrow as pa
 
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import ARCHIVED, FILES
+from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_FILES
 from restante.pipeline.sources import archived, parquets, paths, rlps
 from restante.pipeline.sources.archived import Origin
 from restante.pipeline.sources.paths import File
@@ -101,7 +101,7 @@ class Files:
         return tasks.frame(spark, ARCHIVED, tasks.together(pieces))
 
     def _origin(self, digest: str) -> Origin:
-        return Origin(self._name, FILES, digest, self._files[digest].shown, self._terms.first_day)
+        return Origin(self._name, SOURCE_KIND_FILES, digest, self._files[digest].shown, self._terms.first_day)
 
 
 def count(file: File) -> int:

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from restante.common.errors import plain
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import TEXT
+from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
 from restante.pipeline.sources.source import HEAD, Inode, SourceError, is_glob
 
 SETTLED: Final = 10.0
@@ -62,7 +62,7 @@ def shown(path: Path) -> str:
 
 
 def _escaped(name: str) -> str:
-    return ascii(os.fsencode(name).decode(errors="replace")[:TEXT])[1:-1]
+    return ascii(os.fsencode(name).decode(errors="replace")[:MAX_TEXT_CHARACTERS])[1:-1]
 
 
 def files(path: Path, suffixes: frozenset[str] | None = None) -> list[File]:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from restante.pipeline.schemas import CLEAN
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.job import Job, finished
 from restante.pipeline.sources.rows import batches, ddl
 from restante.pipeline.sources.snapshot import reading
@@ -39,7 +39,7 @@ class UsageRows(DataSource):
         return "restante_usage"
 
     def schema(self) -> str:
-        return ddl(CLEAN[self._job.table])
+        return ddl(CLEAN_TABLES[self._job.table])
 
     def reader(self, schema: StructType) -> UsageReader:  # noqa: ARG002 - it is ours
         return UsageReader(self._job)
@@ -80,4 +80,4 @@ class UsageReader(DataSourceReader):
         select = f"SELECT {', '.join(job.columns)} FROM {job.name} WHERE {id_} BETWEEN ? AND ? ORDER BY {id_}"  # noqa: S608
         with reading(Path(job.copy), job.source, Path(job.path)) as database:
             found = database.execute(select, (partition.first, partition.last))
-            yield from batches(CLEAN[job.table], finished(job, found))
+            yield from batches(CLEAN_TABLES[job.table], finished(job, found))

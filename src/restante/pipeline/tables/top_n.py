@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-KEPT: Final = 1000
+MAX_NAMES: Final = 1000
 """Names a server and day: the public server has dozens of applications and some hundred versions of clients."""
 
 OTHER: Final = "other"
@@ -41,6 +41,6 @@ def grouped(rows: DataFrame, weight: str, *names: str, where: Column | None = No
     # A day's named rows come first, so the others take nobody's place.
     order = Window.partitionBy("source", "day").orderBy(f.desc(named), f.desc(total), *names)
     ranked = ranked.withColumn(total, f.sum(weight).over(alike)).withColumn(place, f.dense_rank().over(order))
-    kept = (f.col(place) <= KEPT) | ~f.col(named)
+    kept = (f.col(place) <= MAX_NAMES) | ~f.col(named)
     put = {name: f.when(kept, f.col(name)).otherwise(OTHER) for name in names}
     return ranked.withColumns(put).drop(total, place, named)
