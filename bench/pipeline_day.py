@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from restante.pipeline.build import Days, build
 from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.ingest import Run
-from restante.pipeline.lake.commit_info import Note
+from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import FIRST_DAY, Lake
 from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES, SOURCE_KIND_ARCHIVE, Table
 from restante.pipeline.sources.archived import ROWS, Found, Origin, batch
@@ -112,7 +112,7 @@ def _take(run: Run, folder: Path, first: int, rows: int) -> None:
         target = run.lake.table(table)
         read = run.spark().read.schema(table.ddl).parquet(str(folder / table.name))
         staged = target.stage(read.hint("rebalance", "day"))
-        target.commit([staged], note=Note(run="bench", table=table.name, finished=time.time()))
+        target.commit([staged], info=CommitInfo(run="bench", table=table.name, finished=time.time()))
 
 
 def _timed(run: Run, only: Days | None = None) -> tuple[float, dict[str, int]]:

@@ -54,7 +54,7 @@ def add(world: LakeWorld, rows: Some, replace: Where | None = None) -> None:
         for name, values in rows.items():
             table = run.lake.table(CLEAN_TABLES[name])
             staged = table.stage(held(dicts(name, values), table.table))
-            table.commit([staged], note=world.note(name), replace=replace)
+            table.commit([staged], info=world.info(name), replace=replace)
 
 
 def lived(world: LakeWorld, *days: str, replace: Where | None = None) -> None:
@@ -246,7 +246,7 @@ def test_days_that_were_dropped_by_age_stay_as_they_were_built_where_their_input
     plain.now = (busy.DAY + timedelta(days=30)).timestamp()
     add(plain, {"archived": busy.busy_week(Random(2), 5)["archived"]})
     both = build(plain, builds={name: PLAIN[name] for name in ("outcomes", "coverage")})
-    assert both["outcomes"].days == [], "nothing of it is built, and yet it is noted what was dropped"
+    assert both["outcomes"].days == [], "nothing of it is built, and yet it is committed what was dropped"
     assert both["coverage"].days
     for commits in range(1, 3):
         remove(plain)
@@ -347,7 +347,7 @@ def test_days_are_built_some_at_a_time_where_they_have_many_rows(
     monkeypatch.setattr(pipeline_build, "ROWS", 2)
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
-    assert [note.days for note in plain.notes("outcomes")] == [[THIRD], [FIRST, SECOND]]
+    assert [info.days for info in plain.infos("outcomes")] == [[THIRD], [FIRST, SECOND]]
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
     assert any("outcomes: 2 of 3 days" in words for words in plain.steps.said)
 
@@ -605,7 +605,7 @@ def test_a_table_with_other_columns_is_refused_and_made_again_once_it_is_removed
     with plain.run() as run:
         for table in older:
             target = run.lake.table(table)
-            target.commit([target.stage(held([], table))], note=plain.note(table.name))
+            target.commit([target.stage(held([], table))], info=plain.info(table.name))
 
     def ended_today() -> None:
         add(plain, {"mailboxes": written("mailboxes", [{"visitors": 2}])})

@@ -23,7 +23,7 @@ from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.source import Span
 from restante.pipeline.sources.usage import Usage
-from restante.pipeline.steps import Step, Tasks
+from restante.pipeline.steps import Step, TaskProgress
 from support.effort import examples
 from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, Quiet, no_spark
@@ -78,7 +78,7 @@ def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_on
         ("relay", 4, "2023-11-14", None),
         ("west", 1, "2023-11-14", 60_000_000),
     ]
-    assert world.notes("nameplates")[0].days == ["2023-11-11", "2023-11-14"]
+    assert world.infos("nameplates")[0].days == ["2023-11-11", "2023-11-14"]
 
 
 # ── what cannot be taken ─────────────────────────────────────────────────────────────────────────
@@ -187,7 +187,7 @@ def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
         ("relay", 1, "x"),
         ("relay", 2, "new"),
     ]
-    assert world.notes("nameplates")[0].days == ["2023-11-13", "2023-11-14"], "the day that lost a row is touched too"
+    assert world.infos("nameplates")[0].days == ["2023-11-13", "2023-11-14"], "the day that lost a row is touched too"
 
 
 # ── runs that were cut off ───────────────────────────────────────────────────────────────────────
@@ -281,7 +281,7 @@ class Watched(Quiet):
         self._order = order
 
     @contextmanager
-    def step(self, name: str, tasks: Tasks = lambda: None) -> Iterator[Step]:
+    def step(self, name: str, tasks: TaskProgress = lambda: None) -> Iterator[Step]:
         self._order.append(name)
         with super().step(name, tasks) as step:
             yield step

@@ -45,7 +45,7 @@ def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeW
             if name in CLEAN_TABLES:
                 table = run.lake.table(CLEAN_TABLES[name])
                 parts = [table.stage(held(dicts(name, values[part::3]), table.table)) for part in range(3)]
-                table.commit(parts, note=world.note(name))
+                table.commit(parts, info=world.info(name))
     return world
 
 
@@ -116,7 +116,7 @@ def connect_server() -> Iterator[int]:
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
     ]
     environment = ENVIRONMENT | {
-        "JAVA_HOME": str(java.home()),
+        "JAVA_HOME": str(java.find_home()),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

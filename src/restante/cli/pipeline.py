@@ -48,8 +48,8 @@ Keep = Annotated[
         metavar="[TABLE=]DAYS", help="Then drop what is older, of all tables it writes or of one; repeatable."
     ),
 ]
-LAKE = Path("restante-lake")
-MEMORY = "1g"
+DEFAULT_LAKE = Path("restante-lake")
+DEFAULT_MEMORY = "1g"
 
 
 @app.command()
@@ -57,10 +57,10 @@ def ingest(
     source: Annotated[
         list[str] | None, typer.Option(metavar="NAME[@SERVER]=PATH", help="What to read, and its name; repeatable.")
     ] = None,
-    lake: LakeDir = LAKE,
+    lake: LakeDir = DEFAULT_LAKE,
     keep: Keep = None,
     plan: Plan = False,
-    memory: Memory = MEMORY,
+    memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
 ) -> None:
     """Take what is new at servers' databases, timing logs, archives and envelope files into the lake."""
@@ -90,7 +90,7 @@ def ingest(
 
 @app.command()
 def build(
-    lake: LakeDir = LAKE,
+    lake: LakeDir = DEFAULT_LAKE,
     first: Annotated[str | None, typer.Option("--from", metavar="DAY", help="Build from this day on, anew.")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Up to this day, included.")] = None,
     keep: Keep = None,
@@ -101,7 +101,7 @@ def build(
     remote: Annotated[
         str | None, typer.Option(metavar="URL", help="Of a Spark Connect server: sc://HOST:PORT.")
     ] = None,
-    memory: Memory = MEMORY,
+    memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
 ) -> None:
     """Make the tables of reports, of all days that changed; with --from or --to of these days, changed or not."""
@@ -125,7 +125,7 @@ def build(
 
 
 @app.command()
-def sql(lake: LakeDir = LAKE) -> None:
+def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
     """Print views of the lake's tables as they are now, for DuckDB: restante pipeline sql > lake.sql."""
     from restante.pipeline.lake.lake import Lake
     from restante.pipeline.tables import TABLES
@@ -138,7 +138,7 @@ def sql(lake: LakeDir = LAKE) -> None:
 
 @app.command()
 def vacuum(
-    lake: LakeDir = LAKE,
+    lake: LakeDir = DEFAULT_LAKE,
     grace: Annotated[
         float, typer.Option(metavar="HOURS", help="Leave what was replaced later than that ago.")
     ] = 24.0,
@@ -146,11 +146,11 @@ def vacuum(
 ) -> None:
     """Remove files of no version: what was replaced or dropped, and what killed runs left."""
     from restante.pipeline.lake import vacuum as vacuuming
-    from restante.pipeline.lake.delta_log import RETENTION
+    from restante.pipeline.lake.delta_log import LOG_RETENTION_SECONDS
     from restante.pipeline.lake.lake import Lake
     from restante.pipeline.tables import TABLES
 
-    longest = int(RETENTION / 3600)  # later it is not in the log any more when a file was replaced
+    longest = int(LOG_RETENTION_SECONDS / 3600)  # later it is not in the log any more when a file was replaced
     if not 0 <= grace <= longest:
         raise Misuse(f"--grace: a number of hours, from 0 to {longest}")
     act = vacuuming.waste if plan else vacuuming.vacuum
@@ -234,12 +234,12 @@ def _kept(keep: Sequence[str] | None, tables: Mapping[str, object]) -> dict[str,
 
 def _drop(run: Run, kept: Mapping[str, int]) -> None:
     """Drop what is older than each table is kept."""
-    from restante.pipeline.lake.commit_info import Note
+    from restante.pipeline.lake.commit_info import CommitInfo
     from restante.pipeline.tables import TABLES
 
     for name, days in kept.items():
         first = (datetime.fromtimestamp(run.now(), UTC).date() - timedelta(days)).isoformat()
-        dropped = run.lake.table(TABLES[name]).keep(first, Note(run=run.name, table=name, finished=run.now()))
+        dropped = run.lake.table(TABLES[name]).keep(first, CommitInfo(run=run.name, table=name, finished=run.now()))
         if dropped:
             run.steps.say(f"{name}: {counted(dropped, 'row')} of before {first} dropped")
 

@@ -22,7 +22,7 @@ import msgspec
 from restante.common.plural import counted
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake import data_files
-from restante.pipeline.lake.commit_info import COMMITS, Note, Point
+from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, CommitInfo, Point
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
@@ -78,7 +78,7 @@ def build(
     if plan or not any(due.values()):
         if not plan and only is None:
             for each in builds.values():
-                _settle(run, _Tables.of(each, asked))
+                _commit_points(run, _Tables.of(each, asked))
         return [Built(name, days) for name, days in due.items()]
     run.spark()  # begun here: what begins it sets signal handlers, which only the main thread may
     room = _Room(ROWS)
@@ -169,7 +169,7 @@ class _Tables(NamedTuple):
             if name in self.inputs and (now := self.inputs[name].point) and not self.inputs[name].follows(known):
                 if known.table != now.table:
                     found[name] = f"{name} was removed and made again"
-                elif now.version - known.version >= COMMITS:
+                elif now.version - known.version >= MAX_COMMIT_IDS:
                     found[name] = f"{name} had {counted(now.version - known.version, 'commit')} since it was built"
                 else:
                     found[name] = f"{name} was put back from a backup"
@@ -204,7 +204,7 @@ def _made(run: Run, each: Build, only: Days | None, first: Sequence[Future[Built
         finally:
             disconnect(spark)
     elif only is None:
-        _settle(run, tables)
+        _commit_points(run, tables)
     return Built(each.table.name, days, rows)
 
 
@@ -242,8 +242,8 @@ class _Room:
             self._changed.notify_all()
 
 
-def _settle(run: Run, tables: _Tables) -> None:
-    """Note what a table is up to date with that has no day to build, where a later run could not tell otherwise."""
+def _commit_points(run: Run, tables: _Tables) -> None:
+    """Commit what a table is up to date with that has no day to build, where a later run could not tell otherwise."""
     if tables.target.version is None:
         return
     known, replaced, points = tables.target.state.inputs, tables.replaced(), tables.points()
@@ -253,14 +253,14 @@ def _settle(run: Run, tables: _Tables) -> None:
             not before
             or name in replaced
             or before.kept != point.kept
-            or point.version - before.version > COMMITS // 2
+            or point.version - before.version > MAX_COMMIT_IDS // 2
         ):
-            tables.target.commit(note=_note(run, tables, points))
+            tables.target.commit(info=_info(run, tables, points))
             return
 
 
-def _note(run: Run, tables: _Tables, inputs: Mapping[str, Point]) -> Note:
-    return Note(run=run.name, table=tables.target.table.name, finished=run.now(), inputs=dict(inputs))
+def _info(run: Run, tables: _Tables, inputs: Mapping[str, Point]) -> CommitInfo:
+    return CommitInfo(run=run.name, table=tables.target.table.name, finished=run.now(), inputs=dict(inputs))
 
 
 def _build(run: Run, tables: _Tables, days: Sequence[date], step: Step, room: _Room, *, up_to_date: bool) -> int:
@@ -275,7 +275,7 @@ def _build(run: Run, tables: _Tables, days: Sequence[date], step: Step, room: _R
         # Up to date it is when all its days are: not before the last commit.
         tables.target.commit(
             [staged],
-            note=_note(run, tables, points if up_to_date and part is parts[-1] else {}),
+            info=_info(run, tables, points if up_to_date and part is parts[-1] else {}),
             replace={"day": {day.isoformat() for day in part.days}},
         )
         past += len(part.days)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from restante.common.errors import StoreError
 from restante.common.plural import counted
-from restante.pipeline.lake.commit_info import Ledger, Note
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN_TABLES, QUARANTINE, Table
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
     lake: Lake
     name: str
-    """Stands for the run in the notes of its commits."""
+    """Stands for the run in the infos of its commits."""
     now: Callable[[], float]
     """Seconds since 1970."""
     spark: Callable[[], SparkSession]
@@ -56,9 +56,9 @@ class Run(NamedTuple):
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
         """Do what needs Spark as a step that is shown; Spark is begun before."""
-        from restante.pipeline.spark.session import counter
+        from restante.pipeline.spark.session import watch_tasks
 
-        tasks = counter(self.spark(), name)
+        tasks = watch_tasks(self.spark(), name)
         with self.steps.step(name, tasks) as step:
             yield step
 
@@ -117,7 +117,7 @@ def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str
     found = {}
     twice = shared(sources)
     for source in sources:
-        # A table's transaction tells who fed it without a look at all of its notes.
+        # A table's transaction tells who fed it without a look at all of its commit infos.
         fed = [each.table.name for each in tables if each.transaction(source.name) is not None]
         if source.name in twice:
             found[source.name] = (
@@ -189,7 +189,7 @@ def _read(run: Run, source: Source, opened: Opened, span: Span, target: LakeTabl
         raise
     target.commit(
         [staged],
-        note=Note(
+        info=CommitInfo(
             run=run.name,
             table=span.table,
             finished=run.now(),
@@ -236,4 +236,4 @@ def _quarantine(run: Run, source: Source, table: str, rows: DataFrame) -> None:
     if not new.rows:
         new.discard()
         return
-    target.commit([new], note=Note(run=run.name, table=QUARANTINE.name, finished=run.now(), source=source.name))
+    target.commit([new], info=CommitInfo(run=run.name, table=QUARANTINE.name, finished=run.now(), source=source.name))

@@ -133,13 +133,15 @@ CLIENT_VERSIONS: Final = Table(
         Column(
             "implementation",
             "STRING",
-            f"Name of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters. NULL: it sent none.",
+            f"Name of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters."
+            " NULL: it sent none.",
             null=True,
         ),
         Column(
             "version",
             "STRING",
-            f"Version of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters. NULL: it sent none.",
+            f"Version of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters."
+            " NULL: it sent none.",
             null=True,
         ),
         *(BLUR_COLUMN, day_of("connect_time"), SOURCE_COLUMN),
@@ -266,7 +268,8 @@ ARCHIVED: Final = Table(
         Column(
             "source_kind",
             "STRING",
-            f"Kind of the source. {SOURCE_KIND_ARCHIVE}: archive of a mailserver; {SOURCE_KIND_FILES}: exported envelope files.",
+            f"Kind of the source. {SOURCE_KIND_ARCHIVE}: archive of a mailserver; {SOURCE_KIND_FILES}: exported"
+            " envelope files.",
         ),
         *(day_of("sent"), SOURCE_COLUMN),
     ),

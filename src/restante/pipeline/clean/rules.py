@@ -213,7 +213,8 @@ def blur_us(recorded: int | None, setting: int | None, time: int) -> int | None:
 
     Our server records it with the row (0: not floored). Where nothing is recorded, it is the server's setting if the
     time is a multiple of that. A time that is none was written with another setting: then it is the greatest unit of
-    BLUR_UNITS_US that the time is a multiple of. A time that was not floored is not even on a whole second, but for chance.
+    BLUR_UNITS_US that the time is a multiple of. A time that was not floored is not even on a whole second, but for
+    chance.
     """
     if recorded is not None:
         return recorded or None

@@ -30,7 +30,8 @@ LAST_BUCKET: Final = 1300
 BUCKET_COLUMN: Final = Column(
     "bucket",
     "INT",
-    f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {ZERO_BUCKET}: 0 or less. NULL: there is no duration.",
+    f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {ZERO_BUCKET}: 0 or less."
+    " NULL: there is no duration.",
     null=True,
 )
 FROM_COLUMN: Final = Column(
@@ -39,7 +40,7 @@ FROM_COLUMN: Final = Column(
 
 
 def edges() -> list[int]:
-    """Give the least microseconds of each bucket from -349 on, to LAST: the ceiling of 1000 * 1.02^k, exactly."""
+    """Return the least microseconds of buckets -349 to LAST_BUCKET: the ceiling of 1000 * 1.02^k, exactly."""
     return [math.ceil(1000 * Fraction(51, 50) ** k) for k in range(ZERO_BUCKET + 1, LAST_BUCKET + 1)]
 
 

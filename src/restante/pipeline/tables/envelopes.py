@@ -48,7 +48,8 @@ ENVELOPES: Final = Table(
         Column(
             "hour",
             "INT",
-            f"Hour in which it was sent (UTC), 0 to 23. NULL: archived has fewer than {MIN_HOUR_ROWS} rows of that hour.",
+            "Hour in which it was sent (UTC), 0 to 23."
+            f" NULL: archived has fewer than {MIN_HOUR_ROWS} rows of that hour.",
             null=True,
         ),
         SENT_DAY_COLUMN,

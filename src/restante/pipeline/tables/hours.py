@@ -49,7 +49,8 @@ PRESSURE: Final = Table(
         Column(
             "cut",
             "BIGINT",
-            f"Of those that started: how many lived longer than {MAX_LIFE_DAYS} days. They count as live for {MAX_LIFE_DAYS} days.",
+            f"Of those that started: how many lived longer than {MAX_LIFE_DAYS} days."
+            f" They count as live for {MAX_LIFE_DAYS} days.",
         ),
         *(HOUR_DAY_COLUMN, SOURCE_COLUMN),
     ),

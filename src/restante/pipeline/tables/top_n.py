@@ -29,7 +29,7 @@ def by_day(counts: DataFrame) -> DataFrame:
 
 
 def grouped(rows: DataFrame, weight: str, *names: str, where: Column | None = None) -> DataFrame:
-    """Put OTHER for what is beyond the KEPT commonest by source and day; the text decides between equals.
+    """Put OTHER for what is beyond the MAX_NAMES commonest by source and day; the text decides between equals.
 
     `weight` is the column that says how many a row stands for; `names` are the columns that make one name together.
     Rows of which `where` is not true have no name: they stay as they are. Rows that were different may have become
