@@ -19,7 +19,7 @@ from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import FIRST_DAY, Lake
 from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES, SOURCE_KIND_ARCHIVE, Table
-from restante.pipeline.sources.archived import ROWS, Found, Origin, batch
+from restante.pipeline.sources.archived import BATCH_ENVELOPES, FoundEnvelopes, Origin, verify_batch
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS
 from restante.waku.envelope import rlp
@@ -53,14 +53,20 @@ def verification(passes: int) -> Verified:
         ttl = 50
         expiry, nonce = _bytes(SENT + number + ttl), _bytes(dice.getrandbits(63))
         raws.append(rlp.encode([expiry, _bytes(ttl), dice.randbytes(4), dice.randbytes(280), nonce]))
-    latest = np.full(ROWS, SENT + 10 * ENVELOPES)
+    latest = np.full(BATCH_ENVELOPES, SENT + 10 * ENVELOPES)
     origin = Origin("bench", SOURCE_KIND_ARCHIVE, "f", "", FIRST_DAY)
     took, hashed = [], []
     for _ in range(passes):
         start = time.process_time()
-        for first in range(0, ENVELOPES, ROWS):
-            made = batch(
-                Found(raws[first : first + ROWS], np.arange(first, first + ROWS), None, Stored(latest)), origin
+        for first in range(0, ENVELOPES, BATCH_ENVELOPES):
+            made = verify_batch(
+                FoundEnvelopes(
+                    raws[first : first + BATCH_ENVELOPES],
+                    np.arange(first, first + BATCH_ENVELOPES),
+                    None,
+                    Stored(latest),
+                ),
+                origin,
             )
             assert made.column("fault").null_count == made.num_rows
         took.append(time.process_time() - start)

@@ -66,14 +66,14 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
         )
 
     with ours(tmp_path / "restante-data", nameplate(1), mailbox(2), client(3), current(None)):
-        taken = sh(ingest)
-    assert taken.stdout.splitlines() == [
+        done = sh(ingest)
+    assert done.stdout.splitlines() == [
         "relay: nameplates: 1 row read: 1 clean",
         "relay: mailboxes: 1 row read: 1 clean",
         "relay: client_versions: 1 row read: 1 clean",
     ]
-    assert "ingest: relay: nameplates: 1 row, " in taken.stderr
-    assert "WARN" not in taken.stderr
+    assert "ingest: relay: nameplates: 1 row, " in done.stderr
+    assert "WARN" not in done.stderr
     planned = command("build", "--lake", tmp_path / "restante-lake", "--plan").stdout.splitlines()
     assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in planned
     built = sh(build).stdout.splitlines()

@@ -22,7 +22,7 @@ from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.source import Span
-from restante.pipeline.sources.usage import Usage
+from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.steps import Step, TaskProgress
 from support.effort import examples
 from support.mailbox.reference_sources import Their
@@ -40,8 +40,8 @@ def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_on
         ours(tmp_path / "a", nameplate(1), nameplate(2), mailbox(2), client(3), current(None)) as server,
         ours(tmp_path / "b", nameplate(2, blur_time=60.0), current(None)),
     ):
-        taken = world.ingest(*specs)
-        assert [(each.source, each.table, each.ledger and each.ledger.clean) for each in taken] == [
+        results = world.ingest(*specs)
+        assert [(each.source, each.table, each.ledger and each.ledger.clean) for each in results] == [
             ("relay", "nameplates", 2),
             ("relay", "mailboxes", 1),
             ("relay", "client_versions", 1),
@@ -49,7 +49,7 @@ def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_on
             ("west", "mailboxes", None),
             ("west", "client_versions", None),
         ]
-        first = taken[0].ledger
+        first = results[0].ledger
         server.write(nameplate(0, started=T0 - 3 * DAY), nameplate(4))
         second = world.ledger("nameplates", *specs)
         world.spark = no_spark
@@ -130,8 +130,8 @@ def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeW
     alter(file, "UPDATE nameplates SET result = 'happy'")
     take_over(tmp_path / "a", None, file, merge=False)
     with ours(tmp_path / "a", nameplate(50), current(None)):
-        taken = world.ingest(f"new={tmp_path / 'a'}", f"old={file}")
-    ledgers = {each.source: each.ledger for each in taken if each.table == "nameplates" and each.ledger}
+        results = world.ingest(f"new={tmp_path / 'a'}", f"old={file}")
+    ledgers = {each.source: each.ledger for each in results if each.table == "nameplates" and each.ledger}
     assert (ledgers["new"].read, ledgers["new"].clean, ledgers["new"].duplicate) == (4, 1, 3)
     assert (ledgers["old"].read, ledgers["old"].clean) == (3, 3)
 
@@ -139,9 +139,9 @@ def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeW
 def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_up_no_other(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    span = Usage.span
+    span = OpenedUsage.span
 
-    def miscounted(usage: Usage, *given: Any) -> Span | None:
+    def miscounted(usage: OpenedUsage, *given: Any) -> Span | None:
         found = span(usage, *given)
         return found and (found._replace(counted=2) if usage._name == "odd" else found)
 
@@ -153,9 +153,9 @@ def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_
         alter(torn.file, "ALTER TABLE usage_nameplates RENAME COLUMN result TO outcome")
         specs = [f"torn={tmp_path / 'b'}", f"odd={tmp_path / 'c'}", f"whole={tmp_path / 'a'}"]
         with monkeypatch.context() as patched:
-            patched.setattr(Usage, "span", miscounted)
-            taken = world.ingest(*specs)
-        first, second = [each.failure for each in taken if each.failure]
+            patched.setattr(OpenedUsage, "span", miscounted)
+            results = world.ingest(*specs)
+        first, second = [each.failure for each in results if each.failure]
         assert first == "source torn: table usage_nameplates has no column result"
         assert "has 2 rows, and reading it gave 1; nothing of it was taken" in second
         assert [row["source"] for row in world.rows("nameplates")] == ["whole"]
@@ -178,9 +178,9 @@ def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
     shutil.rmtree(tmp_path / "a")
     shutil.copytree(tmp_path / "copy", tmp_path / "a")
     with ours(tmp_path / "a", nameplate(9, app_id="new")) as server:
-        taken = world.ingest(f"relay={server.data}")
-    assert taken[0].ledger is not None
-    assert taken[0].ledger.replaced
+        results = world.ingest(f"relay={server.data}")
+    assert results[0].ledger is not None
+    assert results[0].ledger.replaced
     assert any("relay: nameplates is read anew, and its rows replaced" in words for words in world.steps.said)
     assert sorted((row["source"], row["id"], row["app_id"]) for row in world.rows("nameplates")) == [
         ("other", 1, "x"),
@@ -253,8 +253,8 @@ def test_however_sources_are_read_the_tables_are_the_same(
 def test_a_plan_tells_what_would_be_read_and_starts_nothing(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     with ours(tmp_path / "a", nameplate(1), nameplate(2), current(None)):
-        taken = world.ingest(f"relay={tmp_path / 'a'}", plan=True)
-    assert [(each.table, each.span and each.span.counted) for each in taken] == [
+        results = world.ingest(f"relay={tmp_path / 'a'}", plan=True)
+    assert [(each.table, each.span and each.span.counted) for each in results] == [
         ("nameplates", 2),
         ("mailboxes", None),
         ("client_versions", None),

@@ -36,14 +36,14 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
     for server in (ours, reference):
         await transfer(server)
     world.now = time.time() + 1
-    taken = world.ingest(
+    results = world.ingest(
         f"ours={ours.folder / 'data'}",
         f"ours={trace}",
         f"reference={reference.folder / 'usage.sqlite'}",
         f"one@ours={ours.folder.parent / 'logs'}",
         f"other@reference={reference.folder.parent / 'logs'}",
     )
-    assert [each.failure for each in taken] == [""] * len(taken)
+    assert [each.failure for each in results] == [""] * len(results)
     assert world.version("quarantine") is None
     with world.run() as run:
         build(run, builds={name: BUILDS[name] for name in ("outcomes", "versions", "timing")})

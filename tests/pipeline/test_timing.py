@@ -316,7 +316,7 @@ SHAPES: dict[bytes, list[tuple[int, bytes, bool]]] = {
 
 @pytest.mark.parametrize("log", SHAPES)
 def test_a_log_is_cut_at_its_commas_to_where_it_makes_no_sense(log: bytes) -> None:
-    assert [(item.at, item.raw, item.flaw is None) for item in items(log)] == SHAPES[log]
+    assert [(item.at, item.raw, item.fault is None) for item in items(log)] == SHAPES[log]
 
 
 @given(st.lists(json_values, max_size=6), st.sampled_from((None, 1)))
@@ -334,7 +334,7 @@ def test_a_log_that_was_cut_off_has_the_events_that_were_whole(values: list[Any]
     stop = data.draw(st.integers(0, len(log) - 1))
     *found, rest = items(log[:stop])
     assert found == whole[: len(found)]
-    assert rest.flaw == "not a timing log"
+    assert rest.fault == "not a timing log"
 
 
 def test_a_log_that_opens_a_million_lists_ends() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from restante.pipeline.build import Days
-    from restante.pipeline.ingest import Run, Taken
+    from restante.pipeline.ingest import IngestResult, Run
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -73,7 +73,7 @@ def ingest(
     names = [parse(each).name for each in source]
     if twice := {name for name in names if names.count(name) > 1}:
         raise Misuse(f"--source: {min(twice)} is named twice; every source needs a name of its own")
-    sources, unread = ingesting.recognised(source)
+    sources, unread = ingesting.recognise_all(source)
     kept = _kept(keep, CLEAN_TABLES)
     with _run("ingest", lake, write=not plan, local=True, memory=memory, verbose=verbose) as run:
         found = [*ingesting.ingest(run, sources, plan=plan), *unread]
@@ -81,7 +81,7 @@ def ingest(
             _drop(run, kept)
     for line in _shown(found, plan=plan):
         print(line)
-    failures = [taken.failure for taken in found if taken.failure]
+    failures = [result.failure for result in found if result.failure]
     for failure in failures:
         print(f"restante: {failure}", file=sys.stderr)
     if failures:
@@ -263,18 +263,18 @@ def _day(flag: str, said: str) -> date:
         raise Misuse(f"{flag} {said}: a day looks like 2026-11-21") from error
 
 
-def _shown(found: Sequence[Taken], *, plan: bool) -> Iterator[str]:
+def _shown(found: Sequence[IngestResult], *, plan: bool) -> Iterator[str]:
     """Tell what came of each source's tables, a line each."""
-    for taken in found:
-        if taken.failure:
+    for result in found:
+        if result.failure:
             continue
-        if taken.span is None:
-            yield f"{taken.source}: {taken.table}: nothing new"
-        elif plan or taken.ledger is None:
-            anew = f"; all of it anew, since {taken.span.why}" if taken.span.why else ""
-            yield f"{taken.source}: {taken.table}: {counted(taken.span.counted, 'row')} to read{anew}"
+        if result.span is None:
+            yield f"{result.source}: {result.table}: nothing new"
+        elif plan or result.ledger is None:
+            anew = f"; all of it anew, since {result.span.why}" if result.span.why else ""
+            yield f"{result.source}: {result.table}: {counted(result.span.counted, 'row')} to read{anew}"
         else:
-            ledger = taken.ledger
+            ledger = result.ledger
             parts = [
                 f"{count:,} {words}"
                 for count, words in (
@@ -285,4 +285,4 @@ def _shown(found: Sequence[Taken], *, plan: bool) -> Iterator[str]:
                 )
                 if count or words == "clean"
             ]
-            yield f"{taken.source}: {taken.table}: {counted(ledger.read, 'row')} read: {', '.join(parts)}"
+            yield f"{result.source}: {result.table}: {counted(ledger.read, 'row')} read: {', '.join(parts)}"

@@ -64,13 +64,13 @@ class Steps:
             line = progress.add_task(step.words, total=None)
             over = threading.Event()
 
-            def look() -> None:
+            def poll() -> None:
                 while not over.wait(POLL_SECONDS):
                     found = tasks()
                     count = f" · task {found[0]} of {found[1]}" if found and found[1] else ""
                     progress.update(line, description=f"{step.words}{count}")
 
-            watcher = threading.Thread(target=look, daemon=True)
+            watcher = threading.Thread(target=poll, daemon=True)
             watcher.start()
             try:
                 yield step

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from restante.pipeline.build import Built, Days
 from restante.pipeline.build import build as build_tables
-from restante.pipeline.ingest import Run, Taken
+from restante.pipeline.ingest import IngestResult, Run
 from restante.pipeline.ingest import ingest as ingest_sources
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger
 from restante.pipeline.lake.lake import Lake
@@ -75,13 +75,13 @@ class LakeWorld:
             name = f"run {next(self._runs)}"
             yield Run(lake, name, lambda: self.now, self.spark, self.steps, self.folder / "scratch")
 
-    def ingest(self, *specs: str, plan: bool = False) -> list[Taken]:
+    def ingest(self, *specs: str, plan: bool = False) -> list[IngestResult]:
         with self.run() as run:
             return ingest_sources(run, [recognise(spec) for spec in specs], plan=plan)
 
     def ledger(self, table: str, *specs: str) -> Ledger | None:
         """Ingest, and give what came of a table of the last source."""
-        return next((taken.ledger for taken in self.ingest(*specs) if taken.table == table), None)
+        return next((result.ledger for result in self.ingest(*specs) if result.table == table), None)
 
     def build(self, first: str = "", last: str = "", *, plan: bool = False, only: str = "") -> dict[str, Built]:
         """Build all tables, or one."""

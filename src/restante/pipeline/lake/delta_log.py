@@ -1,8 +1,8 @@
 """A Delta table's log: one file of JSON lines a version, as the Delta protocol lays it down.
 
 The `deltalake` library reads and writes tables; here is only what it does not tell, or only after reading everything:
-our commit infos, what they say together, and when a file was removed. And it removes entries by their age alone, where
-some are still needed: here is which ones are not.
+our commit infos, what they say together, and when a file was removed. And it removes entries by their age alone,
+where some are still needed: here is which ones are not.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from restante.pipeline.sources.job import Job, finished
 from restante.pipeline.sources.rows import batches, ddl
 from restante.pipeline.sources.snapshot import reading
 
-ROWS: Final = 100_000
+ROWS_PER_TASK: Final = 100_000
 """Rows that one task reads: a second of work, so that every core has some and progress can be seen."""
 
 
@@ -63,7 +63,7 @@ class UsageReader(DataSourceReader):
         """Cut the parts into tasks of so many rows each, wherever ids are missing."""
         job, id_ = self._job, self._job.columns[0]
         found = []
-        step = f"SELECT {id_} FROM {job.name} WHERE {id_} >= ? ORDER BY {id_} LIMIT 1 OFFSET {ROWS}"  # noqa: S608
+        step = f"SELECT {id_} FROM {job.name} WHERE {id_} >= ? ORDER BY {id_} LIMIT 1 OFFSET {ROWS_PER_TASK}"  # noqa: S608
         with reading(Path(job.copy), job.source, Path(job.path)) as database:
             for part in job.parts:
                 first = part.first

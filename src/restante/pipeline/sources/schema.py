@@ -14,10 +14,10 @@ from restante.pipeline.clean.rules import OWN_RULES, RULES, Faulty
 from restante.pipeline.schemas import CLIENT_VERSIONS
 from restante.pipeline.sources.source import Say, SourceError
 
-FILE: Final = "restante.sqlite"
+MAILBOX_FILE: Final = "restante.sqlite"
 """Of our mailbox server, in its data directory (restante.mailbox.store.schema)."""
 
-APPLICATION_ID: Final = 0x52657374
+MAILBOX_APPLICATION_ID: Final = 0x52657374
 """Marks that file (likewise)."""
 
 
@@ -98,8 +98,8 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     if kind != "table":
         raise SourceError(f"source {name}: {called} is {f'a {kind}' if kind else 'missing'}, and should be a table")
     present = [row[0] for row in database.execute("SELECT name FROM pragma_table_xinfo(?)", (called,))]
-    taken = (*shape.columns(table), *filter(None, shape.own_columns(table, version)))
-    for column in (*taken, "id") if shape.own else taken:
+    wanted = (*shape.columns(table), *filter(None, shape.own_columns(table, version)))
+    for column in (*wanted, "id") if shape.own else wanted:
         if column not in present:
             raise SourceError(f"source {name}: table {called} has no column {column}")
     # A column of that name would stand for itself (sqlite.org/rowidtable.html).
@@ -107,7 +107,7 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     if not free and not shape.own:
         raise SourceError(f"source {name}: table {called} hides its rows' ids")
     for column in present:
-        if column not in taken and column not in shape.others:
+        if column not in wanted and column not in shape.others:
             say(f"source {name}: column {called}.{shown(column)} is not known, and left out")
     return "id" if shape.own else free[0]
 

@@ -34,7 +34,7 @@ class SourceError(RestanteError):
     """A source cannot be read, as a whole or one of its tables; the others go on."""
 
 
-class Terms(NamedTuple):
+class IngestContext(NamedTuple):
     """What all sources of a run are read by."""
 
     now: float
@@ -72,7 +72,7 @@ class Span(NamedTuple):
     """Where reading stands after it, by part: all of them, those that were not read this time too."""
 
 
-class Opened(Protocol):
+class OpenedSource(Protocol):
     """A source that does not change any more."""
 
     @property
@@ -125,7 +125,7 @@ class Source(Protocol):
     def origins(self) -> Sequence[str]:
         """What rows are told to come from that were imported from it elsewhere; () where nothing imports it."""
 
-    def opened(self, scratch: Path, say: Say, terms: Terms) -> AbstractContextManager[Opened]:
+    def opened(self, scratch: Path, say: Say, context: IngestContext) -> AbstractContextManager[OpenedSource]:
         """Open it, a copy in the scratch folder where it is live; that is gone afterwards. Raises SourceError."""
 
 
@@ -142,7 +142,7 @@ def another_kind(source: Source, tables: str) -> SourceError:
     )
 
 
-class Spec(NamedTuple):
+class SourceSpec(NamedTuple):
     """A source as the operator named it: NAME[@SERVER]=PATH."""
 
     name: str
@@ -151,13 +151,13 @@ class Spec(NamedTuple):
     path: Path
 
 
-class Look(NamedTuple):
+class PathPreview(NamedTuple):
     """What a path looks like, before it is known what it is."""
 
     files: frozenset[str] | None
     """The names in a directory; None: it is none."""
     head: bytes
-    """A file's first bytes, HEAD at most."""
+    """A file's first bytes, PREVIEW_BYTES at most."""
 
     @property
     def sqlite(self) -> bool:
@@ -165,10 +165,10 @@ class Look(NamedTuple):
         return self.head.startswith(b"SQLite format 3\0")
 
 
-HEAD: Final = 4096
+PREVIEW_BYTES: Final = 4096
 """Bytes that are looked at: more than any kind's first line or header."""
 
-NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+SOURCE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 """A source's name: it is a folder's name in the lake, on any system."""
 
 _SPEC: Final = re.compile(r"(?P<name>[^=@]*)(@(?P<server>[^=]*))?=(?P<path>.+)", re.DOTALL)
@@ -176,24 +176,24 @@ _SPEC: Final = re.compile(r"(?P<name>[^=@]*)(@(?P<server>[^=]*))?=(?P<path>.+)",
 _GLOB: Final = frozenset("*?[")
 
 
-def parse(spec: str) -> Spec:
+def parse(spec: str) -> SourceSpec:
     """Read NAME[@SERVER]=PATH. Raises Misuse."""
     found = _SPEC.fullmatch(spec)
     if found is None:
         raise Misuse(f"--source {spec}: name it and say where it is, --source NAME=PATH")
     for name in filter(None, (found["name"], found["server"])):
-        if NAME.fullmatch(name) is None:
+        if SOURCE_NAME.fullmatch(name) is None:
             raise Misuse(
                 f"--source {spec}: {name} cannot be a name: at most 63 of a-z, 0-9, dot, hyphen and underscore,"
                 " beginning with a letter or a digit"
             )
     if not found["name"] or found["server"] == "":
         raise Misuse(f"--source {spec}: name it and say where it is, --source NAME=PATH")
-    return Spec(found["name"], found["server"], Path(found["path"]))
+    return SourceSpec(found["name"], found["server"], Path(found["path"]))
 
 
 def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
-    """Give the files that are themselves sources by what imported rows call them: Terms.origins."""
+    """Give the files that are themselves sources by what imported rows call them: IngestContext.origins."""
     found: dict[str, list[Path]] = {}
     for source in sources:
         for origin in source.origins:
