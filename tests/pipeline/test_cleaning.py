@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from restante.pipeline.clean import rules as cleaning_rules
 from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, Limits
 from restante.pipeline.schemas import CLEAN_TABLES, MAX_TEXT_CHARACTERS
-from restante.pipeline.sources.job import Job, finished
+from restante.pipeline.sources.usage_scan import UsageScan, clean_rows
 from support.pipeline.servers import FIRST_DAY, NOW, T0
 
 CASES = json.loads((Path(__file__).parent / "cleaning.json").read_text())["cases"]
@@ -126,10 +126,10 @@ def test_digests_tell_rows_apart(one: Any, other: Any) -> None:
 
 
 def test_of_a_row_at_fault_nothing_is_left_but_its_id_and_its_digest() -> None:
-    job = Job("north", "nameplates", "", "", "", (), (), WITHIN, 1, frozenset({"theirs.sqlite"}))
+    scan = UsageScan("north", "nameplates", "", "", "", (), WITHIN, 1, frozenset({"theirs.sqlite"}))
     bad = (7, "", *row("nameplates", result="canary"))
     double = (8, "theirs.sqlite", *row("nameplates", app_id="canary"))
-    found = list(finished(job, [bad, double]))
+    found = list(clean_rows(scan, [bad, double]))
     assert found == [
         (7, *[None] * 8, "north", "unknown result", "7", cleaning_rules.digest(bad[1:])),
         (8, *[None] * 8, "north", "duplicate", "8", cleaning_rules.digest(double[1:])),
@@ -137,9 +137,9 @@ def test_of_a_row_at_fault_nothing_is_left_but_its_id_and_its_digest() -> None:
 
 
 def test_a_day_is_that_of_the_first_time_in_utc() -> None:
-    job = Job("north", "mailboxes", "", "", "", (), (), Limits(-(2**60), 2**60), None, frozenset())
+    scan = UsageScan("north", "mailboxes", "", "", "", (), Limits(-(2**60), 2**60), None, frozenset())
     for started, day in ((86_399.999999, 0), (86_400, 1), (-0.5, -1)):
-        [found] = finished(job, [(1, "", *row("mailboxes", started=started))])
+        [found] = clean_rows(scan, [(1, "", *row("mailboxes", started=started))])
         assert found[10] == day
 
 
@@ -166,6 +166,6 @@ def test_the_blur_of_a_row_is_the_recorded_one_or_else_what_its_time_and_the_set
 
 
 def test_the_setting_of_our_server_says_nothing_of_rows_that_another_one_wrote() -> None:
-    job = Job("north", "nameplates", "", "", "", (), (), WITHIN, 40_000_000, frozenset())
+    scan = UsageScan("north", "nameplates", "", "", "", (), WITHIN, 40_000_000, frozenset())
     rows = [(1, origin, *row("nameplates", started=T0, blur_us=None)) for origin in ("", "theirs.sqlite")]
-    assert [found[7] for found in finished(job, rows)] == [40_000_000, 1_000_000]
+    assert [found[7] for found in clean_rows(scan, rows)] == [40_000_000, 1_000_000]

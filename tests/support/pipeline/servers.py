@@ -18,11 +18,11 @@ from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import SqliteStore
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLEAN_TABLES
-from restante.pipeline.sources.reader import UsageReader
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.rows import columns
 from restante.pipeline.sources.source import IngestContext, Source, Span, origins
 from restante.pipeline.sources.usage import OpenedUsage
+from restante.pipeline.sources.usage_tasks import cut
 
 T0 = 1_700_000_000.0
 """2023-11-14, 22:13:20 UTC; all that is in these databases began then, or later."""
@@ -152,11 +152,10 @@ def read(
 
 
 def drained(opened: OpenedUsage, span: Span) -> list[dict[str, Any]]:
-    reader = UsageReader(opened.job(span))
     names = [column.name for column in columns(CLEAN_TABLES[span.table])]
     found: list[dict[str, Any]] = []
-    for partition in reader.partitions():
-        for batch in reader.read(partition):
+    for task in cut(opened.scan(span), span.parts):
+        for batch in task.batches():
             assert batch.schema.names == names
             found += batch.to_pylist()
     return found

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import RULES
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
+from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
 from restante.pipeline.sources import paths, schema
-from restante.pipeline.sources.job import Job
 from restante.pipeline.sources.marks import IdRange, behind, broken
 from restante.pipeline.sources.schema import MAILBOX_APPLICATION_ID, MAILBOX_FILE, OURS, THEIRS, Shape, shown
 from restante.pipeline.sources.snapshot import reading, snapshot
@@ -32,6 +31,7 @@ from restante.pipeline.sources.source import (
     SourceSpec,
     Span,
 )
+from restante.pipeline.sources.usage_scan import UsageScan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -139,13 +139,13 @@ class OpenedUsage:
 
     def rows(self, spark: SparkSession, span: Span) -> DataFrame:
         """Give it."""
-        from restante.pipeline.sources import reader  # which needs Spark
+        from restante.pipeline.sources import tasks, usage_tasks  # and Spark
 
-        return reader.rows(spark, self.job(span))
+        return tasks.frame(spark, CLEAN_TABLES[span.table], usage_tasks.cut(self.scan(span), span.parts))
 
-    def job(self, span: Span) -> Job:
-        """Tell Spark's workers what there is to read."""
-        return Job(
+    def scan(self, span: Span) -> UsageScan:
+        """Return what Spark's workers are to read."""
+        return UsageScan(
             source=self._name,
             table=span.table,
             copy=str(self._copy),
@@ -157,7 +157,6 @@ class OpenedUsage:
                 *(rule.source for rule in RULES[span.table]),
                 *(name or "NULL" for name in self._shape.own_columns(span.table, self._version)),
             ),
-            parts=span.parts,
             limits=self._limits,
             setting_us=self._setting,
             duplicates=frozenset(span.marks) - {""},

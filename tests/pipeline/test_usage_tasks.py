@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from restante.pipeline.schemas import CLEAN_TABLES
-from restante.pipeline.sources import reader
-from restante.pipeline.sources.reader import ROWS_PER_TASK, UsageReader
+from restante.pipeline.sources import usage_tasks
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.rows import FAULT_COLUMNS
 from restante.pipeline.sources.source import Part, Span
 from restante.pipeline.sources.usage import OpenedUsage
+from restante.pipeline.sources.usage_tasks import ROWS_PER_TASK, cut
 from support.mailbox.reference_sources import Their
 from support.pipeline.servers import CONTEXT, T0, TABLES, alter, client, current, drained, mailbox, nameplate, ours
 
@@ -102,10 +102,10 @@ def test_each_task_has_so_many_rows_wherever_ids_are_missing(tmp_path: Path, mon
         with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened:
             assert isinstance(opened, OpenedUsage)
             span = span_of(opened, "nameplates")
-            assert [tuple(each.value) for each in UsageReader(opened.job(span)).partitions()] == [(1, 20)]
-            monkeypatch.setattr(reader, "ROWS_PER_TASK", 5)
-            partitions = UsageReader(opened.job(span)).partitions()
-            assert [tuple(each.value) for each in partitions] == [(1, 12), (13, 17), (18, 20)]
+            assert [(task.first, task.last) for task in cut(opened.scan(span), span.parts)] == [(1, 20)]
+            monkeypatch.setattr(usage_tasks, "ROWS_PER_TASK", 5)
+            tasks = cut(opened.scan(span), span.parts)
+            assert [(task.first, task.last) for task in tasks] == [(1, 12), (13, 17), (18, 20)]
             assert [row["id"] for row in drained(opened, span)] == [*range(3, 8), *range(13, 21)]
 
 
