@@ -291,7 +291,7 @@ def test_what_comes_while_it_is_read_is_for_the_next_time(tmp_path: Path) -> Non
         with recognise(f"waku={server.data}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
             server.save(SOME[4])
             server.prune(2)
-            span = opened.span("archived", {})
+            span = opened.find_new("archived", {})
             assert span is not None
             server.save(SOME[5])
             assert hashes(rows_of(opened, span)) == names(SOME[:4])

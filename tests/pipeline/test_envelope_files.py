@@ -389,7 +389,7 @@ def test_a_file_that_changes_before_it_is_read_is_refused_with_a_sentence(tmp_pa
     path = tmp_path / "a.rlp"
     path.write_bytes(BYTES)
     with recognise(f"waku={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
-        span = opened.span("archived", {})
+        span = opened.find_new("archived", {})
         assert span is not None
         path.write_bytes(BYTES + SOME[0].raw)
         with pytest.raises(SourceError, match=r"a\.rlp changed while it was read: ingest it again"):
@@ -400,7 +400,7 @@ def test_a_file_that_has_other_bytes_of_the_same_number_is_refused_too(tmp_path:
     path = tmp_path / "a.rlp"
     path.write_bytes(BYTES)
     with recognise(f"waku={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
-        span = opened.span("archived", {})
+        span = opened.find_new("archived", {})
         assert span is not None
         path.write_bytes(BYTES[:-1] + b"\x7f")
         os.utime(path, (NOW, NOW))

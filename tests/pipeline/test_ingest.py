@@ -139,10 +139,10 @@ def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeW
 def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_up_no_other(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    span = OpenedUsage.span
+    find_new = OpenedUsage.find_new
 
     def miscounted(usage: OpenedUsage, *given: Any) -> Span | None:
-        found = span(usage, *given)
+        found = find_new(usage, *given)
         return found and (found._replace(counted=2) if usage._name == "odd" else found)
 
     with (
@@ -153,7 +153,7 @@ def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_
         alter(torn.file, "ALTER TABLE usage_nameplates RENAME COLUMN result TO outcome")
         specs = [f"torn={tmp_path / 'b'}", f"odd={tmp_path / 'c'}", f"whole={tmp_path / 'a'}"]
         with monkeypatch.context() as patched:
-            patched.setattr(OpenedUsage, "span", miscounted)
+            patched.setattr(OpenedUsage, "find_new", miscounted)
             results = world.ingest(*specs)
         first, second = [each.failure for each in results if each.failure]
         assert first == "source torn: table usage_nameplates has no column result"
@@ -188,6 +188,16 @@ def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
         ("relay", 2, "new"),
     ]
     assert world.infos("nameplates")[0].days == ["2023-11-13", "2023-11-14"], "the day that lost a row is touched too"
+
+
+def test_a_source_that_is_empty_now_replaces_its_rows_with_none(world: LakeWorld, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)) as server:
+        world.ingest(f"relay={server.data}")
+    shutil.rmtree(tmp_path / "a")
+    with ours(tmp_path / "a", current(None)) as server:
+        results = world.ingest(f"relay={server.data}")
+    assert results[0].ledger == Ledger(replaced=True)
+    assert world.rows("nameplates") == []
 
 
 # ── runs that were cut off ───────────────────────────────────────────────────────────────────────

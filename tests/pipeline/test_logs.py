@@ -220,7 +220,7 @@ def test_a_trace_that_is_moved_away_while_it_is_read_is_refused_with_a_sentence(
     path = tmp_path / "trace"
     path.write_bytes(b"".join(LINES))
     with recognise(f"main={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
-        span = opened.span("server_commands", {})
+        span = opened.find_new("server_commands", {})
         assert span is not None
         with path.open("ab") as file:  # that it grows is as it should be
             file.write(line(77))
@@ -275,9 +275,9 @@ def test_many_small_logs_are_few_tasks_and_a_large_one_is_one_by_itself(
     (tmp_path / "050.json").write_bytes(log({}) + b" " * tasks.TASK_GROUP_BYTES)
     monkeypatch.setattr(tasks, "frame", lambda _spark, _table, found: found)
     with recognise(f"main={tmp_path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
-        span = opened.span("client_events", {})
+        span = opened.find_new("client_events", {})
         assert span is not None
-        found: Any = opened.rows(None, span)  # type: ignore[arg-type]
+        found: Any = opened.read(None, span)  # type: ignore[arg-type]
     assert len(found) == 3
     assert sum(batch.num_rows for task in found for batch in task.batches()) == span.counted == 100
 

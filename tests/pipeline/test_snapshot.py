@@ -211,7 +211,7 @@ def test_whenever_a_copy_rests_the_reference_server_commits_at_once(
         usage, "snapshot", partial(snapshot, sleep=lambda _: their.bind("side", T0 + 10_000 + next(commits)))
     )
     with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, CONTEXT) as opened:
-        span = opened.span("client_versions", {})
+        span = opened.find_new("client_versions", {})
     done = next(commits) - 1
     assert 2 <= done <= len(PACE_OF_EACH_TRY)  # each made the copy begin anew
     assert span
@@ -224,7 +224,7 @@ def test_whenever_a_copy_rests_our_server_commits_at_once(tmp_path: Path, monkey
     server.write(*(mailbox(number, app_id="x" * 300) for number in range(6_000)))
     monkeypatch.setattr(usage, "snapshot", partial(snapshot, sleep=lambda _: server.write(nameplate(next(commits)))))
     with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened:
-        mailboxes, nameplates = opened.span("mailboxes", {}), opened.span("nameplates", {})
+        mailboxes, nameplates = opened.find_new("mailboxes", {}), opened.find_new("nameplates", {})
     done = next(commits) - 1
     assert done >= 5  # 2 MB in steps of 256 KiB
     assert mailboxes
@@ -279,7 +279,7 @@ def test_no_commit_of_the_reference_server_fails_beside_copies(tmp_path: Path) -
 
     def copy() -> None:
         with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, CONTEXT) as opened:
-            span = opened.span("client_versions", {})
+            span = opened.find_new("client_versions", {})
             assert span
             counts.append(span.counted)
 
@@ -294,7 +294,7 @@ def test_no_commit_of_our_server_fails_beside_copies(tmp_path: Path) -> None:
 
     def copy() -> None:
         with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened:
-            span = opened.span("mailboxes", {})
+            span = opened.find_new("mailboxes", {})
             assert span
             assert span.counted == 6_000
 

@@ -496,7 +496,7 @@ def test_a_running_server_is_read_while_it_writes(tmp_path: Path, scratch: Path)
         server.write(nameplate(1))
         with recognise(f"a={tmp_path / 'data'}").opened(scratch, print, CONTEXT) as opened:
             server.write(nameplate(2))
-            span = opened.span("nameplates", {})
+            span = opened.find_new("nameplates", {})
             assert span
             assert span.counted == 1
     finally:

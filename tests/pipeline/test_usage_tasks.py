@@ -44,7 +44,7 @@ def micros(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def span_of(opened: OpenedUsage, table: str) -> Span:
-    span = opened.span(table, {})
+    span = opened.find_new(table, {})
     assert span is not None
     return span
 
@@ -56,7 +56,7 @@ def test_spark_gives_the_rows_as_they_are(spark: SparkSession, tmp_path: Path) -
         assert isinstance(opened, OpenedUsage)
         for table in TABLES:
             span = span_of(opened, table)
-            frame = opened.rows(spark, span)
+            frame = opened.read(spark, span)
             wanted = (*CLEAN_TABLES[table].columns, *FAULT_COLUMNS)
             assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
                 (column.name, column.type.lower()) for column in wanted
@@ -77,7 +77,7 @@ def test_nothing_that_spark_writes_of_them_has_what_is_not_for_the_lake(spark: S
     with recognise(f"a={their.usage}").opened(tmp_path / "s", print, CONTEXT) as opened:
         assert isinstance(opened, OpenedUsage)
         for table in ("nameplates", "client_versions"):
-            opened.rows(spark, span_of(opened, table)).write.json(str(tmp_path / "written" / table))
+            opened.read(spark, span_of(opened, table)).write.json(str(tmp_path / "written" / table))
     written = b"".join(file.read_bytes() for file in (tmp_path / "written").rglob("*") if file.is_file())
     assert b"unknown result" in written
     assert b"0.24.0" in written
@@ -89,10 +89,10 @@ def test_what_is_to_be_replaced_by_nothing_has_no_rows(spark: SparkSession, tmp_
         with recognise(f"a={tmp_path / 'one'}").opened(tmp_path / "s", print, CONTEXT) as opened:
             marks = span_of(opened, "nameplates").marks  # type: ignore[arg-type]
         with recognise(f"a={tmp_path / 'two'}").opened(tmp_path / "s", print, CONTEXT) as opened:
-            span = opened.span("nameplates", marks)
+            span = opened.find_new("nameplates", marks)
             assert span
             assert (span.replace, span.counted) == (True, 0)
-            assert opened.rows(spark, span).count() == 0
+            assert opened.read(spark, span).count() == 0
 
 
 def test_each_task_has_so_many_rows_wherever_ids_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_the_tasks_are_done_beside_one_another_each_once(spark: SparkSession, tm
     ):
         assert isinstance(opened, OpenedUsage)
         parts = (Part("", 1, 7), Part("", 8, 17), Part("", 18, 20))
-        frame = opened.rows(spark, span_of(opened, "nameplates")._replace(parts=parts))
+        frame = opened.read(spark, span_of(opened, "nameplates")._replace(parts=parts))
         found = frame.select("id", F.spark_partition_id().alias("task")).collect()
     assert sorted(tuple(row) for row in found) == [(id_, (id_ > 7) + (id_ > 17)) for id_ in range(1, 21)]
 
@@ -136,7 +136,7 @@ def test_many_rows_are_read_by_several_tasks_each_once(spark: SparkSession, tmp_
         assert isinstance(opened, OpenedUsage)
         span = span_of(opened, "client_versions")
         assert (span.counted, span.missed) == (MANY - 100_000, 100_000)
-        frame = opened.rows(spark, span)
+        frame = opened.read(spark, span)
         counts = (
             frame.withColumn("task", F.spark_partition_id())
             .agg(

@@ -134,7 +134,7 @@ def _ingest_table(run: Run, source: Source, opened: OpenedSource, table: Table, 
     known = target.marks(source.name)
     if known and all((part == "") != source.whole for part in known):
         raise another_kind(source, table.name)
-    span = opened.span(table.name, known)
+    span = opened.find_new(table.name, known)
     if span is None or plan:
         return IngestResult(source.name, table.name, span)
     if span.why:
@@ -162,7 +162,7 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
 
     spark = run.spark()
     seen = Observation("ledger")
-    rows = opened.rows(spark, span)
+    rows = opened.read(spark, span)
     watched = rows.observe(
         seen,
         f.count(f.lit(1)).alias("read"),

@@ -143,7 +143,7 @@ def read(
     with named.opened(scratch, (said if said is not None else []).append, context) as opened:
         assert isinstance(opened, OpenedUsage)
         for table in opened.tables:
-            span = opened.span(table.name, (marks or {}).get(table.name, {}))
+            span = opened.find_new(table.name, (marks or {}).get(table.name, {}))
             if span is not None:
                 found[table.name] = Read(span, drained(opened, span))
                 if marks is not None:

@@ -46,7 +46,7 @@ def read_source(
     """Read what is new for a table since the marks."""
     said: list[str] = []
     with recognise(spec).opened(scratch, said.append, context) as opened:
-        span = opened.span(table, marks or {})
+        span = opened.find_new(table, marks or {})
         rows = [] if span is None else rows_of(opened, span)
     assert list(scratch.iterdir() if scratch.exists() else ()) == []  # nothing is left behind
     return SourceRead(span, rows, said)
@@ -55,7 +55,7 @@ def read_source(
 def rows_of(opened: OpenedSource, span: Span) -> list[Row]:
     """Do the tasks of a span, one after the other; they give as many rows as the source counts."""
     with _here():
-        rows: Any = opened.rows(None, span)  # type: ignore[arg-type]
+        rows: Any = opened.read(None, span)  # type: ignore[arg-type]
     assert len(rows) == span.counted
     return list(rows)
 

@@ -83,7 +83,7 @@ def _read(raws: Sequence[bytes]) -> Verified:
     fields = Fields(raws)
     fault = np.where(fields.good, 0, ENVELOPE_FAULTS.index(NOT_AN_ENVELOPE)).astype(np.int8)
     topic, expiry, ttl = (column.astype(np.int64) for column in (fields.topic, fields.expiry, fields.ttl))
-    found = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.pow())
+    found = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.compute_pow())
     for place in np.flatnonzero(~fields.good).tolist():  # hardly ever any: the other reader's word counts
         try:
             read = parse(raws[place])

@@ -148,8 +148,8 @@ class OpenedArchive:
         first, last = (end or 0 for end in ends)
         self._ids = marks.IdRange(first, max(following - 1, last), kept=True)
 
-    def span(self, table: str, marks_: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new. Raises SourceError."""
+    def find_new(self, table: str, marks_: Mapping[str, Mark]) -> Span | None:
+        """Return what is new; None: nothing. Raises SourceError."""
         mark = marks_.get("")
         why = marks.broken(mark, self._ids, self._digest) if mark else ""
         start = mark.last if mark and not why else 0
@@ -173,8 +173,8 @@ class OpenedArchive:
             marks={"": Mark(last, self._digest(last), first, first_digest)},
         )
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give it: copied now, and verified when the rows are read."""
+    def read(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Copy it; it is verified when the rows are read."""
         from restante.pipeline.sources import tasks  # and Spark
 
         if not span.parts:

@@ -82,10 +82,10 @@ class OpenedFiles:
         self._name, self._context = name, context
         self._found = [file for file in found if file.size]
         self._files: dict[str, SourceFile] = {}
-        """By their digests, as `span` found them; the first name is the one that the quarantine tells."""
+        """By their digests, as `find_new` found them; the first name is the one that the quarantine tells."""
 
-    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new. Raises SourceError."""
+    def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Return what is new; None: nothing. Raises SourceError."""
         self._files = paths.named(self._found, marks, self._context.now)
         new = {name: count(file) for name, file in self._files.items() if name not in marks}
         if not new:
@@ -100,8 +100,8 @@ class OpenedFiles:
             marks=paths.marked(self._files, new, marks, self._context.now),
         )
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give it: no file is cut into tasks, since what it has twice must be seen."""
+    def read(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Return it: no file is cut into tasks, since what it has twice must be seen."""
         from restante.pipeline.sources import tasks  # and Spark
 
         latest = int(self._context.now)

@@ -90,9 +90,9 @@ class OpenedLogs:
         self._found: list[SourceFile] = []
         """All others: logs, as far as one sees from outside."""
         self._logs: dict[str, SourceFile] = {}
-        """By their digests, as `span` found them."""
-        self._grown: dict[str, traces.NewLines] = {}
-        """As `span` found it."""
+        """By their digests, as `find_new` found them."""
+        self._new_lines: dict[str, traces.NewLines] = {}
+        """As `find_new` found it."""
         for file in found:
             if _kind(file) == "{":
                 self._add_trace(file)
@@ -107,22 +107,22 @@ class OpenedLogs:
         elif name is not None and (name not in self._traces or self._traces[name].size < file.size):
             self._traces[name] = file
 
-    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new. Raises SourceError."""
-        return self._new_lines(marks) if table == SERVER_COMMANDS.name else self._new_logs(marks)
+    def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Return what is new; None: nothing. Raises SourceError."""
+        return self._find_new_lines(marks) if table == SERVER_COMMANDS.name else self._find_new_logs(marks)
 
-    def _new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
+    def _find_new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
         whole = self._rewritten(marks)
         known = {} if whole else marks
         found = {}
         for name, file in self._traces.items():
             with paths.growing(file) as data:
                 mark = known.get(name)
-                if mark is not None and traces.last_line(data, mark) is None:
+                if mark is not None and traces.last_line(data, mark) is traces.LastLine.GONE:
                     self._say(f"source {self._name}: {paths.shown(file.path)} is shorter than it was, and left out")
                 elif (new := traces.find_new_lines(data, name, file.size, mark)) is not None:
                     found[name] = new
-        self._grown = found
+        self._new_lines = found
         if not found:
             return None
         why = (
@@ -145,11 +145,11 @@ class OpenedLogs:
         for name, file in self._traces.items():
             if name in marks:
                 with paths.growing(file) as data:
-                    if traces.last_line(data, marks[name]) is False:
+                    if traces.last_line(data, marks[name]) is traces.LastLine.CHANGED:
                         return file.path
         return None
 
-    def _new_logs(self, marks: Mapping[str, Mark]) -> Span | None:
+    def _find_new_logs(self, marks: Mapping[str, Mark]) -> Span | None:
         self._logs = paths.named(self._found, marks, self._now)
         new = {name: _count(file) for name, file in self._logs.items() if name not in marks}
         if not new:
@@ -164,8 +164,8 @@ class OpenedLogs:
             marks=paths.marked(self._logs, new, marks, self._now),
         )
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give it."""
+    def read(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Return it."""
         from restante.pipeline.sources import tasks  # and Spark
 
         if span.table == SERVER_COMMANDS.name:
@@ -175,7 +175,7 @@ class OpenedLogs:
         return tasks.frame(spark, CLIENT_EVENTS, tasks.grouped(found))
 
     def _trace_tasks(self, part: Part) -> Iterator[Task]:
-        new = self._grown[part.name]
+        new = self._new_lines[part.name]
         for start, stop in pairwise((*new.cuts, new.stop)):
             yield traces.TraceTask(self._traces[part.name], part.name, start, stop, self._name, self._limits)
 

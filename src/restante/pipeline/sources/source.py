@@ -1,7 +1,7 @@
 """Sources: what servers and clients leave behind, as rows for the lake. Where it is live, a copy of it is read.
 
-A source says what is new since the marks of the last run (`span`), and gives it, a row per row (`rows`): clean, or
-with its fault. It never decides what becomes of them, and writes nothing but its copy.
+A source says what is new since the marks of the last run (`find_new`), and gives it, a row per row (`read`): clean,
+or with its fault. It never decides what becomes of them, and writes nothing but its copy.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Span(NamedTuple):
     table: str
     parts: tuple[Part, ...]
     counted: int
-    """Rows in all parts, by the source's own COUNT or the file's lines: what `rows` must give."""
+    """Rows in all parts, by the source's own COUNT or the file's lines: what `read` must give."""
     missed: int
     """Ids in all parts that were given once, and have no row any more."""
     replace: bool
@@ -79,11 +79,11 @@ class OpenedSource(Protocol):
     def tables(self) -> Sequence[Table]:
         """The tables of the lake that it feeds."""
 
-    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new since the marks, {} for none; None: nothing. Raises SourceError."""
+    def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Return what is new since the marks, {} for none; None: nothing. Raises SourceError."""
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give what is new: the table's columns, and `fault`, `identity`, `digest` (pipeline.clean.rules).
+    def read(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Return what is new: the table's columns, and `fault`, `identity`, `digest` (pipeline.clean.rules).
 
         A row for each row that is there. The session is a local one; rows are read when it runs, before the source
         is left.

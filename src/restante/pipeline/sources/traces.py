@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from enum import Enum
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -50,10 +51,21 @@ def first_line(data: BufferedReader) -> str | None:
     return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else None
 
 
-def last_line(data: BufferedReader, mark: Mark) -> bool | None:
-    """Tell whether the line that was read last is still the same one; None: the trace does not reach it."""
+class LastLine(Enum):
+    """What became of the line that was read last."""
+
+    SAME = "same"
+    CHANGED = "changed"
+    GONE = "gone"
+    """The trace is shorter than it was."""
+
+
+def last_line(data: BufferedReader, mark: Mark) -> LastLine:
+    """Return what became of the line that was read last."""
     found = _digest_at(data, mark.last)
-    return found == mark.last_digest if found else None
+    if not found:
+        return LastLine.GONE
+    return LastLine.SAME if found == mark.last_digest else LastLine.CHANGED
 
 
 def find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | None) -> NewLines | None:

@@ -109,8 +109,8 @@ class OpenedUsage:
             }
             self._setting = schema.blur_us(database, shape, self._name, self._limits)
 
-    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new.
+    def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Return what is new; None: nothing.
 
         Rows that were imported are duplicates where the file that they came from is a source itself. That is kept in
         mind, as marks whose parts have the origins' names, since not every run has all sources. Raises SourceError.
@@ -137,8 +137,8 @@ class OpenedUsage:
                 marks={"": behind(ids, rows.digest)} | {origin: Mark(0, "", 0, "") for origin in duplicates},
             )
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give it."""
+    def read(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Return it."""
         from restante.pipeline.sources import tasks, usage_tasks  # and Spark
 
         return tasks.frame(spark, CLEAN_TABLES[span.table], usage_tasks.cut(self.scan(span), span.parts))
