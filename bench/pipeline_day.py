@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from restante.pipeline.build import Days, build
+from restante.pipeline.build.freshness import DayRange
+from restante.pipeline.build.run import build
 from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import CommitInfo
@@ -95,7 +96,7 @@ def next_day(spark: SparkSession, folder: Path, rows: int, rounds: int) -> Day:
     Of the rows four tenths are mailboxes, three each nameplates and binds. A tenth of a day's are late: they are of
     one of the three days before.
     """
-    everything = Days(date.min, date.max)
+    everything = DayRange(date.min, date.max)
     with Lake.open(folder / "lake", write=True, make=True) as lake:
         run = Run(lake, "bench", time.time, lambda: spark, Quiet("bench"), folder)
         _take(run, folder / "old", 0, rows)
@@ -121,7 +122,7 @@ def _take(run: Run, folder: Path, first: int, rows: int) -> None:
         target.commit([staged], info=CommitInfo(run="bench", table=table.name, finished=time.time()))
 
 
-def _timed(run: Run, only: Days | None = None) -> tuple[float, dict[str, int]]:
+def _timed(run: Run, only: DayRange | None = None) -> tuple[float, dict[str, int]]:
     """Build, and tell how long it took and of which tables how many days were built."""
     start = time.perf_counter()
     built = build(run, only, builds=TABLES)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from host import facts, scratch_root
 from pipeline_day import TABLES, USAGE, Quiet
-from restante.pipeline.build import build
+from restante.pipeline.build.run import build
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake import data_files, staging
 from restante.pipeline.lake import table as lake_table

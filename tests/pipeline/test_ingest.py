@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from restante.common.errors import StoreError
 from restante.mailbox.reference_import.importing import take_over
-from restante.pipeline import build, ingest
+from restante.pipeline import ingest
+from restante.pipeline.build import run as build_run
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
@@ -310,7 +311,7 @@ def test_spark_is_begun_before_a_step_whose_tasks_another_thread_asks_for(
 
     world.spark = begin
     monkeypatch.setattr(ingest, "_read", lambda *given: Ledger(read=1, clean=1, counted=1))
-    monkeypatch.setattr(build, "_build", lambda *given, **others: 1)
+    monkeypatch.setattr(build_run, "_build_days", lambda *given, **others: 1)
     with ours(tmp_path / "a", nameplate(1), current(None)):
         [found] = read(f"relay={tmp_path / 'a'}", tmp_path / "s").values()
         world.ingest(f"relay={tmp_path / 'a'}")

@@ -26,7 +26,7 @@ from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.lake import Lake
 
 cases, table, info = pickle.loads(bytes.fromhex(sys.argv[1]))
-lake_table.CHECKPOINT = 1
+lake_table.COMMITS_PER_CHECKPOINT = 1
 
 
 def deadly(properly, count, after):

@@ -29,7 +29,7 @@ from support.pipeline.sessions import ENVIRONMENT
 from support.pipeline.tables import dicts
 
 pytestmark = pytest.mark.thorough
-"""In a quick run test_session.py shows what a master and a Connect server are asked for, and test_writing.py that
+"""In a quick run test_session.py shows what a master and a Connect server are asked for, and test_lake_writer.py that
 Spark's own writer, which both go by, makes the same files."""
 
 NOW: Final = DAY + timedelta(days=7)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from importlib.metadata import version
 from pathlib import Path
 
-from restante.pipeline.build import build
+from restante.pipeline.build.run import build
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.timing import EXCHANGE_PHASES
 from support.mailbox.scene import Scene

@@ -25,7 +25,7 @@ from restante.common.plural import counted
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from restante.pipeline.build import Days
+    from restante.pipeline.build.freshness import DayRange
     from restante.pipeline.ingest import IngestResult, Run
 
 app = typer.Typer(no_args_is_help=True)
@@ -105,7 +105,7 @@ def build(
     verbose: Verbose = False,
 ) -> None:
     """Make the tables of reports, of all days that changed; with --from or --to of these days, changed or not."""
-    from restante.pipeline.build import build as build_tables
+    from restante.pipeline.build.run import build as build_tables
     from restante.pipeline.schemas import CLEAN_TABLES
     from restante.pipeline.tables import TABLES
 
@@ -244,13 +244,13 @@ def _drop(run: Run, kept: Mapping[str, int]) -> None:
             run.steps.say(f"{name}: {counted(dropped, 'row')} of before {first} dropped")
 
 
-def _days(first: str | None, last: str | None) -> Days | None:
+def _days(first: str | None, last: str | None) -> DayRange | None:
     """Read --from and --to. Raises Misuse."""
-    from restante.pipeline.build import Days
+    from restante.pipeline.build.freshness import DayRange
 
     if first is None and last is None:
         return None
-    days = Days(_day("--from", first) if first else date.min, _day("--to", last) if last else date.max)
+    days = DayRange(_day("--from", first) if first else date.min, _day("--to", last) if last else date.max)
     if days.first > days.last:
         raise Misuse(f"--from {first} is after --to {last}")
     return days

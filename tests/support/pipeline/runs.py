@@ -17,8 +17,9 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from restante.pipeline.build import Built, Days
-from restante.pipeline.build import build as build_tables
+from restante.pipeline.build.freshness import DayRange
+from restante.pipeline.build.run import BuildResult
+from restante.pipeline.build.run import build as build_tables
 from restante.pipeline.ingest import IngestResult, Run
 from restante.pipeline.ingest import ingest as ingest_sources
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger
@@ -83,9 +84,9 @@ class LakeWorld:
         """Ingest, and give what came of a table of the last source."""
         return next((result.ledger for result in self.ingest(*specs) if result.table == table), None)
 
-    def build(self, first: str = "", last: str = "", *, plan: bool = False, only: str = "") -> dict[str, Built]:
+    def build(self, first: str = "", last: str = "", *, plan: bool = False, only: str = "") -> dict[str, BuildResult]:
         """Build all tables, or one."""
-        days = Days(date.fromisoformat(first), date.fromisoformat(last)) if first else None
+        days = DayRange(date.fromisoformat(first), date.fromisoformat(last)) if first else None
         builds = {name: build for name, build in BUILDS.items() if name == only or not only}
         with self.run() as run:
             return {built.table: built for built in build_tables(run, days, plan=plan, builds=builds)}

@@ -38,7 +38,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     first_digest: str
     """Of its row, likewise."""
     seen: str = ""
-    """Of a file that is known by its digest: how it was found (paths.File.seen); "" where that would not tell."""
+    """Of a file that is known by its digest: how it was found (SourceFile.seen); "" where that would not tell."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """Files of Parquet that have envelopes in a column `raw`, and may have beside it what they say.
 
-The columns are those of `restante waku export` (restante.waku.files.parquet); any other is not looked at. That module's
-reader, which parses each envelope by itself, takes 0.72 s for a file of 100,000 that is read here in 0.10 s, bounds no
-batch by its bytes, and skips rows of a damaged group that must be counted here.
+The columns are those of `restante waku export` (restante.waku.files.parquet); any other is not looked at. That
+module's reader, which parses each envelope by itself, takes 0.72 s for a file of 100,000 that is read here in 0.10 s,
+bounds no batch by its bytes, and skips rows of a damaged group that must be counted here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files of RLP, one item after the other, cut into their items and no deeper.
 
-restante.waku.files.rlp_file, which parses each envelope by itself, takes 0.67 s for a file of 100,000 that is cut here
-in 0.15 s, and does not say at which byte each of them begins.
+restante.waku.files.rlp_file, which parses each envelope by itself, takes 0.67 s for a file of 100,000 that is cut
+here in 0.15 s, and does not say at which byte each of them begins.
 """
 
 from __future__ import annotations

@@ -19,8 +19,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from restante.common.errors import Misuse, StoreError
-from restante.pipeline import build as pipeline_build
-from restante.pipeline.build import Built, Days, _Room
+from restante.pipeline.build import freshness
+from restante.pipeline.build import run as build_run
+from restante.pipeline.build.freshness import DayRange
+from restante.pipeline.build.row_budget import RowBudget
+from restante.pipeline.build.run import BuildResult
 from restante.pipeline.lake import commit_info, delta_log
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.data_files import Where
@@ -65,13 +68,13 @@ def lived(world: LakeWorld, *days: str, replace: Where | None = None) -> None:
 
 def build(
     world: LakeWorld, first: str = "", last: str = "", builds: Mapping[str, Build] = PLAIN, *, plan: bool = False
-) -> dict[str, Built]:
-    days = Days(date.fromisoformat(first), date.fromisoformat(last)) if first else None
+) -> dict[str, BuildResult]:
+    days = DayRange(date.fromisoformat(first), date.fromisoformat(last)) if first else None
     with world.run() as run:
-        return {built.table: built for built in pipeline_build.build(run, days, plan=plan, builds=builds)}
+        return {built.table: built for built in build_run.build(run, days, plan=plan, builds=builds)}
 
 
-def outcomes(world: LakeWorld, first: str = "", last: str = "") -> Built:
+def outcomes(world: LakeWorld, first: str = "", last: str = "") -> BuildResult:
     """Build one table."""
     return build(world, first, last, builds={"outcomes": PLAIN["outcomes"]})["outcomes"]
 
@@ -260,8 +263,8 @@ def test_days_that_were_dropped_by_age_stay_as_they_were_built_where_their_input
 def test_a_table_that_lags_behind_by_more_commits_than_are_told_apart_is_built_anew(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (commit_info, pipeline_build):
-        monkeypatch.setattr(module, "COMMITS", 4)
+    for module in (commit_info, freshness, build_run):
+        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
     lived(plain, FIRST)
     outcomes(plain)
     for _ in range(3):
@@ -276,8 +279,8 @@ def test_a_table_that_lags_behind_by_more_commits_than_are_told_apart_is_built_a
 def test_commits_that_leave_no_day_to_build_do_not_make_a_table_lag_behind(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (commit_info, pipeline_build):
-        monkeypatch.setattr(module, "COMMITS", 4)
+    for module in (commit_info, freshness, build_run):
+        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
     lived(plain, FIRST, THIRD)
     plain.keep("nameplates", SECOND)
     outcomes(plain)
@@ -344,7 +347,7 @@ def test_a_build_reads_as_many_log_entries_however_many_there_are(
 def test_days_are_built_some_at_a_time_where_they_have_many_rows(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_build, "ROWS", 2)
+    monkeypatch.setattr(build_run, "MAX_JOB_ROWS", 2)
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
     assert [info.days for info in plain.infos("outcomes")] == [[THIRD], [FIRST, SECOND]]
@@ -366,7 +369,7 @@ def test_a_run_that_was_cut_off_between_two_days_is_finished_by_the_next(
 
     lived(plain, FIRST, SECOND, THIRD)
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline_build, "ROWS", 1)
+        patched.setattr(build_run, "MAX_JOB_ROWS", 1)
         patched.setattr(LakeTable, "commit", cut_off)
         with pytest.raises(KeyboardInterrupt):
             outcomes(plain)
@@ -430,10 +433,10 @@ def test_a_table_that_fails_ends_the_run_and_what_is_made_of_it_waits_for_the_ne
 
 
 def test_jobs_go_on_beside_one_another_where_they_read_no_more_than_one_may() -> None:
-    room, both = _Room(10), Barrier(2)
+    budget, both = RowBudget(10), Barrier(2)
 
     def job(rows: int) -> None:
-        with room.taken(rows):
+        with budget.reserve(rows):
             both.wait(60)
 
     with ThreadPoolExecutor(2) as pool:
@@ -448,15 +451,15 @@ def test_a_job_waits_until_there_is_room_and_one_that_is_too_large_until_it_is_a
             waits.set()
             return super().wait(timeout)
 
-    room, waits, begun = _Room(10), Event(), Event()
-    room._changed = Watched()  # type: ignore[misc]
+    budget, waits, begun = RowBudget(10), Event(), Event()
+    budget._changed = Watched()  # type: ignore[misc]
 
     def job() -> None:
-        with room.taken(rows):
+        with budget.reserve(rows):
             begun.set()
 
     with ThreadPoolExecutor(1) as pool:
-        with room.taken(6):
+        with budget.reserve(6):
             waiting = pool.submit(job)
             assert waits.wait(60)
             assert not begun.is_set()
@@ -465,12 +468,12 @@ def test_a_job_waits_until_there_is_room_and_one_that_is_too_large_until_it_is_a
 
 
 def test_no_job_is_begun_any_more_where_one_has_failed() -> None:
-    room = _Room(10)
-    with ThreadPoolExecutor(1) as pool, room.taken(10):
-        waiting = pool.submit(room.taken(1).__enter__)
-        room.close()
+    budget = RowBudget(10)
+    with ThreadPoolExecutor(1) as pool, budget.reserve(10):
+        waiting = pool.submit(budget.reserve(1).__enter__)
+        budget.close()
         assert isinstance(waiting.exception(60), CancelledError)
-    with pytest.raises(CancelledError), room.taken(1):
+    with pytest.raises(CancelledError), budget.reserve(1):
         pass
 
 

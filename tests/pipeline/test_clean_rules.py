@@ -16,7 +16,7 @@ from restante.pipeline.schemas import CLEAN_TABLES, MAX_TEXT_CHARACTERS
 from restante.pipeline.sources.usage_scan import UsageScan, clean_rows
 from support.pipeline.servers import FIRST_DAY, NOW, T0
 
-CASES = json.loads((Path(__file__).parent / "cleaning.json").read_text())["cases"]
+CASES = json.loads((Path(__file__).parent / "clean_rules.json").read_text())["cases"]
 
 WITHIN = cleaning_rules.limits(FIRST_DAY, NOW)
 
