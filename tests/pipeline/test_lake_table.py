@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.common.errors import Misuse, StoreError
-from restante.pipeline.lake import columns, delta_log
+from restante.pipeline.lake import columns, delta_log, delta_table
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, Point
 from restante.pipeline.lake.vacuum import vacuum
@@ -271,7 +271,7 @@ def test_a_foreign_commit_in_between_is_not_lost_and_its_rows_are_replaced_too(
 def test_foreign_commits_without_end_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)])
-        properly = lake_table._open
+        properly = delta_table.open_table
         theirs = foreign(letter(3))
 
         def interfere(folder: Path, meant: Table) -> DeltaTable | None:
@@ -279,7 +279,7 @@ def test_foreign_commits_without_end_are_told(tmp_path: Path, monkeypatch: pytes
             write_deltalake(folder, theirs, mode="append", partition_by=list(LETTERS.partitions))
             return found
 
-        monkeypatch.setattr(lake_table, "_open", interfere)
+        monkeypatch.setattr(delta_table, "open_table", interfere)
         write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
         with pytest.raises(StoreError, match="another program keeps changing"):
             table.commit(info=info())

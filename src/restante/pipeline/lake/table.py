@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,19 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import (
-    AddAction,
-    CommitProperties,
-    PostCommitHookProperties,
-    RemoveAction,
-    Transaction,
-    create_table_with_add_actions,
-)
+from deltalake.exceptions import CommitFailedError, DeltaError
 
-from restante.common.errors import Misuse, StoreError, plain
-from restante.pipeline.lake import columns, commit_info, data_files, delta_log, staging
+from restante.common.errors import StoreError
+from restante.pipeline.lake import columns, commit_info, data_files, delta_log, delta_table, staging
 from restante.pipeline.lake.commit_info import CommitInfo, Mark, Point, State
 from restante.pipeline.lake.data_files import DataFile, Where
 from restante.pipeline.lake.staging import Staged
@@ -38,23 +27,12 @@ from restante.pipeline.schemas import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TABLE_PROPERTIES: Final[dict[str, str | None]] = {
-    # Other programs remove log entries by their age alone. We keep those whose commit infos are needed
-    # (delta_log.expired).
-    "delta.enableExpiredLogCleanup": "false",
-    "delta.logRetentionDuration": "interval 36500 days",
-}
-
 COMMITS_PER_CHECKPOINT: Final = 100
 """Commits from one checkpoint, which spares readers the log before it, to the next, at least; deltalake's own
 number. Each is as large as the list of all files."""
 
 MAX_COMMIT_ATTEMPTS: Final = 5
 """So often a commit may find that another program's came first; each time it looks at the table anew."""
-
-MAX_READER_VERSION: Final = 1
-"""The version of the protocol for readers that needs nothing but Parquet files as they are (Delta protocol,
-"Valid Feature Names in Table Features"): no deletion vectors, no mapped columns."""
 
 
 class LakeTable:
@@ -73,7 +51,7 @@ class LakeTable:
         self.writing: Final = run is not None
         self._run: Final = run
         self._committed: Final = committed
-        self._delta = _open(folder, table)
+        self._delta = delta_table.open_table(folder, table)
         self._state: tuple[int | None, State] = None, State()
 
     @property
@@ -198,11 +176,11 @@ class LakeTable:
             try:
                 self._append(added, removed, stamped, transactions)
             except CommitFailedError:  # another program's commit came first
-                self._delta = _open(self.folder, self.table)
+                self._delta = delta_table.open_table(self.folder, self.table)
                 continue
             except (DeltaError, OSError) as error:
                 raise StoreError(
-                    f"cannot commit to {self.folder}: {_message(error)}; this commit was not made"
+                    f"cannot commit to {self.folder}: {delta_table.message(error)}; this commit was not made"
                 ) from error
             self._keep_on_disk(version, info.finished)
             self._committed.append((self.table.name, info.source))
@@ -216,53 +194,14 @@ class LakeTable:
         info: CommitInfo,
         transactions: Mapping[str, int],
     ) -> None:
-        schema = Schema.from_json(columns.schema(self.table))
-        adds = [
-            AddAction(
-                path=file.path.relative_to(self.folder).as_posix(),
-                size=file.size,
-                partition_values=file.partition,
-                modification_time=int(info.finished * 1000),
-                data_change=True,
-                stats=json.dumps({"numRecords": file.rows}),
-            )
-            for file in added
-        ]
-        properties = CommitProperties(
-            custom_metadata={delta_log.COMMIT_INFO_KEY: msgspec.to_builtins(info)},
-            max_commit_retries=0,  # what is to be removed was decided on this version
-            app_transactions=[Transaction(app, version) for app, version in transactions.items()],
-        )
-        hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-        if self._delta is None:
-            self.folder.mkdir(exist_ok=True)
-            create_table_with_add_actions(
-                str(self.folder),
-                schema,
-                adds,
-                partition_by=list(self.table.partitions),
-                configuration=TABLE_PROPERTIES,
-                commit_properties=properties,
-                post_commithook_properties=hooks,
-            )
-            return
-        removes = [
-            RemoveAction(
-                file.path.relative_to(self.folder).as_posix(),
-                data_change=True,
-                deletion_timestamp=int(info.finished * 1000),
-                size=file.size,
-                partition_values=dict(file.partition),
-            )
-            for file in removed
-        ]
-        self._delta.create_write_transaction(
-            [*adds, *removes],
-            "append",
-            schema,
-            list(self.table.partitions),
-            commit_properties=properties,
-            post_commithook_properties=hooks,
+        delta_table.append(
+            self._delta,
+            self.folder,
+            self.table,
+            added=added,
+            removed=removed,
+            info=info,
+            transactions=transactions,
         )
 
     def _keep_on_disk(self, version: int, now: float) -> None:
@@ -271,7 +210,7 @@ class LakeTable:
             for path in (delta_log.file(self.folder, version), log, self.folder):
                 data_files.flush(path)
             if self._delta is None:
-                self._delta = _open(self.folder, self.table)
+                self._delta = delta_table.open_table(self.folder, self.table)
             else:
                 self._delta.update_incremental()
             if self._delta is not None and version - delta_log.checkpoint(self.folder) >= COMMITS_PER_CHECKPOINT:
@@ -281,7 +220,8 @@ class LakeTable:
                 self._clean(now)
         except (DeltaError, OSError) as error:
             raise StoreError(
-                f"{self.folder} has a new version, but nobody knows whether it is on disk: {_message(error)}"
+                f"{self.folder} has a new version, but nobody knows whether it is on disk:"
+                f" {delta_table.message(error)}"
             ) from error
 
     def _clean(self, now: float) -> None:
@@ -293,35 +233,3 @@ class LakeTable:
     def transaction(self, app: str) -> int | None:
         """Give the number that the last commit with one for `app` gave it."""
         return None if self._delta is None else self._delta.transaction_version(app)
-
-
-def _open(folder: Path, table: Table) -> DeltaTable | None:
-    try:
-        delta = DeltaTable(str(folder))
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError) as error:
-        raise delta_log.damaged(folder / delta_log.LOG_FOLDER, _message(error)) from error
-    if delta.protocol().min_reader_version > MAX_READER_VERSION:
-        raise Misuse(f"{folder} was changed by a program with features of Delta tables that are not read here")
-    if _fields(delta.schema().to_json()) != _fields(columns.schema(table)) or (
-        tuple(delta.metadata().partition_columns) != table.partitions
-    ):
-        raise Misuse(
-            f"{folder} is a table with other columns than this version of Restante has there:"
-            " remove it, and run ingest and build again, or name another lake with --lake"
-        )
-    return delta
-
-
-def _fields(schema: str) -> dict[str, tuple[Any, bool]]:
-    return {field["name"]: (field["type"], field["nullable"]) for field in json.loads(schema)["fields"]}
-
-
-def _message(error: Exception) -> str:
-    """Give in a line what deltalake says, whose errors are trees of several; or what the system does."""
-    if isinstance(error, OSError) and error.errno:
-        return plain(error)
-    if found := re.search(r"\(os error (\d+)\)", str(error)):
-        return os.strerror(int(found[1]))
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
