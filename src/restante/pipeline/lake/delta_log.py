@@ -18,8 +18,7 @@ from urllib.parse import unquote
 import msgspec
 
 from restante.common.errors import StoreError, plain
-from restante.pipeline.lake import commit_info as commit_infos
-from restante.pipeline.lake.commit_info import CommitInfo, State
+from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, State, after
 
 L = TypeVar("L")
 
@@ -87,7 +86,7 @@ def read_info(table: Path, version: int) -> CommitInfo:
     action = next((line.commit_info for line in lines if line.commit_info), _CommitInfoAction())
     if action.restante is not None and action.restante.commit:
         return action.restante
-    commit = base64.b64encode(hashlib.sha256(raw).digest())[: commit_infos.COMMIT_ID_CHARACTERS].decode()
+    commit = base64.b64encode(hashlib.sha256(raw).digest())[:COMMIT_ID_CHARACTERS].decode()
     if action.restante is not None:
         return msgspec.structs.replace(action.restante, commit=commit)
     changes = [change for line in lines if (change := line.add or line.remove) and change.data_change]
@@ -105,9 +104,9 @@ def state(table: Path, last: int) -> State:
     for version in range(last, -1, -1):
         found = read_info(table, version)
         if found.state is not None:
-            return commit_infos.after(found.state, reversed(newer))
+            return after(found.state, reversed(newer))
         newer.append((version, found))
-    return commit_infos.after(State(), reversed(newer))
+    return after(State(), reversed(newer))
 
 
 def removals(table: Path, last: int) -> dict[Path, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from restante.pipeline.clean import rules as cleaning_rules
 from restante.pipeline.clean.rules import (
     MICROSECONDS_PER_DAY,
     ORIGIN_RULE,
@@ -13,6 +12,7 @@ from restante.pipeline.clean.rules import (
     RULES,
     Fault,
     Limits,
+    blur_us,
     clean,
     digest,
 )
@@ -51,7 +51,7 @@ def clean_rows(scan: UsageScan, found: Iterable[tuple[Any, ...]]) -> Iterator[tu
             values = clean(rules, row, within)
             if not isinstance(values, Fault):
                 own = values[0] == ""  # what was imported was written by another server, with its setting
-                values[-1] = cleaning_rules.blur_us(values[-1], scan.setting_us if own else None, values[when])
+                values[-1] = blur_us(values[-1], scan.setting_us if own else None, values[when])
                 yield (row_id, *values, values[when] // MICROSECONDS_PER_DAY, source, None, None, None)
                 continue
             fault = str(values)
