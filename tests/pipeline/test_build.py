@@ -226,7 +226,7 @@ def test_a_built_table_that_was_put_back_from_a_backup_is_brought_up_to_date(pla
 
 
 def test_what_is_made_of_a_built_table_follows_when_that_is_made_again(plain: LakeWorld) -> None:
-    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     builds = {name: PLAIN[name] for name in ("envelopes", "traffic")}
     archived = busy.busy_week(Random(2), 20)["archived"]
     add(plain, {"archived": archived})
@@ -246,7 +246,7 @@ def test_days_that_were_dropped_by_age_stay_as_they_were_built_where_their_input
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
     assert plain.keep("nameplates", SECOND) == 1
-    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     add(plain, {"archived": busy.busy_week(Random(2), 5)["archived"]})
     both = build(plain, builds={name: PLAIN[name] for name in ("outcomes", "coverage")})
     assert both["outcomes"].days == [], "nothing of it is built, and yet it is committed what was dropped"
@@ -411,7 +411,7 @@ Some = Mapping[str, Sequence[Values]]
 def test_a_table_that_fails_ends_the_run_and_what_is_made_of_it_waits_for_the_next(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     rows = busy.busy_week(Random(2), 20)
     builds = {name: PLAIN[name] for name in ("envelopes", "traffic", "coverage")}
     add(plain, {"archived": rows["archived"]})
@@ -494,7 +494,7 @@ def test_spark_builds_days_that_came_one_by_one_as_if_all_had_come_at_once(
 
 def come_one_by_one(world: LakeWorld, builds: Mapping[str, Build]) -> None:
     steps = one_by_one(busy.busy_week(Random(1), 1000))
-    world.now = (busy.DAY + timedelta(days=30)).timestamp()
+    world.now = (busy.TODAY + timedelta(days=30)).timestamp()
     for step in steps:
         add(world, step)
         build(world, builds={name: builds[name] for name in REACHING})
@@ -508,7 +508,7 @@ def come_one_by_one(world: LakeWorld, builds: Mapping[str, Build]) -> None:
 
 def one_by_one(rows: Some) -> Sequence[Some]:
     """Part rows of some days into those up to one, those of the days after it, and late ones of the day before it."""
-    today, yesterday, first = (busy.DAY.date() - timedelta(days) for days in range(3))
+    today, yesterday, first = (busy.TODAY.date() - timedelta(days) for days in range(3))
     steps: list[dict[str, Sequence[Values]]] = [{}, {}, {}]
     for name in {each for build in REACHING.values() for each in build.inputs}:
         day = [column.name for column in CLEAN_TABLES[name].columns].index("day")
@@ -614,7 +614,7 @@ def test_a_table_with_other_columns_is_refused_and_made_again_once_it_is_removed
         add(plain, {"mailboxes": written("mailboxes", [{"visitors": 2}])})
         outcomes(plain)
 
-    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     for table in older:
         folder = plain.path / table.name
         with pytest.raises(Misuse, match=f"{folder} is a table with other columns .*: remove it, and run ingest and"):

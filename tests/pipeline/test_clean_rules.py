@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.pipeline.clean import rules
-from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, Limits
+from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, TimeLimits
 from restante.pipeline.schemas import CLEAN_TABLES, MAX_TEXT_CHARACTERS
 from restante.pipeline.sources.usage_scan import UsageScan, clean_rows
 from support.pipeline.servers import FIRST_DAY, NOW, T0
@@ -137,7 +137,7 @@ def test_of_a_row_at_fault_nothing_is_left_but_its_id_and_its_digest() -> None:
 
 
 def test_a_day_is_that_of_the_first_time_in_utc() -> None:
-    scan = UsageScan("north", "mailboxes", "", "", "", (), Limits(-(2**60), 2**60), None, frozenset())
+    scan = UsageScan("north", "mailboxes", "", "", "", (), TimeLimits(-(2**60), 2**60), None, frozenset())
     for started, day in ((86_399.999999, 0), (86_400, 1), (-0.5, -1)):
         [found] = clean_rows(scan, [(1, "", *row("mailboxes", started=started))])
         assert found[10] == day

@@ -30,7 +30,7 @@ from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, Quiet, no_spark
 from support.pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours, read
 
-DAY = 86_400.0
+SECONDS_PER_DAY = 86_400.0
 
 
 def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_only_what_is_new(
@@ -51,7 +51,7 @@ def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_on
             ("west", "client_versions", None),
         ]
         first = results[0].ledger
-        server.write(nameplate(0, started=T0 - 3 * DAY), nameplate(4))
+        server.write(nameplate(0, started=T0 - 3 * SECONDS_PER_DAY), nameplate(4))
         second = world.ledger("nameplates", *specs)
         world.spark = no_spark
         assert {(each.span, each.ledger) for each in world.ingest(*specs)} == {(None, None)}
@@ -174,7 +174,7 @@ def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
     with ours(tmp_path / "a", nameplate(1), current(None)) as server:
         pass
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
-    with ours(tmp_path / "a", nameplate(2, started=T0 - DAY), nameplate(3)):
+    with ours(tmp_path / "a", nameplate(2, started=T0 - SECONDS_PER_DAY), nameplate(3)):
         world.ingest(f"relay={tmp_path / 'a'}", f"other={tmp_path / 'copy'}")
     shutil.rmtree(tmp_path / "a")
     shutil.copytree(tmp_path / "copy", tmp_path / "a")
@@ -249,7 +249,7 @@ def test_however_sources_are_read_the_tables_are_the_same(
         each.folder.mkdir()
     with ours(folder / "relay", current(None)) as relay, ours(folder / "other", current(None)) as other:
         for number, (server, day) in enumerate(rows, 1):
-            (relay, other)[server].write(nameplate(0, started=T0 - day * DAY))
+            (relay, other)[server].write(nameplate(0, started=T0 - day * SECONDS_PER_DAY))
             if number in runs:
                 split.ingest(*runs[number])
         whole.ingest(*specs)

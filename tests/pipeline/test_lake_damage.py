@@ -101,7 +101,7 @@ def test_a_damaged_log_is_told(lake: Path, damage: Callable[[Path], None]) -> No
     assert "restore it from a backup" in str(told.value)
 
 
-def test_damage_that_only_notes_see_is_told(lake: Path) -> None:
+def test_damage_that_only_commit_infos_see_is_told(lake: Path) -> None:
     log(lake, 1).write_bytes(log(lake, 1).read_bytes().replace(b'"second"', b"17"))
     with pytest.raises(StoreError, match=ONE_SENTENCE) as told:
         _ = seen(lake).state

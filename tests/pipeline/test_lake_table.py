@@ -45,7 +45,7 @@ def foreign(*rows: Row) -> pa.Table:
     return pa.Table.from_pylist(list(rows), arrow(LETTERS))
 
 
-def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(tmp_path: Path) -> None:
+def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactions(tmp_path: Path) -> None:
     given = CommitInfo(
         run="r1",
         table="letters",
@@ -184,7 +184,7 @@ def test_a_day_replaced_with_nothing_is_gone(tmp_path: Path) -> None:
         assert table.version == 3
 
 
-def test_a_commit_without_files_has_its_note_and_transaction(tmp_path: Path) -> None:
+def test_a_commit_without_files_has_its_commit_info_and_transaction(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         assert table.commit(info=info("first"), transactions={"main": 1}) == 0
         add(table, [letter(1)], run="rows")
@@ -296,7 +296,7 @@ def test_days_are_not_touched_by_rows_that_are_only_written_anew(tmp_path: Path)
     assert stored(tmp_path) == [letter(1), letter(2)]
 
 
-def test_notes_outlive_checkpoints_and_other_programs_that_clean_logs(
+def test_commit_infos_outlive_checkpoints_and_other_programs_that_clean_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 3)

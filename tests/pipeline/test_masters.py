@@ -22,7 +22,7 @@ from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark import java
 from restante.pipeline.tables import BUILDS
 from support.bounds import PATIENCE
-from support.pipeline.busy_week import DAY, busy_week
+from support.pipeline.busy_week import TODAY, busy_week
 from support.pipeline.lakes import held
 from support.pipeline.runs import LakeWorld, Row
 from support.pipeline.sessions import ENVIRONMENT
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.thorough
 """In a quick run test_session.py shows what a master and a Connect server are asked for, and test_lake_writer.py that
 Spark's own writer, which both go by, makes the same files."""
 
-NOW: Final = DAY + timedelta(days=7)
+NOW: Final = TODAY + timedelta(days=7)
 """When the rows of that world are past: days that are not over for anybody yet are not built."""
 
 

@@ -25,7 +25,7 @@ from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.top_n import MAX_NAMES
 from support.effort import rounds
-from support.pipeline.busy_week import DAY, busy_week, crowd
+from support.pipeline.busy_week import TODAY, busy_week, crowd
 from support.pipeline.oracles import ORACLES
 from support.pipeline.tables import (
     CASES,
@@ -51,8 +51,8 @@ PLACED = [name for name, build in BUILDS.items() if build.placed]
 NAMED = ["outcomes", "durations", "versions"]
 """Tables that have strangers' names."""
 
-DAYS = (DAY.date(), DAY.date() - timedelta(2))
-LEFT_OUT = DAY.date() - timedelta(1)
+DAYS = (TODAY.date(), TODAY.date() - timedelta(2))
+LEFT_OUT = TODAY.date() - timedelta(1)
 """A day that is not asked for where days are built apart from others."""
 
 GENERATED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
@@ -297,7 +297,7 @@ def assert_short(name: str, made: Counter[Values]) -> None:
 
 
 def test_what_a_day_reads_and_what_it_touches_are_each_other_s_mirror() -> None:
-    day = DAY.date()
+    day = TODAY.date()
     for build in BUILDS.values():
         for name in build.inputs:
             for read in build.reads(name, {day}):

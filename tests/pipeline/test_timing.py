@@ -24,7 +24,7 @@ from support.effort import examples
 
 T = 1_700_000_000.0
 WITHIN = limits(date(2016, 1, 1), T + 100)
-DAY = 19_675
+DAY_NUMBER = 19_675
 
 EVENT = [column.name for column in CLIENT_EVENTS.columns[3:-1]]
 COMMAND = [column.name for column in SERVER_COMMANDS.columns[2:-1]]
@@ -40,7 +40,7 @@ def cleaned(item: bytes) -> dict[str, Any] | str:
     if isinstance(values, Fault):
         return str(values)
     found = dict(zip(EVENT, values, strict=True))
-    assert found.pop("day") == DAY
+    assert found.pop("day") == DAY_NUMBER
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -62,7 +62,7 @@ def traced(line: bytes) -> dict[str, Any] | str:
     if isinstance(values, Fault):
         return str(values)
     found = dict(zip(COMMAND, values, strict=True))
-    assert found.pop("day") == DAY
+    assert found.pop("day") == DAY_NUMBER
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -156,7 +156,7 @@ def test_the_reference_servers_blur_too(tmp_path: Path, scratch: Path) -> None:
 def test_our_file_is_known_by_what_its_server_marks_it_with() -> None:
     assert schema.MAILBOX_FILE == mailbox_schema.FILE
     assert schema.MAILBOX_APPLICATION_ID == mailbox_schema.APPLICATION_ID
-    assert schema.OURS.newest == len(mailbox_schema.migrations())
+    assert schema.OUR_SHAPE.newest == len(mailbox_schema.migrations())
 
 
 def test_what_was_read_is_not_read_again(tmp_path: Path, scratch: Path) -> None:
@@ -481,7 +481,9 @@ def plant(file: Path) -> int:
     return count
 
 
-READ_COLUMNS = {table: {"id", *columns} for table, columns in ((each, schema.OURS.columns(each)) for each in TABLES)}
+READ_COLUMNS = {
+    table: {"id", *columns} for table, columns in ((each, schema.OUR_SHAPE.columns(each)) for each in TABLES)
+}
 
 
 def test_the_canaries_do_sing(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from restante.pipeline.sources.usage_tasks import ROWS_PER_TASK, cut
 from support.mailbox.reference_sources import Their
 from support.pipeline.servers import CONTEXT, T0, TABLES, alter, client, current, drained, mailbox, nameplate, ours
 
-MANY = 2 * ROWS_PER_TASK + 50_000
+ROWS = 2 * ROWS_PER_TASK + 50_000
 
 
 def collected(frame: DataFrame) -> list[dict[str, Any]]:
@@ -128,14 +128,14 @@ def test_many_rows_are_read_by_several_tasks_each_once(spark: SparkSession, tmp_
     alter(
         their.usage,
         f"""INSERT INTO client_versions
-            WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {MANY})
+            WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {ROWS})
             SELECT 'app-' || (i % 7), 'canary-side', {T0} + i % 5000 / 8.0, 'python', '0.' || i FROM n""",
         "DELETE FROM client_versions WHERE rowid BETWEEN 1000 AND 100999",
     )
     with recognise(f"a={their.usage}").opened(tmp_path / "s", print, CONTEXT) as opened:
         assert isinstance(opened, OpenedUsage)
         span = span_of(opened, "client_versions")
-        assert (span.counted, span.missed) == (MANY - 100_000, 100_000)
+        assert (span.counted, span.missed) == (ROWS - 100_000, 100_000)
         frame = opened.read(spark, span)
         counts = (
             frame.withColumn("task", F.spark_partition_id())
@@ -149,4 +149,4 @@ def test_many_rows_are_read_by_several_tasks_each_once(spark: SparkSession, tmp_
             )
             .collect()
         )
-    assert tuple(counts[0]) == (MANY - 100_000, MANY - 100_000, 1, MANY, 0, 2)
+    assert tuple(counts[0]) == (ROWS - 100_000, ROWS - 100_000, 1, ROWS, 0, 2)

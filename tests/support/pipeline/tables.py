@@ -114,13 +114,13 @@ FIRST = date(2026, 2, 23)
 SPAN = 40
 """All rows of a case are of these days, from FIRST on."""
 
-LONGEST = 999
+MAX_CASES = 999
 """Cases that a table can have."""
 
 
 def apart(case: int, name: str, values: Iterable[Values]) -> list[Values]:
     """Move a case's rows of a table to days, or sources, that no other case has; their order stays."""
-    assert 0 < abs(case) <= LONGEST
+    assert 0 < abs(case) <= MAX_CASES
     move = [_mover(case, name, column.name, column.type) for column in TABLES[name].columns]
     return [
         tuple(value if value is None or to is None else to(value) for to, value in zip(move, row, strict=True))

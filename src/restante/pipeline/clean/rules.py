@@ -47,7 +47,7 @@ class Faulty(Exception):  # noqa: N818 - it is the row's, and no error of ours
     """A value that cannot be taken; its argument is one of USAGE_FAULTS."""
 
 
-class Limits(NamedTuple):
+class TimeLimits(NamedTuple):
     """The times that can be true, in microseconds since 1970."""
 
     earliest: int
@@ -59,7 +59,7 @@ class Rule(NamedTuple):
 
     column: str
     """Of the lake; its name at the source, but for the unit of durations."""
-    read: Callable[[Any, Limits], Any]
+    read: Callable[[Any, TimeLimits], Any]
     """A value that is not None → the clean one; raises Faulty."""
     null: bool = False
 
@@ -69,19 +69,19 @@ class Rule(NamedTuple):
         return re.sub(r"_us$", "_time", self.column)
 
 
-def limits(first_day: date, now: float) -> Limits:
+def limits(first_day: date, now: float) -> TimeLimits:
     """Tell what times can be true: from the lake's first day until a day from now.
 
     A day, since servers' clocks are not ours; a row that is later still was written by a clock that was wrong.
     """
     midnight = datetime(first_day.year, first_day.month, first_day.day, tzinfo=UTC)
-    return Limits(
+    return TimeLimits(
         int(midnight.timestamp()) * MICROSECONDS_PER_SECOND,
         math.floor(now * MICROSECONDS_PER_SECOND) + MICROSECONDS_PER_DAY,
     )
 
 
-def clean(rules: Sequence[Rule], row: SourceRow, within: Limits) -> CleanValues | Fault:
+def clean(rules: Sequence[Rule], row: SourceRow, within: TimeLimits) -> CleanValues | Fault:
     """Clean a row, whose values are in the order of the rules."""
     values: CleanValues = []
     try:
@@ -102,7 +102,7 @@ def digest(row: SourceRow) -> str:
     return hashlib.sha256(ascii(tuple(row)).encode()).hexdigest()
 
 
-def text(value: Any, _within: Limits | None = None) -> str:
+def text(value: Any, _within: TimeLimits | None = None) -> str:
     """Take a stranger's text: so much of it as is kept, as any program can read it.
 
     NUL ends strings in some, and a surrogate, which is no character, cannot be written as UTF-8: each becomes
@@ -117,7 +117,7 @@ def text(value: Any, _within: Limits | None = None) -> str:
 _UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
-def time(value: Any, within: Limits) -> int:
+def time(value: Any, within: TimeLimits) -> int:
     """Take a time in seconds since 1970."""
     found = _microseconds(value)
     if within.earliest <= found <= within.latest:
@@ -125,7 +125,7 @@ def time(value: Any, within: Limits) -> int:
     raise Faulty(OUT_OF_RANGE)
 
 
-def duration(value: Any, within: Limits) -> int:
+def duration(value: Any, within: TimeLimits) -> int:
     """Take a duration in seconds.
 
     A negative one is 0: the clock was set back meanwhile, which happens, and says nothing against the rest of the row
@@ -138,7 +138,7 @@ def duration(value: Any, within: Limits) -> int:
     return max(found, 0)
 
 
-def flag(value: Any, _within: Limits) -> bool:
+def flag(value: Any, _within: TimeLimits) -> bool:
     """Take a yes or no, which SQLite has as 1 or 0."""
     if not isinstance(value, int):
         raise Faulty(WRONG_TYPE)
@@ -147,7 +147,7 @@ def flag(value: Any, _within: Limits) -> bool:
     return bool(value)
 
 
-def number(value: Any, _within: Limits) -> int:
+def number(value: Any, _within: TimeLimits) -> int:
     """Take a number of things."""
     if not isinstance(value, int):
         raise Faulty(WRONG_TYPE)
@@ -156,7 +156,7 @@ def number(value: Any, _within: Limits) -> int:
     return value
 
 
-def result(value: Any, _within: Limits) -> str:
+def result(value: Any, _within: TimeLimits) -> str:
     """Take how it ended."""
     if value in KNOWN_RESULTS:
         return str(value)

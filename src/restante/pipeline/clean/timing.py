@@ -22,7 +22,7 @@ from restante.pipeline.clean.rules import (
     CleanValues,
     Fault,
     Faulty,
-    Limits,
+    TimeLimits,
     text,
     time,
 )
@@ -109,7 +109,7 @@ class _Received(msgspec.Struct):
     side: Raw = msgspec.field(default=JSON_NULL, name="_side")
 
 
-_WRONG: Final = (Faulty, ValueError, RecursionError)
+_CLEAN_ERRORS: Final = (Faulty, ValueError, RecursionError)
 """What an item raises that is wrong; msgspec's errors are ValueErrors."""
 
 _line: Final = msgspec.json.Decoder(_TraceLine).decode
@@ -120,12 +120,12 @@ _received: Final = msgspec.json.Decoder(_Received).decode
 _plain: Final = msgspec.json.Decoder(str | int | float).decode
 
 
-def command(line: bytes, within: Limits) -> CleanValues | Fault:
+def command(line: bytes, within: TimeLimits) -> CleanValues | Fault:
     """Clean a line of a trace: the columns of `server_commands` from `connection` on, and the day."""
     try:
         read = _line(line)
         came = time(read.server_rx, within)
-    except _WRONG as error:
+    except _CLEAN_ERRORS as error:
         return _fault(error)
     if not 0 <= read.connection < _BIGINT_LIMIT:
         return Fault(OUT_OF_RANGE)
@@ -141,14 +141,14 @@ def command(line: bytes, within: Limits) -> CleanValues | Fault:
     ]
 
 
-def event(item: bytes, within: Limits) -> CleanValues | Fault:
+def event(item: bytes, within: TimeLimits) -> CleanValues | Fault:
     """Clean an event of a log: the columns of `client_events` from `name` on, and the day."""
     try:
         read = _event(item)
         waiting = _details(read.details).waiting
         said, own = _said(read)
         began = time(read.start, within)
-    except _WRONG as error:
+    except _CLEAN_ERRORS as error:
         return _fault(error)
     return [
         read.name if read.name in EVENT_NAMES else UNLISTED,

@@ -41,7 +41,7 @@ def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.Record
 
         task = uuid.uuid4().hex
         made: list[str] = []
-        open_: _Open | None = None
+        open_: _OpenFile | None = None
         try:
             for batch in batches:
                 for values, rows in _runs(batch, partitions):
@@ -50,7 +50,7 @@ def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.Record
                             open_.close()
                         place = _made(run, folder(zip(partitions, values, strict=True)))
                         made.append(str(place / f"part-{len(made):05}-{task}.parquet"))
-                        open_ = _Open(values, made[-1], rows.schema)
+                        open_ = _OpenFile(values, made[-1], rows.schema)
                     open_.add(rows)
             if open_ is not None:
                 open_.close()
@@ -97,7 +97,7 @@ def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Pa
         yield tuple(values), rest.slice(first, end - first)
 
 
-class _Open:
+class _OpenFile:
     """A file that is being written, and the rows of its next group."""
 
     def __init__(self, values: PartitionValues, path: str, schema: pa.Schema) -> None:

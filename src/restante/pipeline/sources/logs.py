@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from restante.pipeline.clean import timing
-from restante.pipeline.clean.rules import Fault, Limits, limits
+from restante.pipeline.clean.rules import Fault, TimeLimits, limits
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources import events, paths, traces
@@ -195,7 +195,7 @@ class LogTask(NamedTuple):
     """Of the file."""
     server: str | None
     source: str
-    limits: Limits
+    limits: TimeLimits
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Clean its events."""

@@ -53,7 +53,7 @@ class Shape(NamedTuple):
         return tuple(name if self.own and version >= self.since[name] else None for name in names)
 
 
-OURS: Final = Shape(
+OUR_SHAPE: Final = Shape(
     kind="mailbox server's database",
     newest=5,
     version="PRAGMA user_version",
@@ -62,7 +62,7 @@ OURS: Final = Shape(
     own=True,
     others=frozenset({"id", "side", "address_id"}),
 )
-THEIRS: Final = Shape(
+REFERENCE_SHAPE: Final = Shape(
     kind="reference server's usage database",
     newest=2,
     version="SELECT version FROM version",
@@ -112,7 +112,7 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     return "id" if shape.own else free[0]
 
 
-def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules.Limits) -> int | None:
+def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules.TimeLimits) -> int | None:
     """Return the server's setting: what it floors times to, in microseconds, at its last prune.
 
     None: to nothing, or it has not told yet. Raises SourceError.

@@ -55,7 +55,7 @@ MIN_REST_SECONDS: Final = 0.002
 """Seconds: time for a writer that waits to see that it may go on (its first looks are 1 and 2 ms apart)."""
 
 
-class _Changed(Exception):  # noqa: N818 - it ends a try, and is no error
+class _DatabaseChanged(Exception):  # noqa: N818 - it ends a try, and is no error
     """Somebody wrote; what was copied is void."""
 
 
@@ -126,7 +126,7 @@ def _copy(theirs: sqlite3.Connection, copy: Path, name: str, sleep: Callable[[fl
                 theirs.backup(ours, pages=pages, progress=steps.done, sleep=MIN_REST_SECONDS)
                 # It came with the mode of theirs; in a log's, who reads makes files beside it.
                 ours.execute("PRAGMA journal_mode = DELETE").fetchone()
-        except _Changed:
+        except _DatabaseChanged:
             pages = max(1, min(MAX_STEP_GROWTH * pages, round(pages * pace.step / steps.mean)))
         else:
             return
@@ -164,7 +164,7 @@ class _Steps:
             self._steps += 1
             self._seconds += took
             if total - remaining <= self._copied and status != sqlite3.SQLITE_DONE:
-                raise _Changed
+                raise _DatabaseChanged
             self._copied = total - remaining
             self._got_on = now
         if status != sqlite3.SQLITE_DONE:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from restante.pipeline.clean import timing
-from restante.pipeline.clean.rules import Fault, Limits
+from restante.pipeline.clean.rules import Fault, TimeLimits
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import SERVER_COMMANDS
 from restante.pipeline.sources import paths
@@ -106,7 +106,7 @@ class TraceTask(NamedTuple):
     start: int
     stop: int
     source: str
-    limits: Limits
+    limits: TimeLimits
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Clean them."""

@@ -19,7 +19,14 @@ from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
 from restante.pipeline.sources import paths, schema
 from restante.pipeline.sources.marks import IdRange, behind, broken
-from restante.pipeline.sources.schema import MAILBOX_APPLICATION_ID, MAILBOX_FILE, OURS, THEIRS, Shape, shown
+from restante.pipeline.sources.schema import (
+    MAILBOX_APPLICATION_ID,
+    MAILBOX_FILE,
+    OUR_SHAPE,
+    REFERENCE_SHAPE,
+    Shape,
+    shown,
+)
 from restante.pipeline.sources.snapshot import reading, snapshot
 from restante.pipeline.sources.source import (
     IngestContext,
@@ -52,9 +59,9 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
         [(application,)] = database.execute("PRAGMA application_id")
         entries = schema.entries(database)
     if application == MAILBOX_APPLICATION_ID:
-        shape = OURS
+        shape = OUR_SHAPE
     elif {"nameplates", "mailboxes", "version"} <= entries.keys():
-        shape = THEIRS
+        shape = REFERENCE_SHAPE
         if "messages" in entries:
             raise SourceError(
                 f"source {spec.name}: {path} is the reference server's channel database, everybody's post: nothing of"

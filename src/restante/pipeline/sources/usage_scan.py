@@ -11,7 +11,7 @@ from restante.pipeline.clean.rules import (
     OWN_RULES,
     RULES,
     Fault,
-    Limits,
+    TimeLimits,
     blur_us,
     clean,
     digest,
@@ -32,7 +32,7 @@ class UsageScan(NamedTuple):
     """Of the table in the copy."""
     columns: tuple[str, ...]
     """In the copy: the id, the origin, then those of the table's rules, and of our own servers' rules."""
-    limits: Limits
+    limits: TimeLimits
     setting_us: int | None
     """What the server floors times to now, for its own rows that do not say what theirs were floored to."""
     duplicates: frozenset[str]

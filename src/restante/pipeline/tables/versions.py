@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from restante.pipeline.schemas import APP_COLUMN, SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.outcomes import RESULT_COUNT_COLUMNS, RESULTS, results
-from restante.pipeline.tables.top_n import OTHER, by_day, grouped
+from restante.pipeline.tables.top_n import OTHER_NAME, by_day, grouped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,15 +40,15 @@ VERSIONS: Final = Table(
         Column(
             "implementation",
             "STRING",
-            f"Name of the client program, as clients sent it; {OTHER}: not among the commonest. NULL: none, or not"
-            " known.",
+            f"Name of the client program, as clients sent it; {OTHER_NAME}: not among the commonest."
+            " NULL: none, or not known.",
             null=True,
         ),
         Column(
             "version",
             "STRING",
-            f"Version of the client program, as clients sent it; {OTHER}: not among the commonest. NULL: none, or not"
-            " known.",
+            f"Version of the client program, as clients sent it; {OTHER_NAME}: not among the commonest."
+            " NULL: none, or not known.",
             null=True,
         ),
         Column(
