@@ -149,9 +149,9 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 def _make(place: Path, first_day: date) -> None:
-    """Write the lake's file, whole or not at all, in the place of one that is there.
+    """Write the lake's file, whole or not at all.
 
-    It may be there, which common.atomic_file refuses.
+    It may replace one of an older format, which common.atomic_file refuses to do.
     """
     try:
         made, name = tempfile.mkstemp(prefix=f"{LAKE_FILE}.", dir=place)
