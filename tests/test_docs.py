@@ -183,12 +183,12 @@ def test_the_waku_node_of_the_readme(clone: Path) -> None:
 
 def test_the_pipeline_of_the_readme_is_that_of_its_guide() -> None:
     """Which is run in tests/pipeline/test_commands.py."""
-    of_the_guide = Document("docs/pipeline.md").commands("first lake", "ingest", "build", "sql")
+    of_the_guide = Document("docs/pipeline/operating.md").commands("first lake", "ingest", "build", "sql")
     assert Document("README.md").commands("pipeline", "ingest", "build") == of_the_guide[:2]
 
 
 def test_the_five_commands_of_the_guide(clone: Path) -> None:
-    guide = Document("docs/guide.md")
+    guide = Document("docs/waku/guide.md")
     [serve], [request], [follow] = map(guide.lines, ("serve", "request", "follow"))
     probe, post = guide.commands("post", "waku probe", "waku post")
     with shell(clone, 30303) as here, here.running(serve):
@@ -206,7 +206,7 @@ def test_the_five_commands_of_the_guide(clone: Path) -> None:
 
 
 def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
-    guide = Document("docs/operations.md")
+    guide = Document("docs/mailbox/operating.md")
     serve, *commands = guide.commands("serve", "serve", "status.*post$", "--json", "config show")
     commands += [line for name in ("backup", "results", "import", "export") for line in guide.lines(name)]
     create_channel_db(str(tmp_path / "relay.sqlite")).close()  # the reference server was here
@@ -222,7 +222,7 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
 
 @pytest.mark.leveldb
 def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
-    guide = Document("docs/operations-waku.md")
+    guide = Document("docs/waku/operating.md")
     [serve, config], [post] = guide.commands("serve", "waku serve", "waku config"), guide.lines("post")
     others = [line for name in ("vacuum", "check", "backup", "export", "import") for line in guide.lines(name)]
     (tmp_path / "serving").mkdir()
@@ -260,14 +260,14 @@ def _as_python(command: str, folder: Path) -> None:
 
 
 GUIDES: Final[dict[str, tuple[msgspec.Struct, msgspec.Struct]]] = {
-    "operations.md": (Serve(), Limits()),
-    "operations-waku.md": (WakuServe(), waku_limits.Limits()),
+    "docs/mailbox/operating.md": (Serve(), Limits()),
+    "docs/waku/operating.md": (WakuServe(), waku_limits.Limits()),
 }
 
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_operations_guides_have_every_flag_and_its_default(guide: str) -> None:
-    text = (ROOT / "docs" / guide).read_text()
+    text = (ROOT / guide).read_text()
     settings = GUIDES[guide][0]
     for name in settings.__struct_fields__[:-1]:
         row = next(line for line in text.splitlines() if line.startswith(f"| `--{name.replace('_', '-')}` |"))
@@ -276,14 +276,14 @@ def test_the_operations_guides_have_every_flag_and_its_default(guide: str) -> No
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_operations_guides_have_every_limit_and_its_default(guide: str) -> None:
-    text = (ROOT / "docs" / guide).read_text()
+    text = (ROOT / guide).read_text()
     for name, default in msgspec.structs.asdict(GUIDES[guide][1]).items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
         assert row.split("|")[2].strip().replace(",", "") == f"{default:.0f}", row
 
 
 def test_the_operations_guide_has_every_flag_of_a_take_over() -> None:
-    guide = (ROOT / "docs" / "operations.md").read_text()
+    guide = (ROOT / "docs/mailbox/operating.md").read_text()
     takes = typer.main.get_group(app).commands["import"]
     for option in (name for each in takes.params for name in each.opts):
         assert re.search(rf"^\| `{option}(?: [A-Z]+)?` \| [^|]+ \|$", guide, re.MULTILINE), option
@@ -300,14 +300,14 @@ def _default_shown(name: str, default: Any) -> str:
 
 
 def test_the_protocol_notes_list_every_difference_that_the_tests_know() -> None:
-    notes = (ROOT / "docs" / "protocol-mailbox.md").read_text()
+    notes = (ROOT / "docs/mailbox/protocol.md").read_text()
     table = notes.partition("## Where the reference differs")[2]
     rows = {line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| here")}
     assert rows == {f"| {s.title} | {s.reference_differs} |" for s in read_scripts() if s.reference_differs}
 
 
 def test_the_protocol_notes_have_every_error() -> None:
-    notes = (ROOT / "docs" / "protocol-mailbox.md").read_text()
+    notes = (ROOT / "docs/mailbox/protocol.md").read_text()
     said = {words for checks in session.CHECKS.values() for _, words in checks if words}
     for kind in ("bind", "claim", "open", "add", "ping"):
         missing = messages.Malformed(kind, messages._Fields()).missing
@@ -327,7 +327,7 @@ def test_the_protocol_notes_have_every_error() -> None:
 
 
 def test_the_errors_in_the_waku_guide_are_said() -> None:
-    guide = (ROOT / "docs" / "operations-waku.md").read_text().partition("| error | what to do |")[2]
+    guide = (ROOT / "docs/waku/operating.md").read_text().partition("| error | what to do |")[2]
     said = "".join(
         (ROOT / "src/restante/waku" / name).read_text()
         for name in ("node/history_requests.py", "protocol/request.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -103,3 +104,23 @@ def test_git_ignores_what_the_commands_leave_by_default() -> None:
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     for folder in (Serve().data, WakuServe().data, DEFAULT_LAKE):
         assert f"{folder}/" in ignored
+
+
+def test_contributors_are_told_every_word_that_the_script_knows() -> None:
+    words = re.search(r"^([a-z |]+)\)$", (ROOT / "run").read_text(), re.MULTILINE)
+    assert words is not None
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    for word in words[1].split(" | "):
+        assert f"    ./run {word}" in guide, word
+
+
+def test_a_measurement_is_run_by_its_name() -> None:
+    shown = run(ROOT / "run", "bench", "mailbox", "--help")
+    assert (shown.returncode, "--only" in shown.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("words", [(), ("nothing",), ("../src/restante/__init__",)], ids=str)
+def test_who_names_no_measurement_is_told_how(words: tuple[str, ...]) -> None:
+    said = run(ROOT / "run", "bench", *words)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "./run bench mailbox|waku|pipeline" in said.stderr

@@ -1,4 +1,4 @@
-"""Behind a real nginx, set up as docs/operations.md says; skipped where there is none (Debian: apt install nginx)."""
+"""Behind a real nginx, set up as docs/mailbox/operating.md says. Without nginx it is skipped (Debian: nginx)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ TEMPORARY: Final = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 @asynccontextmanager
 async def behind_nginx(folder: Path, server: Serving) -> AsyncIterator[int]:
     """Run nginx before a server; gives its port."""
-    location = Document("docs/operations.md").blocks["nginx"].replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")
+    location = (
+        Document("docs/mailbox/operating.md").blocks["nginx"].replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")
+    )
     temporary = "\n    ".join(f"{each}_temp_path {folder}/{each};" for each in TEMPORARY)
     with held_port() as port:
         config = folder / "nginx.conf"

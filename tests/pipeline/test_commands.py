@@ -30,7 +30,7 @@ from support.pipeline.sessions import INTERPRETED, environment
 from support.processes import run
 from support.waku.archives import archive_of
 
-GUIDE = Document("docs/pipeline.md")
+GUIDE = Document("docs/pipeline/operating.md")
 
 
 @pytest.fixture

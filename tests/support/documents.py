@@ -18,25 +18,25 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("waku serve", "waku"), "test_docs.py"),
         "pipeline": "test_docs.py",
     },
-    "docs/guide.md": dict.fromkeys(("serve", "post", "request", "follow"), "test_docs.py"),
-    "docs/operations.md": {
+    "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "follow"), "test_docs.py"),
+    "docs/mailbox/operating.md": {
         **dict.fromkeys(("serve", "backup", "results", "import", "export"), "test_docs.py"),
         "nginx": "interop/test_nginx.py",
     },
-    "docs/operations-waku.md": dict.fromkeys(
+    "docs/waku/operating.md": dict.fromkeys(
         ("serve", "post", "vacuum", "check", "backup", "export", "import"), "test_docs.py"
     ),
-    "docs/pipeline.md": dict.fromkeys(
+    "docs/pipeline/operating.md": dict.fromkeys(
         ("first lake", "query", "delta", "polars", "files", "vacuum"), "pipeline/test_commands.py"
     ),
-    "docs/waku-from-status-go.md": dict.fromkeys(
+    "docs/waku/from-status-go.md": dict.fromkeys(
         ("key", "first pass", "last pass", "postgresql"), "waku/test_from_status_go.py"
     ),
-    "docs/waku-history.md": dict.fromkeys(("requests", "program"), "waku/test_history_guide.py"),
+    "docs/waku/history.md": dict.fromkeys(("requests", "program"), "waku/test_history_guide.py"),
 }
 """Document → block → the test file that executes it."""
 
-DOCTESTED: Final = "docs/waku-library.md"
+DOCTESTED: Final = "docs/waku/library.md"
 """Its blocks are executed by doctest, all of them (waku/test_guide.py)."""
 
 _BLOCK: Final = re.compile(r"^```(sh|python|sql|nginx)\b ?(.*)\n((?:.*\n)*?)```$", re.MULTILINE)

@@ -30,7 +30,7 @@ from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.processes import NodeProcess, node_process
 
-OPERATIONS: Final = Path(__file__).parents[2] / "docs/operations-waku.md"
+OPERATIONS: Final = Path(__file__).parents[2] / "docs/waku/operating.md"
 
 SHARED: Final = "waku_envelopes"
 """What names that begin with `_` there are put behind."""

@@ -29,7 +29,7 @@ from support.waku.archives import ROWS, raws_of
 from support.waku.envelopes import envelope
 from support.waku.processes import node_process
 
-GUIDE = Document("docs/waku-from-status-go.md")
+GUIDE = Document("docs/waku/from-status-go.md")
 
 EARLY, LATE = ROWS[:30], ROWS[30:]
 

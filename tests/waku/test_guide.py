@@ -6,7 +6,7 @@ import doctest
 import re
 from pathlib import Path
 
-GUIDE = Path(__file__).parent.parent.parent / "docs" / "waku-library.md"
+GUIDE = Path(__file__).parent.parent.parent / "docs" / "waku" / "library.md"
 
 
 def test_every_example_of_the_guide_gives_what_it_shows() -> None:

@@ -23,7 +23,7 @@ from support.processes import run
 from support.waku.fake_node import listening
 from support.waku.mailservers import Honest
 
-GUIDE = Document("docs/waku-history.md")
+GUIDE = Document("docs/waku/history.md")
 
 
 def mailserver() -> Honest:

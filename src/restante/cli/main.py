@@ -1,4 +1,4 @@
-"""One command, `restante`. What a subcommand needs is imported when it runs."""
+"""The command `restante`. A subcommand imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app.add_typer(pipeline.app, name="pipeline", help="Tables of what servers leave 
 
 
 def main() -> None:
-    """Run; exit 0 done, 1 failed, 2 misuse. Errors are one sentence on standard error."""
+    """Run a command. Exits with 0 (done), 1 (failed) or 2 (misuse); errors are one sentence on standard error."""
     try:
         app()
     except RestanteError as error:
@@ -36,4 +36,4 @@ def _print_version(value: bool) -> None:
 def restante(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
 ) -> None:
-    """Hold end-to-end encrypted messages until the other side comes."""
+    """Store end-to-end encrypted messages until the other side comes."""

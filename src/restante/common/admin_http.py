@@ -1,4 +1,4 @@
-"""The admin port: HTTP for supervisors and monitors, on loopback unless told otherwise."""
+"""The admin port: health checks and metrics over HTTP, on loopback by default."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 HANGS: Final = 1.0
-"""Seconds in which nothing that is being written has ended: a disk that works takes some milliseconds."""
+"""Seconds after which a write that has not ended counts as hanging. A working disk takes milliseconds."""
 
 TURNS: Final = 0.8
-"""Seconds in which a loop that works comes round many times; with them, an answer takes less than a second."""
+"""Seconds within which the event loop must respond. A health check is answered within a second."""
 
 
 async def start(
@@ -35,14 +35,14 @@ async def start(
     ready: Callable[[], str] = str,
     metrics: Callable[[], Awaitable[bytes]] | None = None,
 ) -> web.AppRunner:
-    """Listen; gives the runner, to be cleaned up at the end. Raises Misuse where that cannot be done.
+    """Listen and return the runner, which the caller cleans up. Raises Misuse if the port cannot be used.
 
-    `ill` tells why this process is to be looked after, and `ready` why nobody should be sent to it, if there is a
-    reason; `metrics` writes them.
+    `ill` returns why the process should be restarted, `ready` why no traffic should be sent to it, "" for neither.
+    `metrics` returns the page of metrics.
     """
 
     async def healthz(_request: web.Request) -> web.Response:
-        """Answer 200 while the event loop turns and nothing else is wrong: else the process is to be restarted."""
+        """Answer 200 while the process is healthy."""
         return _verdict(await ill() if ill is not None else "")
 
     async def readyz(_request: web.Request) -> web.Response:
@@ -76,9 +76,9 @@ def _verdict(reason: str) -> web.Response:
 
 @asynccontextmanager
 async def apart(host: str | None, port: int, flushing: Callable[[], float | None]) -> AsyncIterator[None]:
-    """Listen from a thread with a loop of its own, which answers while the loop of the server hangs, too.
+    """Listen in a thread with its own event loop, which also answers while the server's loop is blocked.
 
-    `flushing` tells since when (time.monotonic) the disk is being waited for, if it is. Raises what `start` raises.
+    `flushing` returns when the write began that is under way (time.monotonic), or None. Raises what `start` raises.
     """
     served = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""A file that appears when it is complete, under its name, or not at all."""
+"""Files that appear under their name when they are complete, or not at all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from restante.common.errors import Misuse, StoreError
 
 @contextmanager
 def new_file(file: Path) -> Iterator[Path]:
-    """Give another name in the same directory to write to; afterwards it is flushed and gets its own.
+    """Yield a temporary file in the same directory; on success flush it and rename it to `file`.
 
-    Raises Misuse where the file exists already, its name is none or there is no such directory, StoreError where it
-    cannot be written.
+    On an error the temporary file is removed. Raises Misuse if the file exists or its directory does not, StoreError
+    if it cannot be written.
     """
     try:
         exists = file.exists()
@@ -33,7 +33,7 @@ def new_file(file: Path) -> Iterator[Path]:
     unfinished = Path(name)
     try:
         yield unfinished
-        os.fsync(made)  # whatever it was written through: the flush is of the file
+        os.fsync(made)  # flushes the file, whichever descriptor it was written through
         unfinished.rename(file)
         _flush(file.parent)
     except OSError as error:
@@ -44,7 +44,7 @@ def new_file(file: Path) -> Iterator[Path]:
 
 
 def _flush(folder: Path) -> None:
-    """Have the names in a directory on disk (fsync(2), NOTES)."""
+    """Flush the names in a directory to disk (fsync(2), NOTES)."""
     opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(opened)

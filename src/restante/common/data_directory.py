@@ -1,4 +1,4 @@
-"""A data directory, and its lock: one process at a time."""
+"""The lock of a data directory: one process uses it at a time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ LOCK: Final = "lock"
 
 
 def lock(data: Path) -> int:
-    """Take a data directory for this process, making it if need be; the lock goes with the descriptor.
+    """Lock a data directory for this process and return the descriptor that holds the lock.
 
-    Raises StoreError where another process has it, or it cannot be made.
+    The directory is made if it does not exist. Closing the descriptor releases the lock. Raises StoreError if another
+    process holds it or the directory cannot be made.
     """
     try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it is nobody else's business
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)  # readable by its owner only: it holds private data
         held = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
-    for patience in (0.2, 0.2, 0.2, None):  # `running` has it for an instant
+    for patience in (0.2, 0.2, 0.2, None):  # `running` holds it for an instant
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -39,7 +40,7 @@ def lock(data: Path) -> int:
 
 
 def running(data: Path) -> bool:
-    """Tell whether somebody holds the lock; ours, if we get it, is gone with the descriptor."""
+    """Return whether another process holds the lock."""
     try:
         held = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
 """Errors, named for whose fault they are.
 
 RestanteError
-├── PeerError      theirs: what a peer sent breaks the protocol; has a code that the peer is told
-├── Misuse         ours: an option, a file or a command line that cannot mean anything
-└── StoreError     the disk's: the store cannot be opened, or a commit failed
-    └── StoreBusy  nothing was written and nothing is lost: the senders may try again
-        └── StoreFull  and the reason is that the disk has no room
+├── PeerError          the peer's fault: it broke the protocol, and is sent a code
+├── Misuse             the operator's fault: an option, a file or a command cannot be used
+└── StoreError         the disk's fault: a store cannot be opened, or a commit failed
+    └── StoreBusy      nothing was written and nothing is lost: try again
+        └── StoreFull  the same, because the disk is full
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import re
 
 
 class RestanteError(Exception):
-    """Base of every error that Restante raises on purpose; its text is one sentence for people."""
+    """Base of every error that Restante raises on purpose. Its text is one sentence for a person."""
 
 
 class PeerError(RestanteError):
-    """A peer sent what cannot be taken.
+    """A peer sent something that the protocol does not allow.
 
-    `code` is what the connection ends with, if it does: at the mailbox server a WebSocket close code (RFC 6455
-    section 7.4.1), at the Waku node a Disconnect reason (devp2p, rlpx.md). `words` are always the same for the same
-    thing, `hint` says what to do about it.
+    `code` ends the connection if it is closed: at the mailbox server a WebSocket close code (RFC 6455 section 7.4.1),
+    at the Waku node a Disconnect reason (devp2p, rlpx.md). `words` identify the error and never vary; `hint` says
+    what the peer can do about it.
     """
 
     def __init__(self, code: int, words: str, *, hint: str = "") -> None:
@@ -33,31 +33,31 @@ class PeerError(RestanteError):
         self.hint = hint
 
 
-class Misuse(RestanteError):  # noqa: N818 - the house's word for it (docs/design.md)
-    """An option, a configuration file or a call that cannot be carried out; says what to do."""
+class Misuse(RestanteError):  # noqa: N818 - the project's name for it (CONTRIBUTING.md)
+    """An option, a configuration file or a call cannot be used. The text says what to do."""
 
 
 class StoreError(RestanteError):
-    """The store cannot be opened, or its last commit may or may not be on disk: stop, never retry."""
+    """The store cannot be opened, or nobody knows whether its last commit is on disk. Stop; do not retry."""
 
 
 class StoreBusy(StoreError):  # noqa: N818 - the same
-    """The store refused before the commit, for certain: rolled back, and may be tried again.
+    """The store refused before the commit and rolled back, so the same may be tried again.
 
-    It is locked by another program, it may not be written, or, where it is a StoreFull, there is no room.
+    Another program holds the lock, the file is read-only, or (StoreFull) the disk is full.
     """
 
 
 class StoreFull(StoreBusy):
-    """The store refused before the commit, for want of room."""
+    """The store refused before the commit because the disk is full."""
 
 
 def plain(error: OSError) -> str:
-    """Give what the system says of an error, without its number and without Python's own words."""
+    """Return the system's message for an error, without its number and without Python's wording."""
     if error.errno and error.errno > 0:
         return os.strerror(error.errno)
     if error.strerror:
-        return error.strerror  # look-ups that fail have (negative) numbers and words of their own
-    # The words of several attempts, an address each (asyncio, create_connection).
+        return error.strerror  # failed look-ups have negative numbers and their own messages
+    # One message for several attempts, one for each address (asyncio, create_connection).
     numbers = dict.fromkeys(re.findall(r"\[Errno (\d+)\]", str(error)))
     return ", ".join(os.strerror(int(each)) for each in numbers) or str(error)

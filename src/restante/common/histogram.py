@@ -1,4 +1,4 @@
-"""Values counted by their size: what a histogram of Prometheus shows."""
+"""Histograms, as Prometheus shows them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 
 
 class Tally:
-    """How many values do not exceed which bound, and their sum."""
+    """Counts of values by upper bound, and their sum."""
 
     __slots__ = ("_bounds", "_counts", "total")
 
@@ -23,7 +23,7 @@ class Tally:
         self.total += value
 
     def buckets(self) -> list[tuple[str, int]]:
-        """Give each bound as it is written, and how many values are not beyond it; the last is beyond all."""
+        """Return each bound as text and the number of values at or below it. The last bound is +Inf."""
         return list(
             zip([*(f"{bound:.10g}" for bound in self._bounds), "+Inf"], accumulate(self._counts), strict=True)
         )

@@ -1,4 +1,4 @@
-"""Logs: one line an event, for people or for machines. Never an address, nameplate, mailbox id, side or body."""
+"""Logs: one line per event, for people or for programs. Never an address, nameplate, mailbox id, side or body."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
 UNWANTED: Final = ("rich", "twisted")
-"""What structlog imports where it finds it, for tracebacks and servers that are not ours: a third of a start."""
+"""Modules that structlog imports if they are installed. We use neither; they take a third of the start-up time."""
 
 
 @contextlib.contextmanager
 def _without(modules: tuple[str, ...]) -> Iterator[None]:
-    """Let modules not be found, but those that are loaded (the import system: None in sys.modules)."""
+    """Hide modules that are not loaded yet from imports (the import system: None in sys.modules)."""
     hidden = [name for name in modules if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
@@ -32,7 +32,7 @@ with _without(UNWANTED):
 
 
 class _Output:
-    """A stream whose reader may go away: a server that cannot log goes on serving, and can be stopped."""
+    """A stream whose reader may go away. A server that cannot log goes on serving."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -50,7 +50,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 def where(fault: BaseException | None) -> str:
-    """Tell an exception's type and the places it came through, and nothing of its text: that may hold a secret."""
+    """Return an exception's type and the lines it passed through. Its text is left out: it may contain a secret."""
     if fault is None:
         return "unknown"
     frames = traceback.extract_tb(fault.__traceback__)
@@ -58,7 +58,7 @@ def where(fault: BaseException | None) -> str:
 
 
 def watch(loop: asyncio.AbstractEventLoop) -> None:
-    """Log what goes wrong in the loop's callbacks, where nobody else would see it."""
+    """Log exceptions of the loop's callbacks, which nothing else reports."""
 
     def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         log.error("something failed in the background", fault=where(context.get("exception")))
@@ -67,7 +67,7 @@ def watch(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def start(form: str) -> None:
-    """Log to standard error: `console`, `json`, or `auto`: console on a terminal, JSON elsewhere."""
+    """Configure logging to standard error. `auto` is `console` on a terminal and `json` elsewhere."""
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     structlog.configure(
         processors=[
@@ -79,5 +79,5 @@ def start(form: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Output(sys.stderr))),
         cache_logger_on_first_use=True,
     )
-    # Libraries may name peers in what they log; what they report reaches us as exceptions and close codes.
+    # Libraries may log peers' addresses. Their errors reach us as exceptions and close codes.
     logging.getLogger().addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""Addresses, and whom they count as: an IPv4 address, or an IPv6 /64, which is what one household gets."""
+"""IP addresses, and the unit that limits apply to: an IPv4 address, or an IPv6 /64, which one household gets."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 LONGEST: Final = 60
-"""Characters of an address: 39, and a zone."""
+"""Maximum characters of an address: 39, and a zone."""
 
 
 def read(text: str) -> Address | None:
-    """Read an address, an IPv4 one also where it is written as IPv6; None where it is none."""
+    """Parse an address; None if it is none. An IPv4 address in IPv6 form is returned as IPv4."""
     return _read(text) if len(text) <= LONGEST else None
 
 
-@lru_cache(1024)  # to read one takes 8 µs, and each connection does it twice
+@lru_cache(1024)  # parsing takes 8 µs, and each connection does it twice
 def _read(text: str) -> Address | None:
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
@@ -30,14 +30,14 @@ def _read(text: str) -> Address | None:
 
 
 def household(address: Address) -> bytes:
-    """Give what is the same for all addresses that count as one: 4 bytes, or 8."""
+    """Return the bytes that all addresses of a household share: 4 of IPv4, 8 of IPv6."""
     return address.packed if address.version == 4 else address.packed[:8]
 
 
 def shown(text: str) -> str:
-    """Give the household of an address that is written, for people; what is no address is given as it is."""
+    """Return the household of an address as text. Text that is no address is returned unchanged."""
     if ":" not in text:
-        return text  # an IPv4 address has one form, and to find that out takes 8 µs of each connection
+        return text  # an IPv4 address has one form, and parsing would cost each connection 8 µs
     address = read(text)
     if address is None or address.version == 4:
         return text if address is None else str(address)

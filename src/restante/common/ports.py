@@ -1,4 +1,4 @@
-"""Ports that another program has: found out before anything is loaded that takes long."""
+"""Ports in use: checked before slow imports, so that the error comes at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from restante.common.settings import unusable
 
 
 def refuse_taken(host: str | None, port: int, flag: str) -> None:
-    """Raise Misuse if another program listens there. Nothing is held: whoever listens later may still be refused.
+    """Raise Misuse if another program listens there. The port is not kept, so listening may still fail later.
 
-    It binds as asyncio does (create_server: SO_REUSEADDR, IPV6_V6ONLY), and leaves every other error to that.
+    It binds as asyncio does (create_server: SO_REUSEADDR, IPV6_V6ONLY) and ignores every other error.
     """
     if not port:
         return

@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal, a line now and then elsewhere. Both on standard error."""
+"""Progress of a long command on standard error: a bar on a terminal, some lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from typing import Final
 
 LINES: Final = 10
-"""Lines that are written elsewhere, of what has a known end."""
+"""Lines that are written elsewhere if the total is known."""
 
 EVERY: Final = 100_000
-"""Items to a line, of what has none."""
+"""Items between two lines if it is not."""
 
 Advance = Callable[[int], None]
-"""To be told how many more items are done."""
+"""Call it with the number of items done since the last call."""
 
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Advance]:
-    """Show how far `what` is, of a total if that is known."""
+    """Show the progress of `what`, of `total` items if that is known."""
     if sys.stderr.isatty():
         with _bar(what, total) as advance:
             yield advance

@@ -1,7 +1,7 @@
 """Settings: defaults < TOML file < RESTANTE_* environment < flags.
 
-One struct per part; its fields are the whole truth about that part's options: the TOML table and the environment
-variables are read from them, and the command line and `restante config show` list them.
+Each part has one struct. Its fields define the keys of the TOML table and the environment variables; the command line
+and `restante config show` list them.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from restante.common.errors import Misuse, plain
 PREFIX: Final = "RESTANTE_"
 
 PREFIXES: Final = (PREFIX, f"{PREFIX}WAKU_")
-"""Of each part's variables; another part's, which is longer, is none of ours."""
+"""Prefixes of each part's variables. A variable belongs to the part with the longest prefix that fits."""
 
 NO_SETTINGS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WAKU_PASSWORD"})
-"""Variables that commands read, which are no settings of a part."""
+"""Variables that commands read and that belong to no struct."""
 
 KUBERNETES: Final = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?")
-"""What Kubernetes adds to the name of a service, RESTANTE perhaps, to name variables of its own
+"""Endings of the variables that Kubernetes sets for a service, which may be called RESTANTE
 (kubernetes.io/docs/concepts/services-networking/service, "Environment variables")."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A settled value and where it came from."""
+    """A value and where it came from."""
 
     name: str
     value: Any
     source: str
     fixed: bool = False
-    """By a flag or the environment: the file has no say."""
+    """Whether a flag or the environment set it, so that the file cannot."""
 
 
 class _Option(NamedTuple):
-    """One value to be settled."""
+    """One option of a part."""
 
     name: str
     type: Any
@@ -55,16 +55,16 @@ class _Option(NamedTuple):
 
 
 TABLES: Final = ("serve", "waku")
-"""Of a file: one for each part. A part reads its own, and leaves the others alone."""
+"""Tables of a file, one for each part. A part reads its own and ignores the others."""
 
 LIMITS: Final = "limits"
 
 Places = Mapping[str, str]
-"""For each setting: who gave it, a file and its key, a variable or a flag; the flag also where nobody did."""
+"""For each setting, the place to name in an error: file and key, variable, or flag (also for a default)."""
 
 
 class Part(Generic[S]):
-    """One part's options: the struct that holds them, its table, and what its environment variables begin with."""
+    """The options of one part: its struct, its table and the prefix of its environment variables."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Part(Generic[S]):
             yield _Option(field.name, field.type, field.default, LIMITS, variable, flag)
 
     def limits_given(self, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
-        """Read --limit NAME=NUMBER."""
+        """Yield the names and values of --limit NAME=NUMBER."""
         for text in texts or ():
             name, equals, value = text.partition("=")
             if not equals or name not in self.limits.__struct_fields__:
@@ -96,7 +96,7 @@ class Part(Generic[S]):
             yield name, value
 
     def check_variables(self, environment: Mapping[str, str]) -> None:
-        """Refuse a variable that is no setting: it is a mistake in a name, and would have no effect."""
+        """Raise Misuse for a variable with our prefix that is no setting: its name is misspelt."""
         known = {option.variable.removeprefix(self.prefix) for option in self.options()}
         others = tuple(each for each in PREFIXES if len(each) > len(self.prefix))
         for name in environment:
@@ -109,7 +109,7 @@ class Part(Generic[S]):
                 raise Misuse(f"{name} in the environment is no setting: {todo}")
 
     def read_file(self, path: Path) -> dict[str, dict[str, Any]]:
-        """Read our table of a TOML file, and the table of limits in it; the latter as `limits`."""
+        """Read this part's table of a TOML file, and its table of limits as `limits`."""
         try:
             content = tomllib.loads(path.read_text())
         except OSError as error:
@@ -139,9 +139,9 @@ class Part(Generic[S]):
 def settle(
     part: Part[S], flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
 ) -> tuple[S, list[Source]]:
-    """Settle the options of a part; flags that were not given are None. `limit` is a list of NAME=NUMBER.
+    """Return the settings of a part and where each came from. Flags that were not given are None.
 
-    Raises Misuse for an unknown key, a value of a wrong type and a file that cannot be read.
+    `limit` is a list of NAME=NUMBER. Raises Misuse for an unknown key, a wrong type, or an unreadable file.
     """
     part.check_variables(environment)
     named = environment.get(f"{PREFIX}CONFIG")
@@ -176,14 +176,14 @@ def settle(
 
 
 def shown(sources: Iterable[Source]) -> Iterator[str]:
-    """Write settings for people, a line each."""
+    """Yield a line for each setting, for people."""
     for each in sources:
         value = "" if each.value is None else msgspec.json.encode(each.value).decode()
         yield f"{each.name:<29} = {value:<24} # {each.source}"
 
 
 def convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:
-    """Read a value as this type, a text of the command line or the environment too. Raises Misuse: what to write."""
+    """Convert a value, which may be text, to a type. Raises Misuse that says what to write."""
     try:
         return msgspec.convert(value, wanted, strict=strict)
     except msgspec.ValidationError:
@@ -195,7 +195,7 @@ def _quoted(value: Any) -> str:
 
 
 def _words(wanted: msgspec.inspect.Type) -> str:
-    """Say what should be written."""
+    """Return what should be written."""
     if isinstance(wanted, msgspec.inspect.UnionType):
         return _words(next(each for each in wanted.types if not isinstance(each, msgspec.inspect.NoneType)))
     if isinstance(wanted, msgspec.inspect.LiteralType):
@@ -218,7 +218,7 @@ def _range(number: msgspec.inspect.IntType | msgspec.inspect.FloatType) -> str:
 
 
 def address(text: str, flag: str) -> tuple[str | None, int]:
-    """Read HOST:PORT, [IPV6]:PORT or *:PORT; a host of None is every interface."""
+    """Parse HOST:PORT, [IPV6]:PORT or *:PORT. A host of None means every interface."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -227,5 +227,5 @@ def address(text: str, flag: str) -> tuple[str | None, int]:
 
 
 def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:
-    """Say why nothing can listen there, and which flag names another place."""
+    """Return the error for an address that cannot be listened on. It names the flag."""
     return Misuse(f"cannot listen on {host or '*'}:{port}: {plain(error)} ({flag})")

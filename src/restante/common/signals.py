@@ -1,4 +1,4 @@
-"""A process: its signals, and its descriptors."""
+"""Signals and file descriptors of the process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from restante.common.logs import log
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 MANY: Final = 1 << 20
-"""Descriptors, where there is no limit to them."""
+"""The number of descriptors that stands for no limit."""
 
 
 @contextlib.contextmanager
 def listening_for_signals() -> Iterator[asyncio.Event]:
-    """Yield an event that the first SIGTERM or SIGINT sets. The second one ends the process.
+    """Yield an event that the first SIGTERM or SIGINT sets. The second ends the process.
 
-    A thread waits for them (man 3 sigwait): the loop may be waiting for a disk that never answers. Threads that are
-    started in the block leave these signals to it.
+    A thread waits for the signals (man 3 sigwait), because the loop may be blocked by a disk that does not answer.
+    Threads that are started within the block do not receive these signals.
     """
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
@@ -42,7 +42,7 @@ def listening_for_signals() -> Iterator[asyncio.Event]:
         if not over.is_set():
             os._exit(1)
 
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to reload; it would end us
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until a handler is set: by default it ends the process
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     thread = threading.Thread(target=wait, name="signals", daemon=True)
     thread.start()
@@ -58,7 +58,7 @@ def listening_for_signals() -> Iterator[asyncio.Event]:
 
 @contextlib.contextmanager
 def cleaning_up() -> Iterator[None]:
-    """Have SIGTERM end the block as Ctrl-C does, by an exception: what is not finished is removed on its way."""
+    """Let SIGTERM raise KeyboardInterrupt within the block, as Ctrl-C does, so that unfinished files are removed."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -67,7 +67,7 @@ def cleaning_up() -> Iterator[None]:
 
 
 def raise_descriptors() -> int:
-    """Have as many descriptors as we may: each connection is one."""
+    """Raise the limit of descriptors to its maximum and return it. Each connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

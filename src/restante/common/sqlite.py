@@ -1,4 +1,4 @@
-"""An SQLite database in a data directory: how it is opened, how its schema grows, what its refusals mean."""
+"""SQLite databases in a data directory: opening, migrations, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from restante.common.data_directory import running
 from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
 
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
-"""Errors that an operator may clear away while the server runs. Any other means a bug, or a damaged disk."""
+"""Errors that an operator can remedy while the server runs. Any other is a bug or a damaged disk."""
 
 ROOMLESS: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
-"""What it may be called that there is no room."""
+"""Errors that SQLite may report when the disk is full."""
 
 LITTLE: Final = 1 << 20
-"""Bytes on a disk with less than which there is no room: SQLite takes 32 KiB before the first row is written."""
+"""Free bytes below which a disk counts as full. SQLite needs 32 KiB before it writes the first row."""
 
 
 class Schema(NamedTuple):
-    """A kind of database of ours."""
+    """One kind of database."""
 
     package: str
-    """Whose folder `sql` has the numbered migrations."""
+    """The package whose folder `sql` has the numbered migrations."""
     file: str
-    """In the data directory."""
+    """Name of the file in the data directory."""
     application_id: int
     """Marks the file (sqlite.org/pragma.html#pragma_application_id)."""
     whose: str
-    """For people: a database of this …"""
+    """Names the program in error messages: "a database of this …"."""
 
     def migrations(self) -> list[str]:
-        """Give the numbered migrations; a database's version is how many of them it has had."""
+        """Return the numbered migrations. A database's version is the number of those it has had."""
         folder = resources.files(self.package) / "sql"
         files = sorted(file.name for file in folder.iterdir() if file.name.startswith("sqlite-"))
         return [(folder / name).read_text() for name in files]
 
     def connect(self, path: str) -> sqlite3.Connection:
-        """Open a database to write, bringing its schema up to date. `:memory:` is for tests.
+        """Open a database for writing and run the migrations it lacks. `:memory:` is for tests.
 
         WAL with synchronous=FULL: a commit that returned is on disk (sqlite.org/pragma.html#pragma_synchronous).
-        Nothing is moved out of the log by SQLite itself; its engine does it, when everything is said. Raises
-        StoreError where the file is not ours, is newer than this program, or cannot be used.
+        Automatic checkpoints are off; the store makes them when no client is waiting. Raises StoreError if the file
+        is another program's, is newer than this program, or cannot be used.
         """
         try:
             database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
@@ -85,16 +85,16 @@ class Schema(NamedTuple):
 
     @contextmanager
     def reading(self, data: Path) -> Iterator[sqlite3.Connection]:
-        """Open the database for reading, beside a running server and without disturbing it.
+        """Open the database for reading, also while a server runs.
 
-        Raises Misuse where there is none, StoreError where it is not ours or cannot be read.
+        Raises Misuse if there is no database, StoreError if it is another program's or cannot be read.
         """
         path = data / self.file
         if not path.exists():
             raise Misuse(f"there is no {self.whose}'s data in {data} (--data names another directory)")
         try:
-            # SQLite makes its files beside it, which a server that starts meanwhile needs. Where it may not, nobody
-            # can write, and there is no log, it is told that nothing will change.
+            # SQLite creates -wal and -shm beside the database. If it may not, no server runs, and there is no log, it
+            # is told that the file is immutable.
             log = path.with_name(f"{self.file}-wal")
             still = not os.access(data, os.W_OK) and not running(data) and not log.exists()
             uri = f"{path.absolute().as_uri()}?{'immutable=1' if still else 'mode=ro'}"
@@ -109,7 +109,7 @@ class Schema(NamedTuple):
 
 
 def _words(error: sqlite3.DatabaseError, folder: Path) -> str:
-    """Say why a database cannot be opened. Without room for its log and index, that is "disk I/O error" to SQLite."""
+    """Return why a database cannot be opened. On a full disk SQLite says "disk I/O error"."""
     if primary(error) in ROOMLESS and shutil.disk_usage(folder).free < LITTLE:
         return f"the disk is full; make room in {folder}, and start again"
     return str(error)
@@ -121,18 +121,18 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
 
 
 def passing(error: sqlite3.Error) -> bool:
-    """Tell whether what was refused may be tried again."""
+    """Return whether the statement may be tried again."""
     return primary(error) in PASSING
 
 
 def primary(error: sqlite3.Error) -> int:
-    """Give the primary code of an error (sqlite.org/rescode.html)."""
+    """Return the primary code of an error (sqlite.org/rescode.html)."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code & 0xFF
 
 
 def roll_back(database: sqlite3.Connection, cause: sqlite3.Error) -> StoreError:
-    """Undo the transaction; say whether the senders may try again (busy, full) or nobody may (ours, damage)."""
+    """Roll back and return the error to raise: StoreBusy or StoreFull if it may be tried again, else StoreError."""
     try:
         if database.in_transaction:
             database.execute("ROLLBACK")

@@ -1,4 +1,4 @@
-"""Token buckets: how much of something one may have in a time, and how much at once."""
+"""Token buckets: a rate, and a burst above it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ class Bucket:
         self._at = 0.0
 
     def spent(self, now: float, rate: float) -> float:
-        """Give what was taken and has not come back yet."""
+        """Return the tokens that were taken and are not refilled yet."""
         if now > self._at:
             self._spent = max(0.0, self._spent - (now - self._at) * rate)
             self._at = now
         return self._spent
 
     def take(self, now: float, rate: float, amount: float) -> None:
+        """Take tokens, also more than there are."""
         self._spent = self.spent(now, rate) + amount
 
     def wait(self, now: float, rate: float, most: float) -> float:
-        """Give the seconds until no more than that is spent."""
+        """Return the seconds until at most `most` tokens are spent."""
         return max(0.0, self.spent(now, rate) - most) / rate

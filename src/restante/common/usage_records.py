@@ -1,7 +1,7 @@
-"""What the servers leave behind for their operators: the rows that reports are made of.
+"""Usage records: what the server stores about nameplates, mailboxes and binds that have ended.
 
-Times are seconds since 1970 (UTC) as floats, durations are seconds and never negative (but as they were, in records
-that another server wrote).
+Times are seconds since 1970 (UTC). Durations are seconds and never negative, except in records that another server
+wrote.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MailboxUsage(msgspec.Struct, frozen=True, gc=False):
     total_time: float
     result: Result
     visitors: int | None = None
-    """Sides that were shown another side's message and never added one; a side that left and came back counts each
+    """Sides that were sent another side's message and never added one. A side that left and came back counts each
     time. None: not counted, as in records of other servers and from before schema 3."""
     blur_time: float | None = None
     """As in NameplateUsage."""
@@ -57,13 +57,13 @@ class ClientVersion(msgspec.Struct, frozen=True, gc=False):
     implementation: str | None
     version: str | None
     address_id: str | None = None
-    """What the client's address is called for this day (UTC), and no other; None where it was not known."""
+    """A hash of the client's address whose key changes each day (UTC). None: the address is not known."""
     blur_time: float | None = None
     """As in NameplateUsage, of `connect_time`."""
 
 
 class CurrentUsage(msgspec.Struct, frozen=True, gc=False):
-    """The one row that tells how the server is, rewritten by every prune."""
+    """The state of the server: one row, rewritten at every prune."""
 
     rebooted: float
     """When the server started."""

@@ -1,4 +1,4 @@
-"""A thread that does one thing after the other, or some that share them, for a loop that must not wait."""
+"""Threads for work that would block the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Result = TypeVar("Result")
 
 
 class Worker:
-    """The threads. To go through an executor and its futures takes twice as long, 30 µs of every commit."""
+    """One or more threads that take work from a queue.
+
+    An executor with its futures takes twice as long: 30 µs of every commit.
+    """
 
     def __init__(self, name: str, threads: int = 1) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -24,25 +27,25 @@ class Worker:
             each.start()
 
     async def do(self, work: Callable[[], Result]) -> Result:
-        """Have something done, when all that came before has begun, with one thread: is done.
+        """Run `work` in a thread and return its result, or raise what it raised.
 
-        Gives its result, or raises what it raised.
+        Work starts in the order in which it was queued. With one thread, it also ends in that order.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
 
         def settle(method: Callable[[Any], None], outcome: Any) -> None:
-            if not done.done():  # it is, where who waited was cancelled
+            if not done.done():  # it is done if the caller was cancelled
                 method(outcome)
 
         def tell(method: Callable[[Any], None], outcome: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody is waiting
                 loop.call_soon_threadsafe(settle, method, outcome)
 
         def report() -> None:
             try:
                 result = work()
-            except BaseException as error:  # noqa: BLE001 - who waits for it is told
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller
                 tell(done.set_exception, error)
             else:
                 tell(done.set_result, result)
@@ -51,11 +54,11 @@ class Worker:
         return await done
 
     def later(self, work: Callable[[], None]) -> None:
-        """Have something done that nobody waits for."""
+        """Queue work whose result nobody waits for. Errors are logged."""
         self._work.put(work)
 
     def end(self) -> None:
-        """Wait until all is done that was asked for."""
+        """Wait until all queued work is done, and end the threads."""
         for _ in self._threads:
             self._work.put(None)
         for each in self._threads:
@@ -65,6 +68,6 @@ class Worker:
         while (work := self._work.get()) is not None:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 - the next is to be done all the same
+            except Exception as error:  # noqa: BLE001 - logged; the thread goes on
                 log.error("something failed in the background", fault=where(error))
-            del work  # it holds what it was about, until the next comes
+            del work  # it would keep its closure alive until the next work arrives

@@ -1,4 +1,4 @@
-"""What the servers leave behind, in tables: from their databases and files, on Spark (docs/pipeline.md)."""
+"""What the servers leave behind, in tables: from their databases and files, on Spark (docs/pipeline/operating.md)."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ QUARANTINE: Final = Table(
     (
         Column("table", "STRING", "Table that the row was meant for."),
         Column("identity", "STRING", "Id of the row at its source; or its file and its place there."),
-        Column("reason", "STRING", "Why it was not taken; docs/pipeline.md has the reasons."),
+        Column("reason", "STRING", "Why it was not taken; docs/pipeline/operating.md has the reasons."),
         Column("digest", "STRING", "SHA-256 of the row, hexadecimal."),
         day_of("the run that found the row"),
         SOURCE_COLUMN,

@@ -1,4 +1,4 @@
-"""The data dictionary, docs/tables.md, from the schemas.
+"""The data dictionary, docs/pipeline/tables.md, from the schemas.
 
 To write it anew: PYTHONPATH=src:tests .venv/bin/python -m support.pipeline.dictionary
 """
@@ -12,12 +12,12 @@ from restante.pipeline.schemas import CLEAN_TABLES, Column, Table
 from restante.pipeline.tables import BUILDS
 from support.documents import ROOT
 
-PATH: Final = ROOT / "docs" / "tables.md"
+PATH: Final = ROOT / "docs" / "pipeline" / "tables.md"
 
 HEAD: Final = """\
 # Tables of the lake
 
-Every table that [the pipeline](pipeline.md) makes, with the type, unit and meaning of each column. This page is
+Every table that [the pipeline](operating.md) makes, with the type, unit and meaning of each column. This page is
 generated from the schemas in `src/restante/pipeline`. The same words are comments of the columns in Delta tables and
 in the views that `restante pipeline sql` prints.
 

@@ -1,7 +1,7 @@
 """What a command does to nameplates and mailboxes: `decide`, pure and complete.
 
 Each rule looks at the view and returns a decision; none alters anything. The spec is 000 "Nameplates" and
-"Mailboxes"; where we part from the reference server the reason is in docs/protocol-mailbox.md.
+"Mailboxes"; where we part from the reference server the reason is in docs/mailbox/protocol.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sides and moods → usage records, as the reference server computes them.
 
 Source: magic-wormhole-mailbox-server 0.8.0, server.py:353 (nameplates) and :430 (mailboxes): later rules win.
-Differences, each with its reason in docs/protocol-mailbox.md: a mark remembers crowding, not a third row, and
+Differences, each with its reason in docs/mailbox/protocol.md: a mark remembers crowding, not a third row, and
 no duration is negative.
 """
 

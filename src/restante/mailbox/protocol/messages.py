@@ -15,7 +15,7 @@
                                                        error       error, orig, hint?
 
 Source: spec 000 "All Message Types", spec 002 for permissions; what shipped clients need beyond it stands in
-docs/protocol-mailbox.md.
+docs/mailbox/protocol.md.
 `id`, `phase`, `body` and `ping` are kept as the very JSON text the client sent, and returned so.
 """
 

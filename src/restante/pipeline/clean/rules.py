@@ -22,7 +22,7 @@ OUT_OF_RANGE: Final = "out of range"
 UNKNOWN_RESULT: Final = "unknown result"
 
 USAGE_FAULTS: Final = (MISSING_VALUE, WRONG_TYPE, OUT_OF_RANGE, UNKNOWN_RESULT)
-"""All that can be wrong with a row of usage records; docs/pipeline.md tells what each may come from."""
+"""All that can be wrong with a row of usage records; docs/pipeline/operating.md tells what each may come from."""
 
 MICROSECONDS_PER_SECOND: Final = 1_000_000
 

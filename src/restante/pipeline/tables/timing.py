@@ -58,7 +58,7 @@ SERVER_COLUMN: Final = Column(
     null=True,
 )
 PHASE_COLUMN: Final = Column(
-    "phase", "STRING", f"What took the time: {', '.join(ALL_PHASES)}. docs/tables.md explains each."
+    "phase", "STRING", f"What took the time: {', '.join(ALL_PHASES)}. docs/pipeline/tables.md explains each."
 )
 
 TIMING: Final = Table(
