@@ -33,7 +33,7 @@ class DataFile(NamedTuple):
     """In bytes."""
 
     def within(self, where: Where) -> bool:
-        """Tell whether its partition is one of those."""
+        """Return whether its partition is one of those."""
         return all(self.partition[column] in values for column, values in where.items())
 
 

@@ -79,7 +79,7 @@ ORDER BY arrivals.arrival
 
 
 def recognised(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
-    """Give the source, where it is an archive of ours. Raises SourceError."""
+    """Return the source, where it is an archive of ours. Raises SourceError."""
     path = spec.path
     if preview.files is not None:
         if ARCHIVE_FILE not in preview.files:

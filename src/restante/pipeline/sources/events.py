@@ -28,7 +28,7 @@ class EventItem(NamedTuple):
 
 
 def items(log: bytes) -> Iterator[EventItem]:
-    """Give the events of a log, and what cannot be one, to its end. Nothing is deeper than the list looked into."""
+    """Yield the events of a log, and what cannot be one, to its end. Nothing is deeper than the list looked into."""
     start = len(log) - len(log.lstrip(_SPACE))
     if log[start : start + 1] != b"[":
         yield EventItem(start, log[start:], NOT_A_LOG)

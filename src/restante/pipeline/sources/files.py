@@ -40,7 +40,7 @@ RLP_LIST_TAG: Final = 0xC0
 
 
 def recognised(spec: SourceSpec, preview: PathPreview) -> FilesSource | None:
-    """Give the source, where it is a file of envelopes, or a folder or a glob that has one. Raises SourceError."""
+    """Return the source, where it is a file of envelopes, or a folder or a glob that has one. Raises SourceError."""
     if preview.sqlite:
         return None
     found = paths.files(spec.path, ENVELOPE_SUFFIXES)

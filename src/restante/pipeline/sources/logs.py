@@ -35,7 +35,7 @@ LOG_TOO_LARGE: Final = "larger than any timing log"
 
 
 def recognised(spec: SourceSpec, preview: PathPreview) -> LogsSource | None:
-    """Give the source, where it is a log or a trace, or a folder or a glob that has one; raises SourceError.
+    """Return the source, where it is a log or a trace, or a folder or a glob that has one; raises SourceError.
 
     An empty file is taken for one to which nothing was written yet.
     """

@@ -39,7 +39,7 @@ def count(path: Path) -> int:
 
 
 def found(path: Path, latest: int) -> Iterator[FoundEnvelopes]:
-    """Give what should be envelopes, none of which came after `latest`; each row that cannot be read as a fault."""
+    """Yield what should be envelopes, none of which came after `latest`; each row that cannot be read as a fault."""
     with _table(path) as table:
         if table is None:
             yield _faulty(0, 1, NO_RAW_COLUMN)
@@ -83,7 +83,7 @@ def _usable(schema: pa.Schema, name: str) -> bool:
 def _group(
     table: pq.ParquetFile, group: int, columns: list[str], first: int, stop: int, latest: int
 ) -> Iterator[FoundEnvelopes]:
-    """Give the rows of a group; where it cannot be read on, the others of it as faults."""
+    """Yield the rows of a group; where it cannot be read on, the others of it as faults."""
     rows = max(
         1,
         min(BATCH_ENVELOPES, BATCH_BYTES * (stop - first) // max(table.metadata.row_group(group).total_byte_size, 1)),

@@ -38,7 +38,7 @@ class RlpItem(NamedTuple):
 
 
 def found(data: BinaryIO, size: int, latest: int) -> Iterator[FoundEnvelopes]:
-    """Give what should be envelopes, none of which came after `latest`. Raises OSError."""
+    """Yield what should be envelopes, none of which came after `latest`. Raises OSError."""
     place = 0
     for some in groups(items(data, size), lambda item: len(item.raw)):
         yield FoundEnvelopes(
@@ -53,7 +53,7 @@ def found(data: BinaryIO, size: int, latest: int) -> Iterator[FoundEnvelopes]:
 
 
 def items(data: BinaryIO, size: int) -> Iterator[RlpItem]:
-    """Give them. Ends with what is no list: nobody knows where the next begins. Raises OSError."""
+    """Yield them. Ends with what is no list: nobody knows where the next begins. Raises OSError."""
     window, start, at = b"", 0, 0  # the window begins at `start` in the file; `at` is in the window
     while start + at < size:
         if len(window) - at < _HEAD_BYTES:

@@ -43,7 +43,7 @@ def ddl(table: Table) -> str:
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """Give that schema as Arrow has it."""
+    """Return that schema as Arrow has it."""
     return pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in columns(table)])
 
 

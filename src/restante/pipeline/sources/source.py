@@ -193,7 +193,7 @@ def parse(spec: str) -> SourceSpec:
 
 
 def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
-    """Give the files that are themselves sources by what imported rows call them: IngestContext.origins."""
+    """Return the files that are themselves sources by what imported rows call them: IngestContext.origins."""
     found: dict[str, list[Path]] = {}
     for source in sources:
         for origin in source.origins:

@@ -58,7 +58,7 @@ def grouped(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
 
 
 def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:
-    """Give what the tasks read as rows for a table of the lake."""
+    """Return what the tasks read as rows for a table of the lake."""
     if not tasks:
         return spark.createDataFrame([], rows.ddl(table))
     spark.dataSource.register(TaskSource)

@@ -47,7 +47,7 @@ USAGE_TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
 
 
 def recognised(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
-    """Give the source, where it is a mailbox server's. Raises SourceError."""
+    """Return the source, where it is a mailbox server's. Raises SourceError."""
     path = spec.path
     if preview.files is not None:
         if MAILBOX_FILE not in preview.files:

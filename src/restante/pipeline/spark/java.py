@@ -34,7 +34,7 @@ exec {java} "$@"
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Give the JAVA_HOME to use: the environment's, that of `java` on the PATH, else the wheel's.
+    """Find the JAVA_HOME to use: the environment's, that of `java` on the PATH, else the wheel's.
 
     Raises Misuse where there is none.
     """
@@ -64,7 +64,7 @@ def major(home: Path) -> int:
 
 
 def make_shim(runtime: Path, cache: Path) -> Path:
-    """Give a JAVA_HOME in the cache that is the runtime, but for bin/java, the script; make it if need be."""
+    """Return a JAVA_HOME in the cache that is the runtime, but for bin/java, the script; make it if need be."""
     name = hashlib.sha256(f"{runtime}\n{SHIM}".encode()).hexdigest()[:16]
     place = cache / f"java-{name}"
     if (place / "bin" / "java").exists():

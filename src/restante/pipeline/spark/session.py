@@ -245,7 +245,7 @@ def disconnect(spark: SparkSession) -> None:
 
 
 def watch_tasks(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
-    """Have what this thread asks of Spark from now on known by a name, and give what counts its running tasks.
+    """Name what this thread asks of Spark from now on, and return what counts its running tasks.
 
     That tells how many are done, and of how many; None on Connect, which cannot tell.
     """
