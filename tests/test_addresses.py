@@ -12,8 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.mailbox.core import addresses
-from restante.mailbox.core.addresses import PATIENCE, STRAIN_STEP, Account, Addresses, networks, who
+from restante.mailbox.core import address_quotas
+from restante.mailbox.core.address_quotas import (
+    ABUSE_SCORE_PER_BIT,
+    ABUSE_SCORE_TOLERATED,
+    AddressQuota,
+    AddressRegistry,
+)
+from restante.mailbox.core.addresses import identify, networks
 from restante.mailbox.core.limits import UNLIMITED
 
 LOCAL = ("127.0.0.1", 5000)
@@ -22,7 +28,7 @@ PROXY = networks(["127.0.0.0/8", "fd00::/8"])
 
 
 def seen(peer: tuple[Any, ...], headers: dict[str, str], trusted: Any = ()) -> tuple[str, int, bool]:
-    client = who(peer, headers, trusted)
+    client = identify(peer, headers, trusted)
     return str(client.address), client.port, client.counted
 
 
@@ -93,7 +99,7 @@ def test_a_trusted_proxy_says_who_its_client_is(headers: dict[str, str], wanted:
 def test_where_a_proxy_s_headers_differ_the_other_one_is_known_too(
     forwarded: str, real: str, other: str | None
 ) -> None:
-    found = who(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real}, PROXY).other
+    found = identify(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real}, PROXY).other
     assert other == (None if found is None else str(found))
 
 
@@ -105,19 +111,19 @@ def test_nobody_else_s_headers_count(peer: tuple[str, int]) -> None:
 
 
 def test_a_proxy_that_is_not_believed_is_noticed_where_it_may_be_the_operator_s_own() -> None:
-    assert who(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, ()).unheeded
-    assert who(LOCAL, {"X-Real-IP": "9.9.9.9"}, ()).unheeded
-    assert not who(ABROAD, {"X-Forwarded-For": "9.9.9.9"}, ()).unheeded
-    assert not who(LOCAL, {}, ()).unheeded
-    assert not who(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, PROXY).unheeded
+    assert identify(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, ()).unheeded
+    assert identify(LOCAL, {"X-Real-IP": "9.9.9.9"}, ()).unheeded
+    assert not identify(ABROAD, {"X-Forwarded-For": "9.9.9.9"}, ()).unheeded
+    assert not identify(LOCAL, {}, ()).unheeded
+    assert not identify(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, PROXY).unheeded
 
 
 @given(st.text(), st.text(), st.text())
-def test_no_header_is_a_fault_of_ours(forwarded: str, real: str, port: str) -> None:
-    who(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real, "X-Real-Port": port}, PROXY)
+def test_no_header_is_an_error_of_ours(forwarded: str, real: str, port: str) -> None:
+    identify(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real, "X-Real-Port": port}, PROXY)
 
 
-# ── accounts ─────────────────────────────────────────────────────────────────────────────────────
+# ── quotas ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def secrets() -> Callable[[], bytes]:
@@ -125,27 +131,27 @@ def secrets() -> Callable[[], bytes]:
     return lambda: bytes([next(numbers)] * 32)
 
 
-def test_an_ipv4_address_and_an_ipv6_network_have_an_account_each() -> None:
-    book = Addresses(secrets())
+def test_an_ipv4_address_and_an_ipv6_network_have_a_quota_each() -> None:
+    book = AddressRegistry(secrets())
 
-    def account(text: str) -> Account:
-        return book.account(who((text, 1), {}, ()).address)
+    def quota(text: str) -> AddressQuota:
+        return book.get_or_add(identify((text, 1), {}, ()).address)
 
-    assert account("8.8.8.8") is account("8.8.8.8")
-    assert account("8.8.8.8") is account("::ffff:8.8.8.8")
-    assert account("8.8.8.8") is not account("8.8.8.9")
-    assert account("2001:4860:0:1::1") is account("2001:4860:0:1:ffff::9")
-    assert account("2001:4860:0:1::1") is not account("2001:4860:0:2::1")
+    assert quota("8.8.8.8") is quota("8.8.8.8")
+    assert quota("8.8.8.8") is quota("::ffff:8.8.8.8")
+    assert quota("8.8.8.8") is not quota("8.8.8.9")
+    assert quota("2001:4860:0:1::1") is quota("2001:4860:0:1:ffff::9")
+    assert quota("2001:4860:0:1::1") is not quota("2001:4860:0:2::1")
 
 
 def test_what_an_address_is_called_changes_at_midnight_and_with_the_process() -> None:
-    address = who(ABROAD, {}, ()).address
-    book = Addresses(secrets())
+    address = identify(ABROAD, {}, ()).address
+    book = AddressRegistry(secrets())
     day = 20_000 * 86400.0
     first = book.day_id(address, day)
     assert book.day_id(address, day + 86399) == first
     assert book.day_id(address, day + 86400) != first
-    assert book.day_id(who(("8.8.8.9", 1), {}, ()).address, day + 86400) != book.day_id(address, day + 86400)
+    assert book.day_id(identify(("8.8.8.9", 1), {}, ()).address, day + 86400) != book.day_id(address, day + 86400)
     assert "8.8" not in first
 
 
@@ -153,12 +159,12 @@ LIMITS = replace(UNLIMITED, address_claims=60.0, address_claims_at_once=3)
 
 
 def test_different_nameplates_are_counted_and_the_same_one_only_once() -> None:
-    account = Account()
+    quota = AddressQuota()
 
     def claim(key: int, now: float) -> float:
-        wait = account.claim(key, now, LIMITS)
+        wait = quota.charge_claim(key, now, LIMITS)
         if not wait:
-            account.knows(key)
+            quota.remember_nameplate(key)
         return wait
 
     assert [claim(key, 0.0) for key in (1, 2, 1, 3, 1, 2, 4, 4)] == [0, 0, 0, 0, 0, 0, 1, 1]
@@ -166,66 +172,66 @@ def test_different_nameplates_are_counted_and_the_same_one_only_once() -> None:
 
 
 def test_names_that_have_no_nameplate_are_counted_each_time() -> None:
-    account = Account()
-    assert [account.claim(None, 0.0, LIMITS) for _ in range(4)] == [0, 0, 0, 1]
+    quota = AddressQuota()
+    assert [quota.charge_claim(None, 0.0, LIMITS) for _ in range(4)] == [0, 0, 0, 1]
 
 
 def test_without_a_limit_any_number_may_be_claimed() -> None:
-    account = Account()
-    assert {account.claim(None, 0.0, UNLIMITED) for _ in range(1000)} == {0.0}
+    quota = AddressQuota()
+    assert {quota.charge_claim(None, 0.0, UNLIMITED) for _ in range(1000)} == {0.0}
 
 
 def test_work_is_demanded_of_who_guesses_more_the_more_it_does_and_forgiven_in_time() -> None:
-    account = Account()
-    for _ in range(PATIENCE):
-        account.claim(None, 0.0, UNLIMITED)
-    assert account.bits(0.0, 20) is None
-    account.claim(None, 0.0, UNLIMITED)
-    assert account.bits(0.0, 20) == 20
-    account.strain(0.0, STRAIN_STEP)
-    assert account.bits(0.0, 20) == 21
-    assert account.bits(1000.0, 20) is None
+    quota = AddressQuota()
+    for _ in range(ABUSE_SCORE_TOLERATED):
+        quota.charge_claim(None, 0.0, UNLIMITED)
+    assert quota.bits(0.0, 20) is None
+    quota.charge_claim(None, 0.0, UNLIMITED)
+    assert quota.bits(0.0, 20) == 20
+    quota.add_abuse_score(0.0, ABUSE_SCORE_PER_BIT)
+    assert quota.bits(0.0, 20) == 21
+    assert quota.bits(1000.0, 20) is None
 
 
-def test_an_account_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    book = Addresses(secrets())
-    accounts = [book.account(who((f"8.8.8.{n}", 1), {}, ()).address) for n in range(4)]
-    accounts[0].connections = 1
-    accounts[1].nameplates = 1
-    accounts[2].claim(None, 0.0, LIMITS)
+def test_a_quota_with_nothing_to_remember_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = AddressRegistry(secrets())
+    quotas = [book.get_or_add(identify((f"8.8.8.{n}", 1), {}, ()).address) for n in range(4)]
+    quotas[0].connections = 1
+    quotas[1].nameplates = 1
+    quotas[2].charge_claim(None, 0.0, LIMITS)
     book.forget(0.0, LIMITS)
-    assert set(book.accounts.values()) == set(accounts[:3])
+    assert set(book.quotas.values()) == set(quotas[:3])
     book.forget(1000.0, LIMITS)
-    assert set(book.accounts.values()) == set(accounts[:2])
-    monkeypatch.setattr(addresses, "MOST", 3)
-    fresh = [book.account(who((f"8.8.9.{n}", 1), {}, ()).address) for n in range(3)]
-    assert set(book.accounts.values()) == {*accounts[:2], fresh[-1]}  # never one that has something live
+    assert set(book.quotas.values()) == set(quotas[:2])
+    monkeypatch.setattr(address_quotas, "MAX_ADDRESSES", 3)
+    fresh = [book.get_or_add(identify((f"8.8.9.{n}", 1), {}, ()).address) for n in range(3)]
+    assert set(book.quotas.values()) == {*quotas[:2], fresh[-1]}  # never one that has something live
 
 
-def test_looking_for_idle_accounts_takes_some_at_a_time_and_finds_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "LOOKS", 7)
-    book = Addresses(secrets())
+def test_looking_for_idle_quotas_takes_some_at_a_time_and_finds_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address_quotas, "FORGET_CHECKS_PER_SECOND", 7)
+    book = AddressRegistry(secrets())
     for number in range(100):
-        book.account(who((f"8.8.8.{number}", 1), {}, ()).address).connections = number % 2
+        book.get_or_add(identify((f"8.8.8.{number}", 1), {}, ()).address).connections = number % 2
     left = []
     for _ in range(40):
         book.forget(0.0, LIMITS)
-        left.append(len(book.accounts))
+        left.append(len(book.quotas))
     assert all(before - after <= 7 for before, after in itertools.pairwise(left))
     assert left[-1] == 50
 
 
 def test_so_many_connections_may_come_at_once_and_then_so_many_a_minute() -> None:
     limits = replace(UNLIMITED, address_connects=60.0, address_connects_at_once=3)
-    account = Account()
-    assert [account.connect(0.0, limits) for _ in range(5)] == [0, 0, 0, 1, 1]
-    assert account.connections == 5
-    assert account.connect(1.0, limits) == 0
-    assert account.connect(1.0, UNLIMITED) == 0
+    quota = AddressQuota()
+    assert [quota.charge_connect(0.0, limits) for _ in range(5)] == [0, 0, 0, 1, 1]
+    assert quota.connections == 5
+    assert quota.charge_connect(1.0, limits) == 0
+    assert quota.charge_connect(1.0, UNLIMITED) == 0
 
 
-class Seen(Account):
-    """Counts how often accounts were looked at."""
+class Seen(AddressQuota):
+    """Counts how often quotas were looked at."""
 
     __slots__ = ("_live",)
     looks = 0
@@ -245,20 +251,22 @@ class Seen(Account):
 
 
 @pytest.mark.parametrize("live", [0, 1], ids=["nothing live", "all live"])
-def test_no_call_looks_at_more_than_some_hundreds_of_accounts(monkeypatch: pytest.MonkeyPatch, live: int) -> None:
-    monkeypatch.setattr(addresses, "Account", Seen)
-    monkeypatch.setattr(addresses, "MOST", 3000)
-    book = Addresses(secrets())
-    for number in range(addresses.MOST):
-        book.account(ipaddress.IPv4Address(number)).connections = live
+def test_no_call_looks_at_more_than_some_hundreds_of_quotas(monkeypatch: pytest.MonkeyPatch, live: int) -> None:
+    monkeypatch.setattr(address_quotas, "AddressQuota", Seen)
+    monkeypatch.setattr(address_quotas, "MAX_ADDRESSES", 3000)
+    book = AddressRegistry(secrets())
+    for number in range(address_quotas.MAX_ADDRESSES):
+        book.get_or_add(ipaddress.IPv4Address(number)).connections = live
     looks = []
-    for number in range(2 * addresses.MOST):
+    for number in range(2 * address_quotas.MAX_ADDRESSES):
         before = Seen.looks
-        book.account(ipaddress.IPv4Address(addresses.MOST + number))
+        book.get_or_add(ipaddress.IPv4Address(address_quotas.MAX_ADDRESSES + number))
         if number % 100 == 0:
             book.forget(0.0, LIMITS)
         looks.append(Seen.looks - before)
     assert max(looks) < 1000
-    kept = book.accounts
-    assert sum(account._live for account in kept.values() if isinstance(account, Seen)) == live * addresses.MOST
-    assert len(kept) <= (1 + live) * addresses.MOST
+    kept = book.quotas
+    assert (
+        sum(quota._live for quota in kept.values() if isinstance(quota, Seen)) == live * address_quotas.MAX_ADDRESSES
+    )
+    assert len(kept) <= (1 + live) * address_quotas.MAX_ADDRESSES

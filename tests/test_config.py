@@ -11,6 +11,7 @@ from restante.common.errors import Misuse
 from restante.common.settings import Part, address, settle
 from restante.mailbox.settings import SERVE, Serve
 from restante.waku.settings import WAKU
+from support.processes import called
 
 
 @pytest.fixture
@@ -143,3 +144,20 @@ def test_addresses(text: str, wanted: tuple[str | None, int]) -> None:
 def test_what_is_no_address_is_misuse(text: str) -> None:
     with pytest.raises(Misuse, match=r"--listen: '.*' is not HOST:PORT"):
         address(text, "--listen")
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "meant"),
+    [
+        (("status",), "RESTANTE_DATUM", "RESTANTE_DATA"),
+        (("export", "usage.sqlite"), "RESTANTE_PRUNE_EVRY", "RESTANTE_PRUNE_EVERY"),
+        (("pipeline", "sql"), "RESTANTE_LAK", "RESTANTE_LAKE"),
+        (("waku", "check"), "RESTANTE_WAKU_DATE", "RESTANTE_WAKU_DATA"),
+        (("waku", "config"), "RESTANTE_MOTDD", "RESTANTE_MOTD"),
+    ],
+    ids=str,
+)
+def test_every_command_refuses_a_variable_that_none_reads(words: tuple[str, ...], name: str, meant: str) -> None:
+    said = called(*words, **{name: "x"})
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == f"restante: {name} in the environment is no setting: {meant} may be meant\n"

@@ -216,6 +216,11 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
         for command in commands:
             here.run(command)
     assert stat.S_IMODE((tmp_path / "post-copy.sqlite").stat().st_mode) == 0o600
+    with shell(tmp_path) as here:
+        for command in guide.lines("restore"):
+            here.run(command)
+        assert [each.name for each in (tmp_path / "post").glob("restante.sqlite*")] == ["restante.sqlite"]
+        assert "not running" in here.run("restante status --data post")
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
     assert (tmp_path / "usage-copy.sqlite").exists()
 
@@ -314,13 +319,13 @@ def test_the_protocol_notes_have_every_error() -> None:
         assert missing
         said.add(missing)
     said |= {
-        rules.FULL,
+        rules.SERVER_FULL,
         rules.MAILBOX_FULL,
         quotas.TOO_MANY_NAMEPLATES,
         quotas.TOO_MANY_CLAIMS,
-        quotas.TOO_MUCH,
-        admission.FULL,
-        admission.TOO_MANY,
+        quotas.TOO_MUCH_STORED,
+        admission.TOO_MANY_CONNECTIONS,
+        admission.TOO_MANY_FROM_ADDRESS,
     }
     for words in said | {"crowded", "reclaimed"}:
         assert f"`{words}`" in notes, words

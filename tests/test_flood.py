@@ -17,14 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.mailbox.core import fair_queue as turns_
-from restante.mailbox.core.dispatcher import Connection
-from restante.mailbox.core.fair_queue import BACKLOG, BATCH, SHARE, WEIGHT, Entry, Turns
-from restante.mailbox.core.limits import UNLIMITED, Limits, Pace
+from restante.mailbox.core import fair_queue
+from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, QueueEntry, ReceivedText
+from restante.mailbox.core.fair_queue import (
+    MAX_BACKLOG_COMMANDS,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_COMMANDS,
+    MAX_QUEUED_PER_CONNECTION,
+    FairQueue,
+    is_long,
+)
+from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.model import Now, Policy
-from restante.mailbox.protocol.messages import SHORT
-from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Lifetime
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
+from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
+from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.effort import examples, some
 from support.mailbox.givens import FakeClock, FakeDice, Inbox
@@ -37,13 +44,13 @@ class Peer(Inbox):
 
     order: ClassVar[list[Peer]] = []
 
-    def __init__(self, office: CommitLoop, *, hurried: bool = True) -> None:
+    def __init__(self, commit_loop: CommitLoop, *, hurried: bool = True) -> None:
         super().__init__()
-        self.office = office
-        self.connection = Connection(self)
-        self.connection.turn.pace = Pace() if hurried else None
+        self.commit_loop = commit_loop
+        self.connection = ConnectionState(self)
+        self.connection.backlog.rate_limiter = RateLimiter() if hurried else None
         self.said = 0
-        office.desk.meet(self.connection)
+        commit_loop.dispatcher.add_connection(self.connection)
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         super().send(bodies, stamp)
@@ -55,7 +62,7 @@ class Peer(Inbox):
             self.said += 1
 
     def say(self, **message: object) -> None:
-        self.office.receive(self.connection, json.dumps(message))
+        self.commit_loop.receive(self.connection, json.dumps(message))
 
     @property
     def pongs(self) -> list[int]:
@@ -65,60 +72,62 @@ class Peer(Inbox):
 @asynccontextmanager
 async def opened(data: Path, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[CommitLoop, FakeClock]]:
     Peer.order = []
-    clock, store = FakeClock(), SqliteStore.open(data)
-    office = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
-    running = asyncio.create_task(office.run())
-    yield office, clock
-    office.stop()
+    clock, store = FakeClock(), Store.open(data)
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
+    running = asyncio.create_task(commit_loop.run())
+    yield commit_loop, clock
+    commit_loop.stop()
     await running
     await store.close()
 
 
-async def time_goes_by(office: CommitLoop, clock: FakeClock) -> None:
+async def time_goes_by(commit_loop: CommitLoop, clock: FakeClock) -> None:
     """Let the clock go on until everything is done."""
-    await some_turns(office)
-    while not office.idle.is_set():
+    await some_turns(commit_loop)
+    while not commit_loop.idle.is_set():
         clock.now += 1.0
-        office._rouse()
-        await some_turns(office)
+        commit_loop._rouse()
+        await some_turns(commit_loop)
 
 
-async def some_turns(office: CommitLoop) -> None:
-    """Let the office do all that it will do without the clock: until it waits to be woken."""
-    async with bounded("the office waits"):
+async def some_turns(commit_loop: CommitLoop) -> None:
+    """Let the commit loop do all that it will do without the clock: until it waits to be woken."""
+    async with bounded("the commit loop waits"):
         # It has nothing to tell who waits for it to wait.
-        while office._wake.is_set() or not office._wake._waiters:  # noqa: ASYNC110
+        while commit_loop._wake.is_set() or not commit_loop._wake._waiters:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 async def test_who_says_much_at_once_makes_others_wait_for_two_batches_at_most(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (office, _):
-        floods, quiet = [Peer(office) for _ in range(20)], Peer(office)
+    async with opened(tmp_path) as (commit_loop, _):
+        floods, quiet = [Peer(commit_loop) for _ in range(20)], Peer(commit_loop)
         for flood in floods:
             flood.ping(1000)
         quiet.ping()
-        await office.idle.wait()
+        await commit_loop.idle.wait()
         before = Peer.order.index(quiet)
-        assert before <= 2 * (2 * BATCH + SHARE * len(floods)), "each ping is answered by an ack and a pong"
+        assert before <= 2 * (2 * MAX_BATCH_COMMANDS + MAX_QUEUED_PER_CONNECTION * len(floods)), (
+            "each ping is answered by an ack and a pong"
+        )
         assert [flood.pongs for flood in floods] == [list(range(1000))] * len(floods)
 
 
 async def test_large_messages_make_a_batch_long_before_many_do(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (office, _):
-        floods, quiet = [Peer(office) for _ in range(20)], Peer(office)
+    async with opened(tmp_path) as (commit_loop, _):
+        floods, quiet = [Peer(commit_loop) for _ in range(20)], Peer(commit_loop)
         for flood in floods:
             for _ in range(8):
-                flood.say(type="ping", ping="0" * (WEIGHT // 20))
+                flood.say(type="ping", ping="0" * (MAX_BATCH_BYTES // 20))
         quiet.ping()
-        assert len(office.turns.gather(0.0, UNLIMITED)) == 20
+        assert len(commit_loop.queue.gather(0.0, UNLIMITED)) == 20
 
 
 async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (office, _):
-        senders, quiet = [Peer(office) for _ in range(20)], Peer(office)
+    async with opened(tmp_path) as (commit_loop, _):
+        senders, quiet = [Peer(commit_loop) for _ in range(20)], Peer(commit_loop)
         for sender in senders:
             for _ in range(3):
-                sender.say(type="ping", ping="0" * 2 * SHORT)
+                sender.say(type="ping", ping="0" * 2 * MAX_SHORT_MESSAGE_CHARACTERS)
         for number in range(5):
             quiet.ping()
             before = len(Peer.order)
@@ -126,7 +135,7 @@ async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> N
                 await asyncio.sleep(0)
             answers = Counter(each is quiet for each in Peer.order[before:])
             assert answers[False] <= 2 * 2, "an ack and a pong of what was under way, and of the next"
-        await office.idle.wait()
+        await commit_loop.idle.wait()
         assert [len(sender.pongs) for sender in senders] == [3] * 20
 
 
@@ -141,201 +150,206 @@ def test_what_one_says_is_done_in_its_order_however_long_each_is(
 ) -> None:
     """None: its connection is lost. Between the messages, batches are taken at any time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns_, "LOOKS", looks)
+        patch.setattr(fair_queue, "MAX_CONNECTIONS_CHECKED", looks)
         check_the_order(said, gathers)
 
 
 def check_the_order(said: list[tuple[int, bool | None]], gathers: list[int]) -> None:
-    turns, connections = Turns(), [Connection(Inbox()) for _ in range(3)]
-    put: dict[Connection, list[Entry]] = {each: [] for each in connections}
-    done: dict[Connection, list[Entry]] = {each: [] for each in connections}
+    queue, connections = FairQueue(), [ConnectionState(Inbox()) for _ in range(3)]
+    put: dict[ConnectionState, list[QueueEntry]] = {each: [] for each in connections}
+    done: dict[ConnectionState, list[QueueEntry]] = {each: [] for each in connections}
 
     def take_a_batch() -> None:
-        batch = turns.gather(0.0, UNLIMITED)
-        assert len(batch) == 1 or all(len(str(text)) <= SHORT for _, text, _ in batch)
+        batch = queue.gather(0.0, UNLIMITED)
+        assert len(batch) == 1 or not any(is_long(entry) for entry in batch)
         for number, entry in enumerate(batch):
             if number == 5:
-                turns.put_back(batch[number:])
+                queue.put_back(batch[number:])
                 break
-            assert turns.begins(entry)
-            done[entry[0]].append(entry)
+            assert queue.start(entry)
+            done[entry.connection].append(entry)
 
     pauses = set(itertools.accumulate(gathers))
-    for number, (who, is_long) in enumerate(said):
-        text = None if is_long is None else str(number).ljust(SHORT + 1 if is_long else 1)
-        entry = (connections[who], text, Now(0.0, number))
+    for number, (who, long) in enumerate(said):
+        now = Now(0.0, number)
+        entry: QueueEntry = ConnectionLost(connections[who], now)
+        if long is not None:
+            entry = ReceivedText(
+                connections[who], str(number).ljust(MAX_SHORT_MESSAGE_CHARACTERS + 1 if long else 1), now
+            )
         put[connections[who]].append(entry)
-        turns.put(entry)
+        queue.put(entry)
         if number in pauses:
             take_a_batch()
-    while not turns.empty:
+    while not queue.empty:
         take_a_batch()
     assert done == put
-    assert (len(turns), turns.held) == (0, 0)
-    assert all((each.turn.queued, each.turn.held, each.turn.paused) == (0, 0, False) for each in connections)
+    assert (len(queue), queue.held) == (0, 0)
+    assert all((each.backlog.queued, each.backlog.held, each.backlog.paused) == (0, 0, False) for each in connections)
 
 
 def test_what_is_dropped_is_not_done_and_not_held_but_what_is_under_way_is() -> None:
-    turns, connection, other = Turns(), Connection(Inbox()), Connection(Inbox())
-    long, short, lost = "l" * (SHORT + 1), "s", None
-    for said in (long, short, long, lost):
-        turns.put((connection, said, Now(0.0, 0.0)))
-    turns.put((other, short, Now(0.0, 0.0)))
-    batches = [turns.gather(0.0, UNLIMITED) for _ in range(2)]
-    under_way = next(batch for batch in batches if batch[0][0] is connection)
-    turns.drop(connection)
-    assert turns.held == connection.turn.held + other.turn.held == len(long) + len(short)
-    assert all(turns.begins(entry) for batch in batches for entry in batch)
-    assert [said for _, said, _ in under_way] == [long]
-    rest = turns.gather(0.0, UNLIMITED)
-    assert [(who, said) for who, said, _ in rest] == [(connection, lost)], "who is lost is not forgotten"
-    assert turns.begins(rest[0])
-    assert turns.empty
-    assert (turns.held, connection.turn.held, connection.turn.queued) == (0, 0, 0)
+    queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
+    long, short, now = "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1), "s", Now(0.0, 0.0)
+    for said in (long, short, long):
+        queue.put(ReceivedText(connection, said, now))
+    queue.put(ConnectionLost(connection, now))
+    queue.put(ReceivedText(other, short, now))
+    batches = [queue.gather(0.0, UNLIMITED) for _ in range(2)]
+    under_way = next(batch for batch in batches if batch[0].connection is connection)
+    queue.drop(connection)
+    assert queue.held == connection.backlog.held + other.backlog.held == len(long) + len(short)
+    assert all(queue.start(entry) for batch in batches for entry in batch)
+    assert under_way == [ReceivedText(connection, long, now)]
+    rest = queue.gather(0.0, UNLIMITED)
+    assert rest == [ConnectionLost(connection, now)], "who is lost is not forgotten"
+    assert queue.start(rest[0])
+    assert queue.empty
+    assert (queue.held, connection.backlog.held, connection.backlog.queued) == (0, 0, 0)
 
 
 def test_a_long_message_that_is_dropped_before_its_turn_is_not_done() -> None:
-    turns, connection, other = Turns(), Connection(Inbox()), Connection(Inbox())
+    queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
     for each in (connection, other):
-        turns.put((each, "l" * (SHORT + 1), Now(0.0, 0.0)))
-    turns.drop(connection)
-    assert [entry[0] for entry in turns.gather(0.0, UNLIMITED)] == [other]
-    assert (connection.turn.held, connection.turn.queued) == (0, 0)
-    assert turns.held == SHORT + 1
+        queue.put(ReceivedText(each, "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1), Now(0.0, 0.0)))
+    queue.drop(connection)
+    assert [entry.connection for entry in queue.gather(0.0, UNLIMITED)] == [other]
+    assert (connection.backlog.held, connection.backlog.queued) == (0, 0)
+    assert queue.held == MAX_SHORT_MESSAGE_CHARACTERS + 1
 
 
 async def test_what_is_sent_for_a_command_counts_in_its_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(tmp_path) as (office, _):
-        sender, readers = Peer(office), [Peer(office) for _ in range(10)]
+    async with opened(tmp_path) as (commit_loop, _):
+        sender, readers = Peer(commit_loop), [Peer(commit_loop) for _ in range(10)]
         sender.say(type="bind", appid="x", side="a")
         sender.say(type="open", mailbox="m")
         for number in range(2):
-            sender.say(type="add", phase=str(number), body="0" * (WEIGHT // 2))
+            sender.say(type="add", phase=str(number), body="0" * (MAX_BATCH_BYTES // 2))
         for reader in readers:
             reader.say(type="bind", appid="x", side="b")
-        await office.idle.wait()
+        await commit_loop.idle.wait()
         batches: list[int] = []
-        speak = office._speak
+        speak = commit_loop._speak
 
         def weigh_and_speak() -> None:
-            batches.append(sum(len(body) for each in office.desk.told for body in each.outbox))
+            batches.append(sum(len(body) for each in commit_loop.dispatcher.with_output for body in each.outbox))
             speak()
 
-        monkeypatch.setattr(office, "_speak", weigh_and_speak)
+        monkeypatch.setattr(commit_loop, "_speak", weigh_and_speak)
         for reader in readers:
             reader.say(type="open", mailbox="m")
         readers[0].ping()
-        await office.idle.wait()
+        await commit_loop.idle.wait()
         assert all([frame["phase"] for frame in reader.frames[-2:]] == ["0", "1"] for reader in readers[1:])
         assert readers[0].pongs == [0]
         assert len([size for size in batches if size]) >= len(readers)
-        assert max(batches) < 2 * WEIGHT
+        assert max(batches) < 2 * MAX_BATCH_BYTES
 
 
 async def test_the_loop_turns_after_each_batch_also_when_nothing_was_changed(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (office, _):
+    async with opened(tmp_path) as (commit_loop, _):
         said: list[int] = []
 
-        async def turn() -> None:
-            while not office.idle.is_set():
+        async def one_turn() -> None:
+            while not commit_loop.idle.is_set():
                 said.append(len(Peer.order))
                 await asyncio.sleep(0)
 
-        for flood in [Peer(office) for _ in range(20)]:
+        for flood in [Peer(commit_loop) for _ in range(20)]:
             flood.ping(200)
-        await turn()
+        await one_turn()
         said.append(len(Peer.order))
         assert said[-1] == 20 * 200 * 2
-        assert max(after - before for before, after in itertools.pairwise(said)) <= 2 * BATCH
+        assert max(after - before for before, after in itertools.pairwise(said)) <= 2 * MAX_BATCH_COMMANDS
 
 
-async def test_who_is_in_debt_is_let_in_as_far_as_its_pace_goes(tmp_path: Path) -> None:
+async def test_who_is_in_debt_is_let_in_as_far_as_its_rate_goes(tmp_path: Path) -> None:
     """What is let in and must go back again would be most of the work of every batch."""
-    async with opened(tmp_path, SLOW) as (office, clock):
-        hasty = Peer(office)
+    async with opened(tmp_path, SLOW) as (commit_loop, clock):
+        hasty = Peer(commit_loop)
         hasty.ping(60)
-        await some_turns(office)
+        await some_turns(commit_loop)
         began = 0
-        begins = office.turns.begins
+        start = commit_loop.queue.start
 
-        def count_and_begin(entry: Entry) -> bool:
+        def count_and_begin(entry: QueueEntry) -> bool:
             nonlocal began
             began += 1
-            return begins(entry)
+            return start(entry)
 
-        office.turns.begins = count_and_begin  # type: ignore[method-assign]
-        await time_goes_by(office, clock)
+        commit_loop.queue.start = count_and_begin  # type: ignore[method-assign]
+        await time_goes_by(commit_loop, clock)
         assert hasty.pongs == list(range(60))
         assert began <= 2 * 60
 
 
 async def test_a_connection_is_left_unread_while_much_of_it_waits(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (office, _):
-        flood = Peer(office)
-        flood.ping(BACKLOG - 1)
+    async with opened(tmp_path) as (commit_loop, _):
+        flood = Peer(commit_loop)
+        flood.ping(MAX_BACKLOG_COMMANDS - 1)
         assert not flood.paused
         flood.ping(1)
         assert flood.paused
         flood.ping(1000)  # what was read before that
-        await office.idle.wait()
+        await commit_loop.idle.wait()
         assert not flood.paused
-        assert flood.pongs == list(range(BACKLOG + 1000))
+        assert flood.pongs == list(range(MAX_BACKLOG_COMMANDS + 1000))
 
 
 async def test_commands_beyond_the_limit_wait_and_are_answered_in_time(tmp_path: Path) -> None:
-    async with opened(tmp_path, SLOW) as (office, clock):
-        hasty, calm = Peer(office), Peer(office)
+    async with opened(tmp_path, SLOW) as (commit_loop, clock):
+        hasty, calm = Peer(commit_loop), Peer(commit_loop)
         hasty.ping(100)
-        await some_turns(office)
+        await some_turns(commit_loop)
         assert hasty.pongs == list(range(11))
         assert hasty.paused
         calm.ping()
-        await some_turns(office)
+        await some_turns(commit_loop)
         assert calm.pongs == [0]
         clock.now += 0.1
         calm.ping()
-        await some_turns(office)
+        await some_turns(commit_loop)
         assert hasty.pongs == list(range(21))
-        await time_goes_by(office, clock)
+        await time_goes_by(commit_loop, clock)
         assert hasty.pongs == list(range(100))
         assert not hasty.paused
 
 
 async def test_what_a_command_makes_others_be_sent_is_charged_to_who_said_it(tmp_path: Path) -> None:
     limits = replace(UNLIMITED, bytes=1000.0, bytes_at_once=20_000)
-    async with opened(tmp_path, limits) as (office, _):
-        peers = [Peer(office) for _ in range(10)]
+    async with opened(tmp_path, limits) as (commit_loop, _):
+        peers = [Peer(commit_loop) for _ in range(10)]
         for peer in peers:
             peer.say(type="bind", appid="x", side="a")
             peer.say(type="open", mailbox="m")
-        await office.idle.wait()
+        await commit_loop.idle.wait()
         peers[0].say(type="add", phase="p", body="0" * 2000)  # 20 kB to ten connections
         peers[0].ping()
         peers[1].ping()
-        await some_turns(office)
+        await some_turns(commit_loop)
         assert (peers[0].pongs, peers[1].pongs) == ([], [0])
 
 
 async def test_a_list_and_a_replay_cost_what_they_cost(tmp_path: Path) -> None:
     limits = replace(UNLIMITED, bytes=1000.0, bytes_at_once=2000)
-    async with opened(tmp_path, limits) as (office, _):
-        maker = Peer(office, hurried=False)
+    async with opened(tmp_path, limits) as (commit_loop, _):
+        maker = Peer(commit_loop, hurried=False)
         maker.say(type="bind", appid="x", side="a")
         maker.say(type="open", mailbox="m")
         maker.say(type="add", phase="p", body="0" * 3000)
         for number in range(200):
-            owner = Peer(office, hurried=False)
+            owner = Peer(commit_loop, hurried=False)
             owner.say(type="bind", appid="x", side=f"s{number}")
             owner.say(type="claim", nameplate=str(number))
-        await office.idle.wait()
+        await commit_loop.idle.wait()
         for costly in ({"type": "list"}, {"type": "open", "mailbox": "m"}):
-            asking = Peer(office)
+            asking = Peer(commit_loop)
             asking.say(type="bind", appid="x", side="a")
             asking.say(**costly)
             asking.ping()
-            await some_turns(office)
+            await some_turns(commit_loop)
             assert len(asking.frames) >= 3
             assert asking.pongs == [], costly
 
@@ -343,58 +357,57 @@ async def test_a_list_and_a_replay_cost_what_they_cost(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", some(range(5), 0, 1))
 async def test_whatever_waits_and_goes_back_is_done_in_order(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
-    async with opened(tmp_path, SLOW) as (office, clock):
-        peers = [Peer(office, hurried=dice.random() < 0.7) for _ in range(30)]
+    async with opened(tmp_path, SLOW) as (commit_loop, clock):
+        peers = [Peer(commit_loop, hurried=dice.random() < 0.7) for _ in range(30)]
         for _ in range(60):
             for peer in dice.sample(peers, 10):
                 peer.ping(dice.randrange(80))
             for _ in range(dice.randrange(6)):
                 await asyncio.sleep(0)
             clock.now += dice.random()
-        await time_goes_by(office, clock)
+        await time_goes_by(commit_loop, clock)
         for peer in peers:
             assert peer.pongs == list(range(peer.said))
             assert not peer.paused
 
 
 async def test_what_was_said_before_a_connection_was_lost_is_done_without_delay(tmp_path: Path) -> None:
-    async with opened(tmp_path, SLOW) as (office, _):
-        hasty = Peer(office)
+    async with opened(tmp_path, SLOW) as (commit_loop, _):
+        hasty = Peer(commit_loop)
         hasty.say(type="bind", appid="x", side="a")
         hasty.say(type="open", mailbox="m")
         for _ in range(50):
             hasty.say(type="add", phase="p", body="")
-        await some_turns(office)
-        office.lose(hasty.connection)
-        await office.idle.wait()
-        (mailbox,) = office.desk.state.mailboxes()
+        await some_turns(commit_loop)
+        commit_loop.lose(hasty.connection)
+        await commit_loop.idle.wait()
+        (mailbox,) = commit_loop.dispatcher.state.mailboxes()
         assert len(mailbox.messages) == 50
-        assert office.desk.connections == set()
+        assert commit_loop.dispatcher.connections == set()
 
 
 async def test_a_drain_waits_for_nobody_s_pace(tmp_path: Path) -> None:
-    async with opened(tmp_path, SLOW) as (office, _):
-        hasty = Peer(office)
+    async with opened(tmp_path, SLOW) as (commit_loop, _):
+        hasty = Peer(commit_loop)
         hasty.ping(1000)
-        await some_turns(office)
+        await some_turns(commit_loop)
         assert len(hasty.pongs) < 1000
     assert hasty.pongs == list(range(1000))
 
 
 async def test_a_batch_that_is_refused_refuses_nothing_that_was_not_in_it(tmp_path: Path) -> None:
-    async with opened(tmp_path, SLOW) as (office, clock):
-        hasty = Peer(office)
-        store = office._store
-        assert isinstance(store, SqliteStore)
+    async with opened(tmp_path, SLOW) as (commit_loop, clock):
+        hasty = Peer(commit_loop)
+        store = commit_loop._store
         store.database.execute("PRAGMA query_only = 1")
         hasty.say(type="bind", appid="x", side="a")
         for _ in range(30):
             hasty.say(type="open", mailbox="m")
-        await some_turns(office)
+        await some_turns(commit_loop)
         refused = [frame["error"] for frame in hasty.frames if frame["type"] == "error"]
-        assert set(refused) == {REFUSED}
+        assert set(refused) == {NOT_STORED}
         assert len(refused) == 11
         store.database.execute("PRAGMA query_only = 0")
-        await time_goes_by(office, clock)
+        await time_goes_by(commit_loop, clock)
         errors = [frame["error"] for frame in hasty.frames if frame["type"] == "error"]
         assert errors[11:] == ["must bind first"] * 20

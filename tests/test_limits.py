@@ -1,4 +1,4 @@
-"""Limits: buckets, and the pace of one connection."""
+"""Limits: buckets, and the limiter of one connection."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from restante.common.token_bucket import Bucket
-from restante.mailbox.core.addresses import PATIENCE
-from restante.mailbox.core.admission import CONNECTION_STRAIN
-from restante.mailbox.core.limits import UNLIMITED, Limits, Pace
+from restante.mailbox.core.address_quotas import ABUSE_SCORE_TOLERATED
+from restante.mailbox.core.admission import CONNECTION_ABUSE_SCORE
+from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 
 steps = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1000)), max_size=20)
 
@@ -41,52 +41,52 @@ LIMITS = replace(UNLIMITED, commands=10.0, commands_at_once=5, bytes=1000.0, byt
 
 
 def test_so_many_commands_may_come_at_once_and_then_so_many_a_second() -> None:
-    pace = Pace()
+    limiter = RateLimiter()
     for _ in range(5):
-        pace.charge(100.0, LIMITS, 1)
-    assert not pace.owing
-    pace.charge(100.0, LIMITS, 1)
-    assert pace.owing
-    assert pace.wait(100.0, LIMITS) == pytest.approx(0.1)
-    assert pace.wait(100.11, LIMITS) == 0
-    assert not pace.owing
+        limiter.charge(100.0, LIMITS, 1)
+    assert not limiter.owing
+    limiter.charge(100.0, LIMITS, 1)
+    assert limiter.owing
+    assert limiter.refresh(100.0, LIMITS) == pytest.approx(0.1)
+    assert limiter.refresh(100.11, LIMITS) == 0
+    assert not limiter.owing
 
 
 def test_one_command_that_costs_much_is_let_through_and_paid_for_after() -> None:
-    pace = Pace()
-    pace.charge(0.0, LIMITS, 20_000)
-    assert pace.wait(0.0, LIMITS) == pytest.approx(15.0)
-    assert pace.wait(15.01, LIMITS) == 0
+    limiter = RateLimiter()
+    limiter.charge(0.0, LIMITS, 20_000)
+    assert limiter.refresh(0.0, LIMITS) == pytest.approx(15.0)
+    assert limiter.refresh(15.01, LIMITS) == 0
 
 
 def test_silence_earns_no_more_than_what_may_come_at_once() -> None:
-    pace = Pace()
-    pace.charge(0.0, LIMITS, 1)
+    limiter = RateLimiter()
+    limiter.charge(0.0, LIMITS, 1)
     for _ in range(5):
-        pace.charge(1e6, LIMITS, 1)
-    assert not pace.owing
-    pace.charge(1e6, LIMITS, 1)
-    assert pace.owing
+        limiter.charge(1e6, LIMITS, 1)
+    assert not limiter.owing
+    limiter.charge(1e6, LIMITS, 1)
+    assert limiter.owing
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 3000)), min_size=1, max_size=50))
 def test_whoever_keeps_to_its_waits_is_never_faster_than_the_limits(said: list[tuple[float, int]]) -> None:
-    pace, now, commands, size = Pace(), 0.0, 0, 0
+    limiter, now, commands, size = RateLimiter(), 0.0, 0, 0
     for passed, cost in said:
         now += passed
-        now += pace.wait(now, LIMITS)
+        now += limiter.refresh(now, LIMITS)
         assert commands <= LIMITS.commands_at_once + now * LIMITS.commands + 1e-6
         assert size <= LIMITS.bytes_at_once + now * LIMITS.bytes + 3000
-        pace.charge(now, LIMITS, cost)
+        limiter.charge(now, LIMITS, cost)
         commands, size = commands + 1, size + cost
 
 
 def test_without_limits_nobody_waits() -> None:
-    pace = Pace()
+    limiter = RateLimiter()
     for _ in range(1000):
-        pace.charge(0.0, UNLIMITED, 10**9)
-    assert not pace.owing
-    assert pace.wait(0.0, UNLIMITED) == 0
+        limiter.charge(0.0, UNLIMITED, 10**9)
+    assert not limiter.owing
+    assert limiter.refresh(0.0, UNLIMITED) == 0
 
 
 def test_no_default_contradicts_another() -> None:
@@ -96,5 +96,5 @@ def test_no_default_contradicts_another() -> None:
     assert limits.mailbox_bytes <= limits.address_bytes < limits.stored_bytes
     assert limits.mailbox_bytes < limits.owed_bytes
     # The limits' own reasons are no trouble to an adaptive server: an office after an outage, a class of thirty.
-    assert limits.address_connects_at_once * CONNECTION_STRAIN < PATIENCE
-    assert 30 + limits.address_claims_at_once * CONNECTION_STRAIN < PATIENCE
+    assert limits.address_connects_at_once * CONNECTION_ABUSE_SCORE < ABUSE_SCORE_TOLERATED
+    assert 30 + limits.address_claims_at_once * CONNECTION_ABUSE_SCORE < ABUSE_SCORE_TOLERATED

@@ -100,7 +100,7 @@ def play(session: list[tuple[str, dict[str, Any]]], cut: int | None, *, done: bo
     A crash ends the server without a word: nothing is saved on the way out. (tests/durability kills real ones.)
     """
     seen = []
-    with closing(StoreWorld(Options(settling=False))) as world:
+    with closing(StoreWorld(Options(in_grace_period=False))) as world:
         pair = Pair(world)
         pair.arrive()
         for number, (side, message) in enumerate(session):

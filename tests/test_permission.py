@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox.core.adaptive import FALL_EVERY, RISE_EVERY, STEPS, Tide
-from restante.mailbox.protocol.hashcash import LONGEST, MOST_BITS, Demand, flaw, mint, offer, zero_bits
+from restante.mailbox.core.adaptive import FALL_INTERVAL_SECONDS, MAX_STEPS, RISE_INTERVAL_SECONDS, LoadLevel
+from restante.mailbox.protocol.hashcash import MAX_BITS, MAX_STAMP_CHARACTERS, Demand, mint, offer, problem, zero_bits
 
 SAMPLE = "1:6:210723:resource-string::NmZNF4eIbk87mqYz:000003n"
 """The stamp that spec 002 shows; made by `hashcash -b 6 -m resource-string`."""
@@ -18,7 +18,7 @@ OURS = Demand(6, "resource-string")
 
 def test_the_sample_of_the_specification_is_good() -> None:
     assert zero_bits(SAMPLE) >= 6
-    assert flaw(OURS, "hashcash", SAMPLE) is None
+    assert problem(OURS, "hashcash", SAMPLE) is None
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_the_sample_of_the_specification_is_good() -> None:
         ("hashcash", None, "string"),
         ("hashcash", 7, "string"),
         ("hashcash", [SAMPLE], "string"),
-        ("hashcash", SAMPLE + "0" * LONGEST, "string"),
+        ("hashcash", SAMPLE + "0" * MAX_STAMP_CHARACTERS, "string"),
         ("hashcash", "", "form"),
         ("hashcash", SAMPLE + ":", "form"),
         ("hashcash", "0" + SAMPLE[1:], "form"),
@@ -46,28 +46,28 @@ def test_the_sample_of_the_specification_is_good() -> None:
     ],
 )
 def test_what_is_wrong_with_a_submission_is_said(method: object, stamp: object, words: str) -> None:
-    found = flaw(OURS, method, stamp)
+    found = problem(OURS, method, stamp)
     assert found is not None
     assert words in found
 
 
 def test_the_date_of_a_stamp_may_be_anything() -> None:
     """The shipped Rust client writes base64 of YYYYMMDD."""
-    assert flaw(OURS, "hashcash", mint(OURS, date="MjAyNjExMjE=", random="r")) is None
+    assert problem(OURS, "hashcash", mint(OURS, date="MjAyNjExMjE=", random="r")) is None
 
 
 @given(st.integers(0, 10), st.text("abcdef0123456789", min_size=1, max_size=24), st.text("xyz", max_size=5))
 def test_what_is_minted_is_good_for_its_demand_and_no_other(bits: int, resource: str, random: str) -> None:
     demand = Demand(bits, resource)
     stamp = mint(demand, date="261121", random=random)
-    assert flaw(demand, "hashcash", stamp) is None
-    assert flaw(Demand(bits, resource + "0"), "hashcash", stamp) is not None
-    assert flaw(Demand(zero_bits(stamp) + 1, resource), "hashcash", stamp) is not None
+    assert problem(demand, "hashcash", stamp) is None
+    assert problem(Demand(bits, resource + "0"), "hashcash", stamp) is not None
+    assert problem(Demand(zero_bits(stamp) + 1, resource), "hashcash", stamp) is not None
 
 
 @given(st.text())
-def test_no_stamp_is_a_fault_of_ours(stamp: str) -> None:
-    assert isinstance(flaw(OURS, "hashcash", stamp), str)
+def test_no_stamp_is_an_error_of_ours(stamp: str) -> None:
+    assert isinstance(problem(OURS, "hashcash", stamp), str)
 
 
 def test_an_offer_always_has_the_key_none() -> None:
@@ -75,46 +75,46 @@ def test_an_offer_always_has_the_key_none() -> None:
     assert msgspec.json.encode(offer(Demand(20, "r"))) == b'{"none":null,"hashcash":{"bits":20,"resource":"r"}}'
 
 
-# ── the tide ─────────────────────────────────────────────────────────────────────────────────────
+# ── the load_level ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def passing(tide: Tide, seconds: int, connections: int) -> list[int | None]:
+def passing(load_level: LoadLevel, seconds: int, connections: int) -> list[int | None]:
     """Let seconds go by; gives what was demanded of everybody after each change."""
-    return [tide.bits(20) for _ in range(seconds) if tide.tick(connections, 100.0)]
+    return [load_level.bits(20) for _ in range(seconds) if load_level.tick(connections, 100.0)]
 
 
 def test_in_peace_nothing_is_demanded_of_everybody() -> None:
-    assert passing(Tide(), 3600, 100) == []
+    assert passing(LoadLevel(), 3600, 100) == []
 
 
 def test_under_attack_the_work_rises_bit_by_bit_and_falls_again_more_slowly() -> None:
-    tide = Tide()
-    rising = passing(tide, RISE_EVERY * 20, 1000)
+    load_level = LoadLevel()
+    rising = passing(load_level, RISE_INTERVAL_SECONDS * 20, 1000)
     assert rising == [20, 21, 22, 23, 24, 25, 26, 27, 28]
-    assert len(rising) == STEPS
-    falling = passing(tide, FALL_EVERY * 20, 0)
+    assert len(rising) == MAX_STEPS
+    falling = passing(load_level, FALL_INTERVAL_SECONDS * 20, 0)
     assert falling == [27, 26, 25, 24, 23, 22, 21, 20, None]
-    assert tide.changes == 2 * STEPS
+    assert load_level.changes == 2 * MAX_STEPS
 
 
 def test_between_half_the_load_and_the_load_it_stays_as_it_is() -> None:
-    tide = Tide()
-    passing(tide, RISE_EVERY, 1000)
-    steps = tide.steps
+    load_level = LoadLevel()
+    passing(load_level, RISE_INTERVAL_SECONDS, 1000)
+    steps = load_level.steps
     assert steps > 0
-    passing(tide, 30, 60)  # until the average is there
-    before = tide.steps
-    assert passing(tide, 3600, 60) == []
-    assert tide.steps == before
+    passing(load_level, 30, 60)  # until the average is there
+    before = load_level.steps
+    assert passing(load_level, 3600, 60) == []
+    assert load_level.steps == before
 
 
 def test_a_single_second_of_many_connections_is_no_attack() -> None:
-    tide = Tide()
-    assert passing(tide, 1, 900) == []
-    assert passing(tide, 60, 0) == []
+    load_level = LoadLevel()
+    assert passing(load_level, 1, 900) == []
+    assert passing(load_level, 60, 0) == []
 
 
 def test_no_more_is_demanded_than_anybody_can_do() -> None:
-    tide = Tide()
-    passing(tide, RISE_EVERY * 20, 1000)
-    assert tide.bits(39) == MOST_BITS
+    load_level = LoadLevel()
+    passing(load_level, RISE_INTERVAL_SECONDS * 20, 1000)
+    assert load_level.bits(39) == MAX_BITS

@@ -7,12 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from restante.mailbox.core.addresses import Account
-from restante.mailbox.core.dispatcher import Connection, Desk
-from restante.mailbox.core.limits import KIB, MIB, RESERVE, SMALL_MAILBOX, Limits
+from restante.mailbox.core.address_quotas import AddressQuota
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.dispatcher import Dispatcher
+from restante.mailbox.core.limits import KIB, MIB, RESERVED_SHARE, SMALL_MAILBOX_BYTES, Limits
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
-from restante.mailbox.core.rules import FULL
+from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.state import State
 from support.mailbox.givens import FakeDice, Inbox
 
@@ -24,19 +25,19 @@ LIMITS = Limits(stored_bytes=STORED, address_bytes=4 * MIB, commands=0.0, bytes=
 class Peer:
     """A client at an address of its own."""
 
-    def __init__(self, desk: Desk, side: str, account: Account | None = None) -> None:
-        self.desk = desk
+    def __init__(self, dispatcher: Dispatcher, side: str, quota: AddressQuota | None = None) -> None:
+        self.dispatcher = dispatcher
         self.inbox = Inbox()
-        self.connection = Connection(self.inbox)
-        self.connection.accounts = (account or Account(),)
-        desk.meet(self.connection)
+        self.connection = ConnectionState(self.inbox)
+        self.connection.address_quotas = (quota or AddressQuota(),)
+        dispatcher.add_connection(self.connection)
         self.say(type="bind", appid="x", side=side)
 
     def say(self, **message: Any) -> list[dict[str, Any]]:
         """Say something; return what it is answered after the ack."""
-        self.desk.take(self.connection, json.dumps(message), Now(1e9, 0.0))
+        self.dispatcher.handle(self.connection, json.dumps(message), Now(1e9, 0.0))
         told = [json.loads(body + b"}") for body in self.connection.outbox]
-        self.desk.turn()
+        self.dispatcher.end_batch()
         self.connection.outbox = []
         return told[1:]
 
@@ -51,26 +52,28 @@ class Peer:
         raise AssertionError("everything was taken")
 
 
-def filled() -> tuple[Desk, list[Peer]]:
+def filled() -> tuple[Dispatcher, list[Peer]]:
     """Have 64 addresses take as much as they are given: large mailboxes first, then small ones."""
-    desk = Desk(State(), FakeDice(), Policy(limits=LIMITS))
-    peers = [Peer(desk, f"filler {number}") for number in range(64)]
-    most = int(STORED * (1 - RESERVE) / len(peers))
+    dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=LIMITS))
+    peers = [Peer(dispatcher, f"filler {number}") for number in range(64)]
+    most = int(STORED * (1 - RESERVED_SHARE) / len(peers))
     for number, peer in enumerate(peers):
         peer.say(type="open", mailbox=f"large {number}")
         for phase in range(6):
             peer.say(type="add", phase=str(phase), body="0" * (most // 6))
     for number, peer in enumerate(peers):
         for more in range(5):
-            Peer(desk, f"filler {number}", peer.connection.accounts[0]).fill(f"small {number} {more}", 30 * KIB)
-    return desk, peers
+            Peer(dispatcher, f"filler {number}", peer.connection.address_quotas[0]).fill(
+                f"small {number} {more}", 30 * KIB
+            )
+    return dispatcher, peers
 
 
 def test_beside_64_full_addresses_a_fresh_pair_completes() -> None:
-    desk, _ = filled()
-    assert desk.state.nearly_full(LIMITS)
+    dispatcher, _ = filled()
+    assert dispatcher.state.nearly_full(LIMITS)
     for name in ("1", "2"):
-        a, b = Peer(desk, "a"), Peer(desk, "b")
+        a, b = Peer(dispatcher, "a"), Peer(dispatcher, "b")
         for each in (a, b):
             [claimed] = each.say(type="claim", nameplate=name)
             each.say(type="open", mailbox=claimed["mailbox"])
@@ -80,18 +83,18 @@ def test_beside_64_full_addresses_a_fresh_pair_completes() -> None:
         for each in (a, b):
             assert each.say(type="release")[-1]["type"] == "released"
             assert each.say(type="close", mood="happy")[-1]["type"] == "closed"
-    assert desk.state.stored < STORED
+    assert dispatcher.state.stored < STORED
 
 
 def test_who_holds_much_makes_nothing_more_and_may_join_and_end_what_there_is() -> None:
-    desk, peers = filled()
-    rich, fresh = peers[0].connection.accounts[0], Peer(desk, "a")
+    dispatcher, peers = filled()
+    rich, fresh = peers[0].connection.address_quotas[0], Peer(dispatcher, "a")
     [claimed] = fresh.say(type="claim", nameplate="7")
     for command in ({"type": "allocate"}, {"type": "claim", "nameplate": "8"}, {"type": "open", "mailbox": "new"}):
-        [refused] = Peer(desk, "b", rich).say(**command)
+        [refused] = Peer(dispatcher, "b", rich).say(**command)
         assert refused["error"] == "the server is full"
         assert refused["hint"] == "what room is left is for addresses that hold less than 1 MiB; try again later"
-    joining = Peer(desk, "b", rich)
+    joining = Peer(dispatcher, "b", rich)
     assert joining.say(type="claim", nameplate="7")[-1] == {**claimed, "id": None}
     assert joining.say(type="open", mailbox=claimed["mailbox"]) == []
     [refused] = joining.say(type="add", phase="p", body="")
@@ -101,44 +104,46 @@ def test_who_holds_much_makes_nothing_more_and_may_join_and_end_what_there_is() 
 
 def test_claims_are_charged_there_whether_or_not_the_nameplate_lives() -> None:
     """What is refused for want of room would tell for nothing which nameplates live."""
-    desk, peers = filled()
-    desk.policy = replace(desk.policy, limits=replace(LIMITS, address_claims=1.0, address_claims_at_once=10))
-    Peer(desk, "a").say(type="claim", nameplate="7")
-    rich = peers[0].connection.accounts[0]
-    answers = [Peer(desk, "b", rich).say(type="claim", nameplate=str(name))[-1] for name in range(1, 21)]
-    assert [answer.get("error") for answer in answers[:10]] == [*6 * [FULL], None, *3 * [FULL]]
+    dispatcher, peers = filled()
+    dispatcher.policy = replace(
+        dispatcher.policy, limits=replace(LIMITS, address_claims=1.0, address_claims_at_once=10)
+    )
+    Peer(dispatcher, "a").say(type="claim", nameplate="7")
+    rich = peers[0].connection.address_quotas[0]
+    answers = [Peer(dispatcher, "b", rich).say(type="claim", nameplate=str(name))[-1] for name in range(1, 21)]
+    assert [answer.get("error") for answer in answers[:10]] == [*6 * [SERVER_FULL], None, *3 * [SERVER_FULL]]
     assert {answer["error"] for answer in answers[10:]} == {TOO_MANY_CLAIMS}
 
 
 def test_large_phases_and_ids_are_no_way_around_it() -> None:
-    desk, _ = filled()
-    peer = Peer(desk, "a")
+    dispatcher, _ = filled()
+    peer = Peer(dispatcher, "a")
     peer.say(type="open", mailbox="mine")
-    large = "0" * SMALL_MAILBOX
+    large = "0" * SMALL_MAILBOX_BYTES
     for message in ({"phase": large, "body": ""}, {"phase": "p", "body": "", "id": large}):
-        assert peer.say(type="add", **message)[-1]["error"] == FULL
+        assert peer.say(type="add", **message)[-1]["error"] == SERVER_FULL
 
 
 def test_a_mailbox_stays_small_there() -> None:
-    desk, _ = filled()
+    dispatcher, _ = filled()
     size = 10 * KIB
-    taken = Peer(desk, "a").fill("mine", size)
-    assert (taken + 1) * size > SMALL_MAILBOX - 2 * size
-    assert taken * size < SMALL_MAILBOX
-    too_large = Peer(desk, "b")
+    taken = Peer(dispatcher, "a").fill("mine", size)
+    assert (taken + 1) * size > SMALL_MAILBOX_BYTES - 2 * size
+    assert taken * size < SMALL_MAILBOX_BYTES
+    too_large = Peer(dispatcher, "b")
     too_large.say(type="open", mailbox="yours")
-    [refused] = too_large.say(type="add", phase="p", body="0" * SMALL_MAILBOX)
+    [refused] = too_large.say(type="add", phase="p", body="0" * SMALL_MAILBOX_BYTES)
     assert refused["hint"] == "what room is left is for mailboxes of up to 64 KiB; try again later"
 
 
 def test_names_count_with_the_memory_that_they_take() -> None:
-    desk = Desk(State(), FakeDice(), Policy(limits=LIMITS))
-    Peer(desk, "a").say(type="open", mailbox="m")
-    short = desk.state.stored
+    dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=LIMITS))
+    Peer(dispatcher, "a").say(type="open", mailbox="m")
+    short = dispatcher.state.stored
     long = "\U0001f4ec" * 500
-    peer = Peer(desk, long)
+    peer = Peer(dispatcher, long)
     peer.say(type="open", mailbox=long)
-    account = peer.connection.accounts[0]
-    assert desk.state.stored - short == account.stored > 3 * 4 * 500
+    quota = peer.connection.address_quotas[0]
+    assert dispatcher.state.stored - short == quota.stored > 3 * 4 * 500
     peer.say(type="close", mood="happy")
-    assert (desk.state.stored, account.stored) == (short, 0)
+    assert (dispatcher.state.stored, quota.stored) == (short, 0)

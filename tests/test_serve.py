@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from restante.mailbox.protocol.hashcash import Demand, mint
-from restante.mailbox.server.server import OWN, needed_descriptors
+from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
@@ -287,7 +287,7 @@ def test_a_server_that_may_have_too_few_descriptors_does_not_start_and_says_how_
 
 async def test_as_many_descriptors_as_are_needed_suffice(tmp_path: Path) -> None:
     options = ("--admin", "127.0.0.1:0", "--trace", str(tmp_path / "trace"))
-    program = ("prlimit", f"--nofile={needed_descriptors(OWN)}", *RESTANTE)
+    program = ("prlimit", f"--nofile={needed_descriptors(OWN_DESCRIPTORS)}", *RESTANTE)
     async with serving(tmp_path / "data", program, options) as server:
         assert (await welcome(server))["your-address"]
         await server.stop()

@@ -18,23 +18,23 @@ import structlog
 from msgspec.structs import replace
 
 from restante.common.errors import Misuse
-from restante.mailbox.core.addresses import Client, who
-from restante.mailbox.core.dispatcher import Connection
-from restante.mailbox.core.fair_queue import BACKLOG
+from restante.mailbox.core.addresses import Client, identify
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
-from restante.mailbox.server.first_request import LONGEST, ROOM
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
+from restante.mailbox.server.first_request import MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.server import (
     ASKS_FOR_NOTHING,
-    DROP_AFTER,
-    OVERSIZE,
-    PING_EVERY,
-    RESERVE,
-    Manners,
+    MAX_FRAME_PER_MESSAGE,
+    PING_INTERVAL_SECONDS,
+    SILENCE_TIMEOUT_SECONDS,
     Server,
 )
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.server.welcome import WelcomeOptions
+from restante.mailbox.store.sqlite import Store
 from support.bounds import BOUND, bounded
 from support.mailbox.givens import FakeClock, FakeDice
 from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
@@ -44,7 +44,7 @@ from support.rows import every
 PING_COMMAND = b'{"type": "ping", "ping": "\xc3\xa9", "id": "1"}'
 
 
-class House:
+class LiveServer:
     def __init__(self, server: Server, port: int, running: asyncio.Task[None]) -> None:
         self.server = server
         self.port = port
@@ -59,28 +59,28 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(data: Path, **manners: Any) -> AsyncIterator[House]:
-    store = SqliteStore.open(data)
+async def open_live(data: Path, **welcome_options: Any) -> AsyncIterator[LiveServer]:
+    store = Store.open(data)
     clock = FakeClock()
     policy = Policy(limits=replace(UNLIMITED, message_bytes=MIB))
-    office = await CommitLoop.open(store, clock, FakeDice(), policy, Lifetime())
-    server = Server(office, clock, Manners(**manners))
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), policy, Retention())
+    server = Server(commit_loop, clock, WelcomeOptions(**welcome_options))
     addresses = await server.listen("127.0.0.1", 0)
-    running = asyncio.create_task(office.run())
-    yield House(server, addresses[0][1], running)
+    running = asyncio.create_task(commit_loop.run())
+    yield LiveServer(server, addresses[0][1], running)
     if not running.done():
         await server.drain(running)
     await store.close()
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with open_house(tmp_path) as house:
-        yield house
+async def live(tmp_path: Path) -> AsyncIterator[LiveServer]:
+    async with open_live(tmp_path) as live:
+        yield live
 
 
-async def test_the_welcome_comes_first_and_tells_the_client_its_own_address(house: House) -> None:
-    socket = await RawSocket.dial(house.port)
+async def test_the_welcome_comes_first_and_tells_the_client_its_own_address(live: LiveServer) -> None:
+    socket = await RawSocket.dial(live.port)
     welcome = await socket.hear()
     own = socket.writer.get_extra_info("sockname")
     assert welcome == {
@@ -92,8 +92,8 @@ async def test_the_welcome_comes_first_and_tells_the_client_its_own_address(hous
 
 
 async def test_the_welcome_has_what_the_operator_says(tmp_path: Path) -> None:
-    async with open_house(tmp_path, motd="hi", current_cli_version="9.9", error="closed today") as house:
-        socket = await RawSocket.dial(house.port)
+    async with open_live(tmp_path, motd="hi", current_cli_version="9.9", error="closed today") as live:
+        socket = await RawSocket.dial(live.port)
         welcome = (await socket.hear())["welcome"]
         assert (welcome["motd"], welcome["current_cli_version"], welcome["error"]) == ("hi", "9.9", "closed today")
         socket.say(type="ping", ping=1)  # served all the same
@@ -112,7 +112,7 @@ async def test_the_welcome_has_what_the_operator_says(tmp_path: Path) -> None:
     ],
 )
 def test_your_address_is_plain(peer: tuple[Any, ...], told: dict[str, Any]) -> None:
-    welcome = msgspec.json.decode(Manners().welcome(who(peer, {}, ())) + b"}")["welcome"]
+    welcome = msgspec.json.decode(WelcomeOptions().welcome(identify(peer, {}, ())) + b"}")["welcome"]
     assert welcome == {"your-address": told}
 
 
@@ -130,8 +130,8 @@ def test_your_address_is_plain(peer: tuple[Any, ...], told: dict[str, Any]) -> N
     ids=["text", "binary", "fragments", "empty fragments", "inside a letter", "around a ping"],
 )
 @pytest.mark.parametrize("bite", [None, 1], ids=["whole", "byte by byte"])
-async def test_a_message_may_come_in_any_frames(house: House, pieces: list[bytes], bite: int | None) -> None:
-    socket = await house.enter()
+async def test_a_message_may_come_in_any_frames(live: LiveServer, pieces: list[bytes], bite: int | None) -> None:
+    socket = await live.enter()
     stream = b"".join(pieces)
     for start in range(0, len(stream), bite or len(stream)):
         socket.write(stream[start : start + (bite or len(stream))])
@@ -144,8 +144,8 @@ async def test_a_message_may_come_in_any_frames(house: House, pieces: list[bytes
     await socket.hang_up()
 
 
-async def test_several_messages_in_one_write_are_answered_in_order(house: House) -> None:
-    socket = await house.enter()
+async def test_several_messages_in_one_write_are_answered_in_order(live: LiveServer) -> None:
+    socket = await live.enter()
     socket.write(*(frame(TEXT, b'{"type": "ping", "ping": %d}' % number) for number in range(100)))
     for number in range(100):
         assert (await socket.hear())["type"] == "ack"
@@ -178,8 +178,10 @@ async def test_several_messages_in_one_write_are_answered_in_order(house: House)
         "too big",
     ],
 )
-async def test_what_is_no_message_gets_an_error_and_is_closed(house: House, pieces: list[bytes], code: int) -> None:
-    socket = await house.enter()
+async def test_what_is_no_message_gets_an_error_and_is_closed(
+    live: LiveServer, pieces: list[bytes], code: int
+) -> None:
+    socket = await live.enter()
     socket.say(type="ping", ping="before")
     socket.write(*pieces)
     socket.say(type="ping", ping="after")
@@ -198,16 +200,16 @@ async def test_what_is_no_message_gets_an_error_and_is_closed(house: House, piec
     [(frame(3, b"{}"), 1002), (frame(TEXT, b"{}", mask=False), 1002), (frame(PING, b"x", fin=False), 1002)],
     ids=["bad opcode", "unmasked", "fragmented ping"],
 )
-async def test_what_is_no_frame_is_closed(house: House, piece: bytes, code: int) -> None:
-    socket = await house.enter()
+async def test_what_is_no_frame_is_closed(live: LiveServer, piece: bytes, code: int) -> None:
+    socket = await live.enter()
     socket.write(piece)
     assert await socket.closed() == code
     assert await socket.ended()
     await socket.hang_up()
 
 
-async def test_a_frame_that_is_too_big_is_refused_with_a_hint(house: House) -> None:
-    socket = await house.enter()
+async def test_a_frame_that_is_too_big_is_refused_with_a_hint(live: LiveServer) -> None:
+    socket = await live.enter()
     socket.write(frame(TEXT, b" " * (MIB + 1)))
     refused = await socket.hear()
     assert (refused["error"], refused["hint"]) == ("the message is too big", "a message has at most 1048576 bytes")
@@ -215,18 +217,18 @@ async def test_a_frame_that_is_too_big_is_refused_with_a_hint(house: House) -> N
     await socket.hang_up()
 
 
-async def test_a_frame_that_is_far_too_big_is_closed_before_it_is_read(house: House) -> None:
-    socket = await house.enter()
-    socket.write(frame(TEXT, b" " * (OVERSIZE * MIB + 1))[:14])
+async def test_a_frame_that_is_far_too_big_is_closed_before_it_is_read(live: LiveServer) -> None:
+    socket = await live.enter()
+    socket.write(frame(TEXT, b" " * (MAX_FRAME_PER_MESSAGE * MIB + 1))[:14])
     assert await socket.closed() == 1009
     await socket.hang_up()
 
 
-async def test_fragments_without_end_are_not_kept(house: House) -> None:
-    socket = await house.enter()
+async def test_fragments_without_end_are_not_kept(live: LiveServer) -> None:
+    socket = await live.enter()
     socket.write(frame(TEXT, b" " * MIB, fin=False), frame(CONTINUATION, b" ", fin=False))
     assert (await socket.hear())["orig"] is None
-    (kept,) = house.server.sockets()
+    (kept,) = live.server.sockets()
     assert await socket.closed() == 1009
     socket.write(*(frame(CONTINUATION, b" " * 65536, fin=False) for _ in range(20)), frame(8, b"\x03\xf1"))
     assert await socket.ended()
@@ -234,33 +236,33 @@ async def test_fragments_without_end_are_not_kept(house: House) -> None:
     await socket.hang_up()
 
 
-async def test_empty_fragments_cost_nothing(house: House) -> None:
-    socket = await house.enter()
+async def test_empty_fragments_cost_nothing(live: LiveServer) -> None:
+    socket = await live.enter()
     socket.write(frame(TEXT, b"{", fin=False), *(frame(CONTINUATION, fin=False) for _ in range(500)), frame(PING))
     assert await socket.read() == (PONG, b"")
-    (kept,) = house.server.sockets()
+    (kept,) = live.server.sockets()
     assert kept._fragments is not None
     assert bytes(kept._fragments) == b"{"
     await socket.hang_up()
 
 
-def connections() -> list[Connection]:
+def connections() -> list[ConnectionState]:
     """Give all that there are; as long as they are held, those that other tests left are not collected."""
-    return [each for each in gc.get_objects() if type(each) is Connection]
+    return [each for each in gc.get_objects() if type(each) is ConnectionState]
 
 
-async def test_what_a_connection_is_closed_for_leaves_nothing_to_collect(house: House) -> None:
+async def test_what_a_connection_is_closed_for_leaves_nothing_to_collect(live: LiveServer) -> None:
     gc.collect()
     gc.disable()
     try:
         before = connections()
         for text in (b"no JSON", b'{"no": JSON}', b"[]", b"\xff"):
-            socket = await house.enter()
+            socket = await live.enter()
             socket.write(frame(TEXT, text))
             assert (await socket.hear())["type"] == "error"
             await socket.leave()
-        other = await house.enter()
-        other.say(type="ping", ping=1)  # its answer comes after the office has taken note of the others
+        other = await live.enter()
+        other.say(type="ping", ping=1)  # its answer comes after the commit loop has taken note of the others
         await other.hear()
         await other.hear()
         assert len(connections()) == len(before) + 1
@@ -269,27 +271,27 @@ async def test_what_a_connection_is_closed_for_leaves_nothing_to_collect(house: 
         gc.enable()
 
 
-async def test_the_connection_header_may_be_a_list(house: House) -> None:
-    socket = await RawSocket.dial(house.port, Connection="keep-alive, Upgrade")  # as Firefox says it
+async def test_the_connection_header_may_be_a_list(live: LiveServer) -> None:
+    socket = await RawSocket.dial(live.port, Connection="keep-alive, Upgrade")  # as Firefox says it
     assert (await socket.hear())["type"] == "welcome"
     await socket.hang_up()
 
 
-async def test_a_connection_that_is_lost_leaves_nothing_to_collect(house: House) -> None:
+async def test_a_connection_that_is_lost_leaves_nothing_to_collect(live: LiveServer) -> None:
     gc.collect()
     gc.disable()
     try:
         before = connections()
         for _ in range(5):
-            socket = await house.enter()
+            socket = await live.enter()
             socket.say(type="bind", appid="x", side="a")
             await socket.hear()
             await socket.hang_up()
-        other = await house.enter()
-        other.say(type="ping", ping=1)  # its answer comes after the office has taken note of the others
+        other = await live.enter()
+        other.say(type="ping", ping=1)  # its answer comes after the commit loop has taken note of the others
         await other.hear()
         await other.hear()
-        await house.server.office.idle.wait()
+        await live.server.commit_loop.idle.wait()
         assert len(connections()) == len(before) + 1
         await other.hang_up()
     finally:
@@ -297,12 +299,12 @@ async def test_a_connection_that_is_lost_leaves_nothing_to_collect(house: House)
 
 
 async def test_a_callback_that_fails_is_logged_and_closes_its_connection(
-    house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    socket = await house.enter()
+    socket = await live.enter()
     monkeypatch.setattr("restante.mailbox.server.server.Socket._decode", broken)
     socket.say(type="ping", ping=1)
     assert await socket.closed() == 1011
@@ -311,9 +313,9 @@ async def test_a_callback_that_fails_is_logged_and_closes_its_connection(
     await socket.hang_up()
 
 
-async def test_a_close_is_answered_with_a_close(house: House) -> None:
+async def test_a_close_is_answered_with_a_close(live: LiveServer) -> None:
     for payload, code in ((b"\x03\xe8", 1000), (b"\x03\xe9bye", 1001), (b"", 1000)):
-        socket = await house.enter()
+        socket = await live.enter()
         socket.write(frame(8, payload))
         assert await socket.closed() == code
         assert await socket.ended()
@@ -321,8 +323,8 @@ async def test_a_close_is_answered_with_a_close(house: House) -> None:
 
 
 async def test_binary_frames_are_sent_where_the_operator_wants_them(tmp_path: Path) -> None:
-    async with open_house(tmp_path, binary=True) as house:
-        socket = await RawSocket.dial(house.port)
+    async with open_live(tmp_path, binary=True) as live:
+        socket = await RawSocket.dial(live.port)
         assert (await socket.read())[0] == BINARY
         socket.say(type="ping", ping=1)
         assert [(await socket.read())[0] for _ in range(2)] == [BINARY, BINARY]
@@ -330,8 +332,8 @@ async def test_binary_frames_are_sent_where_the_operator_wants_them(tmp_path: Pa
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/x", "/v1?x=1"])
-async def test_all_the_paths_that_the_reference_takes_are_taken(house: House, path: str) -> None:
-    socket = await RawSocket.dial(house.port, path)
+async def test_all_the_paths_that_the_reference_takes_are_taken(live: LiveServer, path: str) -> None:
+    socket = await RawSocket.dial(live.port, path)
     assert (await socket.hear())["type"] == "welcome"
     await socket.hang_up()
 
@@ -347,18 +349,18 @@ async def _get(port: int, request: str) -> tuple[str, str]:
     return head.partition("\r\n")[0], body
 
 
-async def test_http(house: House) -> None:
+async def test_http(live: LiveServer) -> None:
     host = "Host: x\r\n\r\n"
-    assert await _get(house.port, f"GET / HTTP/1.1\r\n{host}") == ("HTTP/1.1 200 OK", "Wormhole Relay\n")
-    assert (await _get(house.port, f"GET /else HTTP/1.1\r\n{host}"))[0] == "HTTP/1.1 404 Not Found"
+    assert await _get(live.port, f"GET / HTTP/1.1\r\n{host}") == ("HTTP/1.1 200 OK", "Wormhole Relay\n")
+    assert (await _get(live.port, f"GET /else HTTP/1.1\r\n{host}"))[0] == "HTTP/1.1 404 Not Found"
     for bad in (
         f"GET /v1 HTTP/1.1\r\n{host}",
         f"POST / HTTP/1.1\r\n{host}",
         f"HEADS / HTTP/1.1\r\n{host}",
         "HE\r\n\r\n",
     ):
-        assert (await _get(house.port, bad))[0] == "HTTP/1.1 400 Bad Request", bad
-    upgrade = await RawSocket.dial(house.port, "/")
+        assert (await _get(live.port, bad))[0] == "HTTP/1.1 400 Bad Request", bad
+    upgrade = await RawSocket.dial(live.port, "/")
     assert upgrade.status == "HTTP/1.1 200 OK"  # and no upgrade, as the reference
     await upgrade.hang_up()
 
@@ -375,26 +377,26 @@ async def test_http(house: House) -> None:
     ],
 )
 async def test_a_head_request_is_answered_as_a_get_without_its_body(
-    house: House, request_line: str, answer: str
+    live: LiveServer, request_line: str, answer: str
 ) -> None:
     request = f"{request_line}\r\nHost: x\r\n\r\n"
-    assert await _get(house.port, request) == (f"HTTP/1.1 {answer}", "")
+    assert await _get(live.port, request) == (f"HTTP/1.1 {answer}", "")
 
 
-async def test_the_head_of_the_greeting_tells_its_size(house: House) -> None:
-    async with aiohttp.ClientSession() as http, http.head(f"http://127.0.0.1:{house.port}/") as head:
+async def test_the_head_of_the_greeting_tells_its_size(live: LiveServer) -> None:
+    async with aiohttp.ClientSession() as http, http.head(f"http://127.0.0.1:{live.port}/") as head:
         assert (head.status, head.headers["Content-Length"]) == (200, "15")
 
 
-async def test_a_head_request_without_an_end_is_refused(house: House) -> None:
-    socket = await RawSocket.connect(house.port)
-    socket.write(b"HEAD ".ljust(LONGEST + 1, b"/"))
+async def test_a_head_request_without_an_end_is_refused(live: LiveServer) -> None:
+    socket = await RawSocket.connect(live.port)
+    socket.write(b"HEAD ".ljust(MAX_REQUEST_BYTES + 1, b"/"))
     assert (await socket.rest()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 @pytest.mark.parametrize("bite", [1, 3, 40])
-async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(house: House, bite: int) -> None:
-    socket = await RawSocket.connect(house.port)
+async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(live: LiveServer, bite: int) -> None:
+    socket = await RawSocket.connect(live.port)
     sent = handshake() + frame(TEXT, PING_COMMAND)
     for start in range(0, len(sent), bite):
         socket.write(sent[start : start + bite])
@@ -405,86 +407,86 @@ async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(house: 
 
 
 async def test_who_says_too_much_with_its_handshake_is_left_unread(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house.server.office.turns, "gather", lambda *_: [])
-    socket = await RawSocket.connect(house.port)
-    said = handshake() + frame(TEXT, b"{}") * 2 * BACKLOG
-    assert len(said) < ROOM, "it is read at once"
+    monkeypatch.setattr(live.server.commit_loop.queue, "gather", lambda *_: [])
+    socket = await RawSocket.connect(live.port)
+    said = handshake() + frame(TEXT, b"{}") * 2 * MAX_BACKLOG_COMMANDS
+    assert len(said) < READ_BYTES, "it is read at once"
     socket.write(said)
     async with bounded("the handshake"):
-        while not (here := house.server.sockets()):  # noqa: ASYNC110 - nobody tells
+        while not (sockets := live.server.sockets()):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
-    transport = here[0]._open()
+    transport = sockets[0]._open()
     assert transport is not None
     assert not transport.is_reading()
     monkeypatch.undo()
     await asyncio.wait_for(socket.reader.readuntil(b"\r\n\r\n"), BOUND)
     assert (await socket.hear())["type"] == "welcome"
-    house.server.office._rouse()
-    for _ in range(2 * BACKLOG):
+    live.server.commit_loop._rouse()
+    for _ in range(2 * MAX_BACKLOG_COMMANDS):
         assert (await socket.hear())["type"] == "error"
     await socket.hang_up()
 
 
-async def test_a_silent_connection_is_pinged_and_dropped_after_ten_minutes(house: House) -> None:
-    silent, alive = await house.enter(), await house.enter()
+async def test_a_silent_connection_is_pinged_and_dropped_after_ten_minutes(live: LiveServer) -> None:
+    silent, alive = await live.enter(), await live.enter()
     pings = 0
-    for second in range(1, DROP_AFTER + PING_EVERY + 1):
-        house.server.tick()
-        if second % PING_EVERY == 0:
+    for second in range(1, SILENCE_TIMEOUT_SECONDS + PING_INTERVAL_SECONDS + 1):
+        live.server.tick()
+        if second % PING_INTERVAL_SECONDS == 0:
             assert await alive.read() == (PING, b"")
             alive.write(frame(PONG))
             alive.say(type="ping", ping=second)  # its answer shows that the pong was read
             await alive.hear()
             await alive.hear()
-            if second <= DROP_AFTER:
+            if second <= SILENCE_TIMEOUT_SECONDS:
                 assert await silent.read() == (PING, b"")
                 pings += 1
-    assert pings == DROP_AFTER // PING_EVERY
+    assert pings == SILENCE_TIMEOUT_SECONDS // PING_INTERVAL_SECONDS
     assert await silent.ended()
-    assert len(house.server.sockets()) == 1
+    assert len(live.server.sockets()) == 1
     await silent.hang_up()
     await alive.hang_up()
 
 
-async def test_drain_answers_what_was_read_and_says_goodbye(house: House) -> None:
-    socket = await house.enter()
+async def test_drain_answers_what_was_read_and_says_goodbye(live: LiveServer) -> None:
+    socket = await live.enter()
     socket.say(type="bind", appid="x", side="a")
     socket.say(type="allocate")
     assert (await socket.hear())["type"] == "ack"
-    await house.server.drain(house.running)
+    await live.server.drain(live.running)
     assert (await socket.hear())["type"] == "ack"
     assert (await socket.hear())["type"] == "allocated"
     assert await socket.closed() == 1001
     with pytest.raises(ConnectionRefusedError):
-        await RawSocket.dial(house.port)
+        await RawSocket.dial(live.port)
     await socket.hang_up()
 
 
-async def test_who_may_tidy_up_yet_when_the_server_drains_is_told_goodbye_like_all_others(house: House) -> None:
-    house.server.parting = 3600.0
-    socket = await house.enter()
-    [theirs] = house.server.sockets()
+async def test_who_may_tidy_up_yet_when_the_server_drains_is_told_goodbye_like_all_others(live: LiveServer) -> None:
+    live.server.parting = 3600.0
+    socket = await live.enter()
+    [theirs] = live.server.sockets()
     theirs.hang_up(1008, "must bind first")
     theirs.hang_up(1008, "once is enough")
-    await house.server.drain(house.running)
+    await live.server.drain(live.running)
     assert await socket.closed() == 1001
     await socket.hang_up()
 
 
-async def test_a_port_in_use_is_said_in_one_sentence(house: House) -> None:
-    with pytest.raises(Misuse, match=rf"cannot listen on 127.0.0.1:{house.port}: .*in use.* \(--listen\)"):
-        await house.server.listen("127.0.0.1", house.port)
+async def test_a_port_in_use_is_said_in_one_sentence(live: LiveServer) -> None:
+    with pytest.raises(Misuse, match=rf"cannot listen on 127.0.0.1:{live.port}: .*in use.* \(--listen\)"):
+        await live.server.listen("127.0.0.1", live.port)
 
 
 async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    first, second = await house.enter(), await house.enter()
+    first, second = await live.enter(), await live.enter()
     monkeypatch.setattr("restante.mailbox.core.dispatcher.decide", broken)
     with structlog.testing.capture_logs() as logs:
         first.say(type="ping", ping=1)
@@ -500,8 +502,8 @@ async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
     await second.hang_up()
 
 
-async def test_the_log_tells_once_how_many_visitors_said_nothing(house: House) -> None:
-    sender, visitor = await house.enter(), await house.enter()
+async def test_the_log_tells_once_how_many_visitors_said_nothing(live: LiveServer) -> None:
+    sender, visitor = await live.enter(), await live.enter()
     for socket, side in ((sender, "a"), (visitor, "b")):
         socket.say(type="bind", appid="x", side=side)
         socket.say(type="open", mailbox="m")
@@ -517,8 +519,8 @@ async def test_the_log_tells_once_how_many_visitors_said_nothing(house: House) -
         while (await socket.hear())["type"] != "closed":
             pass
     with structlog.testing.capture_logs() as logged:
-        house.server.office.refusals()
-        house.server.office.refusals()
+        live.server.commit_loop.log_refusals()
+        live.server.commit_loop.log_refusals()
     [line] = logged
     assert line["event"] == "sides were sent a message and added none"
     assert (line["mailboxes"], line["visitors"]) == (1, 1)
@@ -527,21 +529,21 @@ async def test_the_log_tells_once_how_many_visitors_said_nothing(house: House) -
 
 
 async def test_connections_that_ask_for_nothing_are_few_for_an_address(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abroad = Client(IPv4Address("8.8.8.8"), 1, counted=True)
-    monkeypatch.setattr("restante.mailbox.core.admission.who", lambda *_: abroad)
-    server = house.server
-    server.door.limits = replace(server.limits, address_connections=3)
-    silent = [await RawSocket.connect(house.port) for _ in range(3)]
+    monkeypatch.setattr("restante.mailbox.core.admission.identify", lambda *_: abroad)
+    server = live.server
+    server.admission.limits = replace(server.limits, address_connections=3)
+    silent = [await RawSocket.connect(live.port) for _ in range(3)]
     for each, said in zip(silent, (b"", b"G", b"HEAD / HT"), strict=True):
         each.write(said)
     await until_asking(server, 3)
-    refused = server.office.desk.books.refused
+    refused = server.commit_loop.dispatcher.quotas.refused
     assert not refused
-    late = await RawSocket.connect(house.port)
+    late = await RawSocket.connect(live.port)
     assert await late.rest() == b""
-    assert set(refused) == {(ASKS_FOR_NOTHING, server.door.addresses.day_id(abroad.address, 1e9))}
+    assert set(refused) == {(ASKS_FOR_NOTHING, server.admission.addresses.day_id(abroad.address, 1e9))}
 
     silent[0].write(handshake())  # asks, and is in
     await silent[0].reader.readuntil(b"\r\n\r\n")
@@ -551,7 +553,7 @@ async def test_connections_that_ask_for_nothing_are_few_for_an_address(
     silent[2].write(b"TP/1.1\r\n\r\n")
     assert (await silent[2].rest()).startswith(b"HTTP/1.1 200 OK")
     await until_asking(server, 0)
-    more = [await RawSocket.connect(house.port) for _ in range(3)]
+    more = [await RawSocket.connect(live.port) for _ in range(3)]
     await until_asking(server, 3)
     for each in more:
         await each.hang_up()
@@ -562,45 +564,48 @@ async def test_connections_that_ask_for_nothing_are_few_for_an_address(
 async def until_asking(server: Server, number: int) -> None:
     """Wait until so many connections are there that have not asked for anything."""
     async with bounded(f"{number} connections that ask for nothing"):
-        while sum(account.asking for account in server.door.addresses.accounts.values()) != number:  # noqa: ASYNC110
+        while sum(quota.pending_requests for quota in server.admission.addresses.quotas.values()) != number:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 # ── descriptors ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_descriptors_that_are_taken_already_are_needed_beside_those_for_connections(house: House) -> None:
+async def test_descriptors_that_are_taken_already_are_needed_beside_those_for_connections(live: LiveServer) -> None:
     own = descriptors(os.getpid())
-    late = Server(house.server.office, FakeClock(), Manners(), descriptors=own + RESERVE)
+    late = Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=own + RESERVED_DESCRIPTORS)
     with pytest.raises(
-        Misuse, match=rf"the limit of descriptors is {own + RESERVE}, and (\d+) are needed"
+        Misuse, match=rf"the limit of descriptors is {own + RESERVED_DESCRIPTORS}, and (\d+) are needed"
     ) as refused:
         await late.listen("127.0.0.1", 0)
     late._stop_accepting()
-    for door in late._doors:
-        door.close()
+    for listening in late._listening_sockets:
+        listening.close()
     needed = int(str(refused.value).split(", and ")[1].split()[0])
-    assert Server(house.server.office, FakeClock(), Manners(), descriptors=needed).most - own >= RESERVE
+    assert (
+        Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=needed).most - own
+        >= RESERVED_DESCRIPTORS
+    )
 
 
 async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(tmp_path: Path) -> None:
     """The listening socket that was closed frees one, and a single one would let a whole queue in."""
-    async with open_house(tmp_path) as house:
-        house.server.most = 2 * RESERVE + descriptors(os.getpid())
+    async with open_live(tmp_path) as live:
+        live.server.most = 2 * RESERVED_DESCRIPTORS + descriptors(os.getpid())
         with structlog.testing.capture_logs() as logged:
             came: list[RawSocket] = []
             while not logged:
-                came.append(await house.enter())  # each takes two descriptors: one here, and one there
+                came.append(await live.enter())  # each takes two descriptors: one here, and one there
             assert "no descriptors are left" in logged.pop()["event"]
             for _ in range(3):
-                await house.server.look_at_the_doors()
+                await live.server.check_descriptors()
             assert not logged
             inside = len(came)
             while not logged:
                 await came.pop().leave()
-                await house.server.look_at_the_doors()
+                await live.server.check_descriptors()
             assert logged.pop()["event"] == "connections are taken again"
-            assert inside - len(came) == pytest.approx(RESERVE / 2, abs=3)
-            came.append(await house.enter())
+            assert inside - len(came) == pytest.approx(RESERVED_DESCRIPTORS / 2, abs=3)
+            came.append(await live.enter())
         for each in came:
             await each.leave()

@@ -12,16 +12,24 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from restante.mailbox.core.admission import Door, Terms
-from restante.mailbox.core.dispatcher import LISTENERS
+from restante.mailbox.core.admission import Admission, AdmissionTerms
+from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
-from restante.mailbox.server.connection import CLOSING, FRAMES, NO_ROOM, NOT_READ, Socket
-from restante.mailbox.server.receive_buffer import READ, Inflow
-from restante.mailbox.server.send_budget import SLICE
-from restante.mailbox.server.server import Manners, Server, system_secret
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.server.connection import (
+    CLOSE_TIMEOUT,
+    MAX_FRAMES_PER_SECOND,
+    NO_ROOM_FOR_LARGE,
+    NOT_READ,
+    Socket,
+)
+from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
+from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN
+from restante.mailbox.server.server import Server
+from restante.mailbox.server.system import system_secret
+from restante.mailbox.server.welcome import WelcomeOptions
+from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.mailbox.givens import FakeClock, FakeDice
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
@@ -29,7 +37,7 @@ from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, Ra
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=8 * MIB)
 
 
-class House:
+class LiveServer:
     """A server whose seconds pass when the test says so."""
 
     def __init__(self, server: Server, port: int) -> None:
@@ -53,14 +61,16 @@ class House:
 
 
 @asynccontextmanager
-async def opened(data: Path, limits: Limits = LIMITS, terms: Terms | None = None) -> AsyncIterator[House]:
-    store, clock = SqliteStore.open(data), FakeClock()
-    office = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Lifetime())
-    server = Server(office, clock, Manners(), Door(terms or Terms(), system_secret))
+async def opened(
+    data: Path, limits: Limits = LIMITS, terms: AdmissionTerms | None = None
+) -> AsyncIterator[LiveServer]:
+    store, clock = Store.open(data), FakeClock()
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
+    server = Server(commit_loop, clock, WelcomeOptions(), Admission(terms or AdmissionTerms(), system_secret))
     server.parting = 0.05
     ((_, port),) = await server.listen("127.0.0.1", 0)
-    running = asyncio.create_task(office.run())
-    yield House(server, port)
+    running = asyncio.create_task(commit_loop.run())
+    yield LiveServer(server, port)
     await server.drain(running)
     await store.close()
 
@@ -75,31 +85,31 @@ async def until_full(unread: Socket) -> None:
     """Wait until the kernel takes no more for it; its buffers grow for a while."""
     before = -1
 
-    def settled() -> bool:
+    def unchanged() -> bool:
         nonlocal before
         before, last = unread._owing, before
         return unread._stuck and before == last
 
     for _ in range(10):
-        await until(settled)
+        await until(unchanged)
 
 
 @asynccontextmanager
-async def seconds_passing(house: House) -> AsyncIterator[None]:
+async def seconds_passing(live: LiveServer) -> AsyncIterator[None]:
     """Let a second pass whenever the latest connection is left unread."""
 
     async def pass_by() -> None:
         while True:
-            await until(lambda: house.latest._unread)
-            house.server.tick()
+            await until(lambda: live.latest._unread)
+            live.server.tick()
 
     passing = asyncio.create_task(pass_by())
     yield
     passing.cancel()
 
 
-async def fill(house: House, mailbox: str, count: int, size: int) -> None:
-    socket = await house.member("a", mailbox)
+async def fill(live: LiveServer, mailbox: str, count: int, size: int) -> None:
+    socket = await live.member("a", mailbox)
     for number in range(count):
         socket.say(type="add", phase=str(number), body="0" * size)
         for _ in range(2 + (2 if number == 0 else 0)):
@@ -108,13 +118,13 @@ async def fill(house: House, mailbox: str, count: int, size: int) -> None:
 
 
 async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Path) -> None:
-    async with opened(tmp_path) as house:
-        await fill(house, "m", 70, 100_000)
-        slow = await house.member("b")
-        await until(lambda: house.latest._owing > 0)
-        under = house.latest._transport.underlying_transport  # type: ignore[union-attr]
+    async with opened(tmp_path) as live:
+        await fill(live, "m", 70, 100_000)
+        slow = await live.member("b")
+        await until(lambda: live.latest._owing > 0)
+        under = live.latest._transport.underlying_transport  # type: ignore[union-attr]
         assert under.get_write_buffer_size() < 2 * MIB, "the rest is not copied, it is in the mailbox anyway"
-        quick = await house.member("b")  # nobody waits for who does not read
+        quick = await live.member("b")  # nobody waits for who does not read
         quick.say(type="ping", ping=1)
         heard = [await quick.hear() for _ in range(74)]
         assert heard[-1]["pong"] == 1
@@ -127,39 +137,39 @@ async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Pa
 
 
 async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(tmp_path: Path) -> None:
-    async with opened(tmp_path) as house:
-        await fill(house, "m", 8, MIB - 10_000)
+    async with opened(tmp_path) as live:
+        await fill(live, "m", 8, MIB - 10_000)
         written: list[int] = [0]
-        outflow = house.server.outflow
-        wrote = outflow.wrote
+        send_budget = live.server.send_budget
+        wrote = send_budget.wrote
 
         def count(size: int) -> None:
             written[-1] += size
             wrote(size)
 
-        async def turn() -> None:
+        async def one_turn() -> None:
             while True:
                 written.append(0)
                 await asyncio.sleep(0)
 
-        outflow.wrote = count  # type: ignore[method-assign]
-        turning = asyncio.create_task(turn())
-        readers = [await house.member("b") for _ in range(4)]
+        send_budget.wrote = count  # type: ignore[method-assign]
+        turning = asyncio.create_task(one_turn())
+        readers = [await live.member("b") for _ in range(4)]
         for reader in readers:
             heard = [await reader.hear() for _ in range(10)]
             assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(8)]
         turning.cancel()
         assert sum(written) > 4 * 7 * MIB
-        assert max(written) < SLICE + MIB, "what is written last may go beyond the slice"
+        assert max(written) < MAX_BYTES_PER_TURN + MIB, "what is written last may go beyond the slice"
         for reader in readers:
             await reader.hang_up()
 
 
 async def test_what_comes_while_it_does_not_read_is_kept_once_and_sent_later(tmp_path: Path) -> None:
-    async with opened(tmp_path) as house:
-        idle = await house.member("b")
-        unread = house.latest
-        sender = await house.member("a")
+    async with opened(tmp_path) as live:
+        idle = await live.member("b")
+        unread = live.latest
+        sender = await live.member("a")
         for number in range(70):
             sender.say(type="add", phase=str(number), body="0" * 100_000)
             while (await sender.hear())["type"] != "message":
@@ -178,24 +188,24 @@ async def test_what_comes_while_it_does_not_read_is_kept_once_and_sent_later(tmp
 
 async def test_a_large_reply_that_is_not_read_is_owed_in_full(tmp_path: Path) -> None:
     limits = replace(LIMITS, message_bytes=8 * MIB, owed_bytes=40 * MIB)
-    async with opened(tmp_path, limits) as house:
-        await fill(house, "m", 1, 7 * MIB)
+    async with opened(tmp_path, limits) as live:
+        await fill(live, "m", 1, 7 * MIB)
         idle: list[RawSocket] = []
-        refused = house.server.office.desk.books.refused
+        refused = live.server.commit_loop.dispatcher.quotas.refused
         while not refused:
-            assert len(idle) < LISTENERS
-            idle.append(await house.member("b"))
-            await until(lambda: house.latest._held or refused)
-            assert house.server.owing <= limits.owed_bytes
+            assert len(idle) < MAX_SUBSCRIBERS
+            idle.append(await live.member("b"))
+            await until(lambda: live.latest._held or refused)
+            assert live.server.owing <= limits.owed_bytes
         assert len(idle) > 2
         assert {words for words, _ in refused} == {"what was sent was not read"}
-        other = await house.enter()
+        other = await live.enter()
         other.say(type="ping", ping=1)
         assert [(await other.hear())["type"] for _ in range(2)] == ["ack", "pong"]
         for each in (*idle, other):
             each.cut()
-        await until(lambda: not house.server.sockets())
-        assert house.server.owing == 0
+        await until(lambda: not live.server.sockets())
+        assert live.server.owing == 0
 
 
 @pytest.mark.parametrize(("fragments", "times"), [(False, 2), (True, 3)])
@@ -206,17 +216,17 @@ async def test_what_messages_are_read_in_has_one_bound_and_the_oldest_goes(
     whole = frame(TEXT, b'{"type": "ping", "ping": "' + b"0" * (MIB - 1000) + b'"}', fin=not fragments)
     begun, rest = (whole, frame(CONTINUATION)) if fragments else (whole[:-1], whole[-1:])
     limits = replace(LIMITS, owed_bytes=3 * times * MIB + MIB)
-    async with opened(tmp_path, limits) as house:
-        server, senders, order = house.server, [], []
+    async with opened(tmp_path, limits) as live:
+        server, senders, order = live.server, [], []
         for _ in range(5):
-            senders.append(await house.enter())
-            order.append(house.latest)
+            senders.append(await live.enter())
+            order.append(live.latest)
             senders[-1].write(begun)
             await until(lambda: order[-1].reading > times * (MIB - 2000))
             assert server.reading == sum(each.reading for each in order) <= limits.owed_bytes
         await until(lambda: set(server.sockets()) == set(order[2:]))
-        assert server.office.desk.books.refused == {
-            (NO_ROOM, each.connection.session.address_id): 2 for each in order
+        assert server.commit_loop.dispatcher.quotas.refused == {
+            (NO_ROOM_FOR_LARGE, each.connection.session.address_id): 2 for each in order
         }
         senders[-1].write(rest)  # whoever is in time is served
         assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
@@ -224,32 +234,32 @@ async def test_what_messages_are_read_in_has_one_bound_and_the_oldest_goes(
         for each in senders:
             each.cut()
         await until(lambda: not server.sockets())
-        assert (server.held, len(server.holders)) == (0, 0)
+        assert (server.held, len(server.memory_holders)) == (0, 0)
 
 
 async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path) -> None:
     """One character beyond ASCII makes each of them take four bytes for a character."""
     text = json.dumps({"type": "ping", "ping": "0" * (MIB // 2) + "\U0001f4ec"}, ensure_ascii=False).encode()
     limits = replace(LIMITS, owed_bytes=12 * MIB, bytes=1000.0, bytes_at_once=1000)
-    async with opened(tmp_path, limits) as house:
-        server, senders, turns = house.server, [], []
+    async with opened(tmp_path, limits) as live:
+        server, senders, backlogs = live.server, [], []
         for _ in range(8):
-            senders.append(await house.enter())
-            turns.append(house.latest.connection.turn)
+            senders.append(await live.enter())
+            backlogs.append(live.latest.connection.backlog)
             senders[-1].say(type="ping", ping="0" * 2000)  # so that it must wait with what it says next
             assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
             senders[-1].write(frame(TEXT, text))
-            await until(lambda: turns[-1].held > 4 * (MIB // 2))
+            await until(lambda: backlogs[-1].held > 4 * (MIB // 2))
             assert server.held <= limits.owed_bytes
-        assert server.office.turns.held == sum(each.held for each in turns)
-        assert [bool(each.held) for each in turns[-2:]] == [True, True], "the first to hold goes first"
-        assert sum(bool(each.held) for each in turns) < 5
+        assert server.commit_loop.queue.held == sum(each.held for each in backlogs)
+        assert [bool(each.held) for each in backlogs[-2:]] == [True, True], "the first to hold goes first"
+        assert sum(bool(each.held) for each in backlogs) < 5
         for each in senders:
             each.cut()
-        server.office.turns.hurry = True  # whoever waits is left unread, and a cut is noticed when it is read
-        server.office.sweep()
+        server.commit_loop.queue.hurry = True  # whoever waits is left unread, and a cut is noticed when it is read
+        server.commit_loop.start_pruning()
         await until(lambda: not server.sockets())
-        assert (server.held, len(server.holders), server.office.turns.empty) == (0, 0, True)
+        assert (server.held, len(server.memory_holders), server.commit_loop.queue.empty) == (0, 0, True)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -257,63 +267,63 @@ async def test_nothing_is_held_any_more_for_who_left_while_what_it_said_waited(t
     """`whole`: a large text waits. Else a short one does, and a large one is not complete."""
     large = frame(TEXT, b'{"type": "ping", "ping": "' + b"0" * 70_000 + b'"}')
     limits = replace(LIMITS, bytes=1000.0, bytes_at_once=1000)
-    async with opened(tmp_path, limits) as house:
+    async with opened(tmp_path, limits) as live:
         for _ in range(5):
-            socket = await house.enter()
+            socket = await live.enter()
             socket.say(type="ping", ping="0" * 2000)  # so that it must wait with what it says next
             assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
             socket.say(type="ping", ping="short")
             socket.write(large if whole else large[:-1])
-            await until(lambda: house.server.held > 90_000)
+            await until(lambda: live.server.held > 90_000)
             socket.cut()
-            await until(lambda: not house.server.sockets())
-        await until(lambda: not house.server.sockets())
-        await house.server.office.idle.wait()
-        assert (house.server.held, len(house.server.holders)) == (0, 0)
-        assert house.server.office.desk.connections == set()
+            await until(lambda: not live.server.sockets())
+        await until(lambda: not live.server.sockets())
+        await live.server.commit_loop.idle.wait()
+        assert (live.server.held, len(live.server.memory_holders)) == (0, 0)
+        assert live.server.commit_loop.dispatcher.connections == set()
 
 
 async def test_many_who_each_owe_little_make_nobody_go_who_just_sends(tmp_path: Path) -> None:
     limits = replace(LIMITS, owed_bytes=3 * MIB)
-    async with opened(tmp_path, limits) as house:
+    async with opened(tmp_path, limits) as live:
         idle = []
         for _ in range(5):
-            idle.append(await house.enter())
-            house.latest._count_owed(MIB - 1)
-        sender = await house.enter()
+            idle.append(await live.enter())
+            live.latest._count_owed(MIB - 1)
+        sender = await live.enter()
         sender.say(type="ping", ping="0" * (MIB // 4))
         assert [(await sender.hear())["type"] for _ in range(2)] == ["ack", "pong"]
-        assert house.server.owing + house.server.reading <= limits.owed_bytes
-        assert [words for words, _ in house.server.office.desk.books.refused.elements()] == [NOT_READ] * 3
+        assert live.server.owing + live.server.reading <= limits.owed_bytes
+        assert [words for words, _ in live.server.commit_loop.dispatcher.quotas.refused.elements()] == [NOT_READ] * 3
         for socket in (*idle, sender):
             await socket.hang_up()
 
 
 async def test_a_connection_that_is_closing_can_be_paused_and_resumed_all_the_same(tmp_path: Path) -> None:
-    async with opened(tmp_path) as house:
-        socket = await house.enter()
-        leaving = house.latest
+    async with opened(tmp_path) as live:
+        socket = await live.enter()
+        leaving = live.latest
         assert leaving._transport is not None
         leaving._transport.underlying_transport.abort()
         leaving.pause()
         leaving.resume()
-        await until(lambda: house.server.sockets() == [])
+        await until(lambda: live.server.sockets() == [])
         await socket.hang_up()
 
 
 async def test_who_owes_more_to_read_than_one_replay_is_closed_and_nobody_else(tmp_path: Path) -> None:
-    async with opened(tmp_path) as house:
-        await fill(house, "m", 80, 100_000)
-        other = await house.member("c", "n")
-        idle = await house.member("b")
-        unread = house.latest
+    async with opened(tmp_path) as live:
+        await fill(live, "m", 80, 100_000)
+        other = await live.member("c", "n")
+        idle = await live.member("b")
+        unread = live.latest
         await until(lambda: unread._owing > 2 * MIB)
         assert not unread.deaf, "one replay it may owe"
         idle.say(type="close", mood="happy")
         idle.say(type="open", mailbox="m")
         await until(lambda: unread.deaf)
         assert unread._owing == 0
-        assert sum(house.server.office.desk.books.refused.values()) == 1
+        assert sum(live.server.commit_loop.dispatcher.quotas.refused.values()) == 1
         heard = []
         while (got := await idle.read())[0] == TEXT:
             heard.append(json.loads(got[1]))
@@ -321,7 +331,7 @@ async def test_who_owes_more_to_read_than_one_replay_is_closed_and_nobody_else(t
         assert len(heard) < 80
         other.say(type="ping", ping=1)
         assert [(await other.hear())["type"] for _ in range(4)] == ["ack", "ack", "ack", "pong"]
-        back = await house.member("b")  # nothing is lost
+        back = await live.member("b")  # nothing is lost
         heard = [await back.hear() for _ in range(82)]
         assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(80)]
         for socket in (other, idle, back):
@@ -329,50 +339,50 @@ async def test_who_owes_more_to_read_than_one_replay_is_closed_and_nobody_else(t
 
 
 async def test_who_says_goodbye_and_does_not_read_has_to_go(tmp_path: Path) -> None:
-    async with opened(tmp_path) as house:
-        await fill(house, "m", 80, 100_000)
-        idle = await house.member("b")
-        unread = house.latest
+    async with opened(tmp_path) as live:
+        await fill(live, "m", 80, 100_000)
+        idle = await live.member("b")
+        unread = live.latest
         await until_full(unread)
         assert unread._transport is not None
         idle.write(frame(CLOSE, struct.pack(">H", 1000)))
         await until(unread._transport.underlying_transport.is_closing)
         timer = unread._timer
         assert timer is not None
-        assert timer.when() - asyncio.get_running_loop().time() <= CLOSING
+        assert timer.when() - asyncio.get_running_loop().time() <= CLOSE_TIMEOUT
         timer._run()
-        await until(lambda: unread not in house.server.sockets())
+        await until(lambda: unread not in live.server.sockets())
         assert timer.cancelled()
         await idle.hang_up()
 
 
 async def test_all_together_may_owe_only_so_much(tmp_path: Path) -> None:
     limits = replace(LIMITS, mailbox_bytes=100 * MIB, owed_bytes=8 * MIB)
-    async with opened(tmp_path, limits) as house:
-        await fill(house, "m", 70, 100_000)
+    async with opened(tmp_path, limits) as live:
+        await fill(live, "m", 70, 100_000)
         idle = []
         for _ in range(3):  # each owes some 5 MiB
-            idle.append(await house.member("b"))
-            await until(lambda: house.latest._owing > MIB or house.latest.deaf)
-        assert sum(each.deaf for each in house.server.sockets()) >= 1
-        assert house.server.owing <= limits.owed_bytes
-        assert house.server.owing == sum(each._owing for each in house.server.sockets())
+            idle.append(await live.member("b"))
+            await until(lambda: live.latest._owing > MIB or live.latest.deaf)
+        assert sum(each.deaf for each in live.server.sockets()) >= 1
+        assert live.server.owing <= limits.owed_bytes
+        assert live.server.owing == sum(each._owing for each in live.server.sockets())
         for socket in idle:
             await socket.hang_up()
-        await until(lambda: house.server.sockets() == [])
-        assert house.server.owing == 0
+        await until(lambda: live.server.sockets() == [])
+        assert live.server.owing == 0
 
 
 async def test_only_so_many_have_one_mailbox_open(tmp_path: Path) -> None:
-    async with opened(tmp_path) as house:
-        sockets = [await house.member("a") for _ in range(LISTENERS + 1)]
+    async with opened(tmp_path) as live:
+        sockets = [await live.member("a") for _ in range(MAX_SUBSCRIBERS + 1)]
         for socket in sockets[:-1]:
             assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "ack"]
         last = sockets[-1]
         refused = [await last.hear() for _ in range(3)][-1]
         assert (refused["error"], refused["hint"]) == ("the mailbox is full", "32 connections have it open already")
         await sockets[0].hang_up()
-        await until(lambda: len(house.server.sockets()) == LISTENERS)
+        await until(lambda: len(live.server.sockets()) == MAX_SUBSCRIBERS)
         last.say(type="open", mailbox="m")
         last.say(type="ping", ping=1)
         assert [(await last.hear())["type"] for _ in range(3)] == ["ack", "ack", "pong"]
@@ -380,14 +390,14 @@ async def test_only_so_many_have_one_mailbox_open(tmp_path: Path) -> None:
             await socket.hang_up()
 
 
-async def test_who_is_refused_at_the_door_keeps_nobody_else_out(tmp_path: Path) -> None:
-    async with opened(tmp_path, replace(LIMITS, connections=1)) as house:
-        house.server.parting = 60.0
-        first = await house.enter()
-        refused = [await house.enter() for _ in range(3)]
+async def test_who_is_refused_admission_keeps_nobody_else_out(tmp_path: Path) -> None:
+    async with opened(tmp_path, replace(LIMITS, connections=1)) as live:
+        live.server.parting = 60.0
+        first = await live.enter()
+        refused = [await live.enter() for _ in range(3)]
         await first.hang_up()
-        await until(lambda: not house.server.here)
-        second = await house.enter()
+        await until(lambda: not live.server.admitted)
+        second = await live.enter()
         second.say(type="ping", ping=1)
         assert [(await second.hear())["type"] for _ in range(2)] == ["ack", "pong"]
         for socket in (*refused, second):
@@ -395,20 +405,20 @@ async def test_who_is_refused_at_the_door_keeps_nobody_else_out(tmp_path: Path) 
 
 
 async def test_pings_are_answered_but_a_flood_of_them_only_so_many_a_second(tmp_path: Path) -> None:
-    async with opened(tmp_path) as house:
-        socket = await house.enter()
+    async with opened(tmp_path) as live:
+        socket = await live.enter()
         socket.write(frame(PING, b"one"))
         assert await socket.read() == (PONG, b"one")
-        socket.write(*(frame(PING, str(number).encode()) for number in range(3 * FRAMES)))
+        socket.write(*(frame(PING, str(number).encode()) for number in range(3 * MAX_FRAMES_PER_SECOND)))
         socket.say(type="ping", ping="after")
-        await until(lambda: house.latest._unread)
-        frames_of_one_second = house.latest._frames
-        assert frames_of_one_second < 2 * FRAMES  # what one read brought
+        await until(lambda: live.latest._unread)
+        frames_of_one_second = live.latest._frames
+        assert frames_of_one_second < 2 * MAX_FRAMES_PER_SECOND  # what one read brought
         last = None
-        async with seconds_passing(house):
+        async with seconds_passing(live):
             while (got := await socket.read())[0] == PONG:
                 last = got[1]
-            assert last == str(3 * FRAMES - 1).encode(), "the last ping of all is answered"
+            assert last == str(3 * MAX_FRAMES_PER_SECOND - 1).encode(), "the last ping of all is answered"
             assert json.loads(got[1])["type"] == "ack"
             assert (await socket.hear())["pong"] == "after"
         await socket.hang_up()
@@ -419,60 +429,60 @@ async def test_only_so_much_is_read_at_once_however_large_the_buffer_has_become(
 ) -> None:
     """A buffer of 2 MiB would take in 250,000 bytes of the shortest frames, and nobody else for 17 ms."""
     reads: list[int] = []
-    updated = Inflow.buffer_updated
+    updated = ReceiveBuffer.buffer_updated
 
-    def note(inflow: Inflow, size: int) -> None:
+    def note(receive_buffer: ReceiveBuffer, size: int) -> None:
         reads.append(size)
-        updated(inflow, size)
+        updated(receive_buffer, size)
 
-    monkeypatch.setattr(Inflow, "buffer_updated", note)
-    async with opened(tmp_path) as house:
-        socket = await house.enter()
+    monkeypatch.setattr(ReceiveBuffer, "buffer_updated", note)
+    async with opened(tmp_path) as live:
+        socket = await live.enter()
         socket.say(type="ping", ping="0" * (MIB - 1000))
         assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
         socket.write(frame(PONG, b"") * 40_000)
-        await until(lambda: sum(reads) > MIB + READ // 2)
-        assert max(reads) <= READ
+        await until(lambda: sum(reads) > MIB + MAX_READ_BYTES // 2)
+        assert max(reads) <= MAX_READ_BYTES
         await socket.hang_up()
 
 
 async def test_fragments_of_nothing_are_slowed_too(tmp_path: Path) -> None:
-    async with opened(tmp_path) as house:
-        socket = await house.enter()
+    async with opened(tmp_path) as live:
+        socket = await live.enter()
         socket.write(frame(TEXT, b'{"type":"ping",', fin=False))
-        socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * FRAMES)))
+        socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * MAX_FRAMES_PER_SECOND)))
         socket.write(frame(CONTINUATION, b'"ping":1}'))
-        await until(lambda: house.latest._unread)
-        async with seconds_passing(house):
+        await until(lambda: live.latest._unread)
+        async with seconds_passing(live):
             assert (await socket.hear())["type"] == "ack"
             assert (await socket.hear())["pong"] == 1
         await socket.hang_up()
 
 
 async def test_who_floods_after_its_last_word_is_not_listened_to(tmp_path: Path) -> None:
-    async with opened(tmp_path) as house:
-        socket = await house.enter()
+    async with opened(tmp_path) as live:
+        socket = await live.enter()
         socket.write(frame(TEXT, b"no JSON"), *(frame(TEXT, b"{}") for _ in range(5000)))
         assert (await socket.hear())["type"] == "error"
         assert await socket.closed() == 1007
-        await until(lambda: house.latest._unread)
+        await until(lambda: live.latest._unread)
         await socket.hang_up()
 
 
 async def test_a_connection_that_does_not_bind_in_time_is_closed(tmp_path: Path) -> None:
-    async with opened(tmp_path, replace(LIMITS, bind=20.0)) as house:
-        silent, bound = await house.enter(), await house.enter()
+    async with opened(tmp_path, replace(LIMITS, bind=20.0)) as live:
+        silent, bound = await live.enter(), await live.enter()
         bound.say(type="bind", appid="x", side="a")
         await bound.hear()
         for _ in range(20):  # fewer than from ping to ping
-            house.server.tick()
+            live.server.tick()
         silent.say(type="ping", ping=1)
         assert [(await silent.hear())["type"] for _ in range(2)] == ["ack", "pong"]
-        house.server.tick()
+        live.server.tick()
         refused = await silent.hear()
         assert (refused["error"], refused["hint"]) == ("must bind first", "within 20 s of connecting")
         assert await silent.closed() == 1008
-        assert house.server.newcomers == {}
+        assert live.server.newcomers == {}
         bound.say(type="list")
         assert [(await bound.hear())["type"] for _ in range(2)] == ["ack", "nameplates"]
         await silent.hang_up()
@@ -480,16 +490,16 @@ async def test_a_connection_that_does_not_bind_in_time_is_closed(tmp_path: Path)
 
 
 async def test_more_connections_than_the_server_takes_are_told_so(tmp_path: Path) -> None:
-    async with opened(tmp_path, replace(LIMITS, connections=2)) as house:
-        first, _second = await house.enter(), await house.enter()
-        third = await house.enter()
+    async with opened(tmp_path, replace(LIMITS, connections=2)) as live:
+        first, _second = await live.enter(), await live.enter()
+        third = await live.enter()
         assert (await third.hear())["error"] == "the server has no room for more connections"
         assert await third.closed() == 1013
         third.write(frame(8, struct.pack(">H", 1013)))
         await third.hang_up()
         await first.hang_up()
-        await until(lambda: len(house.server.here) == 1)
-        fourth = await house.enter()
+        await until(lambda: len(live.server.admitted) == 1)
+        fourth = await live.enter()
         fourth.say(type="ping", ping=1)
         assert [(await fourth.hear())["type"] for _ in range(2)] == ["ack", "pong"]
         await fourth.hang_up()

@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 
 from restante.common import admin_http
 from restante.common.errors import StoreError
-from restante.mailbox.server.commit_loop import REFUSED, CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
 from support.bounds import BOUND, bounded
@@ -36,13 +36,13 @@ def other_program(data: Path) -> Iterator[sqlite3.Connection]:
 # ── held ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def told_while_held(data: Path, office_type: type[CommitLoop]) -> list[list[str]]:
+async def told_while_held(data: Path, loop_type: type[CommitLoop]) -> list[list[str]]:
     """Add a message whose commit is held; gives what the sender, the subscriber and a third client are told."""
-    async with inside(data, office_type) as here, Clients() as clients:
+    async with inside(data, loop_type) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         subscriber = await clients.opened(here.url, APP, "b", "m")
         third = await clients.bind(here.url, APP, "c")
-        await here.office.idle.wait()  # all that was said before is committed
+        await here.commit_loop.idle.wait()  # all that was said before is committed
         await news(sender, subscriber, third)
         here.gate.shut()
         await sender.say("add", phase="1", body="held")
@@ -65,7 +65,7 @@ async def test_all_comes_in_order_when_the_commit_ends(tmp_path: Path) -> None:
         sender = await clients.opened(here.url, APP, "a", "m")
         subscriber = await clients.opened(here.url, APP, "b", "m")
         third = await clients.bind(here.url, APP, "c")
-        await here.office.idle.wait()  # all that was said before is committed
+        await here.commit_loop.idle.wait()  # all that was said before is committed
         await news(sender, subscriber, third)
         here.gate.shut()
         await sender.say("add", phase="1", body="held")
@@ -112,7 +112,7 @@ async def test_a_commit_that_does_not_end_is_told_at_the_admin_port(
                     return answer.status, await answer.text()
 
             sender = await clients.opened(here.url, APP, "a", "m")
-            await here.office.idle.wait()
+            await here.commit_loop.idle.wait()
             monkeypatch.setattr(admin_http, "TURNS", BOUND)
             monkeypatch.setattr(admin_http, "HANGS", 0.0)
             assert await health() == (200, "ok\n")
@@ -142,7 +142,7 @@ async def test_a_failed_commit_is_the_end_and_nobody_is_told(tmp_path: Path) -> 
         await news(sender, subscriber)
         here.store.database.set_authorizer(refuse_commit)
         await sender.say("add", phase="1", body="lost")
-        async with bounded("the end of the office"):
+        async with bounded("the end of the commit loop"):
             with pytest.raises(StoreError, match="commit failed"):
                 await here.running
         await subscriber.say("ping", ping="is anybody there?")
@@ -161,7 +161,7 @@ async def test_a_checkpoint_that_fails_is_no_crash(tmp_path: Path, monkeypatch: 
         loop.call_soon_threadsafe(tried.set)
         return sqlite3.SQLITE_DENY
 
-    monkeypatch.setattr(sqlite, "CHECKPOINT", 1)
+    monkeypatch.setattr(sqlite, "ROWS_PER_CHECKPOINT", 1)
     async with inside(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         here.store.database.set_authorizer(refuse_checkpoint)
@@ -178,13 +178,13 @@ async def test_a_checkpoint_that_fails_is_no_crash(tmp_path: Path, monkeypatch: 
 
 def assert_as_stored(here: Inside, other: sqlite3.Connection) -> None:
     """What the server believes is what the database holds."""
-    assert picture(here.office.desk.state, touches=False) == picture(load(other), touches=False)
+    assert picture(here.commit_loop.dispatcher.state, touches=False) == picture(load(other), touches=False)
 
 
 async def test_a_busy_database_is_said_and_nothing_has_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
     async with inside(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         subscriber = await clients.opened(here.url, APP, "b", "m")
@@ -200,7 +200,7 @@ async def test_a_busy_database_is_said_and_nothing_has_happened(
             ]
             for client, command in zip((sender, third, newcomer), refused, strict=True):
                 error = await client.refused(command)
-                assert (error["error"], error["orig"]) == (REFUSED, command.fields)
+                assert (error["error"], error["orig"]) == (NOT_STORED, command.fields)
             told = await news(sender, subscriber, third, newcomer)
             assert list(map(kinds, told)) == [["ack", "error"], [], ["ack", "error"], ["ack", "error"]]
             assert_as_stored(here, other)
@@ -239,7 +239,7 @@ async def test_a_full_database_is_said_and_nothing_has_happened(tmp_path: Path) 
         pages = here.store.database.execute("PRAGMA page_count").fetchone()[0]
         here.store.database.execute(f"PRAGMA max_page_count = {pages + 1}")
         error = await sender.refused(await sender.say("add", phase="1", body="x" * 100_000))
-        assert error["error"] == REFUSED
+        assert error["error"] == NOT_STORED
         with other_program(tmp_path) as other:
             assert_as_stored(here, other)
         await sender.ask("add", phase="1", body="small")
@@ -250,19 +250,19 @@ async def test_a_full_database_is_said_and_nothing_has_happened(tmp_path: Path) 
 async def test_a_database_that_is_busy_when_old_usage_is_dropped_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.01)
-    async with inside(tmp_path, lifetime=Lifetime(keep_usage=1.0)) as here, Clients() as clients:
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
+    async with inside(tmp_path, retention=Retention(keep_usage=1.0)) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         with other_program(tmp_path) as other:
-            swept = here.store.apply
+            pruned = here.store.apply
 
             async def apply_and_block(*batch: Any) -> None:
-                """Let the sweep's own batch through: what comes next is the dropping."""
-                await swept(*batch)
+                """Let the pruning's own batch through: what comes next is the dropping."""
+                await pruned(*batch)
                 other.execute("BEGIN IMMEDIATE")
 
             monkeypatch.setattr(here.store, "apply", apply_and_block)
-            here.office.sweep()
+            here.commit_loop.start_pruning()
             async with bounded("it waits"):
                 await here.gate.waits_for_the_lock.wait()
             monkeypatch.undo()

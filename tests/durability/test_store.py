@@ -10,13 +10,13 @@ import pytest
 
 from restante.common.errors import StoreError
 from restante.mailbox.store.schema import APPLICATION_ID, connect, migrations
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.mailbox.ledger import Ledger
 from support.processes import database
 
 
 async def test_a_commit_is_flushed_to_the_log(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path)
+    store = Store.open(tmp_path)
 
     def asked(pragma: str) -> object:
         return store.database.execute(f"PRAGMA {pragma}").fetchone()[0]
@@ -30,7 +30,7 @@ async def test_a_commit_is_flushed_to_the_log(tmp_path: Path) -> None:
 
 async def test_large_messages_are_written_and_dropped_off_the_loop_and_small_ones_on_it(tmp_path: Path) -> None:
     """SQLite takes 25 ms to drop 16 MiB; a thread and back costs more than to write a small message."""
-    store = SqliteStore.open(tmp_path)
+    store = Store.open(tmp_path)
     ledger = await Ledger.begin(store)
     loop, on_the_loop = threading.get_ident(), dict[str, bool]()
 
@@ -54,7 +54,7 @@ async def test_large_messages_are_written_and_dropped_off_the_loop_and_small_one
 
 async def test_beside_large_messages_small_ones_are_written_without_reading_those(tmp_path: Path) -> None:
     """With the messages in an index (schema 4) each insert read several of them."""
-    store = SqliteStore.open(tmp_path)
+    store = Store.open(tmp_path)
     ledger = await Ledger.begin(store)
     boxes = [f"m{number}" for number in range(8)]
     for name in boxes:
@@ -79,13 +79,13 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     with closing(connect(str(database(tmp_path)))) as db:
         db.execute(f"PRAGMA user_version = {len(migrations()) + 1}")
     with pytest.raises(StoreError, match="use the newer restante"):
-        SqliteStore.open(tmp_path)
+        Store.open(tmp_path)
 
 
 def test_a_first_start_that_was_cut_short_is_no_obstacle(tmp_path: Path) -> None:
     with closing(sqlite3.connect(database(tmp_path))) as db:
         db.execute("PRAGMA journal_mode = WAL")  # what comes first; the schema is one transaction after it
-    with closing(SqliteStore.open(tmp_path).database) as db:
+    with closing(Store.open(tmp_path).database) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (len(migrations()),)
 
 
@@ -106,6 +106,6 @@ def test_what_is_not_ours_is_refused_and_left_as_it_is(tmp_path: Path, make: Cal
     make(path)
     before = path.read_bytes()
     with pytest.raises(StoreError, match="is not a database"):
-        SqliteStore.open(tmp_path)
+        Store.open(tmp_path)
     assert path.read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["lock", path.name]

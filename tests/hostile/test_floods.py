@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from restante.mailbox.core.fair_queue import BATCH, SHARE
+from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS, MAX_QUEUED_PER_CONNECTION
 from restante.mailbox.core.limits import Limits
 from support.effort import rounds, some
 from support.mailbox.raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame
@@ -30,9 +30,9 @@ MESSAGES: Final = 2 * Limits().commands_at_once
 
 OPTIONS: Final = ("--trace", "{folder}/trace.jsonl", "--limit", f"mailbox_messages={MESSAGES}")
 
-AHEAD: Final = 2 * BATCH + SHARE * FLOODERS
+AHEAD: Final = 2 * MAX_BATCH_COMMANDS + MAX_QUEUED_PER_CONNECTION * FLOODERS
 """Commands of others that may be answered between the arrival of a command and its answer: those of the batch that is
-being done, and those that are in the queue before it (docs/decisions/turns.md)."""
+being done, and those that are in the queue before it (docs/decisions/fair-queue.md)."""
 
 
 def text(**message: Any) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from restante.mailbox.server.server import PING_EVERY
+from restante.mailbox.server.server import PING_INTERVAL_SECONDS
 from support.documents import Document
 from support.mailbox.raw_socket import PING, PONG, RawSocket, frame
 from support.ports import held_port
@@ -82,7 +82,7 @@ async def test_who_says_nothing_is_not_cut(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as server, behind_nginx(tmp_path, server) as port:
         socket = await RawSocket.dial(port)
         assert (await socket.hear())["type"] == "welcome"
-        for _ in range(60 // PING_EVERY + 1):
+        for _ in range(60 // PING_INTERVAL_SECONDS + 1):
             opcode, payload = await asyncio.wait_for(socket.read(), 60)
             assert (opcode, payload) == (PING, b"")
             socket.write(frame(PONG))

@@ -89,7 +89,7 @@ def _choose(pick: int, likely: Sequence[str], others: Sequence[str]) -> str:
 MOTD = "hello"
 
 MOST = 300
-"""Entries gathered: one batch, for the office too, which takes 500 at most."""
+"""Entries gathered: one batch, for the commit loop too, which takes 500 at most."""
 
 
 class Entry(NamedTuple):
@@ -222,7 +222,7 @@ class Conversation(RuleBasedStateMachine):
         self.last = None
         if self.world.flush(refused=refused):
             for peer, text, now in entries:
-                self.model.settle(now)
+                self.model.end_grace_period(now)
                 if text is None:
                     self.model.lose(peer, now)
                 else:
@@ -353,7 +353,7 @@ class Conversation(RuleBasedStateMachine):
         self._flush()
         if lost:
             self._lose(first)
-        if refused and self.gathers and not self.model.settling(self._now()):
+        if refused and self.gathers and not self.model.in_grace_period(self._now()):
             self._command(4, "open", mailbox="m2")
             self._flush(refused=True)
         self._command(first + 1, "allocate")
@@ -366,7 +366,7 @@ class Conversation(RuleBasedStateMachine):
                 self._lose(slot)
         if longer is not None:
             self.wait(self.model.prune_after + longer)
-            self.sweep(refused=False)
+            self.prune(refused=False)
 
     @rule(
         pick=picks,
@@ -504,7 +504,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((0.25, 1.0, 29.75, 60.0, 120.0, 300.0, 660.0, 660.25, 1000.0)))
     def wait(self, seconds: float) -> None:
-        if self.model.settling(self._now()):
+        if self.model.in_grace_period(self._now()):
             self._flush()  # a batch is taken at one moment: who is gone must not change within it
         self.world.advance(seconds)
 
@@ -520,13 +520,13 @@ class Conversation(RuleBasedStateMachine):
         self._flush()
 
     @rule(refused=st.sampled_from((False, False, False, True)))
-    def sweep(self, refused: bool) -> None:
+    def prune(self, refused: bool) -> None:
         self._flush()
-        if refused and (not self.world.durable or self.model.settling(self._now())):
+        if refused and (not self.world.durable or self.model.in_grace_period(self._now())):
             return
-        if self.world.sweep(refused=refused):
-            self.model.settle(self._now())
-            self.model.sweep(self._now())
+        if self.world.prune(refused=refused):
+            self.model.end_grace_period(self._now())
+            self.model.prune(self._now())
         else:
             self.model.refuse([], [], self.world.touched())
         self._compare()
@@ -558,7 +558,7 @@ class Conversation(RuleBasedStateMachine):
         self.inboxes.clear()
         self._compare()
 
-    @precondition(lambda self: self.world.durable and self.entries and not self.model.settling(self._now()))
+    @precondition(lambda self: self.world.durable and self.entries and not self.model.in_grace_period(self._now()))
     @rule()
     def refuse(self) -> None:
         """The disk takes nothing of this batch, if it asks anything of it."""

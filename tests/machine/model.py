@@ -129,7 +129,7 @@ class Server:
         self.mailboxes: dict[tuple[str, str], Mailbox] = {}
         self.usage = Usage()
         self.rebooted = 0.0
-        self._settles_at: float | None = None
+        self._grace_period_ends_at: float | None = None
         """Service time until which sides that were here before a start may be on their way back."""
         self._returned: set[tuple[str, str]] = set()
         self._allocated_name: Callable[[Peer], str] = lambda _: ""
@@ -144,12 +144,12 @@ class Server:
             for member in nameplate.members:
                 member.told = None
         self.rebooted = now.wall
-        self._settles_at = now.service + min(120.0, self.prune_after)
+        self._grace_period_ends_at = now.service + min(120.0, self.prune_after)
         self._returned = set()
 
-    def settling(self, now: Now) -> bool:
+    def in_grace_period(self, now: Now) -> bool:
         """Tell whether it is too early to give anybody's place away, or to prune (docs/design.md)."""
-        return self._settles_at is not None and now.service < self._settles_at
+        return self._grace_period_ends_at is not None and now.service < self._grace_period_ends_at
 
     def _forget_who_was_shown_what(self) -> None:
         """It is not stored. Any member may have been, for which there is a message."""
@@ -170,12 +170,12 @@ class Server:
             assert first <= touched[key] <= last, (key, mailbox, touched[key])
             mailbox.touched = mailbox.saved = touched[key]
 
-    def sweep(self, now: Now) -> None:
+    def prune(self, now: Now) -> None:
         """Prune what nobody listens to and nobody used for a while."""
         for mailbox in list(self.mailboxes.values()):
             if self._listeners(mailbox):
                 mailbox.touched = now.service
-            elif now.service - mailbox.touched > self.prune_after and not self.settling(now):
+            elif now.service - mailbox.touched > self.prune_after and not self.in_grace_period(now):
                 self._end(mailbox, now, pruned=True)
         self.save()
         self.usage.current = {
@@ -184,7 +184,7 @@ class Server:
             "blur_time": self.blur or None,
             "connections_websocket": sum(peer.listening is not None for peer in self.peers),
         }
-        if not self.settling(now):
+        if not self.in_grace_period(now):
             self.usage.pruned = now.wall
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────
@@ -486,12 +486,12 @@ class Server:
     def _gone(self, app: str, side: str) -> bool:
         if any((peer.app, peer.side) == (app, side) for peer in self.peers):
             return False
-        return self._settles_at is None or (app, side) in self._returned
+        return self._grace_period_ends_at is None or (app, side) in self._returned
 
-    def settle(self, now: Now) -> None:
+    def end_grace_period(self, now: Now) -> None:
         """Whoever has not come back by now is gone."""
-        if not self.settling(now):
-            self._settles_at = None
+        if not self.in_grace_period(now):
+            self._grace_period_ends_at = None
 
     def _listeners(self, mailbox: Mailbox) -> list[Peer]:
         return [peer for peer in self.peers if peer.listening is mailbox]

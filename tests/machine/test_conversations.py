@@ -4,7 +4,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from machine.machine import Conversation
 from support.effort import examples
-from support.mailbox.shells import OfficeWorld, SocketWorld
+from support.mailbox.shells import CommitLoopWorld, SocketWorld
 from support.mailbox.worlds import CoreWorld, StoreWorld
 
 
@@ -21,8 +21,8 @@ class Batched(Conversation):
     gathers = True
 
 
-class Office(Conversation):
-    kind = OfficeWorld
+class CommitLoopMachine(Conversation):
+    kind = CommitLoopWorld
     gathers = True
 
 
@@ -42,8 +42,8 @@ def test_a_batch_means_what_its_commands_mean_one_after_the_other() -> None:
     run_state_machine_as_test(Batched, settings=examples(40))
 
 
-def test_the_office_batches_without_anybody_noticing() -> None:
-    run_state_machine_as_test(Office, settings=examples(16))
+def test_the_commit_loop_batches_without_anybody_noticing() -> None:
+    run_state_machine_as_test(CommitLoopMachine, settings=examples(16))
 
 
 def test_real_clients_see_what_the_model_says() -> None:

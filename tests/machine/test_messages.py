@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from restante.common.errors import PeerError
-from restante.mailbox.core import session
+from restante.mailbox.core import rules, session
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import hashcash, messages
 from restante.mailbox.protocol.messages import Malformed
@@ -150,7 +150,7 @@ def test_whatever_comes_in_is_a_message_or_a_peer_s_error(text: str) -> None:
         return
     message = messages.parse(text)
     assert json.loads(bytes(message.id)) == wanted.get("id")
-    for said in (session.FRESH, BOUND, BUSY, DONE):  # what may be said now is told in words, too
+    for said in (session.NEW_SESSION, BOUND, BUSY, DONE):  # what may be said now is told in words, too
         assert isinstance(session.step(said, message), session.Command | str)
 
 
@@ -173,7 +173,7 @@ def test_whatever_is_nested_is_a_message_or_a_peer_s_error() -> None:
                 outcomes.add(error.code)
             else:
                 outcomes.add("message")
-                for said in (session.FRESH, BOUND, BUSY):
+                for said in (session.NEW_SESSION, BOUND, BUSY):
                     session.step(said, message)
     assert outcomes == {1003, 1007, "message"}
 
@@ -220,7 +220,7 @@ def cost(text: str) -> float:
         return time.thread_time() - began
 
     asked = Session(hashcash.Demand(20, "resource"))
-    return max(min(once(said) for _ in range(5)) for said in (session.FRESH, asked, BOUND, BUSY))
+    return max(min(once(said) for _ in range(5)) for said in (session.NEW_SESSION, asked, BOUND, BUSY))
 
 
 @pytest.mark.parametrize("size", [10_000, 60_000, 500_000])
@@ -236,7 +236,12 @@ def test_no_text_costs_much_more_than_a_plain_message_of_its_size(size: int) -> 
 
 @pytest.mark.parametrize("kind", [*KEYS, "submit-permissions", "unknown"])
 def test_only_what_hands_on_json_may_be_long(kind: str) -> None:
-    long = {"type": kind, "id": 5, "more": "x" * messages.SHORT, **dict.fromkeys(KEYS.get(kind, ()), "1")}
+    long = {
+        "type": kind,
+        "id": 5,
+        "more": "x" * messages.MAX_SHORT_MESSAGE_CHARACTERS,
+        **dict.fromkeys(KEYS.get(kind, ()), "1"),
+    }
     message = messages.parse(json.dumps(long))
     assert json.loads(bytes(message.id)) == 5
     if kind == "add":
@@ -248,11 +253,11 @@ def test_only_what_hands_on_json_may_be_long(kind: str) -> None:
         assert bytes(message.ping) == b'"1"'
         return
     assert isinstance(message, Malformed)
-    said = {"bind": session.FRESH, "release": BUSY, "close": BUSY}.get(kind, Session(app_id="x", side="a"))
+    said = {"bind": session.NEW_SESSION, "release": BUSY, "close": BUSY}.get(kind, Session(app_id="x", side="a"))
     words = (
         "unknown type"
         if kind == "unknown"
-        else f"{kind}: only 'add' and 'ping' may have more than {messages.SHORT} characters"
+        else f"{kind}: only 'add' and 'ping' may have more than {messages.MAX_SHORT_MESSAGE_CHARACTERS} characters"
     )
     assert session.step(said, message) == words
 
@@ -371,7 +376,7 @@ MISSING = [
 
 @pytest.mark.parametrize(("message", "words"), MISSING, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_missing_key_is_named_in_the_reference_s_words(message: dict[str, Any], words: str) -> None:
-    said = session.FRESH if message["type"] in ("ping", "bind") else BOUND
+    said = session.NEW_SESSION if message["type"] in ("ping", "bind") else BOUND
     if message["type"] == "add":
         said = Session(app_id="x", side="a", mailbox_id="m", subscribed=1)
     extras: list[dict[str, Any]] = [{}, {"id": 5}, {"id": None, "unknown": []}]
@@ -406,7 +411,7 @@ GOOD: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("bad", [5, 1.5, True, None, [], {}, ["4"]], ids=repr)
 def test_a_value_of_a_wrong_type_is_named(kind: str, key: str, words: str, bad: Any) -> None:
     message = messages.parse(json.dumps({"type": kind, **GOOD[kind], key: bad}))
-    said = session.FRESH if kind == "bind" else BOUND
+    said = session.NEW_SESSION if kind == "bind" else BOUND
     if (key, bad) == ("mood", None):  # not to say is to be happy (spec 000 "Mailboxes")
         assert isinstance(message, messages.Close)
         return
@@ -440,5 +445,10 @@ def test_a_type_that_nobody_knows_is_told_so(kind: Any) -> None:
     extras: list[dict[str, Any]] = [{}, {"nameplate": 5, "mailbox": None, "appid": []}]
     for extra in extras:
         message = messages.parse(json.dumps({"type": kind, **extra}))
-        assert session.step(session.FRESH, message) == "must bind first"
+        assert session.step(session.NEW_SESSION, message) == "must bind first"
         assert session.step(BOUND, message) == "unknown type"
+
+
+def test_each_message_has_a_command_and_each_command_a_rule() -> None:
+    assert set(session._COMMANDS) == set(messages.KINDS.values())
+    assert set(rules._RULES) == {*session.Command.__subclasses__(), rules.PruneCommand}

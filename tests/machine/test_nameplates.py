@@ -46,14 +46,14 @@ def taken(names: Iterable[str]) -> State:
     """Give a state in which these were claimed by hand."""
     state, dice = State(), FakeDice(show(0))
     for name in names:
-        for change in ask(state, session.Claim("x", "by hand", name), dice).changes:
+        for change in ask(state, session.ClaimCommand("x", "by hand", name), dice).changes:
             state.fold(change)
     return state
 
 
 def allocated(state: State, dice: Callable[[int, int], int]) -> str:
     """Ask for a nameplate with these dice; nothing is altered."""
-    return ask(state, session.Allocate("x", "me"), FakeDice(dice)).name
+    return ask(state, session.AllocateCommand("x", "me"), FakeDice(dice)).name
 
 
 def shortest_free(names: Iterable[str]) -> list[str]:
@@ -137,7 +137,7 @@ def test_names_that_came_and_went_leave_no_trace(data: st.DataObject, names: lis
     state = taken(names)
     gone = data.draw(st.sets(st.sampled_from(sorted(set(names))), max_size=8)) if names else set()
     for name in gone:
-        for change in ask(state, session.Release("x", "by hand", name)).changes:
+        for change in ask(state, session.ReleaseCommand("x", "by hand", name)).changes:
             state.fold(change)
     left = set(names) - gone
     free = shortest_free(left)
@@ -150,7 +150,7 @@ def test_what_is_allocated_is_taken() -> None:
     state, dice = State(), FakeDice(lambda draw, bound: draw * 7919 % bound)
     names = []
     for number in range(100):
-        decision = ask(state, session.Allocate("x", f"side {number}"), dice)
+        decision = ask(state, session.AllocateCommand("x", f"side {number}"), dice)
         names.append(decision.name)
         for change in decision.changes:
             state.fold(change)
@@ -161,7 +161,7 @@ def test_what_is_allocated_is_taken() -> None:
 
 def test_apps_do_not_share_nameplates() -> None:
     state = taken(DIGITS)
-    assert ask(state, session.Allocate("another app", "me")).name in DIGITS
+    assert ask(state, session.AllocateCommand("another app", "me")).name in DIGITS
 
 
 def test_of_five_digits_some_are_left_free_so_that_one_is_found_without_a_list() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from restante.common.errors import StoreError
-from restante.mailbox.reference_import.importing import take_over
+from restante.mailbox.reference_import.importing import import_databases
 from restante.pipeline import ingest
 from restante.pipeline.build import run as build_run
 from restante.pipeline.lake.commit_info import Ledger
@@ -129,7 +129,7 @@ def test_a_row_that_makes_no_sense_is_in_quarantine_once_without_what_it_held_th
 def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeWorld, tmp_path: Path) -> None:
     file = a_torn_file(tmp_path)
     alter(file, "UPDATE nameplates SET result = 'happy'")
-    take_over(tmp_path / "a", None, file, merge=False)
+    import_databases(tmp_path / "a", None, file, merge=False)
     with ours(tmp_path / "a", nameplate(50), current(None)):
         results = world.ingest(f"new={tmp_path / 'a'}", f"old={file}")
     ledgers = {each.source: each.ledger for each in results if each.table == "nameplates" and each.ledger}

@@ -289,7 +289,7 @@ def test_the_mailbox_server_s_words_are_known() -> None:
     direct = {str(kind.__struct_config__.tag) for kind in messages.Direct.__subclasses__()}
     assert set(messages.KINDS) == timing.COMMAND_TYPES
     assert (replies | direct) - {"direct"} == timing.REPLY_TYPES
-    assert trace.LONGEST == timing.MAX_ID_CHARACTERS
+    assert trace.MAX_ID_CHARACTERS == timing.MAX_ID_CHARACTERS
 
 
 # ── a log, cut into events ───────────────────────────────────────────────────────────────────────

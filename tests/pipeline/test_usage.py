@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox.reference_import.importing import take_over
+from restante.mailbox.reference_import.importing import import_databases
 from restante.mailbox.store import schema as mailbox_schema
 from restante.pipeline.sources import schema
 from restante.pipeline.sources.recognise import recognise
@@ -337,7 +337,7 @@ def imported(tmp_path: Path) -> tuple[Their, Path]:
     """The reference server, and our data directory, where its records are and two of our own."""
     their = Their(tmp_path / "their")
     transfers(their, 4)
-    take_over(tmp_path / "data", None, their.usage, merge=False)
+    import_databases(tmp_path / "data", None, their.usage, merge=False)
     with ours(tmp_path / "data", nameplate(500), client(500)):
         pass
     return their, tmp_path / "data"

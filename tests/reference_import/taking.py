@@ -12,14 +12,14 @@ import pytest
 
 from restante.common.errors import Misuse, RestanteError, StoreError
 from restante.mailbox.core.state import State
-from restante.mailbox.reference_import.importing import take_over
+from restante.mailbox.reference_import.importing import import_databases
 from restante.mailbox.reference_import.report import Report
 from restante.mailbox.store.load import load
 from restante.mailbox.store.schema import FILE, connect
 
 
 def taking(data: Path, channel: Path | None = None, usage: Path | None = None, *, merge: bool = False) -> Report:
-    return take_over(data, channel, usage, merge=merge)
+    return import_databases(data, channel, usage, merge=merge)
 
 
 def refused(
@@ -28,7 +28,7 @@ def refused(
     """Import, and be refused: with one sentence, with nothing changed. Gives the sentence."""
     before = content(data)
     with pytest.raises(RestanteError) as refusal:
-        take_over(data, channel, usage, merge=merge)
+        import_databases(data, channel, usage, merge=merge)
     assert type(refusal.value) is (Misuse if misuse else StoreError)
     assert content(data) == before
     assert not data.exists() or {file.name for file in data.iterdir()} <= {"lock", FILE}

@@ -12,7 +12,7 @@ import pytest
 from wormhole_mailbox_server.server import CrowdedError
 
 from reference_import.taking import rows, state, taking
-from restante.mailbox.store import open_store
+from restante.mailbox.store.sqlite import open_store
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
 from support.mailbox.reference_sources import CHANNEL_V2, Their, alter, select

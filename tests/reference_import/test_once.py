@@ -13,8 +13,8 @@ import pytest
 from reference_import.taking import content, refused, rows, state, taking
 from restante.common.errors import StoreError
 from restante.mailbox.reference_import import importing
-from restante.mailbox.store import open_store
 from restante.mailbox.store.schema import connect
+from restante.mailbox.store.sqlite import open_store
 from support.effort import some
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture

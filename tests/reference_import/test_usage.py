@@ -13,9 +13,9 @@ from wormhole_mailbox_server.database import create_or_upgrade_usage_db, create_
 from reference_import.taking import rows, taking
 from restante.common.errors import Misuse, StoreError
 from restante.common.usage_records import CurrentUsage
-from restante.mailbox.reference_import.exporting import give_back
-from restante.mailbox.reference_import.importing import SLICE
-from restante.mailbox.store import open_store
+from restante.mailbox.reference_import.exporting import export_usage
+from restante.mailbox.reference_import.importing import RECORDS_PER_CHUNK
+from restante.mailbox.store.sqlite import open_store
 from support.mailbox.ledger import Ledger
 from support.mailbox.reference_sources import Their, alter, select, usage_v1
 from support.sqlite_schema import schema
@@ -118,16 +118,19 @@ def test_a_file_of_which_nothing_is_of_use_is_reported_and_no_error(their: Their
 
 
 def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path) -> None:
-    count = 2 * SLICE + 1
+    count = 2 * RECORDS_PER_CHUNK + 1
     alter(
         their.usage,
         f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
         " INSERT INTO mailboxes SELECT 'x', 1, i, 1, 1, CASE i % 2 WHEN 0 THEN 'happy' ELSE 'odd' END FROM n",
     )
     report = taking(data, usage=their.usage)
-    assert (report.imported["usage_mailboxes"], report.skipped) == (SLICE, {"usage_mailboxes_unusable": SLICE + 1})
+    assert (report.imported["usage_mailboxes"], report.skipped) == (
+        RECORDS_PER_CHUNK,
+        {"usage_mailboxes_unusable": RECORDS_PER_CHUNK + 1},
+    )
     assert rows(data, "SELECT count(*), min(started), max(started) FROM usage_mailboxes") == [
-        (SLICE, 2.0, 2.0 * SLICE)
+        (RECORDS_PER_CHUNK, 2.0, 2.0 * RECORDS_PER_CHUNK)
     ]
 
 
@@ -137,7 +140,7 @@ def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path
 def test_what_was_imported_is_exported_as_it_was(their: Their, data: Path, tmp_path: Path) -> None:
     play(their)
     taking(data, usage=their.usage)
-    counts = give_back(data, tmp_path / "export.sqlite")
+    counts = export_usage(data, tmp_path / "export.sqlite")
     assert counts == {"nameplates": 2, "mailboxes": 7, "client_versions": 3}
     assert theirs(tmp_path / "export.sqlite") == theirs(their.usage)
     types = "SELECT typeof(started), typeof(total_time), typeof(for_nameplate) FROM mailboxes ORDER BY rowid"
@@ -146,7 +149,7 @@ def test_what_was_imported_is_exported_as_it_was(their: Their, data: Path, tmp_p
 
 def test_an_export_has_the_reference_s_schema(tmp_path: Path, data: Path, their: Their) -> None:
     taking(data, usage=their.usage)
-    give_back(data, tmp_path / "export.sqlite")
+    export_usage(data, tmp_path / "export.sqlite")
     create_usage_db(str(tmp_path / "wanted.sqlite")).close()
     with (
         closing(sqlite3.connect(tmp_path / "export.sqlite")) as found,
@@ -168,7 +171,7 @@ async def test_our_own_records_are_read_by_the_reference_and_by_its_munin_plugin
         ledger.close("a", "box1", "errory")
         ledger.note(CurrentUsage(1_699_999_000.0, 1_700_000_002.5, None, 3))
         await ledger.commit(store)
-        give_back(data, tmp_path / "export.sqlite")
+        export_usage(data, tmp_path / "export.sqlite")
     finally:
         await store.close()
     database = create_or_upgrade_usage_db(str(tmp_path / "export.sqlite"))
@@ -200,7 +203,7 @@ def test_an_export_overwrites_nothing(tmp_path: Path, data: Path, their: Their) 
     there = tmp_path / "export.sqlite"
     there.write_text("something dear")
     with pytest.raises(Misuse, match="exists already"):
-        give_back(data, there)
+        export_usage(data, there)
     assert there.read_text() == "something dear"
 
 
@@ -210,13 +213,13 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, data: Path, their: 
         database.execute("DROP TABLE usage_client_versions")
     (tmp_path / "out").mkdir()
     with pytest.raises(StoreError, match=r"\Acannot export to [^\n]*\Z"):
-        give_back(data, tmp_path / "out" / "export.sqlite")
+        export_usage(data, tmp_path / "out" / "export.sqlite")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_an_export_needs_a_data_directory_and_a_place(tmp_path: Path, data: Path, their: Their) -> None:
     with pytest.raises(Misuse, match="there is no mailbox server's data"):
-        give_back(data, tmp_path / "export.sqlite")
+        export_usage(data, tmp_path / "export.sqlite")
     taking(data, usage=their.usage)
     with pytest.raises(Misuse, match="there is no directory"):
-        give_back(data, tmp_path / "nowhere" / "export.sqlite")
+        export_usage(data, tmp_path / "nowhere" / "export.sqlite")

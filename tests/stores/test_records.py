@@ -6,7 +6,7 @@ import asyncio
 
 from restante.common.usage_records import CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from support.bounds import BOUND
 from support.mailbox.engines import LIVE, USAGE, Engine
 from support.mailbox.givens import FakeClock, FakeDice
@@ -112,14 +112,14 @@ async def test_service_time_goes_up_over_restarts_whatever_the_clocks_do(engine:
     served = [0.0]
     for wall, uptime in ((1e9, 5000.0), (2e9, 0.0), (5e8, 10.0), (1e9, 0.0)):
         clock = FakeClock(wall, uptime)
-        office = await CommitLoop.open(engine.store, clock, FakeDice(), model.Policy(), Lifetime())
-        assert office.now() == model.Now(wall, served[-1])
-        running = asyncio.create_task(office.run())
+        commit_loop = await CommitLoop.open(engine.store, clock, FakeDice(), model.Policy(), Retention())
+        assert commit_loop.now() == model.Now(wall, served[-1])
+        running = asyncio.create_task(commit_loop.run())
         clock.now += 100.0
         clock.skew -= 150.0
-        office.sweep()
-        await asyncio.wait_for(office.idle.wait(), BOUND)
-        office.stop()
+        commit_loop.start_pruning()
+        await asyncio.wait_for(commit_loop.idle.wait(), BOUND)
+        commit_loop.stop()
         await running
         served.append(engine.rows("SELECT seconds FROM service")[0][0])
         await (engine.crash() if len(served) % 2 else engine.restart())

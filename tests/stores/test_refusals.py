@@ -16,7 +16,7 @@ from support.mailbox.picture import assert_shown, picture
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody here waits for the other writer to end: it does not."""
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
 
 
 async def test_a_batch_that_was_refused_leaves_nothing_behind(engine: Engine) -> None:
@@ -96,7 +96,7 @@ async def test_forgetting_that_was_refused_forgets_nothing(engine: Engine) -> No
 
 async def test_a_batch_waits_for_another_writer_that_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backup, say; and the loop turns meanwhile."""
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 30.0)
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 30.0)
     async with SqliteInAFile() as engine:
         ledger = await Ledger.begin(engine.store)
         ledger.open("a", "m")

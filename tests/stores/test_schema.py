@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from restante.common.errors import StoreBusy, StoreError
 from restante.mailbox.core.state import State
-from restante.mailbox.store import open_store
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store, open_store
 from support.mailbox.engines import SqliteInMemory
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
@@ -71,7 +71,6 @@ async def test_every_old_database_opens_with_all_rows(old: int, tmp_path: Path) 
     try:
         state = await store.view()
         assert store.service == 78.25
-        assert isinstance(store, SqliteStore)
         usage = {
             table: store.database.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
             for table in ("usage_nameplates", "usage_mailboxes", "usage_client_versions", "usage_current", "imports")
@@ -146,6 +145,26 @@ def assert_refused(path: Path, match: str) -> None:
     assert path.read_bytes() == before
 
 
+def test_a_conversion_is_announced(tmp_path: Path) -> None:
+    thaw(1, tmp_path / FILE).close()
+    with capture_logs() as logged:
+        connect(str(tmp_path / FILE)).close()
+        connect(str(tmp_path / FILE)).close()  # it is converted already
+    [line] = logged
+    newest = len(migrations())
+    assert (line["event"], line["schema"], line["to_schema"]) == ("converting the database", 1, newest)
+
+
+def test_a_database_that_was_found_empty_is_told_of(tmp_path: Path) -> None:
+    """A file that was cut to nothing is a new database to SQLite."""
+    with capture_logs() as logged:
+        connect(str(tmp_path / "new")).close()
+        assert not logged
+        (tmp_path / FILE).touch()
+        connect(str(tmp_path / FILE)).close()
+    assert [line["event"] for line in logged] == ["the database file was empty: a new database is made in it"]
+
+
 def test_a_newer_database_is_refused(tmp_path: Path) -> None:
     with closing(thaw(1, tmp_path / "newer")) as database:
         database.execute("PRAGMA user_version = 1000")
@@ -204,7 +223,7 @@ DAMAGE = {
 
 
 @pytest.fixture
-async def thawed() -> AsyncIterator[SqliteStore]:
+async def thawed() -> AsyncIterator[Store]:
     engine = SqliteInMemory()
     with closing(thaw(len(migrations()))) as database:
         database.backup(engine.store.database)
@@ -212,12 +231,12 @@ async def thawed() -> AsyncIterator[SqliteStore]:
     await engine.close()
 
 
-async def test_the_frozen_database_is_not_damaged(thawed: SqliteStore) -> None:
+async def test_the_frozen_database_is_not_damaged(thawed: Store) -> None:
     assert isinstance(await thawed.view(), State)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_damage_is_told_in_one_sentence(thawed: SqliteStore, damage: str) -> None:
+async def test_damage_is_told_in_one_sentence(thawed: Store, damage: str) -> None:
     thawed.database.execute(DAMAGE[damage])
     with pytest.raises(
         StoreError, match=r"\Athe database is damaged \([^\n]+\); restore a backup[^\n]*\Z"

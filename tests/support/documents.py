@@ -20,7 +20,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "follow"), "test_docs.py"),
     "docs/mailbox/operating.md": {
-        **dict.fromkeys(("serve", "backup", "results", "import", "export"), "test_docs.py"),
+        **dict.fromkeys(("serve", "backup", "restore", "results", "import", "export"), "test_docs.py"),
         "nginx": "interop/test_nginx.py",
     },
     "docs/waku/operating.md": dict.fromkeys(

@@ -66,10 +66,10 @@ def _options(
     """Declare the options of `serve` and `config show`; `_taking_options` hands them on."""
 
 
-Settle = Callable[[], tuple[Serve, list[Source]]]
+ReadSettings = Callable[[], tuple[Serve, list[Source]]]
 
 
-def _taking_options(run: Callable[[Settle], None]) -> Callable[..., None]:
+def _taking_options(run: Callable[[ReadSettings], None]) -> Callable[..., None]:
     @functools.wraps(_options)
     def command(*, config: Path | None = None, **flags: Any) -> None:
         flags = {name: None if value == [] else value for name, value in flags.items()}
@@ -81,11 +81,11 @@ def _taking_options(run: Callable[[Settle], None]) -> Callable[..., None]:
 
 @app.command("serve")
 @_taking_options
-def serve_command(settled: Settle) -> None:
+def serve_command(read_settings: ReadSettings) -> None:
     """Run the mailbox server."""
     from restante.common.ports import refuse_taken
 
-    settings, _ = settled()
+    settings, _ = read_settings()
     refuse_taken(*address(settings.listen, "--listen"), "--listen")
     if settings.admin != "off":
         refuse_taken(*address(settings.admin, "--admin"), "--admin")
@@ -95,14 +95,14 @@ def serve_command(settled: Settle) -> None:
 
     logs.start(settings.log_format)
     os.umask(0o077)  # what is in the data directory is nobody else's business
-    serve(settings, settled)
+    serve(settings, read_settings)
 
 
 @config_app.command("show")
 @_taking_options
-def config_show(settled: Settle) -> None:
+def config_show(read_settings: ReadSettings) -> None:
     """Show the settings that `serve` would use, and where each comes from."""
-    print("\n".join(shown(settled()[1])))
+    print("\n".join(shown(read_settings()[1])))
 
 
 Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", help="The data directory.")]
@@ -132,11 +132,11 @@ def import_command(
     json: Json = False,
 ) -> None:
     """Take over from the reference server; both servers must be stopped."""
-    from restante.mailbox.reference_import.importing import take_over
+    from restante.mailbox.reference_import.importing import import_databases
     from restante.mailbox.reference_import.report import render
 
     os.umask(0o077)  # as for `serve`
-    report = take_over(data, channel, usage, merge=merge)
+    report = import_databases(data, channel, usage, merge=merge)
     print(msgspec.json.encode(report).decode() if json else render(msgspec.structs.asdict(report)))
 
 
@@ -146,7 +146,7 @@ def export(
     data: Data = DATA,
 ) -> None:
     """Write usage records as a usage database of the reference server; ours may be running."""
-    from restante.mailbox.reference_import.exporting import give_back
+    from restante.mailbox.reference_import.exporting import export_usage
     from restante.mailbox.reference_import.report import render
 
-    print(render({"exported": give_back(data, file)}))
+    print(render({"exported": export_usage(data, file)}))

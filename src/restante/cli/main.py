@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -10,6 +12,8 @@ import typer
 from restante import __version__
 from restante.cli import mailbox, pipeline, waku
 from restante.common.errors import Misuse, RestanteError
+from restante.common.settings import PREFIXES
+from restante.mailbox.settings import SERVE
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(mailbox.app)
@@ -34,6 +38,18 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def restante(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,  # noqa: ARG001 - its callback prints it
 ) -> None:
     """Store end-to-end encrypted messages until the other side comes."""
+    check_variables(os.environ)
+
+
+def check_variables(environment: Mapping[str, str]) -> None:
+    """Raise Misuse for a RESTANTE_* variable that no command reads: its name is misspelt, whatever command runs."""
+    SERVE.check_variables(environment)
+    if any(name.startswith(PREFIXES[1]) for name in environment):
+        try:
+            from restante.waku.settings import WAKU
+        except ImportError:  # the extra is not installed, so no command reads these
+            return
+        WAKU.check_variables(environment)

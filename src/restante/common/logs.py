@@ -66,6 +66,13 @@ def watch(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(report)
 
 
+def started() -> structlog.stdlib.BoundLogger:
+    """Return the log; a command that has not configured it logs as with `auto`."""
+    if not structlog.is_configured():
+        start("auto")
+    return log
+
+
 def start(form: str) -> None:
     """Configure logging to standard error. `auto` is `console` on a terminal and `json` elsewhere."""
     console = form == "console" or (form == "auto" and sys.stderr.isatty())

@@ -98,6 +98,7 @@ class Part(Generic[S]):
     def check_variables(self, environment: Mapping[str, str]) -> None:
         """Raise Misuse for a variable with our prefix that is no setting: its name is misspelt."""
         known = {option.variable.removeprefix(self.prefix) for option in self.options()}
+        known |= {name.removeprefix(self.prefix) for name in NO_SETTINGS if name.startswith(self.prefix)}
         others = tuple(each for each in PREFIXES if len(each) > len(self.prefix))
         for name in environment:
             if not name.startswith(self.prefix) or name.startswith(others) or name in NO_SETTINGS:

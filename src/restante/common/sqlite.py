@@ -49,12 +49,13 @@ class Schema(NamedTuple):
         Automatic checkpoints are off; the store makes them when no client is waiting. Raises StoreError if the file
         is another program's, is newer than this program, or cannot be used.
         """
+        found = Path(path).exists()
         try:
             database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise StoreError(f"cannot open {path}: {error}") from error
         try:
-            self._prepare(database, path)
+            self._prepare(database, path, found=found)
         except sqlite3.DatabaseError as error:
             database.close()
             raise StoreError(f"cannot open {path}: {_words(error, Path(path).parent)}") from error
@@ -63,7 +64,7 @@ class Schema(NamedTuple):
             raise
         return database
 
-    def _prepare(self, database: sqlite3.Connection, path: str) -> None:
+    def _prepare(self, database: sqlite3.Connection, path: str, *, found: bool) -> None:
         scripts = self.migrations()
         version = _pragma(database, "user_version")
         if _pragma(database, "schema_version") and _pragma(database, "application_id") != self.application_id:
@@ -75,6 +76,8 @@ class Schema(NamedTuple):
         mode = database.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal" and path != ":memory:":
             raise StoreError(f"{path} is on a file system without WAL (shared memory): use a local disk")
+        if found and version < len(scripts):
+            _announce(path, version, len(scripts))
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA wal_autocheckpoint = 0")
         for number, script in enumerate(scripts[version:], version + 1):
@@ -106,6 +109,17 @@ class Schema(NamedTuple):
                 yield database
         except sqlite3.DatabaseError as error:
             raise StoreError(f"cannot read {path}: {error}") from error
+
+
+def _announce(path: str, version: int, newest: int) -> None:
+    """Log what the operator should know before migrations run, which take minutes on a large database."""
+    from restante.common.logs import started  # not for every command: structlog takes 30 ms
+
+    if version:
+        size = Path(path).stat().st_size
+        started().info("converting the database", file=path, bytes=size, schema=version, to_schema=newest)
+    else:
+        started().warning("the database file was empty: a new database is made in it", file=path)
 
 
 def _words(error: sqlite3.DatabaseError, folder: Path) -> str:

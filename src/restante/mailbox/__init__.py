@@ -1,1 +1,1 @@
-"""The mailbox server: words, cores, engines and the shell (docs/design.md section 2)."""
+"""The mailbox server: protocol, core, store, reference import and server (docs/design.md)."""

@@ -11,7 +11,7 @@ from restante.common.errors import Misuse
 from restante.common.settings import PREFIX, Part, Places, address
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.protocol.hashcash import MOST_BITS, Mode
+from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
 
 
 class Serve(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     prune_every: Annotated[float, Meta(ge=1)] = 300.0
     prune_after: Annotated[float, Meta(ge=1)] = 660.0
     permission: Mode = "none"
-    permission_bits: Annotated[int, Meta(ge=1, le=MOST_BITS)] = 20
+    permission_bits: Annotated[int, Meta(ge=1, le=MAX_BITS)] = 20
     permission_load: Annotated[float, Meta(gt=0, le=1e6)] = 200.0
     trust_proxy: tuple[str, ...] = ()
     trace: Annotated[str, Meta(min_length=1)] | None = None

@@ -25,9 +25,9 @@ class SpeaksFirst(CommitLoop):
     """Speaks, then commits."""
 
     async def _commit(self) -> None:
-        changes = self.desk.changes
+        changes = self.dispatcher.changes
         self._speak()
-        self.desk.changes = changes
+        self.dispatcher.changes = changes
         await super()._commit()
 
 
@@ -41,7 +41,7 @@ class SpeaksMeanwhile(CommitLoop):
         await committing
 
 
-class CommitsLate(sqlite.SqliteStore):
+class CommitsLate(sqlite.Store):
     """Keeps back the last batches, as a write-behind cache would. Killed, it has always answered what is lost."""
 
     _kept: tuple[tuple[Sequence[Change], Now], ...] = ()
@@ -85,11 +85,11 @@ def connecting(kind: type[sqlite3.Connection]) -> AbstractContextManager[object]
 
 def quick(seconds: float) -> AbstractContextManager[object]:
     """Set what a fast flush is: only after one is a small batch committed on the loop, not in the thread."""
-    return patch.object(sqlite, "QUICK", seconds)
+    return patch.object(sqlite, "FAST_FLUSH_SECONDS", seconds)
 
 
-def speaking(office: type[CommitLoop]) -> AbstractContextManager[object]:
-    return patch.object(mailbox_main, "CommitLoop", office)
+def speaking(commit_loop: type[CommitLoop]) -> AbstractContextManager[object]:
+    return patch.object(mailbox_main, "CommitLoop", commit_loop)
 
 
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
@@ -98,7 +98,7 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "fast-disk": (quick(math.inf),),
     "speaks-first": (speaking(SpeaksFirst),),
     "speaks-meanwhile": (speaking(SpeaksMeanwhile), quick(0.0)),
-    "commits-late": (patch.object(sqlite, "SqliteStore", CommitsLate),),
+    "commits-late": (patch.object(sqlite, "Store", CommitsLate),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
     "hangs-on-the-loop": (connecting(HangsOnTheLoop), quick(math.inf)),
     "never-flushes": (connecting(NeverFlushes),),

@@ -4,7 +4,7 @@ import signal
 import time
 
 from restante.cli.main import main
-from restante.mailbox.server.server import SystemClock
+from restante.mailbox.server.system import SystemClock
 
 DAYS = {signal.SIGUSR1: 0, signal.SIGUSR2: 1, signal.SIGWINCH: -1}
 

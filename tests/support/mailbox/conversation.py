@@ -39,7 +39,7 @@ from support.mailbox.worlds import World
 
 END = "the end"
 
-SETTLED = Options(settling=False)
+AFTER_GRACE_PERIOD = Options(in_grace_period=False)
 """In scripts, who is gone is gone."""
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "mailbox"
@@ -51,7 +51,7 @@ class Script:
     title: str
     reference_differs: str | None = None
     reference_fails_at: str | None = None
-    options: Options = SETTLED
+    options: Options = AFTER_GRACE_PERIOD
     lines: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -189,7 +189,7 @@ class Replay:
         elif found := re.fullmatch(r"@ (-?\d+)s", line):
             world.advance(float(found[1]))
         elif line == "prune":
-            world.sweep()
+            world.prune()
         elif line == "restart":
             world.restart()
 

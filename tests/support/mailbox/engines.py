@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from restante.mailbox.store import Store, open_store
 from restante.mailbox.store.schema import FILE, connect
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store, open_store
 from support.disk import crashing
 
 LIVE = ("mailboxes", "nameplates", "messages")
@@ -75,8 +74,6 @@ class Engine(ABC):
 class Sqlite(Engine):
     """What both kinds of SQLite have in common."""
 
-    store: SqliteStore
-
     def watch(self) -> None:
         triggers = (
             f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table}"
@@ -113,7 +110,7 @@ class SqliteInMemory(Sqlite):
     """`:memory:`; a restart is a copy."""
 
     def __init__(self) -> None:
-        self.store = SqliteStore(connect(":memory:"))
+        self.store = Store(connect(":memory:"))
 
     async def restart(self) -> None:
         await self.crash()
@@ -122,7 +119,7 @@ class SqliteInMemory(Sqlite):
         database = connect(":memory:")
         self.store.database.backup(database)
         await self.store.close()
-        self.store = SqliteStore(database)
+        self.store = Store(database)
 
     async def close(self) -> None:
         await self.store.close()
@@ -149,9 +146,7 @@ class SqliteInAFile(Sqlite):
         self._open()
 
     def _open(self) -> None:
-        store = open_store(self.data)
-        assert isinstance(store, SqliteStore)
-        self.store = store
+        self.store = open_store(self.data)
 
     async def restart(self) -> None:
         await self.store.close()

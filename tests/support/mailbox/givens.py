@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from restante.mailbox.core.addresses import networks
-from restante.mailbox.core.admission import Door, Terms
-from restante.mailbox.core.dispatcher import Connection
+from restante.mailbox.core.admission import Admission, AdmissionTerms
+from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.protocol.hashcash import Mode
-from restante.mailbox.server.server import Manners
+from restante.mailbox.server.welcome import WelcomeOptions
 
 Frame = dict[str, Any]
 
@@ -100,21 +100,21 @@ class Options(NamedTuple):
     """Seconds for which the server still answers a client that it sends away."""
     address: str | None = None
     """Where a proxy says that all clients come from; None: there is no proxy."""
-    settling: bool = True
+    in_grace_period: bool = True
     """Whether sides that were here before a start are waited for."""
 
     def policy(self) -> Policy:
         return Policy(self.blur, self.lists, self.limits)
 
-    def manners(self) -> Manners:
-        return Manners(motd=self.motd, error=self.error, binary=self.binary)
+    def welcome_options(self) -> WelcomeOptions:
+        return WelcomeOptions(motd=self.motd, error=self.error, binary=self.binary)
 
-    def door(self) -> Door:
-        """Give a door whose secrets are all alike, so that scripts can have stamps in them."""
-        terms = Terms(mode=self.permission, bits=self.bits, trusted=networks(["127.0.0.0/8"]))
-        door = Door(terms, lambda: bytes(32))
-        door.limits = self.limits
-        return door
+    def admission(self) -> Admission:
+        """Return an admission whose secrets are all alike, so that scripts can have stamps in them."""
+        terms = AdmissionTerms(mode=self.permission, bits=self.bits, trusted=networks(["127.0.0.0/8"]))
+        admission = Admission(terms, lambda: bytes(32))
+        admission.limits = self.limits
+        return admission
 
     def headers(self) -> dict[str, str]:
         """Give the headers with which a proxy says where clients come from."""
@@ -136,7 +136,7 @@ class Inbox:
         self.verdict: tuple[int, str] | None = None
         """The code and the words of the close; None: the server did not close it."""
         self.paused = False
-        self.connection = Connection(self)
+        self.connection = ConnectionState(self)
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         self.frames += [json.loads(body + stamp) for body in bodies]
@@ -147,7 +147,7 @@ class Inbox:
     def resume(self) -> None:
         self.paused = False
 
-    def relieve(self) -> None:
+    def large_messages_done(self) -> None:
         pass
 
     def hang_up(self, code: int, reason: str) -> None:

@@ -11,10 +11,12 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
-from restante.mailbox.server.server import Manners, Server, SystemClock, SystemDice
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.server.server import Server
+from restante.mailbox.server.system import SystemClock, SystemDice
+from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store import sqlite
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.bounds import BOUND, bounded
 from support.mailbox.clients import Client, Frame
 
@@ -72,29 +74,29 @@ class Gated(sqlite3.Connection):
 class Inside:
     """A server that listens."""
 
-    def __init__(self, store: SqliteStore, office: CommitLoop, server: Server, url: str) -> None:
+    def __init__(self, store: Store, commit_loop: CommitLoop, server: Server, url: str) -> None:
         assert isinstance(store.database, Gated)
         self.gate = store.database.gate = Gate()
         self.store = store
-        self.office = office
+        self.commit_loop = commit_loop
         self.server = server
         self.url = url
-        self.running = asyncio.create_task(office.run())
+        self.running = asyncio.create_task(commit_loop.run())
 
 
 @asynccontextmanager
 async def inside(
-    data: Path, office_type: type[CommitLoop] = CommitLoop, lifetime: Lifetime | None = None
+    data: Path, loop_type: type[CommitLoop] = CommitLoop, retention: Retention | None = None
 ) -> AsyncIterator[Inside]:
     """Serve from this process, on a free port; every commit is made in the thread, however fast the disk is."""
     clock = SystemClock()
-    with patch.object(sqlite, "QUICK", 0.0):
+    with patch.object(sqlite, "FAST_FLUSH_SECONDS", 0.0):
         with patch("sqlite3.connect", partial(sqlite3.connect, factory=Gated)):
-            store = SqliteStore.open(data)
-        office = await office_type.open(store, clock, SystemDice(), Policy(), lifetime or Lifetime())
-        server = Server(office, clock, Manners())
+            store = Store.open(data)
+        commit_loop = await loop_type.open(store, clock, SystemDice(), Policy(), retention or Retention())
+        server = Server(commit_loop, clock, WelcomeOptions())
         [(host, port)] = await server.listen("127.0.0.1", 0)
-        here = Inside(store, office, server, f"ws://{host}:{port}/v1")
+        here = Inside(store, commit_loop, server, f"ws://{host}:{port}/v1")
         try:
             yield here
         finally:

@@ -7,9 +7,9 @@ from typing import Self
 
 from restante.mailbox.core import session
 from restante.mailbox.core.model import Change, Decision, Mailbox, MailboxTouched, Now, Policy
-from restante.mailbox.core.rules import Prune, decide
+from restante.mailbox.core.rules import PruneCommand, decide
 from restante.mailbox.core.state import State
-from restante.mailbox.store import Store
+from restante.mailbox.store.sqlite import Store
 from support.mailbox.givens import FakeDice
 
 APP = "x"
@@ -37,7 +37,7 @@ class Ledger:
         self.wall += seconds
         self.service += seconds
 
-    def do(self, command: session.Command | Prune) -> Decision:
+    def do(self, command: session.Command | PruneCommand) -> Decision:
         decision = decide(self.state, command, self.now, self._dice, Policy())
         self.note(*decision.changes)
         return decision
@@ -45,7 +45,7 @@ class Ledger:
     def note(self, *changes: Change) -> None:
         for change in changes:
             self.state.fold(change)
-            if not isinstance(change, MailboxTouched):  # as the desk: a touch is worth no commit
+            if not isinstance(change, MailboxTouched):  # as the dispatcher: a touch is worth no commit
                 self.changes.append(change)
 
     async def commit(self, store: Store) -> Sequence[Change]:
@@ -56,34 +56,34 @@ class Ledger:
     # ── the commands, with what tests do not care about filled in ────────────────────────────────
 
     def bind(self, side: str, app: str = APP) -> None:
-        self.do(session.Bind(app, side, ["python", "0.24.0"], None))
+        self.do(session.BindCommand(app, side, ["python", "0.24.0"], None))
         self.state.arrive(app, side)
 
     def leave(self, side: str, app: str = APP) -> None:
         self.state.leave(app, side)
 
     def allocate(self, side: str, app: str = APP) -> str:
-        return self.do(session.Allocate(app, side)).name
+        return self.do(session.AllocateCommand(app, side)).name
 
     def claim(self, side: str, nameplate: str, app: str = APP) -> str:
-        return self.do(session.Claim(app, side, nameplate)).name
+        return self.do(session.ClaimCommand(app, side, nameplate)).name
 
     def release(self, side: str, nameplate: str, app: str = APP) -> None:
-        self.do(session.Release(app, side, nameplate))
+        self.do(session.ReleaseCommand(app, side, nameplate))
 
     def open(self, side: str, mailbox: str, app: str = APP) -> None:
-        self.do(session.Open(app, side, mailbox))
+        self.do(session.OpenCommand(app, side, mailbox))
 
     def add(
         self, side: str, mailbox: str, body: bytes, phase: bytes = b'"0"', msg_id: bytes = b"null", app: str = APP
     ) -> None:
-        self.do(session.Add(app, side, mailbox, phase, body, msg_id))
+        self.do(session.AddCommand(app, side, mailbox, phase, body, msg_id))
 
     def close(self, side: str, mailbox: str, mood: str | None = "happy", app: str = APP) -> None:
-        self.do(session.Close(app, side, mailbox, mood))
+        self.do(session.CloseCommand(app, side, mailbox, mood))
 
     def prune(self, mailbox: str, app: str = APP) -> None:
-        self.do(Prune(self.mailbox(mailbox, app)))
+        self.do(PruneCommand(self.mailbox(mailbox, app)))
 
     def mailbox(self, mailbox: str, app: str = APP) -> Mailbox:
         return self.state.app(app).mailboxes[mailbox]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from restante.mailbox.core.state import State
-from restante.mailbox.store import Store
+from restante.mailbox.store.sqlite import Store
 from support.mailbox.ledger import Ledger
 
 

@@ -89,7 +89,7 @@ class ReferenceWorld(World):
     def advance(self, seconds: float) -> None:
         self._peer.ask("advance", str(seconds))
 
-    def sweep(self, *, refused: bool = False) -> bool:
+    def prune(self, *, refused: bool = False) -> bool:
         assert not refused
         self._peer.ask("prune")
         return True

@@ -1,4 +1,4 @@
-"""The mailbox server with its shells on: the office with its queue, and the socket. They choose their own batches."""
+"""The mailbox server with its shells on: the commit loop with its queue, and the socket. They choose batches."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 import aiohttp
 
-from restante.mailbox.core.dispatcher import PARTING, Desk
+from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES, Dispatcher
 from restante.mailbox.core.model import Now
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
 from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
 from support.mailbox.tables import Rows, Usage, live_rows, usage_rows
 from support.mailbox.worlds import Disk, LocalWorld
 
 
-class OfficeWorld(LocalWorld):
-    """The office with its queue, over a store. It says when what came, and what is a batch."""
+class CommitLoopWorld(LocalWorld):
+    """The commit loop with its queue, over a store. It says when what came, and what is a batch."""
 
     tells_the_lost = False
 
@@ -39,29 +39,29 @@ class OfficeWorld(LocalWorld):
         self.run(self._open())
 
     async def _open(self) -> None:
-        lifetime = Lifetime(prune_after=self.options.prune_after)
-        self._office = await CommitLoop.open(self._store, self.clock, self.dice, self.policy, lifetime)
-        if not self.options.settling:
-            self._office.desk.state.settled()
+        retention = Retention(prune_after=self.options.prune_after)
+        self._commit_loop = await CommitLoop.open(self._store, self.clock, self.dice, self.policy, retention)
+        if not self.options.in_grace_period:
+            self._commit_loop.dispatcher.state.end_grace_period()
         self._work()
 
     def _work(self) -> None:
-        self._working = asyncio.get_running_loop().create_task(self._office.run())
+        self._working = asyncio.get_running_loop().create_task(self._commit_loop.run())
 
     @property
-    def desk(self) -> Desk:
-        return self._office.desk
+    def dispatcher(self) -> Dispatcher:
+        return self._commit_loop.dispatcher
 
     def now(self) -> Now:
-        return self._office.now()
+        return self._commit_loop.now()
 
     def say(self, inbox: Inbox, text: str) -> None:
         self._waiting = True
-        self._office.receive(inbox.connection, text)
+        self._commit_loop.receive(inbox.connection, text)
 
     def lose(self, inbox: Inbox) -> None:
         self._waiting = True
-        self._office.lose(inbox.connection)
+        self._commit_loop.lose(inbox.connection)
 
     def flush(self, *, refused: bool = False) -> bool:
         self._store.refuses, self._store.refused = refused, False
@@ -73,34 +73,34 @@ class OfficeWorld(LocalWorld):
             self._waiting = False
             await self._until_idle()
         self._store.refuses = False
-        await self._write_down()
+        await self._commit_deferred()
 
-    async def _write_down(self) -> None:
+    async def _commit_deferred(self) -> None:
         """A second goes by: what no answer rests on is on disk, too."""
-        self._office.write_down()
+        self._commit_loop.commit_deferred()
         await self._until_idle()
 
     async def _until_idle(self) -> None:
-        """Wait until the office has done everything there was to do."""
-        if self._office.idle.is_set():
+        """Wait until the commit loop has done everything there was to do."""
+        if self._commit_loop.idle.is_set():
             return
-        idle = asyncio.ensure_future(self._office.idle.wait())
+        idle = asyncio.ensure_future(self._commit_loop.idle.wait())
         await asyncio.wait((idle, self._working), return_when=asyncio.FIRST_COMPLETED)
         if not idle.done():
             idle.cancel()
             await self._working  # raises whatever ended it
-            raise AssertionError("the office closed by itself")
+            raise AssertionError("the commit loop ended by itself")
 
-    def sweep(self, *, refused: bool = False) -> bool:
+    def prune(self, *, refused: bool = False) -> bool:
         self._store.refuses, self._store.refused = refused, False
-        self._office.sweep()
+        self._commit_loop.start_pruning()
         self.run(self._until_idle())
         self._store.refuses = False
         return not self._store.refused
 
     def save(self) -> None:
-        if self.desk.state.unsaved:
-            self._office.save()
+        if self.dispatcher.state.unsaved:
+            self._commit_loop.start_saving()
             self.run(self._until_idle())
 
     def restart(self, *, crash: bool = False) -> None:
@@ -120,7 +120,7 @@ class OfficeWorld(LocalWorld):
         await self._open()
 
     async def _stop(self) -> None:
-        self._office.stop()
+        self._commit_loop.stop()
         await self._working
 
     def live(self) -> dict[str, Rows]:
@@ -130,7 +130,7 @@ class OfficeWorld(LocalWorld):
         return self._store.read(self._data, usage_rows)
 
     def check(self) -> None:
-        self._store.check(self.desk.state, self.now())
+        self._store.check(self.dispatcher.state, self.now())
 
     def close(self) -> None:
         try:
@@ -243,7 +243,7 @@ class Clients:
         await asyncio.sleep(0)
 
 
-class SocketWorld(OfficeWorld):
+class SocketWorld(CommitLoopWorld):
     """The whole server, with real clients on loopback."""
 
     hanging_up_loses = True
@@ -257,13 +257,13 @@ class SocketWorld(OfficeWorld):
     ) -> None:
         self._clients = Clients(binary=options.binary)
         self._gathered: int | None = None
-        """How many commands wait while the office is closed; None: it is open."""
+        """How many commands wait while the commit loop is closed; None: it is open."""
         self._sent = 0
         super().__init__(options, clock, dice, data)
 
     async def _open(self) -> None:
         await super()._open()
-        self._server = Server(self._office, self.clock, self.manners, self.options.door())
+        self._server = Server(self._commit_loop, self.clock, self.welcome_options, self.options.admission())
         self._server.parting = self.options.parting
         [(_, self._port)] = await self._server.listen("127.0.0.1", 0)
 
@@ -279,7 +279,7 @@ class SocketWorld(OfficeWorld):
         await self._clients.say(inbox, text, binary=self._sent % 2 == 0)
         if self._gathered is not None:
             self._gathered += 1
-            while len(self._office.turns) < self._gathered:  # noqa: ASYNC110 - a list, and nobody else asks
+            while len(self._commit_loop.queue) < self._gathered:  # noqa: ASYNC110 - a list, and nobody else asks
                 await asyncio.sleep(0)
 
     def lose(self, inbox: Inbox) -> None:
@@ -288,7 +288,7 @@ class SocketWorld(OfficeWorld):
 
     async def _lose(self, inbox: SocketInbox) -> None:
         await self._clients.lose(inbox)
-        while len(self.desk.connections) > len(self._clients.here) or not self._office.idle.is_set():  # noqa: ASYNC110
+        while len(self.dispatcher.connections) > len(self._clients.here) or not self._commit_loop.idle.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0)  # until the server has read that the client is gone
 
     def ended(self, inbox: Inbox) -> int | None:
@@ -298,11 +298,11 @@ class SocketWorld(OfficeWorld):
         return code
 
     def gather(self) -> None:
-        """Close the office: what is received waits, and is one batch when it opens."""
-        self.run(self._close_the_office())
+        """Close the commit loop: what is received waits, and is one batch when it opens."""
+        self.run(self._hold_the_commit_loop())
         self._gathered = 0
 
-    async def _close_the_office(self) -> None:
+    async def _hold_the_commit_loop(self) -> None:
         await self._until_idle()
         self._working.cancel()
         await asyncio.wait((self._working,))
@@ -313,12 +313,12 @@ class SocketWorld(OfficeWorld):
             self._work()
         await self._clients.hear(self._lose)
         self._store.refuses = False
-        await self._write_down()
+        await self._commit_deferred()
 
     async def _stop(self) -> None:
         """Drain. Every client is told that the server restarts, unless it was being sent away at once."""
-        verdicts_before = [each.verdict for each in self.desk.connections if each.verdict is not None]
-        at_once = sum(verdict.code not in PARTING for verdict in verdicts_before)
+        verdicts_before = [each.verdict for each in self.dispatcher.connections if each.verdict is not None]
+        at_once = sum(verdict.code not in CLEANUP_CLOSE_CODES for verdict in verdicts_before)
         await self._server.drain(self._working)
         verdicts = await self._clients.end()
         sent_away = len([verdict for verdict in verdicts if verdict != (1001, "server restarts")])

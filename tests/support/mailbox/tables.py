@@ -38,7 +38,7 @@ class Usage:
     pruned: float | None = None
 
     def in_any_order(self) -> tuple[Any, ...]:
-        """Give the same for the same records: a sweep may prune two mailboxes in either order."""
+        """Give the same for the same records: pruning may end two mailboxes in either order."""
         tables = self.nameplates, self.mailboxes, self.client_versions
         ordered = (sorted(table, key=lambda record: repr(sorted(record.items()))) for table in tables)
         return *ordered, self.current, self.pruned

@@ -1,7 +1,7 @@
-"""The mailbox server without its shells, as a place to talk to: the desk alone, and over a store.
+"""The mailbox server without its shells, as a place to talk to: the dispatcher alone, and over a store.
 
 A world takes what connections say and keeps what they are told. Scripts are replayed in worlds, and the machine of
-tests/machine walks through them. shells.py has the office and the live socket, reference_world.py the reference.
+tests/machine walks through them. shells.py has the commit loop and the live socket, reference_world.py the reference.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from restante.common.errors import StoreBusy
-from restante.mailbox.core.dispatcher import Connection, Desk
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Change, Now
-from restante.mailbox.core.pruning import save, sweep
+from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.core.session import Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol.messages import stamp
-from restante.mailbox.server.commit_loop import REFUSED, SETTLING
+from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED
 from restante.mailbox.store.schema import connect
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
 from support.mailbox.picture import picture
@@ -84,7 +85,7 @@ class World:
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds
 
-    def sweep(self, *, refused: bool = False) -> bool:
+    def prune(self, *, refused: bool = False) -> bool:
         """Tell whether the store kept what came of it."""
         raise NotImplementedError
 
@@ -99,7 +100,7 @@ class World:
     # ── what can be seen ─────────────────────────────────────────────────────────────────────────
 
     @property
-    def desk(self) -> Desk:
+    def dispatcher(self) -> Dispatcher:
         raise NotImplementedError
 
     def now(self) -> Now:
@@ -116,7 +117,7 @@ class World:
         return counted(self.live())
 
     def touched(self) -> dict[tuple[str, str], float]:
-        return {(each.app_id, each.mailbox_id): each.touched for each in self.desk.state.mailboxes()}
+        return {(each.app_id, each.mailbox_id): each.touched for each in self.dispatcher.state.mailboxes()}
 
     def check(self) -> None:
         """Whatever else must be so at any time, the clients apart."""
@@ -128,37 +129,39 @@ class LocalWorld(World):
     def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
         super().__init__(options, clock, dice)
         self.policy = options.policy()
-        self.door = options.door()
-        self.manners = options.manners()
+        self.admission = options.admission()
+        self.welcome_options = options.welcome_options()
 
     def connect(self) -> Inbox:
         inbox = Inbox()
         connection = inbox.connection
-        entrance = self.door.enter(inbox.address, self.options.headers(), self.now(), len(self.desk.connections))
-        connection.accounts, connection.session = entrance.accounts, Session(entrance.demand)
-        self.desk.meet(connection)
-        inbox.send([self.manners.welcome(entrance.client, entrance.offer)], stamp(self.clock.wall()))
+        result = self.admission.admit(
+            inbox.address, self.options.headers(), self.now(), len(self.dispatcher.connections)
+        )
+        connection.address_quotas, connection.session = result.address_quotas, Session(result.demand)
+        self.dispatcher.add_connection(connection)
+        inbox.send([self.welcome_options.welcome(result.client, result.offer)], stamp(self.clock.wall()))
         return inbox
 
 
 class CoreWorld(LocalWorld):
-    """The desk and the state. No store, no I/O."""
+    """The dispatcher and the state. No store, no I/O."""
 
     durable = False
 
     def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
         super().__init__(options, clock, dice)
-        self._said: list[tuple[Connection, str | None, Now]] = []
-        self._inboxes: dict[Connection, Inbox] = {}
+        self._said: list[tuple[ConnectionState, str | None, Now]] = []
+        self._inboxes: dict[ConnectionState, Inbox] = {}
         self._served_before = 0.0
         self._started = self.clock.monotonic()
         self._rebooted = self.clock.wall()
         self._usage = Usage()
-        self._desk = Desk(State(), self.dice, self.policy)
+        self._dispatcher = Dispatcher(State(), self.dice, self.policy)
 
     @property
-    def desk(self) -> Desk:
-        return self._desk
+    def dispatcher(self) -> Dispatcher:
+        return self._dispatcher
 
     def now(self) -> Now:
         return Now(self.clock.wall(), self._served_before + self.clock.monotonic() - self._started)
@@ -177,18 +180,18 @@ class CoreWorld(LocalWorld):
     def flush(self, *, refused: bool = False) -> bool:
         said, self._said = self._said, []
         for connection, text, now in said:
-            self._settle(now)
+            self._end_grace_period(now)
             if text is None:
-                self._desk.lose(connection, now)
+                self._dispatcher.lose(connection, now)
             else:
-                self._desk.take(connection, text, now)
-        assert self._desk.faults == []
+                self._dispatcher.handle(connection, text, now)
+        assert self._dispatcher.internal_errors == []
         stored = self._commit(refused=refused)
         if not stored:
             for connection, text, _ in said:
                 if text is not None:
-                    self._desk.refuse(connection, text, REFUSED)
-        for connection in self._desk.turn():
+                    self._dispatcher.refuse_command(connection, text, NOT_STORED)
+        for connection in self._dispatcher.end_batch():
             bodies, connection.outbox = connection.outbox, []
             inbox = self._inboxes[connection]  # its line leads nowhere when it is lost; this is what it would say
             inbox.send(bodies, stamp(self.clock.wall()))
@@ -196,20 +199,20 @@ class CoreWorld(LocalWorld):
                 inbox.hang_up(connection.verdict.code, connection.verdict.words)
         return stored
 
-    def _settle(self, now: Now) -> None:
+    def _end_grace_period(self, now: Now) -> None:
         since = now.service - self._served_before
-        if self._desk.state.settling and since >= min(SETTLING, self.options.prune_after):
-            self._desk.state.settled()
+        if self._dispatcher.state.in_grace_period and since >= min(GRACE_SECONDS, self.options.prune_after):
+            self._dispatcher.state.end_grace_period()
 
-    def sweep(self, *, refused: bool = False) -> bool:
-        self._settle(self.now())
-        for _ in sweep(self._desk, self.now, self.options.prune_after, self._rebooted):
+    def prune(self, *, refused: bool = False) -> bool:
+        self._end_grace_period(self.now())
+        for _ in prune_idle(self._dispatcher, self.now, self.options.prune_after, self._rebooted):
             if not self.flush(refused=refused):
                 return False
         return self.flush(refused=refused)
 
     def save(self) -> None:
-        for _ in save(self._desk):
+        for _ in save_touches(self._dispatcher):
             self.flush()
         self.flush()
 
@@ -224,17 +227,17 @@ class CoreWorld(LocalWorld):
     def _commit(self, *, refused: bool) -> bool:
         """Keep what the operator may see; there is nobody to refuse it."""
         assert not refused
-        note(self._usage, self._desk.changes)
+        note(self._usage, self._dispatcher.changes)
         return True
 
     def live(self) -> dict[str, Rows]:
-        return live_state(self._desk.state)
+        return live_state(self._dispatcher.state)
 
     def usage(self) -> Usage:
         return self._usage
 
 
-class Disk(SqliteStore):
+class Disk(Store):
     """The engine, on a disk that may refuse."""
 
     refuses = False
@@ -300,7 +303,7 @@ class Disk(SqliteStore):
 
 
 class StoreWorld(CoreWorld):
-    """The desk over SQLite, in memory or in a data directory. Each flush is a batch, and a transaction."""
+    """The dispatcher over SQLite, in memory or in a data directory. Each flush is a batch, and a transaction."""
 
     durable = True
 
@@ -321,25 +324,25 @@ class StoreWorld(CoreWorld):
         self._rebooted = self.clock.wall()
         self._said = []
         self._inboxes = {}
-        self._desk = Desk(self._view(), self.dice, self.policy)
-        self._desk.state.settling = self.options.settling
+        self._dispatcher = Dispatcher(self._view(), self.dice, self.policy)
+        self._dispatcher.state.in_grace_period = self.options.in_grace_period
 
     def _view(self) -> State:
         return at_once(self._store.view())
 
     def _commit(self, *, refused: bool) -> bool:
-        if not self._desk.changes:
+        if not self._dispatcher.changes:
             return True
         self._store.refuses = refused
         try:
             self.run(self._apply())
         except StoreBusy:
-            self._desk.undo(self._view())
+            self._dispatcher.undo_batch(self._view())
             return False
         return True
 
     async def _apply(self) -> None:
-        await self._store.apply(self._desk.changes, self.now())
+        await self._store.apply(self._dispatcher.changes, self.now())
         await self._store.tend()
 
     def restart(self, *, crash: bool = False) -> None:
@@ -361,7 +364,7 @@ class StoreWorld(CoreWorld):
         return self._store.read(self._data, usage_rows)
 
     def check(self) -> None:
-        self._store.check(self._desk.state, self.now())
+        self._store.check(self._dispatcher.state, self.now())
 
     def close(self) -> None:
         try:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.store.schema import FILE
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.recognise import recognise
@@ -56,7 +56,7 @@ class Ours:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.file = data / FILE
-        self._store = SqliteStore.open(data)
+        self._store = Store.open(data)
 
     def write(self, *changes: Change) -> None:
         asyncio.run(self._store.apply(changes, Now(T0, 0.0)))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from restante.mailbox.protocol.hashcash import MOST_BITS
+from restante.mailbox.protocol.hashcash import MAX_BITS
 
-RISE_EVERY: Final = 10
+RISE_INTERVAL_SECONDS: Final = 10
 """Seconds between steps up while connections come too fast: what came before the last step has ended by then."""
 
-FALL_EVERY: Final = 30
-"""Seconds between steps down: slower than up, so that a wave that comes and goes finds the door as it left it."""
+FALL_INTERVAL_SECONDS: Final = 30
+"""Seconds between steps down: slower than up, so that a wave that comes and goes finds the demand as it left it."""
 
-STEPS: Final = 9
+MAX_STEPS: Final = 9
 """Steps at most. Eight bits more are 256 times the work."""
 
 
-class Tide:
+class LoadLevel:
     """How much is demanded of everybody in mode `adaptive`.
 
     Rises while connections come faster than the operator wants, falls when they come at less than half that rate.
@@ -29,16 +29,16 @@ class Tide:
         """How often it has risen or fallen."""
         self.rate = 0.0
         """Connections a second, smoothed over about ten seconds."""
-        self._since = RISE_EVERY
+        self._since = RISE_INTERVAL_SECONDS
 
     def tick(self, connections: int, load: float) -> bool:
-        """Take note of a second in which so many connections came; tell whether the demand has changed."""
+        """Take note of a second in which so many connections came; return whether the demand has changed."""
         self.rate += (connections - self.rate) / 10
         self._since += 1
         before = self.steps
-        if self.rate > load and self._since >= RISE_EVERY:
-            self.steps = min(STEPS, self.steps + 1)
-        elif self.rate < load / 2 and self._since >= FALL_EVERY:
+        if self.rate > load and self._since >= RISE_INTERVAL_SECONDS:
+            self.steps = min(MAX_STEPS, self.steps + 1)
+        elif self.rate < load / 2 and self._since >= FALL_INTERVAL_SECONDS:
             self.steps = max(0, self.steps - 1)
         if self.steps == before:
             return False
@@ -47,5 +47,5 @@ class Tide:
         return True
 
     def bits(self, base: int) -> int | None:
-        """Give what is demanded of everybody; None: nothing."""
-        return min(MOST_BITS, base + self.steps - 1) if self.steps else None
+        """Return what is demanded of everybody; None: nothing."""
+        return min(MAX_BITS, base + self.steps - 1) if self.steps else None

@@ -1,4 +1,4 @@
-"""The door: who comes in, and on which terms. Decides for each connection once, when it is made."""
+"""Admission: who may connect, and on which terms. Decides for each connection once, when it is made."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any, Final
 import msgspec
 
 from restante.common.errors import PeerError
-from restante.mailbox.core.adaptive import Tide
-from restante.mailbox.core.addresses import Account, Addresses, Client, Network, who
+from restante.mailbox.core.adaptive import LoadLevel
+from restante.mailbox.core.address_quotas import AddressQuota, AddressRegistry
+from restante.mailbox.core.addresses import Client, Network, identify
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Now
 from restante.mailbox.protocol.hashcash import Demand, Mode, offer
 
-CONNECTION_STRAIN: Final = 0.1
-"""What a connection adds to its address's strain (addresses.PATIENCE)."""
+CONNECTION_ABUSE_SCORE: Final = 0.1
+"""What a connection adds to its address's abuse score (address_quotas.ABUSE_SCORE_TOLERATED)."""
 
-FULL: Final = "the server has no room for more connections"
-TOO_MANY: Final = "too many connections from your address"
+TOO_MANY_CONNECTIONS: Final = "the server has no room for more connections"
+TOO_MANY_FROM_ADDRESS: Final = "too many connections from your address"
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator wants of those who come."""
 
     mode: Mode = "none"
@@ -34,11 +35,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Proxies that say who their clients are."""
 
 
-class Entrance(msgspec.Struct, frozen=True):
+class AdmissionResult(msgspec.Struct, frozen=True):
     """The terms on which a connection was let in."""
 
     client: Client
-    accounts: tuple[Account, ...]
+    address_quotas: tuple[AddressQuota, ...]
     """Of the addresses that it counts for: none, one, or two where a proxy's headers differ."""
     address_id: str
     demand: Demand | None
@@ -48,102 +49,104 @@ class Entrance(msgspec.Struct, frozen=True):
     """Why it may not stay."""
 
 
-class Knock(msgspec.Struct, frozen=True):
+class PendingRequest(msgspec.Struct, frozen=True):
     """A connection whose request has not come yet."""
 
-    accounts: tuple[Account, ...]
+    address_quotas: tuple[AddressQuota, ...]
     """Of the address that it counts for, unless it cannot be told yet."""
     refused: str = ""
     """The name of that address, if too many of its connections have asked for nothing: it is closed at once."""
 
 
-class Door:
+class Admission:
     """Knows addresses, and how hard it is to come in."""
 
-    def __init__(self, terms: Terms, secret: Callable[[], bytes]) -> None:
+    def __init__(self, terms: AdmissionTerms, secret: Callable[[], bytes]) -> None:
         self.terms = terms
         self.limits: Limits = UNLIMITED
-        self.addresses = Addresses(secret)
-        self.tide = Tide()
+        self.addresses = AddressRegistry(secret)
+        self.load_level = LoadLevel()
         self.demanded = 0
         """Connections of which work was demanded, all told."""
         self.changes = 0
         """How often what is demanded of some address has changed."""
-        self.news: dict[str, int] = {}
+        self.changed_bits: dict[str, int] = {}
         """Which those were, by address id, and the bits that are demanded of them now; whoever logs it clears it."""
         self._secret = secret
         self._came = 0
 
-    def knock(self, peer: Sequence[Any], wall: float) -> Knock:
-        """Take note of a connection before its request; it ends with `answer`.
+    def begin_request(self, peer: Sequence[Any], wall: float) -> PendingRequest:
+        """Take note of a connection before its request; it ends with `end_request`.
 
         More than may be open at a time need not be opened at a time. Behind a trusted proxy may be anybody.
         """
-        client = who(peer, {}, self.terms.trusted)
-        accounts, most = self._accounts(client), self.limits.address_connections
-        if most and any(account.asking >= most for account in accounts):
-            return Knock((), self.addresses.day_id(client.address, wall))
-        for account in accounts:
-            account.asking += 1
-        return Knock(accounts)
+        client = identify(peer, {}, self.terms.trusted)
+        address_quotas, most = self._address_quotas(client), self.limits.address_connections
+        if most and any(quota.pending_requests >= most for quota in address_quotas):
+            return PendingRequest((), self.addresses.day_id(client.address, wall))
+        for quota in address_quotas:
+            quota.pending_requests += 1
+        return PendingRequest(address_quotas)
 
-    def answer(self, knock: Knock) -> None:
+    def end_request(self, pending: PendingRequest) -> None:
         """Take note that the request has come, or that the connection is gone."""
-        for account in knock.accounts:
-            account.asking -= 1
+        for quota in pending.address_quotas:
+            quota.pending_requests -= 1
 
-    def enter(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> Entrance:
-        """Decide about a connection; `connections` are there already. One that may stay ends with `leave`."""
+    def admit(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> AdmissionResult:
+        """Decide about a connection; `connections` are there already. One that may stay ends with `release`."""
         limits = self.limits
         self._came += 1
-        client = who(peer, headers, self.terms.trusted)
-        accounts, wait = self._accounts(client), 0.0
-        for account in accounts:
-            wait = max(wait, account.connect(now.service, limits))
-            account.strain(now.service, CONNECTION_STRAIN)
+        client = identify(peer, headers, self.terms.trusted)
+        address_quotas, wait = self._address_quotas(client), 0.0
+        for quota in address_quotas:
+            wait = max(wait, quota.charge_connect(now.service, limits))
+            quota.add_abuse_score(now.service, CONNECTION_ABUSE_SCORE)
         most, verdict = limits.address_connections, None
         if limits.connections and connections >= limits.connections:
-            verdict = PeerError(1013, FULL, hint="try again later")
-        elif most and any(account.connections > most for account in accounts):
-            verdict = PeerError(1008, TOO_MANY, hint=f"{most} may be open at a time")
+            verdict = PeerError(1013, TOO_MANY_CONNECTIONS, hint="try again later")
+        elif most and any(quota.connections > most for quota in address_quotas):
+            verdict = PeerError(1008, TOO_MANY_FROM_ADDRESS, hint=f"{most} may be open at a time")
         elif wait:
-            verdict = PeerError(1008, TOO_MANY, hint=f"they come too fast; try again in {math.ceil(wait)} s")
+            verdict = PeerError(
+                1008, TOO_MANY_FROM_ADDRESS, hint=f"they come too fast; try again in {math.ceil(wait)} s"
+            )
         address_id = self.addresses.day_id(client.address, now.wall)
-        demand = self._demand(accounts, address_id, now)
+        demand = self._decide_demand(address_quotas, address_id, now)
         if verdict is not None:  # who is refused keeps nobody else out
-            self.leave(accounts)
-        return Entrance(
+            self.release(address_quotas)
+        return AdmissionResult(
             client,
-            accounts if verdict is None else (),
+            address_quotas if verdict is None else (),
             address_id,
             demand,
             None if self.terms.mode == "none" else offer(demand),
             verdict,
         )
 
-    def leave(self, accounts: tuple[Account, ...]) -> None:
-        for account in accounts:
-            account.connections -= 1
+    def release(self, address_quotas: tuple[AddressQuota, ...]) -> None:
+        for quota in address_quotas:
+            quota.connections -= 1
 
-    def _accounts(self, client: Client) -> tuple[Account, ...]:
+    def _address_quotas(self, client: Client) -> tuple[AddressQuota, ...]:
         if not client.counted:
             return ()
         addresses = (client.address,) if client.other is None else (client.address, client.other)
-        return tuple(dict.fromkeys(map(self.addresses.account, addresses)))  # they may be of one household
+        return tuple(dict.fromkeys(map(self.addresses.get_or_add, addresses)))  # they may be of one household
 
-    def _demand(self, accounts: tuple[Account, ...], address_id: str, now: Now) -> Demand | None:
+    def _decide_demand(self, address_quotas: tuple[AddressQuota, ...], address_id: str, now: Now) -> Demand | None:
         terms = self.terms
         if terms.mode == "none":
             return None
         bits = terms.bits
         if terms.mode == "adaptive":
-            bits = self.tide.bits(terms.bits) or 0
-            for account in accounts:
-                of_it = account.bits(now.service, terms.bits) or 0
-                if of_it != account.demanded:
-                    account.demanded = of_it
+            bits = self.load_level.bits(terms.bits) or 0
+            for quota in address_quotas:
+                of_it = quota.bits(now.service, terms.bits) or 0
+                if of_it != quota.demanded:
+                    quota.demanded = of_it
                     self.changes += 1
-                    self.news[address_id] = of_it
+                    self.changed_bits[address_id] = of_it
                 bits = max(bits, of_it)
         if not bits:
             return None
@@ -153,4 +156,4 @@ class Door:
     def tick(self) -> bool:
         """Let a second go by; tells whether what is demanded of everybody has changed."""
         came, self._came = self._came, 0
-        return self.terms.mode == "adaptive" and self.tide.tick(came, self.terms.load)
+        return self.terms.mode == "adaptive" and self.load_level.tick(came, self.terms.load)

@@ -1,165 +1,77 @@
-"""The desk: takes what connections say, one thing after the other, and notes what each is to be told.
+"""The dispatcher: takes what connections say, one thing after the other, and notes what each is to be told.
 
 Everything here is synchronous and does no I/O. What is in an `outbox` must not leave before the changes in
-`changes` are durable; the office sees to that. A batch means what its commands mean one after the other, because
+`changes` are durable; the commit loop sees to that. A batch means what its commands mean one after the other, because
 each is decided on the state that the one before it left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from restante.common.errors import PeerError
 from restante.mailbox.core import model, session
-from restante.mailbox.core.addresses import Account
-from restante.mailbox.core.limits import Pace
+from restante.mailbox.core.address_quotas import AddressQuota
+from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
 from restante.mailbox.core.model import Change, Decision, Dice, Mailbox, Now, Policy
-from restante.mailbox.core.quotas import RECORDS, Books
-from restante.mailbox.core.rules import MAILBOX_FULL, Prune, decide
-from restante.mailbox.core.session import DENIED, FRESH, Command, Session
+from restante.mailbox.core.quotas import USAGE_RECORDS, Quotas
+from restante.mailbox.core.rules import MAILBOX_FULL, PruneCommand, decide
+from restante.mailbox.core.session import DENIED, Command, Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.messages import Malformed, Received
 
-OUR_FAULT: Final = "internal error"
-PARTING: Final = frozenset({1008, 1013})
+INTERNAL_ERROR: Final = "internal error"
+CLEANUP_CLOSE_CODES: Final = frozenset({1008, 1013})
 """Close codes before which a client that is not served may tidy up after itself."""
 
-LISTENERS: Final = 32
+MAX_SUBSCRIBERS: Final = 32
 """Connections that have one mailbox open. It is for two; a side may have more that are dead and not noticed yet."""
 
 
-class Line(Protocol):
-    """The socket's end of a connection."""
-
-    def send(self, bodies: list[bytes], stamp: bytes) -> None:
-        """Send each body with the stamp behind it, in one write."""
-
-    def hang_up(self, code: int, reason: str) -> None:
-        """Close the WebSocket after all that was sent."""
-
-    def pause(self) -> None:
-        """Read no more for now."""
-
-    def resume(self) -> None:
-        """Read again."""
-
-    def relieve(self) -> None:
-        """Note that the connection's large messages have all been handled."""
-
-
-class _Nowhere:
-    """The line of a connection that is lost; to let go of the real one leaves no cycle for the collector."""
-
-    def send(self, bodies: list[bytes], stamp: bytes) -> None:
-        pass
-
-    def hang_up(self, code: int, reason: str) -> None:
-        pass
-
-    def pause(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
-
-    def relieve(self) -> None:
-        pass
-
-
-NOWHERE: Final = _Nowhere()
-
-
-class Turn:
-    """What a connection said and is not done yet; how fast it may go on. fair_queue.py alone alters it."""
-
-    __slots__ = ("held", "large", "long", "pace", "parked", "paused", "queued", "returned", "waiting")
-
-    def __init__(self) -> None:
-        self.pace: Pace | None = None
-        """How fast it may go on; None: as fast as it likes."""
-        self.queued = 0
-        """How much of what it said is in the queue, or is its long message."""
-        self.long: Any = None
-        """Its long message, which is next in its turn, if it has one; nothing else of it is in the queue then."""
-        self.waiting: list[Any] = []
-        """What it said beyond that."""
-        self.returned = 0
-        """How much of that was in the queue already, and had to leave it again."""
-        self.held = 0
-        """Bytes of memory for all that is queued or waits."""
-        self.large = False
-        """It was as much as `turns.LARGE`, and is not done."""
-        self.parked = False
-        """It is in debt: nothing of what waits is done before its time."""
-        self.paused = False
-        """Its socket is left unread for now."""
-
-
-class Connection:
-    """The desk's end of a connection."""
-
-    __slots__ = ("accounts", "line", "lost", "number", "outbox", "session", "turn", "verdict")
-
-    def __init__(self, line: Line) -> None:
-        self.line: Line = line
-        self.number = 0
-        """Counts connections, from 1."""
-        self.session: Session = FRESH
-        self.accounts: tuple[Account, ...] = ()
-        """What its addresses have used up; none: limits per address do not apply to it."""
-        self.turn = Turn()
-        self.outbox: list[bytes] = []
-        """Encoded replies, lacking their stamp."""
-        self.verdict: PeerError | None = None
-        """Why the connection is to be closed; nothing more is taken from it."""
-        self.lost = False
-
-
-class Desk:
+class Dispatcher:
     """Sessions, subscribers, and the batch at hand."""
 
     def __init__(self, state: State, dice: Dice, policy: Policy) -> None:
         self.state = state
         self.dice = dice
         self.policy = policy
-        self.connections: set[Connection] = set()
-        self.met = 0
+        self.connections: set[ConnectionState] = set()
+        self.connections_seen = 0
         """Connections so far."""
-        self.heard: Received | Malformed | None = None
+        self.last_message: Received | Malformed | None = None
         """The last message, if it was one."""
         self.changes: list[Change] = []
         """What is to be made durable before anything is said. Touches are not worth it."""
-        self.told: list[Connection] = []
+        self.with_output: list[ConnectionState] = []
         """Connections with something in their outbox, or a verdict."""
-        self.subscribers: dict[int, list[Connection]] = {}
+        self.subscribers: dict[int, list[ConnectionState]] = {}
         """Who has a mailbox open, by its key."""
-        self.books = Books()
+        self.quotas = Quotas()
         self.cost = 0
         """Bytes that the last command made us send, to whomever."""
-        self.faults: list[Exception] = []
+        self.internal_errors: list[Exception] = []
         """What went wrong inside the rules in this batch; they are pure, so nothing else is touched."""
-        self._before: dict[Connection, Session] = {}
+        self._before: dict[ConnectionState, Session] = {}
 
     # ── what comes in ────────────────────────────────────────────────────────────────────────────
 
-    def meet(self, connection: Connection) -> None:
-        self.met += 1
-        connection.number = self.met
+    def add_connection(self, connection: ConnectionState) -> None:
+        self.connections_seen += 1
+        connection.number = self.connections_seen
         self.connections.add(connection)
 
-    def take(self, connection: Connection, text: str, now: Now) -> None:
-        """Take one frame's text; `now` is when it came."""
+    def handle(self, connection: ConnectionState, text: str, now: Now) -> None:
+        """Handle one frame's text; `now` is when it came."""
         self.cost = len(text)
         if connection.verdict is not None:
-            self._part(connection, text, now)
+            self._answer_departing(connection, text, now)
             return
         try:
-            message = self._read(connection, text)
+            message = self._parse_and_ack(connection, text)
             if message is None:
                 return
             command = session.step(connection.session, message)
@@ -167,75 +79,83 @@ class Desk:
                 self._deny(connection, message, text, now)
                 return
             if isinstance(command, str):
-                self._say(connection, messages.Error(command, Raw(text)))
+                self._reply(connection, messages.Error(command, Raw(text)))
                 return
-            overdrawn = self._overdrawn(connection.accounts, command, now)
-            if overdrawn is not None:
-                self._reject(connection, *overdrawn, text)
+            refusal = self._charge(connection.address_quotas, command, now)
+            if refusal is not None:
+                self._reject(connection, *refusal, text)
                 return
             decision = decide(self.state, command, now, self.dice, self.policy)
-            if decision.mailbox is not None and len(self.subscribers.get(decision.mailbox.key, ())) >= LISTENERS:
-                self._reject(connection, MAILBOX_FULL, f"{LISTENERS} connections have it open already", text)
+            if (
+                decision.mailbox is not None
+                and len(self.subscribers.get(decision.mailbox.key, ())) >= MAX_SUBSCRIBERS
+            ):
+                self._reject(connection, MAILBOX_FULL, f"{MAX_SUBSCRIBERS} connections have it open already", text)
                 return
-        except Exception as fault:  # noqa: BLE001 - our bug must not become everybody's; nothing was changed yet
-            self.faults.append(fault)
-            self._say(connection, messages.Error(OUR_FAULT, messages.NULL))
-            connection.verdict = PeerError(1011, OUR_FAULT)
+        except Exception as error:  # noqa: BLE001 - our bug must not become everybody's; nothing was changed yet
+            self.internal_errors.append(error)
+            self._reply(connection, messages.Error(INTERNAL_ERROR, messages.NULL))
+            connection.verdict = PeerError(1011, INTERNAL_ERROR)
             return
-        self._settle(decision.changes, now, connection.accounts)
-        self._move(connection, command, decision)
+        self._apply(decision.changes, now, connection.address_quotas)
+        self._advance(connection, command, decision)
         if decision.error is not None:
             self._reject(connection, decision.error, decision.hint, text)
             return
-        reply = _ANSWERS[type(command)](self, command, decision, message.id, now.wall)
+        reply = command.response(decision, message.id, now.wall)
         if reply is not None:
-            self._say(connection, reply)
+            self._reply(connection, reply)
 
-    def _deny(self, connection: Connection, message: Received | Malformed, text: str, now: Now) -> None:
+    def _deny(self, connection: ConnectionState, message: Received | Malformed, text: str, now: Now) -> None:
         """Answer what does not meet the connection's demand; it is closed."""
         assert connection.session.demand is not None
-        self._reject(connection, DENIED, session.flaw(connection.session.demand, message) or "", text)
+        self._reject(connection, DENIED, session.problem(connection.session.demand, message) or "", text)
         connection.verdict = PeerError(1008, DENIED)
-        for account in connection.accounts:
-            account.strain(now.service, 2.0)
+        for quota in connection.address_quotas:
+            quota.add_abuse_score(now.service, 2.0)
 
-    def _reject(self, connection: Connection, words: str, hint: str, text: str) -> None:
+    def _reject(self, connection: ConnectionState, words: str, hint: str, text: str) -> None:
         """Answer what cannot be done; what is refused for want of permission or room has a hint, and is counted."""
-        self._say(connection, messages.Error(words, Raw(text), hint or UNSET))
+        self._reply(connection, messages.Error(words, Raw(text), hint or UNSET))
         if hint:
-            self.books.refuse(words, connection.session.address_id)
+            self.quotas.count_refusal(words, connection.session.address_id)
 
-    def _overdrawn(self, accounts: tuple[Account, ...], command: Command, now: Now) -> tuple[str, str] | None:
+    def _charge(self, address_quotas: tuple[AddressQuota, ...], command: Command, now: Now) -> tuple[str, str] | None:
         limits = self.policy.limits
-        found = [self.books.overdrawn(self.state, account, command, now, limits) for account in accounts]
+        found = [self.quotas.charge_command(self.state, quota, command, now, limits) for quota in address_quotas]
         return next(filter(None, found), None)
 
-    def listing(self, app_id: str) -> Raw:
-        return Raw(self.state.app(app_id).listing() if self.policy.list_nameplates else b"[]")
-
-    def _part(self, connection: Connection, text: str, now: Now) -> None:
+    def _answer_departing(self, connection: ConnectionState, text: str, now: Now) -> None:
         """Answer what a client that is sent away may still be waiting for, and do nothing of it.
 
         Told that it is not served, the Python client wants to release what it asked for in the same breath, and comes
         back for ever until it is told that it has (mailbox reference client _terminator.py, 0.24.0).
         """
-        if connection.lost or connection.verdict is None or connection.verdict.code not in PARTING:
+        if connection.lost or connection.verdict is None or connection.verdict.code not in CLEANUP_CLOSE_CODES:
             return
         try:
             message = messages.parse(text)
         except PeerError:
             return
-        answer = _PARTING_WORDS.get(type(message))
-        if answer is not None:
-            if not connection.outbox:
-                self.told.append(connection)
-            connection.outbox += map(messages.encode, (messages.Ack(message.id), answer(message, now.wall)))
+        reply: messages.Reply
+        match message:
+            case messages.Release():
+                reply = messages.Released(message.id, now.wall)
+            case messages.Close():
+                reply = messages.Closed(message.id, now.wall)
+            case messages.Ping():
+                reply = messages.Pong(message.id, now.wall, message.ping)
+            case _:
+                return
+        if not connection.outbox:
+            self.with_output.append(connection)
+        connection.outbox += map(messages.encode, (messages.Ack(message.id), reply))
 
-    def lose(self, connection: Connection, now: Now) -> None:
+    def lose(self, connection: ConnectionState, now: Now) -> None:
         """Take note that a connection is gone."""
         self.connections.discard(connection)
         connection.lost = True
-        connection.line = NOWHERE
+        connection.socket = LOST_SOCKET
         said = connection.session
         if said.app_id is None:
             return
@@ -246,59 +166,59 @@ class Desk:
             self._unsubscribe(connection, said.subscribed)
             mailbox = app.mailboxes.get(said.mailbox_id or "")
             if mailbox is not None:  # its idleness begins now
-                self.note(model.MailboxTouched(mailbox, now.service))
+                self.apply_change(model.MailboxTouched(mailbox, now.service))
         self.state.leave(said.app_id, said.side)
 
-    def note(self, change: Change) -> None:
-        """Take a change that is nobody's command."""
+    def apply_change(self, change: Change) -> None:
+        """Apply a change that is nobody's command."""
         self._fold(change)
 
     def prune(self, mailbox: Mailbox, now: Now) -> None:
         """End a mailbox that has been idle for too long."""
-        self._settle(decide(self.state, Prune(mailbox), now, self.dice, self.policy).changes, now)
+        self._apply(decide(self.state, PruneCommand(mailbox), now, self.dice, self.policy).changes, now)
 
-    def refuse_frame(self, connection: Connection, error: PeerError) -> None:
+    def refuse_frame(self, connection: ConnectionState, error: PeerError) -> None:
         """Answer what is no message at all, and have the connection closed."""
         if connection.verdict is None:
-            self._say(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET))
+            self._reply(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET))
             # Not the error that was raised: its traceback holds the frame's text, and a ring back to the connection.
             connection.verdict = PeerError(error.code, error.words)
             if error.hint:
-                self.books.refuse(error.words, connection.session.address_id)
+                self.quotas.count_refusal(error.words, connection.session.address_id)
 
     # ── what comes of it ─────────────────────────────────────────────────────────────────────────
 
-    def _read(self, connection: Connection, text: str) -> Received | Malformed | None:
+    def _parse_and_ack(self, connection: ConnectionState, text: str) -> Received | Malformed | None:
         """Parse and acknowledge; None where there is nothing to do, or nothing more to be done."""
-        self.heard = None
+        self.last_message = None
         if connection.verdict is not None or connection.lost:
             return None
         try:
-            message = self.heard = messages.parse(text)
+            message = self.last_message = messages.parse(text)
         except PeerError as error:
             self.refuse_frame(connection, error)
             return None
         if not (isinstance(message, Malformed) and message.kind is None):
-            self._say(connection, messages.Ack(message.id))
+            self._reply(connection, messages.Ack(message.id))
         return message
 
-    def _say(self, connection: Connection, reply: messages.Reply) -> None:
-        self._tell(connection, messages.encode(reply))
+    def _reply(self, connection: ConnectionState, reply: messages.Reply) -> None:
+        self._send(connection, messages.encode(reply))
 
-    def _tell(self, connection: Connection, body: bytes) -> None:
+    def _send(self, connection: ConnectionState, body: bytes) -> None:
         if connection.verdict is not None:
             return  # the error was the last word
         if not connection.outbox:
-            self.told.append(connection)
+            self.with_output.append(connection)
         connection.outbox.append(body)
         self.cost += len(body)
 
-    def _settle(self, changes: list[Change], now: Now, accounts: tuple[Account, ...] = ()) -> None:
+    def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Fold changes in, but for usage records beyond what an address may cause."""
         for number, change in enumerate(changes):
-            if type(change) in RECORDS:
+            if type(change) in USAGE_RECORDS:
                 following = next(iter(changes[number + 1 : number + 2]), None)
-                if not self.books.may_record(change, following, accounts, now.service, self.policy.limits):
+                if not self.quotas.charge_record(change, following, address_quotas, now.service, self.policy.limits):
                     continue
             self._fold(change)
 
@@ -307,76 +227,76 @@ class Desk:
         self.state.fold(change)
         if type(change) is not model.MailboxTouched:
             self.changes.append(change)
-        self.books.ended(change)
+        self.quotas.record_gone(change)
         if type(change) is model.MessageAdded:
             for subscriber in self.subscribers.get(change.mailbox.key, ()):
-                self._show(subscriber, change.mailbox, change.message)
+                self._deliver(subscriber, change.mailbox, change.message)
         elif type(change) is model.MailboxGone:
             for subscriber in self.subscribers.pop(change.mailbox.key, ()):
-                self._become(subscriber, replace(subscriber.session, subscribed=None))
+                self._set_session(subscriber, replace(subscriber.session, subscribed=None))
 
-    def _move(self, connection: Connection, command: Command, decision: Decision) -> None:
+    def _advance(self, connection: ConnectionState, command: Command, decision: Decision) -> None:
         """Move the connection's session on, and keep who is here and who has what open in step with it."""
         before = connection.session
-        after = session.after(before, command, decision)
+        after = command.after(before, decision)
         if after is not before:
-            self._become(connection, after)
+            self._set_session(connection, after)
         if decision.error is not None:
             return
         if decision.mailbox is not None:
             self.subscribers.setdefault(decision.mailbox.key, []).append(connection)
             for message in decision.mailbox.messages:
-                self._show(connection, decision.mailbox, message)
+                self._deliver(connection, decision.mailbox, message)
         elif before.subscribed is not None and connection.session.subscribed is None:
             self._unsubscribe(connection, before.subscribed)
-        if type(command) is session.Bind:
+        if type(command) is session.BindCommand:
             self.state.arrive(command.app_id, command.side)
             return
-        if type(command) is session.Allocate:
+        if type(command) is session.AllocateCommand:
             self.state.app(command.app_id).answered[decision.name] = connection
-        if connection.accounts:
-            self.books.made(connection.accounts, decision)
+        if connection.address_quotas:
+            self.quotas.record_made(connection.address_quotas, decision)
 
-    def _show(self, subscriber: Connection, mailbox: Mailbox, message: model.Stored) -> None:
+    def _deliver(self, subscriber: ConnectionState, mailbox: Mailbox, message: model.Stored) -> None:
         side = subscriber.session.side
         if message.side != side and side not in mailbox.shown and subscriber.verdict is None:
             mailbox.shown.append(side)
-        self._tell(subscriber, message.wire)
+        self._send(subscriber, message.wire)
 
-    def _unsubscribe(self, connection: Connection, key: int) -> None:
+    def _unsubscribe(self, connection: ConnectionState, key: int) -> None:
         rest = self.subscribers.get(key)
         if rest is not None and connection in rest:
             rest.remove(connection)
             if not rest:
                 del self.subscribers[key]
 
-    def _become(self, connection: Connection, said: Session) -> None:
+    def _set_session(self, connection: ConnectionState, said: Session) -> None:
         """Move a connection's session on, remembering what it was before this batch."""
         self._before.setdefault(connection, connection.session)
         connection.session = said
 
     # ── the end of a batch ───────────────────────────────────────────────────────────────────────
 
-    def turn(self) -> list[Connection]:
-        """End the batch: it is durable. Gives the connections that have something to be told."""
-        told, self.told = self.told, []
+    def end_batch(self) -> list[ConnectionState]:
+        """End the batch: it is durable. Return the connections that have something to be sent."""
+        with_output, self.with_output = self.with_output, []
         self.changes = []
-        self.faults = []
+        self.internal_errors = []
         self._before = {}
-        return told
+        return with_output
 
-    def undo(self, state: State) -> None:
+    def undo_batch(self, state: State) -> None:
         """End the batch: nothing of it was stored. Go back to what was, on a state that was read anew."""
-        for connection in self.told:
+        for connection in self.with_output:
             connection.outbox = []
             connection.verdict = None
         for connection, said in self._before.items():
             connection.session = said
-        self.turn()
+        self.end_batch()
         state.next_key = max(state.next_key, self.state.next_key)  # no key is given twice
         self.state = state
         self.subscribers = {}
-        self.books.compare(state)
+        self.quotas.forget_all_but(state)
         for connection in self.connections:
             said = connection.session
             if said.app_id is None:
@@ -388,31 +308,9 @@ class Desk:
             if said.subscribed is not None:
                 self.subscribers.setdefault(said.subscribed, []).append(connection)
 
-    def refuse(self, connection: Connection, text: str, words: str) -> None:
-        """Answer a command that could not be stored, after `undo`."""
-        message = self._read(connection, text)
+    def refuse_command(self, connection: ConnectionState, text: str, words: str) -> None:
+        """Answer a command that could not be stored, after `undo_batch`."""
+        message = self._parse_and_ack(connection, text)
         if message is None:
             return
-        self._say(connection, messages.Error(words, Raw(text)))
-
-
-_PARTING_WORDS: Final[dict[type, Callable[[Any, float], messages.Reply]]] = {
-    messages.Release: lambda m, t: messages.Released(m.id, t),
-    messages.Close: lambda m, t: messages.Closed(m.id, t),
-    messages.Ping: lambda m, t: messages.Pong(m.id, t, m.ping),
-}
-
-_Answer = Callable[[Desk, Any, Decision, Raw, float], messages.Reply | None]
-_ANSWERS: Final[dict[type[Command], _Answer]] = {
-    session.Submit: lambda *_: None,
-    session.Bind: lambda *_: None,
-    session.List: lambda desk, c, _, i, t: messages.Nameplates(i, t, desk.listing(c.app_id)),
-    session.Allocate: lambda _, __, d, i, t: messages.Allocated(i, t, d.name),
-    session.Claim: lambda _, __, d, i, t: messages.Claimed(i, t, d.name),
-    session.Release: lambda _, __, ___, i, t: messages.Released(i, t),
-    session.Open: lambda *_: None,
-    session.Add: lambda *_: None,
-    session.Close: lambda _, __, ___, i, t: messages.Closed(i, t),
-    session.Ping: lambda _, c, __, i, t: messages.Pong(i, t, c.ping),
-}
-"""The direct response to a command that was carried out; what `open` and `add` get are messages."""
+        self._reply(connection, messages.Error(words, Raw(text)))

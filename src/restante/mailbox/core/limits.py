@@ -13,19 +13,20 @@ from msgspec import Meta
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+SECONDS_PER_DAY: Final = 86400.0
 
 Count = Annotated[int, Meta(ge=0)]
 Rate = Annotated[float, Meta(ge=0, le=1e12)]
 
 
-RESERVE: Final = 0.1
+RESERVED_SHARE: Final = 0.1
 """Part of `stored_bytes` that is kept for small mailboxes of addresses that hold little. Without it sixteen addresses
 that have as much as they may have leave no room for anybody else."""
 
-SMALL_MAILBOX: Final = 64 * KIB
+SMALL_MAILBOX_BYTES: Final = 64 * KIB
 """Bytes that a mailbox in that part may have. One of a file transfer has some 6 KiB."""
 
-SMALL_HOLDER: Final = MIB
+SMALL_HOLDER_BYTES: Final = MIB
 """Bytes that an address holds at most that makes something in that part: 150 transfers at once."""
 
 
@@ -91,7 +92,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     stored_bytes: Count = 1024 * MIB
     """Bytes of live messages, mailboxes and nameplates, all of which are kept in memory. The last tenth is for small
-    mailboxes of addresses that hold little (RESERVE)."""
+    mailboxes of addresses that hold little (RESERVED_SHARE)."""
 
     owed_bytes: Count = 256 * MIB
     """Bytes that all clients together may leave unread; in which their messages are read: a connection keeps
@@ -127,11 +128,11 @@ UNLIMITED: Final = Limits(
 )
 
 
-TRIFLE: Final = 0.001
+MIN_WAIT_SECONDS: Final = 0.001
 """Seconds that are not waited for: timers are no finer."""
 
 
-class Pace:
+class RateLimiter:
     """How fast one connection may go on: two buckets, each kept as the time at which it will be empty again."""
 
     __slots__ = ("_bytes", "_commands", "owing")
@@ -148,18 +149,18 @@ class Pace:
             self._commands = max(self._commands, now) + 1 / limits.commands
         if limits.bytes:
             self._bytes = max(self._bytes, now) + size / limits.bytes
-        self.owing = self._debt(now, limits) > TRIFLE
+        self.owing = self._debt(now, limits) > MIN_WAIT_SECONDS
 
     def room(self, now: float, limits: Limits) -> int:
-        """Give how many commands it may say until it must wait, if they are short; one at least."""
+        """Return how many commands it may say until it must wait, if they are short; one at least."""
         if not limits.commands:
             return sys.maxsize
         return max(0, int(limits.commands_at_once - max(0.0, self._commands - now) * limits.commands)) + 1
 
-    def wait(self, now: float, limits: Limits) -> float:
-        """Give the seconds that its next command must wait."""
+    def refresh(self, now: float, limits: Limits) -> float:
+        """Bring `owing` up to date, and return the seconds that its next command must wait."""
         debt = self._debt(now, limits)
-        self.owing = debt > TRIFLE
+        self.owing = debt > MIN_WAIT_SECONDS
         return debt if self.owing else 0.0
 
     def _debt(self, now: float, limits: Limits) -> float:

@@ -14,18 +14,18 @@ from typing import Final, Protocol
 
 from restante.mailbox.core.limits import KIB
 
-SPARED: Final = 64 * KIB
+SPARED_BYTES: Final = 64 * KIB
 """Bytes that an address may hold before its connections are closed in the first place: a client that sent a few
 messages of some KiB holds less."""
 
-LONG: Final = 10
+LONG_HOLD_SECONDS: Final = 10
 """Seconds after which a connection has held its bytes for long. To send 2 MiB takes less, on most lines."""
 
-FREED: Final = 8
+FREED_FRACTION: Final = 8
 """Of `owed_bytes`, one part in so many is freed at once: sorting the holders takes milliseconds."""
 
 
-class Holder(Protocol):
+class MemoryHolder(Protocol):
     """A connection."""
 
     @property
@@ -40,13 +40,13 @@ class Holder(Protocol):
         """Let go of all that it holds, and close."""
 
 
-class Holders:
+class MemoryHolders:
     """The connections that hold memory, and since when."""
 
     def __init__(self) -> None:
-        self._since: dict[Holder, int] = {}
+        self._since: dict[MemoryHolder, int] = {}
 
-    def note(self, holder: Holder, second: int, *, anew: bool = False) -> None:
+    def note(self, holder: MemoryHolder, second: int, *, anew: bool = False) -> None:
         """Note that what a connection holds has changed. `anew`: it held nothing before."""
         if anew or not holder.holding:
             self._since.pop(holder, None)
@@ -65,11 +65,11 @@ class Holders:
             for address in holder.addresses:
                 by_address[address] += size
 
-        def excessive(holder: Holder) -> int:
-            return max(0, *(by_address[address] - SPARED for address in holder.addresses))
+        def excessive(holder: MemoryHolder) -> int:
+            return max(0, *(by_address[address] - SPARED_BYTES for address in holder.addresses))
 
         order = [
-            (-excessive(holder) * min(LONG, second - since + 1), number, holder)
+            (-excessive(holder) * min(LONG_HOLD_SECONDS, second - since + 1), number, holder)
             for number, (holder, since) in enumerate(self._since.items())  # of equals, who has held for longest
         ]
         heapq.heapify(order)

@@ -164,7 +164,7 @@ class MailboxVisited(msgspec.Struct, gc=False):
 
 
 class MailboxTouched(msgspec.Struct, gc=False):
-    """Somebody did something there. Soft: kept in memory, saved by the next sweep, worth no commit."""
+    """Somebody did something there. Soft: kept in memory, saved by the next pruning, worth no commit."""
 
     mailbox: Mailbox
     touched: float
@@ -252,5 +252,7 @@ class Decision(msgspec.Struct, gc=False):
     """What its sender can do about it."""
     name: str = ""
     """What was allocated or claimed: a nameplate, or the id of a mailbox."""
+    listing: bytes = b"[]"
+    """The nameplates of a `list`, as JSON."""
     mailbox: Mailbox | None = None
     """The mailbox that was opened."""

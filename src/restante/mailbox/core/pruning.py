@@ -1,4 +1,4 @@
-"""The sweep: looks at every mailbox now and then, prunes the idle ones, and saves what was only touched.
+"""Pruning: looks at every mailbox now and then, ends the idle ones, and saves what was only touched.
 
 It works in slices, a slice to a batch, so that nobody waits for it: the reference server prunes in one go, which
 takes minutes at 50,000 mailboxes.
@@ -11,25 +11,27 @@ from typing import Final
 
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.core import model
-from restante.mailbox.core.dispatcher import Desk
+from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now
 
-SLICE: Final = 1000
+SLICE_WEIGHT: Final = 1000
 """Weight of a slice. Looking at a mailbox weighs 1, saving one 5, pruning one 20, its messages 2 each, and 1 for
 each 2 KiB of them: about 3 µs a point on a slow core, so that a slice stays well below 10 ms."""
 
-_SAVE: Final = 5
-_PRUNE: Final = 20
-_MESSAGE: Final = 2
-_BYTES: Final = 2048
+_SAVE_WEIGHT: Final = 5
+_PRUNE_WEIGHT: Final = 20
+_MESSAGE_WEIGHT: Final = 2
+_BYTES_PER_POINT: Final = 2048
 
 
-def sweep(desk: Desk, clock: Callable[[], Now], prune_after: float, rebooted: float) -> Iterator[None]:
+def prune_idle(
+    dispatcher: Dispatcher, clock: Callable[[], Now], prune_after: float, rebooted: float
+) -> Iterator[None]:
     """Prune mailboxes idle for `prune_after` seconds of service and save touches; yields between slices.
 
     While sides may be on their way back after a start, nothing is pruned.
     """
-    state = desk.state
+    state = dispatcher.state
     weight, pruned = 0, 0
     waiting = list(state.mailboxes())
     while waiting:
@@ -38,30 +40,30 @@ def sweep(desk: Desk, clock: Callable[[], Now], prune_after: float, rebooted: fl
             continue  # it ended while we were looking elsewhere
         now = clock()
         weight += 1
-        if mailbox.key in desk.subscribers:
-            desk.note(model.MailboxTouched(mailbox, now.service))
-        elif now.service - mailbox.touched > prune_after and not state.settling:
-            weight += _PRUNE + _MESSAGE * len(mailbox.messages) + mailbox.size // _BYTES
+        if mailbox.key in dispatcher.subscribers:
+            dispatcher.apply_change(model.MailboxTouched(mailbox, now.service))
+        elif now.service - mailbox.touched > prune_after and not state.in_grace_period:
+            weight += _PRUNE_WEIGHT + _MESSAGE_WEIGHT * len(mailbox.messages) + mailbox.size // _BYTES_PER_POINT
             pruned += 1
-            desk.prune(mailbox, now)
-        if weight >= SLICE:
+            dispatcher.prune(mailbox, now)
+        if weight >= SLICE_WEIGHT:
             weight = 0
             yield
-    yield from save(desk)
+    yield from save_touches(dispatcher)
     now = clock()
-    subscribed = sum(map(len, desk.subscribers.values()))
-    desk.note(CurrentUsage(rebooted, now.wall, desk.policy.blur or None, subscribed))
-    if not state.settling:
-        desk.note(model.Pruned(now.wall))
+    subscribed = sum(map(len, dispatcher.subscribers.values()))
+    dispatcher.apply_change(CurrentUsage(rebooted, now.wall, dispatcher.policy.blur or None, subscribed))
+    if not state.in_grace_period:
+        dispatcher.apply_change(model.Pruned(now.wall))
 
 
-def save(desk: Desk) -> Iterator[None]:
+def save_touches(dispatcher: Dispatcher) -> Iterator[None]:
     """Save when mailboxes were touched; yields between slices."""
     weight = 0
-    for mailbox in list(desk.state.unsaved.values()):
-        if mailbox.key in desk.state.unsaved:  # it may have ended, or been saved, meanwhile
-            desk.note(model.MailboxSaved(mailbox))
-            weight += _SAVE
-        if weight >= SLICE:
+    for mailbox in list(dispatcher.state.unsaved.values()):
+        if mailbox.key in dispatcher.state.unsaved:  # it may have ended, or been saved, meanwhile
+            dispatcher.apply_change(model.MailboxSaved(mailbox))
+            weight += _SAVE_WEIGHT
+        if weight >= SLICE_WEIGHT:
             weight = 0
             yield

@@ -14,7 +14,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from restante.mailbox.core import model, session, usage
-from restante.mailbox.core.limits import KIB, SMALL_MAILBOX
+from restante.mailbox.core.limits import KIB, SMALL_MAILBOX_BYTES
 from restante.mailbox.core.model import (
     Change,
     Decision,
@@ -29,33 +29,33 @@ from restante.mailbox.core.model import (
 from restante.mailbox.core.state import App, State
 from restante.mailbox.protocol import messages
 
-MEMBERS: Final = 2
+MAX_MEMBERS: Final = 2
 """A nameplate and a mailbox are for two sides."""
 
-GUESSES: Final = 64
+MAX_DRAWS: Final = 64
 """Draws for a free nameplate before the free ones are listed: below 9 in 10 taken, a list is needed
 for one allocation in 800."""
 
-LISTED: Final = 4
+MAX_LISTED_DIGITS: Final = 4
 """Digits of the longest nameplates that are listed: to list those of five takes 24 ms. Of five and more digits, two
-in a hundred are left free, so that MANY_GUESSES find one."""
+in a hundred are left free, so that MAX_DRAWS_OF_LONG find one."""
 
-MANY_GUESSES: Final = 1000
+MAX_DRAWS_OF_LONG: Final = 1000
 """Draws for those: with two in a hundred free, all of them fail once in 600 million times. Each takes 1.1 µs."""
 
 
-class Prune(msgspec.Struct, gc=False):
+class PruneCommand(msgspec.Struct, gc=False):
     """Our own command: this mailbox has been idle for too long."""
 
     mailbox: Mailbox
 
 
-def decide(view: State, command: session.Command | Prune, now: Now, dice: Dice, policy: Policy) -> Decision:
+def decide(view: State, command: session.Command | PruneCommand, now: Now, dice: Dice, policy: Policy) -> Decision:
     """Decide what a command does. Same arguments, same decision; the view stays as it is."""
     return _RULES[type(command)](view, command, now, dice, policy)
 
 
-def _bind(view: State, c: session.Bind, now: Now, _dice: Dice, policy: Policy) -> Decision:
+def _bind(view: State, c: session.BindCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
     if not view.room:
         return Decision()  # a record of who came is the first thing to go without
     record = usage.client_version(
@@ -65,14 +65,20 @@ def _bind(view: State, c: session.Bind, now: Now, _dice: Dice, policy: Policy) -
 
 
 def _nothing(*_: object) -> Decision:
-    """`list`, `ping` and a permission change nothing; the desk knows their answers."""
+    """Decide a `ping` or a permission: they change nothing."""
     return Decision()
+
+
+def _list(view: State, c: session.ListCommand, _now: Now, _dice: Dice, policy: Policy) -> Decision:
+    return Decision(listing=view.app(c.app_id).listing()) if policy.list_nameplates else Decision()
 
 
 # ── room ─────────────────────────────────────────────────────────────────────────────────────────
 
-FULL: Final = "the server is full"
-FULL_FOR_LARGE: Final = f"what room is left is for mailboxes of up to {SMALL_MAILBOX // KIB} KiB; try again later"
+SERVER_FULL: Final = "the server is full"
+FULL_FOR_LARGE: Final = (
+    f"what room is left is for mailboxes of up to {SMALL_MAILBOX_BYTES // KIB} KiB; try again later"
+)
 MAILBOX_FULL: Final = "the mailbox is full"
 
 
@@ -82,19 +88,19 @@ def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
     `size` is how many bytes of messages the mailbox would then have.
     """
     if not view.room:
-        return Decision(error=FULL, hint="its disk has no room for more; try again later")
+        return Decision(error=SERVER_FULL, hint="its disk has no room for more; try again later")
     most = policy.limits.stored_bytes
     if most and view.stored >= most:
-        return Decision(error=FULL, hint="it holds as much as it may; try again later")
-    if size >= SMALL_MAILBOX and view.nearly_full(policy.limits):
-        return Decision(error=FULL, hint=FULL_FOR_LARGE)
+        return Decision(error=SERVER_FULL, hint="it holds as much as it may; try again later")
+    if size >= SMALL_MAILBOX_BYTES and view.nearly_full(policy.limits):
+        return Decision(error=SERVER_FULL, hint=FULL_FOR_LARGE)
     return None
 
 
 # ── nameplates ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _allocate(view: State, c: session.Allocate, now: Now, dice: Dice, policy: Policy) -> Decision:
+def _allocate(view: State, c: session.AllocateCommand, now: Now, dice: Dice, policy: Policy) -> Decision:
     app = view.app(c.app_id)
     for name in app.allocated.get(c.side, ()):
         if name not in app.answered:  # the connection that was told is gone: the answer may be lost
@@ -113,7 +119,7 @@ def _free_nameplate(app: App, dice: Dice) -> str:
     while app.taken.get(length, 0) >= _allocatable(length):
         length += 1
     low, count = 10 ** (length - 1), 9 * 10 ** (length - 1)
-    for _ in range(GUESSES if length <= LISTED else MANY_GUESSES):
+    for _ in range(MAX_DRAWS if length <= MAX_LISTED_DIGITS else MAX_DRAWS_OF_LONG):
         name = str(low + dice.below(count))
         if name not in app.nameplates:
             return name
@@ -124,7 +130,7 @@ def _free_nameplate(app: App, dice: Dice) -> str:
 def _allocatable(length: int) -> int:
     """Return how many nameplates of a length may be live before longer ones are allocated."""
     count: int = 9 * 10 ** (length - 1)
-    return count if length <= LISTED else count - count // 50
+    return count if length <= MAX_LISTED_DIGITS else count - count // 50
 
 
 def _make_nameplate(
@@ -145,7 +151,7 @@ def _make_nameplate(
     return model.MailboxMade(mailbox), model.NameplateMade(nameplate)
 
 
-def _claim(view: State, c: session.Claim, now: Now, dice: Dice, policy: Policy) -> Decision:
+def _claim(view: State, c: session.ClaimCommand, now: Now, dice: Dice, policy: Policy) -> Decision:
     app = view.app(c.app_id)
     nameplate = app.nameplates.get(c.nameplate)
     if nameplate is None:
@@ -180,7 +186,7 @@ def _claim(view: State, c: session.Claim, now: Now, dice: Dice, policy: Policy) 
     return Decision(changes, name=mailbox.mailbox_id)
 
 
-def _release(view: State, c: session.Release, now: Now, _dice: Dice, policy: Policy) -> Decision:
+def _release(view: State, c: session.ReleaseCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
     nameplate = view.app(c.app_id).nameplates.get(c.nameplate)
     mine = _row_of(nameplate.sides, c.side) if nameplate else None
     if nameplate is None or mine is None or not mine.claimed:
@@ -194,7 +200,7 @@ def _release(view: State, c: session.Release, now: Now, _dice: Dice, policy: Pol
 # ── mailboxes ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _open(view: State, c: session.Open, now: Now, _dice: Dice, policy: Policy) -> Decision:
+def _open(view: State, c: session.OpenCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
     mailbox = view.app(c.app_id).mailboxes.get(c.mailbox_id)
     joining = MailboxSide(c.side, now.wall)
     if mailbox is None:
@@ -222,7 +228,7 @@ def _open(view: State, c: session.Open, now: Now, _dice: Dice, policy: Policy) -
     return Decision(changes, mailbox=mailbox)
 
 
-def _add(view: State, c: session.Add, now: Now, _dice: Dice, policy: Policy) -> Decision:
+def _add(view: State, c: session.AddCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
     mailbox, limits = view.app(c.app_id).mailboxes[c.mailbox_id], policy.limits
     size = mailbox.size + sum(map(len, (c.phase, c.body, c.id)))
     if (full := _no_room(view, policy, size)) is not None:
@@ -236,7 +242,7 @@ def _add(view: State, c: session.Add, now: Now, _dice: Dice, policy: Policy) -> 
     return Decision([model.MessageAdded(mailbox, message, c.phase, c.body, c.id, now.wall, now.service)])
 
 
-def _close(view: State, c: session.Close, now: Now, _dice: Dice, policy: Policy) -> Decision:
+def _close(view: State, c: session.CloseCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
     mailbox = view.app(c.app_id).mailboxes.get(c.mailbox_id)
     mine = _row_of(mailbox.sides, c.side) if mailbox else None
     if mailbox is None or mine is None:
@@ -249,7 +255,7 @@ def _close(view: State, c: session.Close, now: Now, _dice: Dice, policy: Policy)
     return Decision(changes + _end(view, mailbox, sides, now, policy, pruned=False))
 
 
-def _prune(view: State, c: Prune, now: Now, _dice: Dice, policy: Policy) -> Decision:
+def _prune(view: State, c: PruneCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
     return Decision(_end(view, c.mailbox, c.mailbox.sides, now, policy, pruned=True))
 
 
@@ -269,10 +275,10 @@ def _end(
 
 # ── members ──────────────────────────────────────────────────────────────────────────────────────
 
-_Row = TypeVar("_Row", MailboxSide, NameplateSide)
+_MemberRow = TypeVar("_MemberRow", MailboxSide, NameplateSide)
 
 
-def _row_of(rows: list[_Row], side: str) -> _Row | None:
+def _row_of(rows: list[_MemberRow], side: str) -> _MemberRow | None:
     for row in rows:
         if row.side == side:
             return row
@@ -287,7 +293,7 @@ def _leavers(
     A side whose last connection is gone before it added any message has made no guess at the code: it was
     a receiver stopped by Ctrl-C, and its successor is the second side, not a third (mailbox server issue 19).
     """
-    if len(rows) < MEMBERS or any(row.side == side for row in rows):
+    if len(rows) < MAX_MEMBERS or any(row.side == side for row in rows):
         return []
     for row in reversed(rows):
         if row.side not in mailbox.spoke and view.gone(mailbox.app_id, row.side):
@@ -306,15 +312,15 @@ def _leave(mailbox: Mailbox, leavers: list[str]) -> list[Change]:
 
 
 _RULES: Final[dict[type, Callable[[State, Any, Now, Dice, Policy], Decision]]] = {
-    session.Submit: _nothing,
-    session.Bind: _bind,
-    session.List: _nothing,
-    session.Allocate: _allocate,
-    session.Claim: _claim,
-    session.Release: _release,
-    session.Open: _open,
-    session.Add: _add,
-    session.Close: _close,
-    session.Ping: _nothing,
-    Prune: _prune,
+    session.SubmitCommand: _nothing,
+    session.BindCommand: _bind,
+    session.ListCommand: _list,
+    session.AllocateCommand: _allocate,
+    session.ClaimCommand: _claim,
+    session.ReleaseCommand: _release,
+    session.OpenCommand: _open,
+    session.AddCommand: _add,
+    session.CloseCommand: _close,
+    session.PingCommand: _nothing,
+    PruneCommand: _prune,
 }

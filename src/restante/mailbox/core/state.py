@@ -1,7 +1,7 @@
 """Everything live, in memory: what the rules look at, and the one place that alters it.
 
 `State` is the view that `decide` is given, and `fold` applies its changes. It also knows who is here: that is
-never stored, the desk reports it (`arrive`, `leave`, `answered`).
+never stored, the dispatcher reports it (`arrive`, `leave`, `answered`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from restante.mailbox.core import model
-from restante.mailbox.core.limits import RESERVE, Limits
+from restante.mailbox.core.limits import RESERVED_SHARE, Limits
 from restante.mailbox.core.model import Change, Mailbox, Nameplate, size_of
 
-MAILBOX: Final = 2048
-MESSAGE: Final = 200
+MAILBOX_BYTES: Final = 2048
+MESSAGE_BYTES: Final = 200
 """Bytes of memory that a mailbox with its nameplate, less their names, and a message less its text, take
 (bench/README.md)."""
 
@@ -26,7 +26,17 @@ MESSAGE: Final = 200
 class App:
     """One application's part of the world; no app can see another's."""
 
-    __slots__ = ("_listing", "_sorted", "allocated", "answered", "app_id", "here", "mailboxes", "nameplates", "taken")
+    __slots__ = (
+        "_listing",
+        "_sorted",
+        "allocated",
+        "answered",
+        "app_id",
+        "connections_by_side",
+        "mailboxes",
+        "nameplates",
+        "taken",
+    )
 
     def __init__(self, app_id: str) -> None:
         self.app_id = app_id
@@ -36,7 +46,7 @@ class App:
         """How many live nameplates could have been allocated, by length."""
         self.allocated: dict[str, list[str]] = {}
         """Nameplates allocated and not yet claimed, by side."""
-        self.here: dict[str, int] = {}
+        self.connections_by_side: dict[str, int] = {}
         """Live connections, by side."""
         self.answered: dict[str, object] = {}
         """The live connection that was told of an allocation, by nameplate."""
@@ -70,10 +80,10 @@ class App:
         self._listing = None
 
     def idle(self) -> bool:
-        return not (self.nameplates or self.mailboxes or self.here)
+        return not (self.nameplates or self.mailboxes or self.connections_by_side)
 
 
-NOBODY = App("")
+EMPTY_APP = App("")
 """What the view shows of an app that has nothing. Never altered."""
 
 
@@ -86,7 +96,7 @@ class State:
         """Of the next mailbox or nameplate; never reused."""
         self.next_sequence = 1
         """Of the next message: replay is in this order, clocks have no say."""
-        self.settling = False
+        self.in_grace_period = False
         """True right after a start, while sides that were here before may be on their way back."""
         self.unsaved: dict[int, Mailbox] = {}
         """Mailboxes touched since their row was written, by key."""
@@ -97,11 +107,11 @@ class State:
         self._seen: set[tuple[str, str]] = set()
 
     def app(self, app_id: str) -> App:
-        return self.apps.get(app_id, NOBODY)
+        return self.apps.get(app_id, EMPTY_APP)
 
     def nearly_full(self, limits: Limits) -> bool:
-        """Return whether the room that is left is reserved for small mailboxes (limits.RESERVE)."""
-        return bool(limits.stored_bytes) and self.stored >= limits.stored_bytes * (1 - RESERVE)
+        """Return whether the room that is left is reserved for small mailboxes (limits.RESERVED_SHARE)."""
+        return bool(limits.stored_bytes) and self.stored >= limits.stored_bytes * (1 - RESERVED_SHARE)
 
     def mailboxes(self) -> Iterator[Mailbox]:
         for app in self.apps.values():
@@ -111,29 +121,29 @@ class State:
 
     def arrive(self, app_id: str, side: str) -> None:
         """Note that a connection was bound to this side."""
-        here = self._make_app(app_id).here
-        here[side] = here.get(side, 0) + 1
-        if self.settling:
+        connections_by_side = self._make_app(app_id).connections_by_side
+        connections_by_side[side] = connections_by_side.get(side, 0) + 1
+        if self.in_grace_period:
             self._seen.add((app_id, side))
 
     def leave(self, app_id: str, side: str) -> None:
         """Note that such a connection is lost."""
         app = self.apps[app_id]
-        app.here[side] -= 1
-        if not app.here[side]:
-            del app.here[side]
+        app.connections_by_side[side] -= 1
+        if not app.connections_by_side[side]:
+            del app.connections_by_side[side]
         self._drop_if_idle(app)
 
-    def settled(self) -> None:
+    def end_grace_period(self) -> None:
         """Whoever has not come back by now is gone."""
-        self.settling = False
+        self.in_grace_period = False
         self._seen.clear()
 
     def gone(self, app_id: str, side: str) -> bool:
         """Tell whether the side's last connection is gone, for all we know."""
-        if side in self.app(app_id).here:
+        if side in self.app(app_id).connections_by_side:
             return False
-        return not self.settling or (app_id, side) in self._seen
+        return not self.in_grace_period or (app_id, side) in self._seen
 
     # ── the fold ─────────────────────────────────────────────────────────────────────────────────
 
@@ -164,7 +174,7 @@ class State:
             self.apps[app_id].put_nameplates(plates)
         for box in mailboxes:
             box.names = _names(box)
-        self.stored += MAILBOX * len(mailboxes) + sum([box.names for box in mailboxes])
+        self.stored += MAILBOX_BYTES * len(mailboxes) + sum([box.names for box in mailboxes])
         for rows in (mailboxes, nameplates):
             self.next_key = max(self.next_key, max([row.key for row in rows], default=0) + 1)
 
@@ -215,7 +225,7 @@ class State:
     def keep(self, mailbox: Mailbox, message: model.Stored) -> None:
         """Take in a message; also one that was read from the store."""
         mailbox.keep(message)
-        self.stored += MESSAGE + len(message.wire)
+        self.stored += MESSAGE_BYTES + len(message.wire)
 
     def put_nameplate(self, nameplate: Nameplate) -> None:
         """Take in a nameplate, after its mailbox."""
@@ -276,7 +286,7 @@ def _names(mailbox: Mailbox) -> int:
 
 
 def _weight(mailbox: Mailbox) -> int:
-    return MAILBOX + mailbox.names + MESSAGE * len(mailbox.messages) + mailbox.size
+    return MAILBOX_BYTES + mailbox.names + MESSAGE_BYTES * len(mailbox.messages) + mailbox.size
 
 
 _Owned = TypeVar("_Owned", Mailbox, Nameplate)
@@ -289,10 +299,10 @@ def _by_app(rows: Sequence[_Owned]) -> Iterable[tuple[str, list[_Owned]]]:
     return found.items()
 
 
-_Row = TypeVar("_Row", model.MailboxSide, model.NameplateSide)
+_SideRow = TypeVar("_SideRow", model.MailboxSide, model.NameplateSide)
 
 
-def _put(rows: list[_Row], row: _Row) -> None:
+def _put(rows: list[_SideRow], row: _SideRow) -> None:
     for index, old in enumerate(rows):
         if old.side == row.side:
             rows[index] = row

@@ -61,16 +61,16 @@ def mailbox_usage(
     )
 
 
-LONGEST: Final = 128
+MAX_TEXT_BYTES: Final = 128
 """Bytes of a client's text that are kept. App ids, sides, implementations and versions have up to 60. Longer ones
 would fill the disk."""
 
 
 def cut(text: str) -> str:
-    """Cut a client's text to LONGEST bytes of UTF-8, between two characters."""
-    if 4 * len(text) <= LONGEST:
+    """Cut a client's text to MAX_TEXT_BYTES of UTF-8, between two characters."""
+    if 4 * len(text) <= MAX_TEXT_BYTES:
         return text
-    return text.encode()[:LONGEST].decode(errors="ignore")
+    return text.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
 
 
 def client_version(

@@ -15,10 +15,10 @@ import msgspec
 
 Mode = Literal["none", "hashcash", "adaptive"]
 
-LONGEST: Final = 1000
+MAX_STAMP_CHARACTERS: Final = 1000
 """Characters of a stamp. Real ones have some 60; its hash is all that an attacker could make us work on."""
 
-MOST_BITS: Final = 40
+MAX_BITS: Final = 40
 """More would take a phone a month."""
 
 
@@ -40,11 +40,11 @@ def offer(demand: Demand | None) -> dict[str, Any]:
     return {"none": None, "hashcash": {"bits": demand.bits, "resource": demand.resource}}
 
 
-def flaw(demand: Demand, method: object, stamp: object) -> str | None:
-    """Tell what is wrong with a submission, in words for its sender; None: it is good."""
+def problem(demand: Demand, method: object, stamp: object) -> str | None:
+    """Return what is wrong with a submission, in words for its sender; None: it is good."""
     if method != "hashcash":
         return "the method must be hashcash"
-    if not isinstance(stamp, str) or len(stamp) > LONGEST:
+    if not isinstance(stamp, str) or len(stamp) > MAX_STAMP_CHARACTERS:
         return "the stamp must be a string, of the form 1:bits:date:resource:extension:random:counter"
     fields = stamp.split(":")
     if len(fields) != 7 or fields[0] != "1":

@@ -29,7 +29,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from restante.common.errors import PeerError
 
-SHORT: Final = 64 * 1024
+MAX_SHORT_MESSAGE_CHARACTERS: Final = 64 * 1024
 """Characters of a message, at most, but of those that hand on JSON, `add` and `ping`. Others have some 200."""
 
 # ── client to server ─────────────────────────────────────────────────────────────────────────────
@@ -43,13 +43,13 @@ class Message(msgspec.Struct, tag_field="type", tag=str.lower, frozen=True, gc=F
     id: Raw = NULL
 
 
-LONGEST: Final = 500
+MAX_NAME_CHARACTERS: Final = 500
 """Characters of an app id, a side, a mailbox id, a mood: they are kept with every mailbox and every usage record. The
 longest that are known, app ids with a domain name, have some 50."""
 
-Name = Annotated[str, msgspec.Meta(max_length=LONGEST)]
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)]
 
-DECODED: Final = 6 * LONGEST + 2
+MAX_DECODED_BYTES: Final = 6 * MAX_NAME_CHARACTERS + 2
 """Bytes of a value that is decoded, at most: a name, every character of it an escape. What is longer is handed on as
 it came, or it is of a wrong type: nested lists of 2 MiB take 200 ms to decode."""
 
@@ -182,7 +182,9 @@ class Malformed:
 
 
 def _wanted(raw: Raw) -> str:
-    return f"a string of at most {LONGEST} characters" if bytes(memoryview(raw)[:1]) == b'"' else "a string"
+    return (
+        f"a string of at most {MAX_NAME_CHARACTERS} characters" if bytes(memoryview(raw)[:1]) == b'"' else "a string"
+    )
 
 
 _Decode = Callable[[Raw], Any]
@@ -211,7 +213,7 @@ _FIELDS_OF: Final[dict[str, tuple[tuple[str, bool, _Decode | None], ...]]] = {
 
 def value_of(raw: Raw, decode: _Decode = _decode_any) -> Any:
     """Decode a value, if it is short. Raises ValueError for what is too long, and for what is of a wrong type."""
-    if len(raw) > DECODED:
+    if len(raw) > MAX_DECODED_BYTES:
         raise ValueError("the value is too long")
     try:
         return decode(raw)
@@ -244,7 +246,7 @@ def parse(text: str) -> Received | Malformed:
 
     Raises PeerError(1007) for what is not JSON, PeerError(1003) for JSON that is not an object.
     """
-    if len(text) > SHORT:
+    if len(text) > MAX_SHORT_MESSAGE_CHARACTERS:
         return _parse_long(text)
     try:
         message: Received = _decode(text)
@@ -257,7 +259,7 @@ def parse(text: str) -> Received | Malformed:
 
 
 def _parse_long(text: str) -> Received | Malformed:
-    """Read a frame of more than SHORT characters, in one pass: the slowest 2 MiB take 6 ms."""
+    """Read a frame of more than MAX_SHORT_MESSAGE_CHARACTERS, in one pass: the slowest 2 MiB take 6 ms."""
     long = _decoded(text, _decode_long)
     fields = _Fields(type=long.type, id=long.id, phase=long.phase, body=long.body, ping=long.ping)
     malformed = _malformed(fields)
@@ -267,7 +269,9 @@ def _parse_long(text: str) -> Received | Malformed:
         return Ping(id=fields.id, ping=cast(Raw, fields.ping))
     if malformed.kind and malformed.kind not in ("add", "ping"):
         malformed.missing = None  # its keys were not looked for
-        malformed.mistyped = f"{malformed.kind}: only 'add' and 'ping' may have more than {SHORT} characters"
+        malformed.mistyped = (
+            f"{malformed.kind}: only 'add' and 'ping' may have more than {MAX_SHORT_MESSAGE_CHARACTERS} characters"
+        )
     return malformed
 
 

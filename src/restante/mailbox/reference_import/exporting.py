@@ -22,7 +22,7 @@ TABLES: Final = {
 _CURRENT: Final = "rebooted, updated, blur_time, connections_websocket"
 
 
-def give_back(data: Path, file: Path) -> dict[str, int]:
+def export_usage(data: Path, file: Path) -> dict[str, int]:
     """Write all usage records, our own and imported ones, to a new file; tell how many of each kind.
 
     A server may be running on the data directory. The file appears when it is complete. Raises Misuse where it exists

@@ -23,13 +23,13 @@ from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
 from restante.mailbox.store.schema import FILE, connect
 
-FOLDER: Final = "importing"
+COPIES_FOLDER: Final = "importing"
 """In the data directory, while an import runs: the copies, which hold what everybody's post is opened with."""
 
-SLICE: Final = 10_000
+RECORDS_PER_CHUNK: Final = 10_000
 """Usage records that are in memory at a time."""
 
-_RECORDS: Final = (
+_RECORD_TABLES: Final = (
     "mailboxes",
     "nameplates",
     "messages",
@@ -39,7 +39,7 @@ _RECORDS: Final = (
 )
 
 
-def take_over(data: Path, channel: Path | None, usage: Path | None, *, merge: bool) -> Report:
+def import_databases(data: Path, channel: Path | None, usage: Path | None, *, merge: bool) -> Report:
     """Import databases of the reference server; both servers are stopped.
 
     Raises Misuse where there is nothing to read, StoreError where it cannot be taken over; then nothing is changed.
@@ -62,7 +62,7 @@ def take_over(data: Path, channel: Path | None, usage: Path | None, *, merge: bo
 @contextmanager
 def _private_folder(data: Path) -> Iterator[Path]:
     """Make it anew: whoever has the lock may clear away what an import left that was killed."""
-    folder = data / FOLDER
+    folder = data / COPIES_FOLDER
     try:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
@@ -112,7 +112,7 @@ def _note(database: sqlite3.Connection, source: Source, now: float) -> None:
 
 
 def _must_be_empty(database: sqlite3.Connection, data: Path) -> None:
-    exists = " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in _RECORDS)  # noqa: S608
+    exists = " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in _RECORD_TABLES)  # noqa: S608
     if database.execute(f"SELECT {exists}").fetchone()[0]:
         raise StoreError(f"{data} is not empty: name a new directory with --data, or add to this one with --merge")
 
@@ -136,7 +136,7 @@ def _take_channel(database: sqlite3.Connection, source: Source, report: Report) 
 def _take_usage(database: sqlite3.Connection, source: Source, report: Report) -> None:
     for table in USAGE.tables:
         rows, skipped, count = source.rows(table), Counts(), 0
-        while some := list(islice(rows, SLICE)):
+        while some := list(islice(rows, RECORDS_PER_CHUNK)):
             records = translation.usage(table, some, skipped)
             _write(database, Rows(records, origin=source.name))
             count += len(records)

@@ -27,7 +27,7 @@ Text = str | int | Time | None
 """What a client sent, after the column's affinity: text, but for NULL."""
 
 
-class Kind(msgspec.Struct, frozen=True):
+class DatabaseKind(msgspec.Struct, frozen=True):
     """A kind of database."""
 
     name: str
@@ -45,13 +45,13 @@ class Kind(msgspec.Struct, frozen=True):
 # ── channel: what is live ────────────────────────────────────────────────────────────────────────
 
 
-class Mailbox(NamedTuple):
+class ReferenceMailbox(NamedTuple):
     app_id: str
     id: str
     for_nameplate: Truth
 
 
-class MailboxSide(NamedTuple):
+class ReferenceMailboxSide(NamedTuple):
     mailbox_id: str
     opened: Truth
     side: str
@@ -59,21 +59,21 @@ class MailboxSide(NamedTuple):
     mood: Any
 
 
-class Nameplate(NamedTuple):
+class ReferenceNameplate(NamedTuple):
     id: int
     app_id: str
     name: str
     mailbox_id: str
 
 
-class NameplateSide(NamedTuple):
+class ReferenceNameplateSide(NamedTuple):
     nameplates_id: int
     claimed: Truth
     side: str
     added: Time
 
 
-class Message(NamedTuple):
+class ReferenceMessage(NamedTuple):
     app_id: str
     mailbox_id: str
     side: str
@@ -83,14 +83,14 @@ class Message(NamedTuple):
     msg_id: Text
 
 
-CHANNEL: Final = Kind(
+CHANNEL: Final = DatabaseKind(
     "channel",
     {
-        "mailboxes": Mailbox,
-        "mailbox_sides": MailboxSide,
-        "nameplates": Nameplate,
-        "nameplate_sides": NameplateSide,
-        "messages": Message,
+        "mailboxes": ReferenceMailbox,
+        "mailbox_sides": ReferenceMailboxSide,
+        "nameplates": ReferenceNameplate,
+        "nameplate_sides": ReferenceNameplateSide,
+        "messages": ReferenceMessage,
     },
     {},
 )
@@ -98,7 +98,7 @@ CHANNEL: Final = Kind(
 # ── usage: what has ended ────────────────────────────────────────────────────────────────────────
 
 
-class NameplateUsage(NamedTuple):
+class ReferenceNameplateUsage(NamedTuple):
     app_id: str
     started: Time
     waiting_time: Time | None
@@ -106,7 +106,7 @@ class NameplateUsage(NamedTuple):
     result: Result
 
 
-class MailboxUsage(NamedTuple):
+class ReferenceMailboxUsage(NamedTuple):
     app_id: str
     for_nameplate: Literal[0, 1]
     started: Time
@@ -115,7 +115,7 @@ class MailboxUsage(NamedTuple):
     result: Result
 
 
-class ClientVersion(NamedTuple):
+class ReferenceClientVersion(NamedTuple):
     app_id: str
     side: str
     connect_time: Time
@@ -123,8 +123,12 @@ class ClientVersion(NamedTuple):
     version: str | None
 
 
-USAGE: Final = Kind(
+USAGE: Final = DatabaseKind(
     "usage",
-    {"nameplates": NameplateUsage, "mailboxes": MailboxUsage, "client_versions": ClientVersion},
+    {
+        "nameplates": ReferenceNameplateUsage,
+        "mailboxes": ReferenceMailboxUsage,
+        "client_versions": ReferenceClientVersion,
+    },
     {"client_versions": 2},
 )

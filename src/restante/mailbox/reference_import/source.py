@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from restante.common.errors import Misuse, StoreError
-from restante.mailbox.reference_import.reference import CHANNEL, USAGE, Kind, Row
+from restante.mailbox.reference_import.reference import CHANNEL, USAGE, DatabaseKind, Row
 
 _BESIDE = ("", "-journal", "-wal")
 """What of a database is on disk. From its -journal SQLite takes back a transaction that was cut off, from its -wal it
@@ -21,7 +21,7 @@ adds what was committed (sqlite.org/tempfiles.html)."""
 class Source:
     """An open copy."""
 
-    def __init__(self, kind: Kind, path: Path, database: sqlite3.Connection) -> None:
+    def __init__(self, kind: DatabaseKind, path: Path, database: sqlite3.Connection) -> None:
         self.kind = kind
         self.name = os.fsencode(path.name).decode(errors="replace")
         self.called = f"{kind.flag} {path}"
@@ -83,7 +83,7 @@ class Source:
 
 
 @contextmanager
-def opened(kind: Kind, path: Path, folder: Path) -> Iterator[Source]:
+def opened(kind: DatabaseKind, path: Path, folder: Path) -> Iterator[Source]:
     """Copy a database into a private folder and open it there.
 
     Raises StoreError where it is not of this kind or is damaged.
@@ -105,7 +105,7 @@ def opened(kind: Kind, path: Path, folder: Path) -> Iterator[Source]:
         yield source
 
 
-def must_exist(kind: Kind, path: Path) -> None:
+def must_exist(kind: DatabaseKind, path: Path) -> None:
     """Raise Misuse where there is no file that could be read."""
     try:
         with path.open("rb"):
@@ -153,12 +153,12 @@ def _columns(database: sqlite3.Connection) -> dict[str, set[str]]:
     }
 
 
-def _fields(kind: Kind, table: str) -> tuple[str, ...]:
+def _fields(kind: DatabaseKind, table: str) -> tuple[str, ...]:
     fields: tuple[str, ...] = kind.tables[table]._fields  # type: ignore[attr-defined]
     return fields
 
 
-def _has(present: dict[str, set[str]], kind: Kind) -> bool:
+def _has(present: dict[str, set[str]], kind: DatabaseKind) -> bool:
     """Tell by tables and columns whether it is a database of this kind."""
     wanted = {table: set(_fields(kind, table)) for table in kind.tables} | {"version": {"version"}}
     return all(

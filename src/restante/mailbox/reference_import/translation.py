@@ -19,7 +19,7 @@ from msgspec import Raw
 from restante.common import usage_records
 from restante.mailbox.core import model
 from restante.mailbox.core.model import Change
-from restante.mailbox.core.rules import MEMBERS
+from restante.mailbox.core.rules import MAX_MEMBERS
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol import messages
 from restante.mailbox.reference_import import reference
@@ -29,7 +29,7 @@ from restante.mailbox.reference_import.report import Counts
 CLAIMABLE: Final = re.compile(r"[0-9]{1,40}")
 """Names that a `claim` may have with us (messages.py); the reference's pattern takes a few more."""
 
-_json: Final = msgspec.json.encode
+_to_json: Final = msgspec.json.encode
 _Their = TypeVar("_Their")
 
 
@@ -106,7 +106,7 @@ def _nameplates(
     usable: _Usable, mailboxes: _Mailboxes, keys: Iterator[int], skipped: Counts
 ) -> list[model.Nameplate]:
     nameplates: list[model.Nameplate] = []
-    sides: dict[int, list[reference.NameplateSide]] = {}
+    sides: dict[int, list[reference.ReferenceNameplateSide]] = {}
     for side in sorted(usable["nameplate_sides"], key=_added):
         sides.setdefault(side.nameplates_id, []).append(side)
     taken: set[tuple[str, str]] = set()
@@ -162,15 +162,15 @@ def _join(place: Any, row: Any, skipped: Counts, table: str) -> None:
     """Let a side in: the first two are members, any later one leaves the mark that a third side left with us."""
     if any(member.side == row.side for member in place.sides):
         skipped[f"{table}_repeated"] += 1
-    elif len(place.sides) == MEMBERS:
+    elif len(place.sides) == MAX_MEMBERS:
         place.crowded = True
         skipped[f"{table}_beyond_two"] += 1
     else:
         place.sides.append(row)
 
 
-def _message(mailbox: model.Mailbox, their: reference.Message, sequence: int) -> model.MessageAdded:
-    phase, body, msg_id = _json(their.phase), _json(their.body), _json(their.msg_id)
+def _message(mailbox: model.Mailbox, their: reference.ReferenceMessage, sequence: int) -> model.MessageAdded:
+    phase, body, msg_id = _to_json(their.phase), _to_json(their.body), _to_json(their.msg_id)
     frame = messages.Delivery(their.side, Raw(phase), Raw(body), their.server_rx, Raw(msg_id))
     stored = model.Stored(sequence, their.side, messages.encode(frame))
     return model.MessageAdded(mailbox, stored, phase, body, msg_id, their.server_rx, mailbox.touched)
@@ -182,11 +182,11 @@ def _message(mailbox: model.Mailbox, their: reference.Message, sequence: int) ->
 def usage(table: str, rows: Iterable[Row], skipped: Counts) -> list[Change]:
     """Translate usage records of one of their tables; times are taken as they are."""
     shape = reference.USAGE.tables[table]
-    record = _RECORDS[table]
+    record = _RECORD_OF_TABLE[table]
     return [record(their) for their in _usable(rows, shape, skipped, f"usage_{table}")]
 
 
-_RECORDS: Final[dict[str, Callable[[Any], Change]]] = {
+_RECORD_OF_TABLE: Final[dict[str, Callable[[Any], Change]]] = {
     "nameplates": lambda t: usage_records.NameplateUsage(t.app_id, t.started, t.waiting_time, t.total_time, t.result),
     "mailboxes": lambda t: usage_records.MailboxUsage(
         t.app_id, bool(t.for_nameplate), t.started, t.waiting_time, t.total_time, t.result

@@ -1,4 +1,4 @@
-"""The office: batch, commit, then speak.
+"""The commit loop: batch, commit, then speak.
 
 While one batch is being committed, the next one gathers. Each is one transaction, and nothing that was decided
 in it is said to anybody before it is durable. There is no timer: under light load a batch is one
@@ -10,35 +10,42 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 import msgspec
 
 from restante.common.errors import PeerError, StoreBusy
 from restante.common.logs import log, where
 from restante.common.usage_records import ClientVersion
-from restante.mailbox.core.dispatcher import Connection, Desk
-from restante.mailbox.core.fair_queue import BATCH, WEIGHT, Entry, Turns, is_long
+from restante.mailbox.core.connection_state import (
+    ConnectionLost,
+    ConnectionState,
+    QueueEntry,
+    ReceivedError,
+    ReceivedText,
+)
+from restante.mailbox.core.dispatcher import Dispatcher
+from restante.mailbox.core.fair_queue import MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, FairQueue, is_long
 from restante.mailbox.core.model import Change, Dice, Now, Policy
-from restante.mailbox.core.pruning import save, sweep
+from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.messages import Malformed, Received
-from restante.mailbox.store import Store
+from restante.mailbox.store.sqlite import Store
 
-SETTLING: Final = 120.0
+GRACE_SECONDS: Final = 120.0
 """Seconds after a start in which nothing is pruned and nobody's place is given away. The Python client's delay
 between attempts grows to 61 s (mailbox reference client: min(1.5^n, 60) + U(0, 1))."""
 
-FORGET: Final = 500
+MAX_RECORDS_DROPPED_AT_ONCE: Final = 500
 """Usage records of each kind dropped in one transaction."""
 
-LOUDEST: Final = 10
+MAX_LOGGED_ADDRESSES: Final = 10
 """Lines at a time about addresses: whoever attacks must not fill the disk with log."""
 
-REFUSED: Final = "the server could not store this, try again"
+NOT_STORED: Final = "the server could not store this, try again"
 
 
-class Lifetime(msgspec.Struct, frozen=True):
+class Retention(msgspec.Struct, frozen=True):
     """How long things are kept."""
 
     prune_after: float = 660.0
@@ -68,23 +75,23 @@ class Trace(Protocol):
 class CommitLoop:
     """The queue, the batches, and what is to be said after each."""
 
-    def __init__(self, store: Store, desk: Desk, clock: Clock, lifetime: Lifetime) -> None:
-        self.desk = desk
+    def __init__(self, store: Store, dispatcher: Dispatcher, clock: Clock, retention: Retention) -> None:
+        self.dispatcher = dispatcher
         self._store = store
         self._clock = clock
-        self._lifetime = lifetime
+        self._retention = retention
         self._started = clock.monotonic()
         self._served_before = store.service
         self._rebooted = clock.wall()
-        self.turns = Turns()
+        self.queue = FairQueue()
         self._alarm: asyncio.TimerHandle | None = None
-        self._chores: Iterator[None] | None = None
+        self._maintenance: Iterator[None] | None = None
         self._forgetting = False
-        self._riders: list[Change] = []
-        """Records of binds, waiting for a commit to take them along: no answer rests on them, and none says more
-        than that somebody came. At most a second's worth (`write_down`)."""
-        self._due = False
-        """The riders have waited for long enough."""
+        self._deferred_records: list[Change] = []
+        """Records of binds, deferred until a commit takes them along: no answer rests on them, and none says more
+        than that somebody came. At most a second's worth (`commit_deferred`)."""
+        self._deferred_due = False
+        """The deferred records have waited for long enough."""
         self._stopping = False
         self._committed: float | None = None
         """Wall time at which the batch at hand was durable; None: it changed nothing."""
@@ -94,11 +101,11 @@ class CommitLoop:
         """Set while everything that came in is done and said."""
 
     @classmethod
-    async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, lifetime: Lifetime) -> CommitLoop:
-        """Read the state and open for business."""
+    async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, retention: Retention) -> CommitLoop:
+        """Read the state and return a commit loop on it."""
         state = await store.view()
-        state.settling = True
-        return cls(store, Desk(state, dice, policy), clock, lifetime)
+        state.in_grace_period = True
+        return cls(store, Dispatcher(state, dice, policy), clock, retention)
 
     def now(self) -> Now:
         served = self._clock.monotonic() - self._started
@@ -106,57 +113,64 @@ class CommitLoop:
 
     # ── what comes in ────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, connection: Connection, said: str | PeerError | None) -> None:
-        """Take a frame's text, or what is wrong with it; it is answered when its batch is durable."""
-        self.turns.put((connection, said, self.now()))
+    def receive(self, connection: ConnectionState, text: str) -> None:
+        """Queue a frame's text; it is answered when its batch is durable."""
+        self._put(ReceivedText(connection, text, self.now()))
+
+    def refuse(self, connection: ConnectionState, error: PeerError) -> None:
+        """Queue what is wrong with a frame; it is answered as a text would be, and the connection closed."""
+        self._put(ReceivedError(connection, error, self.now()))
+
+    def _put(self, entry: QueueEntry) -> None:
+        self.queue.put(entry)
         self._rouse()
 
-    def lose(self, connection: Connection) -> None:
+    def lose(self, connection: ConnectionState) -> None:
         """Take note, in its turn, that a connection is gone; what it said before that is done without delay."""
-        self.turns.free(connection)
-        self.receive(connection, None)
+        self.queue.lift_rate(connection)
+        self._put(ConnectionLost(connection, self.now()))
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: ConnectionState) -> None:
         """Do nothing more of what a connection said, as far as it waits."""
-        self.turns.drop(connection)
+        self.queue.drop(connection)
 
-    def sweep(self) -> None:
-        """Start a sweep, unless one is under way."""
-        if self._chores is None:
-            self._chores = sweep(self.desk, self.now, self._lifetime.prune_after, self._rebooted)
-            self._forgetting = self._lifetime.keep_usage is not None
+    def start_pruning(self) -> None:
+        """Start pruning, unless it is under way."""
+        if self._maintenance is None:
+            self._maintenance = prune_idle(self.dispatcher, self.now, self._retention.prune_after, self._rebooted)
+            self._forgetting = self._retention.keep_usage is not None
             self._rouse()
 
-    def save(self) -> None:
-        """Start saving touches, unless a sweep is under way."""
-        if self._chores is None and self.desk.state.unsaved:
-            self._chores = save(self.desk)
+    def start_saving(self) -> None:
+        """Start saving touches, unless pruning is under way."""
+        if self._maintenance is None and self.dispatcher.state.unsaved:
+            self._maintenance = save_touches(self.dispatcher)
             self._rouse()
 
-    def refusals(self) -> None:
+    def log_refusals(self) -> None:
         """Log refusals since the last time, the most frequent ones first, and visitors; called once a minute."""
-        books = self.desk.books
-        refused, books.refused = books.refused, Counter()
-        for (words, address_id), times in refused.most_common(LOUDEST):
+        quotas = self.dispatcher.quotas
+        refused, quotas.refused = quotas.refused, Counter()
+        for (words, address_id), times in refused.most_common(MAX_LOGGED_ADDRESSES):
             log.warning("refused", words=words, times=times, address=address_id)
-        if len(refused) > LOUDEST:
+        if len(refused) > MAX_LOGGED_ADDRESSES:
             log.warning("refused, to others", times=sum(refused.values()), addresses=len(refused))
-        if books.visitors:
-            log.info("sides were sent a message and added none", mailboxes=books.visited, visitors=books.visitors)
-            books.visited = books.visitors = 0
+        if quotas.visitors:
+            log.info("sides were sent a message and added none", mailboxes=quotas.visited, visitors=quotas.visitors)
+            quotas.visited = quotas.visitors = 0
 
-    def write_down(self) -> None:
+    def commit_deferred(self) -> None:
         """Commit what waits for a commit, if none came by; to be called once a second."""
-        self._due = bool(self._riders)
-        if self._due:
+        self._deferred_due = bool(self._deferred_records)
+        if self._deferred_due:
             self._rouse()
 
     def stop(self) -> None:
         """Let `run` return once everything that was received is done and answered."""
-        self._stopping = self.turns.hurry = True
+        self._stopping = self.queue.hurry = True
         self._forgetting = False
-        self._chores = save(self.desk)
-        self._due = True
+        self._maintenance = save_touches(self.dispatcher)
+        self._deferred_due = True
         self._rouse()
 
     def _rouse(self) -> None:
@@ -169,10 +183,12 @@ class CommitLoop:
         """Serve until `stop`. Raises StoreError when a commit failed: then nothing more may be said."""
         while True:
             gathered = self._gather()
-            if not (gathered or self._chores or self._forgetting or (self._due and self._riders)):
+            if not (
+                gathered or self._maintenance or self._forgetting or (self._deferred_due and self._deferred_records)
+            ):
                 if self._stopping:
                     return
-                if self.turns.empty:
+                if self.queue.empty:
                     self.idle.set()
                 self._wake.clear()
                 await self._wake.wait()
@@ -180,119 +196,128 @@ class CommitLoop:
             if gathered and is_long(gathered[0]):
                 await asyncio.sleep(0)  # to read it took the loop some milliseconds: others' turn before it is parsed
             batch = self._take(gathered)
-            for fault in self.desk.faults:
-                log.error("a command failed; its connection is closed", fault=where(fault))
+            for error in self.dispatcher.internal_errors:
+                log.error("a command failed; its connection is closed", fault=where(error))
             try:
                 await self._commit()
             except StoreBusy as busy:
-                self._due = False  # the next second will do
-                if self.desk.changes:
+                self._deferred_due = False  # the next second will do
+                if self.dispatcher.changes:
                     log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
                     await self._undo(batch)
                 else:
                     log.warning("records of binds were not stored yet", error=str(busy))
             self._speak()
             await self._tend()
-            if not self.turns.empty:
+            if not self.queue.empty:
                 await asyncio.sleep(0)  # a batch that changed nothing has waited for nothing: sockets are read here
 
-    def _gather(self) -> list[Entry]:
+    def _gather(self) -> list[QueueEntry]:
         """Take the next batch; have us woken when somebody who is in debt may go on."""
         now = self.now().service
-        gathered = self.turns.gather(now, self.desk.policy.limits)
+        gathered = self.queue.gather(now, self.dispatcher.policy.limits)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        wait = self.turns.wait(now)
+        wait = self.queue.seconds_to_next(now)
         if wait is not None:
             self._alarm = asyncio.get_running_loop().call_later(wait, self._rouse)
         return gathered
 
-    def _take(self, gathered: list[Entry]) -> list[Entry]:
-        """Do what was said, and a slice of the chores; gives what was done. Who is in debt must wait."""
-        desk, batch = self.desk, []
-        if desk.state.settling:
+    def _take(self, gathered: list[QueueEntry]) -> list[QueueEntry]:
+        """Do what was said, and a slice of the maintenance; return what was done. Who is in debt must wait."""
+        dispatcher, batch = self.dispatcher, []
+        if dispatcher.state.in_grace_period:
             since = self.now().service - self._served_before
-            if since >= min(SETTLING, self._lifetime.prune_after):
-                desk.state.settled()
+            if since >= min(GRACE_SECONDS, self._retention.prune_after):
+                dispatcher.state.end_grace_period()
         served, spent = self.now().service, 0
         for number, entry in enumerate(gathered):
-            if spent >= WEIGHT:
-                self.turns.put_back(gathered[number:])
+            if spent >= MAX_BATCH_BYTES:
+                self.queue.put_back(gathered[number:])
                 break
-            if self.turns.begins(entry):
+            if self.queue.start(entry):
                 batch.append(entry)
-                spent += self._do(*entry, served)
-        if self._chores is not None and next(self._chores, self) is self:
-            self._chores = None
+                spent += self._do(entry, served)
+        if self._maintenance is not None and next(self._maintenance, self) is self:
+            self._maintenance = None
         return batch
 
-    def _do(self, connection: Connection, said: str | PeerError | None, now: Now, served: float) -> int:
-        """Do one thing that was said; gives the characters in it and the bytes that are sent for it."""
-        desk, pace = self.desk, connection.turn.pace
-        if isinstance(said, str):
-            desk.take(connection, said, now)
-            if pace is not None:
-                pace.charge(served, desk.policy.limits, desk.cost)
-            if self.trace is not None:
-                self.trace.took(connection.number, desk.heard, now.wall)
-            return desk.cost
-        if said is None:
-            desk.lose(connection, now)
-        else:
-            desk.refuse_frame(connection, said)
+    def _do(self, entry: QueueEntry, served: float) -> int:
+        """Do one thing that was said; return the characters in it and the bytes that are sent for it."""
+        dispatcher = self.dispatcher
+        match entry:
+            case ReceivedText(connection, text, now):
+                dispatcher.handle(connection, text, now)
+                rate_limiter = connection.backlog.rate_limiter
+                if rate_limiter is not None:
+                    rate_limiter.charge(served, dispatcher.policy.limits, dispatcher.cost)
+                if self.trace is not None:
+                    self.trace.took(connection.number, dispatcher.last_message, now.wall)
+                return dispatcher.cost
+            case ReceivedError(connection, error):
+                dispatcher.refuse_frame(connection, error)
+            case ConnectionLost(connection, now):
+                dispatcher.lose(connection, now)
+            case _:
+                assert_never(entry)
         return 0
 
     async def _commit(self) -> None:
-        changes = self._riders + self.desk.changes
+        changes = self._deferred_records + self.dispatcher.changes
         if (
-            (self._due and changes)
-            or len(changes) >= BATCH
-            or any(type(change) is not ClientVersion for change in self.desk.changes)
+            (self._deferred_due and changes)
+            or len(changes) >= MAX_BATCH_COMMANDS
+            or any(type(change) is not ClientVersion for change in self.dispatcher.changes)
         ):
             await self._store.apply(changes, self.now())
             self._committed = self._clock.wall()
-            self._riders = []
-            self._due = self._stopping
+            self._deferred_records = []
+            self._deferred_due = self._stopping
             return
-        self._riders = changes
-        if self._chores is not None:
+        self._deferred_records = changes
+        if self._maintenance is not None:
             await asyncio.sleep(0)  # a slice that changed nothing must not keep the loop from its sockets
 
     async def _tend(self) -> None:
         """Do what can wait until everything is said."""
-        if self._forgetting and self._chores is None:
-            before = self.now().wall - (self._lifetime.keep_usage or 0.0)
+        if self._forgetting and self._maintenance is None:
+            before = self.now().wall - (self._retention.keep_usage or 0.0)
             try:
-                self._forgetting = await self._store.forget_usage(before, FORGET) > 0
-            except StoreBusy as busy:  # the next sweep will
+                self._forgetting = await self._store.forget_usage(before, MAX_RECORDS_DROPPED_AT_ONCE) > 0
+            except StoreBusy as busy:  # the next pruning will
                 log.warning("old usage records were not dropped", error=str(busy))
                 self._forgetting = False
         await self._store.tend()
 
-    async def _undo(self, batch: list[Entry]) -> None:
-        settling = self.desk.state.settling
+    async def _undo(self, batch: list[QueueEntry]) -> None:
+        in_grace_period = self.dispatcher.state.in_grace_period
         state = await self._store.view()
-        state.settling = settling
-        self.desk.undo(state)
-        self._chores, self._forgetting = None, False
-        for connection, said, _ in batch:
-            if isinstance(said, str):
-                self.desk.refuse(connection, said, REFUSED)
-            elif said is not None:
-                self.desk.refuse_frame(connection, said)
+        state.in_grace_period = in_grace_period
+        self.dispatcher.undo_batch(state)
+        self._maintenance, self._forgetting = None, False
+        for entry in batch:
+            match entry:
+                case ReceivedText(connection, text):
+                    self.dispatcher.refuse_command(connection, text, NOT_STORED)
+                case ReceivedError(connection, error):
+                    self.dispatcher.refuse_frame(connection, error)
+                case ConnectionLost():
+                    pass
+                case _:
+                    assert_never(entry)
 
     def _speak(self) -> None:
         wall = self._clock.wall()
         stamp = messages.stamp(wall)
         # The last first: who listens comes after who said it, and waits longer.
-        for connection in reversed(self.desk.turn()):
+        for connection in reversed(self.dispatcher.end_batch()):
             bodies, connection.outbox = connection.outbox, []
             if connection.lost:
                 continue
-            connection.line.send(bodies, stamp)
+            connection.socket.send(bodies, stamp)
             if connection.verdict is not None:
-                connection.line.hang_up(connection.verdict.code, connection.verdict.words)
+                connection.socket.hang_up(connection.verdict.code, connection.verdict.words)
         if self.trace is not None:
             self.trace.said(self._committed, wall)
         self._committed = None

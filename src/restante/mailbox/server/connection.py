@@ -8,124 +8,57 @@ about those who send too much, and those who do not read.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import struct
-import termios
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from restante.common.errors import PeerError
-from restante.mailbox.core.admission import Entrance
-from restante.mailbox.core.dispatcher import PARTING, Connection
-from restante.mailbox.core.limits import MIB, Limits, Pace
-from restante.mailbox.core.memory_holders import Holders
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
+from restante.mailbox.core.limits import MIB, RateLimiter
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
-from restante.mailbox.server.commit_loop import Clock, CommitLoop
-from restante.mailbox.server.receive_buffer import COUNTED
-from restante.mailbox.server.send_budget import Outflow
+from restante.mailbox.server.frames import close_reason, frame_header, proxy_headers, unacknowledged_bytes
+from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
+from restante.mailbox.server.server_context import ServerContext
 
-FRAMES: Final = 1000
+MAX_FRAMES_PER_SECOND: Final = 1000
 """Frames of any kind that are read from one connection in a second; then it is left unread until the next. Also of
-those that cost the office nothing: pings, fragments, and what comes after the last word."""
+those that cost the commit loop nothing: pings, fragments, and what comes after the last word."""
 
-CHUNK: Final = 64 * 1024
+WRITE_CHUNK_BYTES: Final = 64 * 1024
 """Bytes handed to the kernel in one go; then we look whether it takes more."""
 
-SLACK: Final = MIB
+MAX_OWED_BEYOND_REPLAY: Final = MIB
 """Bytes that a subscriber may owe us to read, beyond what one `open` may have to replay."""
 
-CLOSING: Final = 2.0
+CLOSE_TIMEOUT: Final = 2.0
 """Seconds that a client has to answer our close."""
 
-MAX_REASON: Final = 123
-"""Bytes of a close frame's reason (RFC 6455 section 5.5)."""
-
 NOT_READ: Final = "what was sent was not read"
-NO_ROOM: Final = "there is no room for large messages"
+NO_ROOM_FOR_LARGE: Final = "there is no room for large messages"
 """Why a connection is closed, for it and for the log."""
 
-_FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
-
-BACKLOG: Final = 1
-TOO_FAST: Final = 2
-"""Why a connection is left unread: it waits for its turn in the office, or frames came too fast."""
-
-
-class House(Protocol):
-    """What a socket needs of the server."""
-
-    office: CommitLoop
-    clock: Clock
-    limits: Limits
-    kind: WSMsgType
-    second: int
-    owing: int
-    """Bytes that all together owe to read."""
-    reading: int
-    """Bytes in which the messages of all together are read."""
-    outflow: Outflow
-    parting: float
-    """Seconds in which a client that is sent away may tidy up after itself."""
-
-    def let_in(
-        self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
-    ) -> Entrance:
-        """Decide about a connection; it may have to go at once."""
-
-    def let_out(self, leaver: Socket) -> None:
-        """Take note that it is gone."""
-
-    def greeting(self, entrance: Entrance) -> bytes:
-        """Give its welcome, lacking the stamp."""
-
-    def too_big(self) -> PeerError:
-        """Say what is wrong with a message of that size."""
-
-    def slow_down(self, hasty: Socket) -> None:
-        """Have it read again in the next second."""
-
-    holders: Holders
-
-    def make_room(self) -> None:
-        """Close some connections if all together hold more than they may."""
-
-    def overflow(self, socket: Socket, words: str) -> None:
-        """Take note that it is closed, and why."""
+PAUSED_FOR_BACKLOG: Final = 1
+PAUSED_FOR_FRAME_RATE: Final = 2
+"""Why a connection is left unread: it waits for its turn in the commit loop, or frames came too fast."""
 
 
 class Socket(WSListener):
     """The socket's end of a connection."""
 
     __slots__ = (
-        "_ending",
-        "_fragments",
-        "_frames",
-        "_held",
-        "_owed",
-        "_owing",
-        "_pong",
-        "_server",
-        "_stuck",
-        "_timer",
-        "_transport",
-        "_unread",
-        "bucket",
-        "connection",
-        "deaf",
-        "heard",
-        "largest",
-        "reading",
-        "unfinished",
+        *("_ending", "_fragments", "_frames", "_held", "_owed", "_owing"),
+        *("_pong", "_server", "_stuck", "_timer", "_transport", "_unread"),
+        *("bucket", "connection", "deaf", "heard", "largest", "reading", "unfinished"),
     )
 
-    def __init__(self, server: House) -> None:
+    def __init__(self, server: ServerContext[Socket]) -> None:
         self._server = server
-        self.connection = Connection(self)
+        self.connection = ConnectionState(self)
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
         self.unfinished = self.largest = 0
@@ -137,7 +70,7 @@ class Socket(WSListener):
         self._frames = 0
         """Frames heard in that second."""
         self._unread = 0
-        """Why it is left unread: the office's wish, or too many frames."""
+        """Why it is left unread: the commit loop's wish, or too many frames."""
         self._pong: bytes | None = None
         """What the last ping asked for."""
         self._stuck = False
@@ -160,18 +93,15 @@ class Socket(WSListener):
         self._transport = transport
         server, connection = self._server, self.connection
         known = transport.underlying_transport.get_extra_info
-        # A header may be there more than once: the last is what the nearest proxy said.
-        said = transport.request.headers
-        headers = {name: ",".join(said.getall(name)) for name in _FROM_A_PROXY if name in said}
-        entrance = server.let_in(self, known("peername"), headers, known("socket").fileno())
-        connection.accounts = entrance.accounts
-        connection.session = Session(entrance.demand, entrance.address_id)
+        result = server.admit(self, known("peername"), proxy_headers(transport.request), known("socket").fileno())
+        connection.address_quotas = result.address_quotas
+        connection.session = Session(result.demand, result.address_id)
         if server.limits.commands or server.limits.bytes:
-            connection.turn.pace = Pace()
-        server.office.desk.meet(connection)
-        self.send([server.greeting(entrance)], messages.stamp(server.clock.wall()))
-        if entrance.verdict is not None:
-            self._receive(entrance.verdict)
+            connection.backlog.rate_limiter = RateLimiter()
+        server.commit_loop.dispatcher.add_connection(connection)
+        self.send([server.greeting(result)], messages.stamp(server.clock.wall()))
+        if result.verdict is not None:
+            self._refuse(result.verdict)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.unfinished = 0
@@ -179,14 +109,14 @@ class Socket(WSListener):
         if self.heard != second:
             self.heard, self._frames = second, 0
         self._frames += 1
-        if self._frames == FRAMES:
-            self._leave_unread(TOO_FAST)
+        if self._frames == MAX_FRAMES_PER_SECOND:
+            self._leave_unread(PAUSED_FOR_FRAME_RATE)
             self._server.slow_down(self)
         kind = frame.msg_type
         if (self.deaf or transport.is_close_frame_sent) and kind != WSMsgType.CLOSE:
             return  # also after picows' own close: it has not read what it closed for
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self._receive(PeerError(1002, "reserved bits without an extension"))
+            self._refuse(PeerError(1002, "reserved bits without an extension"))
         elif kind == WSMsgType.TEXT or kind == WSMsgType.BINARY or kind == WSMsgType.CONTINUATION:  # noqa: PLR1714 - one lookup less
             self._hear(frame, begins=kind != WSMsgType.CONTINUATION)
         elif kind == WSMsgType.PING:
@@ -198,7 +128,7 @@ class Socket(WSListener):
             transport.send_close(code)  # nothing, if we sent ours
             transport.disconnect()
             if transport.underlying_transport.get_write_buffer_size():  # it may never read that
-                self._later(CLOSING, self.drop)
+                self._later(CLOSE_TIMEOUT, self.drop)
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = self._fragments = None
@@ -206,8 +136,8 @@ class Socket(WSListener):
         if self._timer is not None:
             self._timer.cancel()  # it holds the transport, and that the buffers
         self._forgive()
-        self._server.let_out(self)
-        self._server.office.lose(self.connection)
+        self._server.connection_closed(self)
+        self._server.commit_loop.lose(self.connection)
 
     def pause_writing(self) -> None:
         self._stuck = True
@@ -237,11 +167,11 @@ class Socket(WSListener):
 
     def _hear(self, frame: WSFrame, *, begins: bool) -> None:
         if begins and self._fragments is not None:
-            self._receive(PeerError(1002, "a message began inside another"))
+            self._refuse(PeerError(1002, "a message began inside another"))
         elif not begins and self._fragments is None:
-            self._receive(PeerError(1002, "a continuation of nothing"))
+            self._refuse(PeerError(1002, "a continuation of nothing"))
         elif len(self._fragments or b"") + frame.payload_size > self._server.limits.message_bytes:
-            self._receive(self._server.too_big())
+            self._refuse(self._server.too_big())
         elif begins and frame.fin:
             self._decode(frame.get_payload_as_bytes())
         else:
@@ -258,50 +188,54 @@ class Socket(WSListener):
 
     def count_read(self) -> None:
         """Count the memory in which its messages are read: picows' buffer, which stays, and the fragments."""
-        buffer = 2 * self.largest if self.largest >= COUNTED and self._transport is not None else 0
+        buffer = 2 * self.largest if self.largest >= MIN_COUNTED_BYTES and self._transport is not None else 0
         size = buffer + len(self._fragments or b"")
         if size != self.reading:
             self._server.reading += size - self.reading
             self.reading = size
-            self._server.holders.note(self, self._server.second)
+            self._server.memory_holders.note(self, self._server.second)
             self._server.make_room()
 
     def _decode(self, payload: bytes | bytearray) -> None:
         try:
-            self._receive(payload.decode())
+            text = payload.decode()
         except UnicodeDecodeError:
-            self._receive(PeerError(1007, "not UTF-8"))
+            self._refuse(PeerError(1007, "not UTF-8"))
+        else:
+            self._receive(text)
 
-    def _receive(self, said: str | PeerError) -> None:
-        if isinstance(said, PeerError):
-            self._fragments, self.deaf = None, said.code not in PARTING
-        self._server.office.receive(self.connection, said)
-        turn = self.connection.turn
-        if turn.large and isinstance(said, str):
-            anew = turn.held == size_of(said) and not self._owing and not self.reading
-            self._server.holders.note(self, self._server.second, anew=anew)
+    def _refuse(self, error: PeerError) -> None:
+        self._fragments, self.deaf = None, error.code not in CLEANUP_CLOSE_CODES
+        self._server.commit_loop.refuse(self.connection, error)
+
+    def _receive(self, text: str) -> None:
+        self._server.commit_loop.receive(self.connection, text)
+        backlog = self.connection.backlog
+        if backlog.large:
+            anew = backlog.held == size_of(text) and not self._owing and not self.reading
+            self._server.memory_holders.note(self, self._server.second, anew=anew)
             self._server.make_room()
 
     # ── reading, or not ──────────────────────────────────────────────────────────────────────────
 
     def pause(self) -> None:
-        self._leave_unread(BACKLOG)
+        self._leave_unread(PAUSED_FOR_BACKLOG)
 
     def resume(self) -> None:
-        self.read_again(BACKLOG)
+        self.read_again(PAUSED_FOR_BACKLOG)
 
-    def relieve(self) -> None:
-        self._server.holders.note(self, self._server.second)
+    def large_messages_done(self) -> None:
+        self._server.memory_holders.note(self, self._server.second)
 
-    def _leave_unread(self, reason: int) -> None:
+    def _leave_unread(self, cause: int) -> None:
         under = self._open()
         if under is not None and not self._unread:
             under.pause_reading()
-        self._unread |= reason
+        self._unread |= cause
 
-    def read_again(self, reasons: int) -> None:
-        """Take back reasons to leave it unread."""
-        left = self._unread & ~reasons
+    def read_again(self, causes: int) -> None:
+        """Remove causes for which it is left unread."""
+        left = self._unread & ~causes
         under = self._open()
         if under is not None and self._unread and not left:
             under.resume_reading()
@@ -313,7 +247,7 @@ class Socket(WSListener):
             return None
         return self._transport.underlying_transport
 
-    # ── the desk's line to the client ────────────────────────────────────────────────────────────
+    # ── the dispatcher's line to the client ────────────────────────────────────────────────────────────
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         transport = self._transport
@@ -321,27 +255,27 @@ class Socket(WSListener):
             return
         if self._stuck or self._owed is not None:
             self._owe(bodies)
-        elif len(bodies) == 1 and len(bodies[0]) < CHUNK:
+        elif len(bodies) == 1 and len(bodies[0]) < WRITE_CHUNK_BYTES:
             transport.send(self._server.kind, bodies[0] + stamp)
         else:
             self._send_many(bodies, stamp)
 
     def _send_many(self, bodies: list[bytes], stamp: bytes) -> None:
-        """Send in chunks, each in one write, until the kernel or the outflow takes no more; the rest is owed."""
+        """Send in chunks, each in one write, until the kernel or the send budget takes no more; the rest is owed."""
         assert self._transport is not None
-        outflow = self._server.outflow
+        send_budget = self._server.send_budget
         first = 0x80 | self._server.kind.value
         parts: list[bytes] = []
         size = 0
         for number, body in enumerate(bodies):
-            if self._stuck or not outflow.open:
+            if self._stuck or not send_budget.open:
                 self._owe(bodies[number:])
                 return
-            parts += (_header(first, len(body) + len(stamp)), body, stamp)
+            parts += (frame_header(first, len(body) + len(stamp)), body, stamp)
             size += len(body)
-            if size >= CHUNK or number == len(bodies) - 1:
+            if size >= WRITE_CHUNK_BYTES or number == len(bodies) - 1:
                 self._transport.underlying_transport.write(b"".join(parts))
-                outflow.wrote(size)
+                send_budget.wrote(size)
                 parts, size = [], 0
 
     def _owe(self, bodies: list[bytes]) -> None:
@@ -349,7 +283,7 @@ class Socket(WSListener):
         if self._owed is None:
             self._owed = deque()
             if not self._stuck:
-                self._server.outflow.wait(self)
+                self._server.send_budget.wait(self)
         self._owed.extend(bodies)
         self._count_owed(sum(map(len, bodies)))
         self._check_owed()
@@ -357,31 +291,31 @@ class Socket(WSListener):
     def _count_owed(self, size: int) -> None:
         self._owing += size
         self._server.owing += size
-        self._server.holders.note(self, self._server.second)
+        self._server.memory_holders.note(self, self._server.second)
 
     def _check_owed(self) -> None:
         """Close it if it leaves more unread than one may, and others if all leave too much."""
         most = self._server.limits.mailbox_bytes
-        if most and self._owing > most + SLACK:
+        if most and self._owing > most + MAX_OWED_BEYOND_REPLAY:
             self.give_up()
         self._server.make_room()
 
     @property
     def holding(self) -> int:
         """Bytes that it owes, takes for reading, or said and are not done, if these are many."""
-        turn = self.connection.turn
-        return self._owing + self.reading + (turn.held if turn.large else 0)
+        backlog = self.connection.backlog
+        return self._owing + self.reading + (backlog.held if backlog.large else 0)
 
     @property
     def addresses(self) -> Sequence[Hashable]:
-        """The accounts of its addresses; itself, where addresses are not counted."""
-        return self.connection.accounts or (self,)
+        """The quotas of its addresses; itself, where addresses are not counted."""
+        return self.connection.address_quotas or (self,)
 
     def give_up(self) -> None:
         """Let go of what it holds, and close it; what it said and is not done is not done any more."""
         reads = self.reading
-        words = NOT_READ if self._owing > reads else NO_ROOM
-        self._server.office.drop(self.connection)
+        words = NOT_READ if self._owing > reads else NO_ROOM_FOR_LARGE
+        self._server.commit_loop.drop(self.connection)
         self._server.overflow(self, words)
         self._server.reading -= reads
         self.reading = 0
@@ -396,45 +330,45 @@ class Socket(WSListener):
         self._owed, self._held = None, 0
 
     def catch_up(self) -> None:
-        """Send what is owed, as far as the kernel and the outflow take it now."""
+        """Send what is owed, as far as the kernel and the send budget allow now."""
         if self._transport is None or self._owed is None:
             return
         stamp = messages.stamp(self._server.clock.wall())
-        while self._owed and not self._stuck and self._server.outflow.open:
+        while self._owed and not self._stuck and self._server.send_budget.open:
             size, bodies = 0, list[bytes]()
-            while self._owed and size < CHUNK:
+            while self._owed and size < WRITE_CHUNK_BYTES:
                 bodies.append(self._owed.popleft())
                 size += len(bodies[-1])
             self._count_owed(-size)
             self._send_many(bodies, stamp)
         if self._owed:
             if not self._stuck:
-                self._server.outflow.wait(self)
+                self._server.send_budget.wait(self)
         else:
             self._owed = None
-            if self._ending is not None and self._ending[0] not in PARTING:
+            if self._ending is not None and self._ending[0] not in CLEANUP_CLOSE_CODES:
                 self._close(*self._ending)
 
     def hang_up(self, code: int, reason: str) -> None:
-        if self._ending is not None and (code in PARTING or self._ending[0] not in PARTING):
+        if self._ending is not None and (code in CLEANUP_CLOSE_CODES or self._ending[0] not in CLEANUP_CLOSE_CODES):
             return  # an end that may not wait, a drain's, takes the place of one that may
-        if code in PARTING:
+        if code in CLEANUP_CLOSE_CODES:
             self._ending = code, reason
             self._later(self._server.parting, self._close, code, reason)
         elif self._owed is None:
             self._close(code, reason)
         else:  # after that; but not for ever
             self._ending = code, reason
-            self._later(CLOSING, self._close, code, reason)
+            self._later(CLOSE_TIMEOUT, self._close, code, reason)
 
     def _close(self, code: int, reason: str) -> None:
         transport = self._transport
         if transport is None or transport.is_close_frame_sent:
             return
-        transport.send_close(WSCloseCode(code), reason.encode()[:MAX_REASON].decode(errors="ignore").encode())
+        transport.send_close(WSCloseCode(code), close_reason(reason))
         # The client answers with its own close, and then we disconnect. To close the socket at once would be to
         # reset the connection where it is still sending, and to lose what it has not read yet.
-        self._later(CLOSING, self.drop)
+        self._later(CLOSE_TIMEOUT, self.drop)
 
     def _later(self, seconds: float, end: Callable[..., None], *how: object) -> None:
         if self._timer is not None:
@@ -454,26 +388,12 @@ class Socket(WSListener):
         return bool(self._unread)
 
     def unsent(self) -> int:
-        """Give the bytes that the client's kernel has not acknowledged, ours and our kernel's."""
+        """Return the bytes that the client's kernel has not acknowledged, ours and our kernel's."""
         if self._transport is None:
             return 0
         under = self._transport.underlying_transport
         try:
-            queued = fcntl.ioctl(under.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))  # man 7 tcp
+            waiting = unacknowledged_bytes(under)
         except OSError:  # it is gone already
             return 0
-        waiting: int = struct.unpack("i", queued)[0]
         return self._owing - self._held + under.get_write_buffer_size() + waiting
-
-
-def _header(first: int, size: int) -> bytes:
-    """Give the header of an unmasked frame (RFC 6455 section 5.2)."""
-    if size < 126:
-        return bytes((first, size))
-    if size < 1 << 16:
-        return _HEADER_16(first, 126, size)
-    return _HEADER_64(first, 127, size)
-
-
-_HEADER_16: Final = struct.Struct(">BBH").pack
-_HEADER_64: Final = struct.Struct(">BBQ").pack

@@ -20,73 +20,72 @@ from restante.common.logs import log, watch
 from restante.common.settings import Source, address
 from restante.common.signals import listening_for_signals, raise_descriptors
 from restante.mailbox.core.addresses import networks
-from restante.mailbox.core.admission import Door, Terms
+from restante.mailbox.core.admission import Admission, AdmissionTerms
+from restante.mailbox.core.limits import SECONDS_PER_DAY
 from restante.mailbox.core.model import Policy
-from restante.mailbox.server.commit_loop import CommitLoop, Lifetime
-from restante.mailbox.server.server import (
-    OWN,
-    Manners,
-    Server,
-    SystemClock,
-    SystemDice,
-    needed_descriptors,
-    system_secret,
-    too_few,
-)
+from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors, too_few
+from restante.mailbox.server.server import Server
+from restante.mailbox.server.system import SystemClock, SystemDice, system_secret
 from restante.mailbox.server.trace import TraceFile
+from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.settings import RELOADED, Serve
-from restante.mailbox.store import Store, open_store
+from restante.mailbox.store.sqlite import Store, open_store
 
-SAVE_EVERY: Final = 60
+SAVE_INTERVAL_SECONDS: Final = 60
 """Seconds between saves of when mailboxes were touched: a crash makes them seem idle for this much longer."""
 
-DAY: Final = 86400.0
-
-AT_START: Final = ("message_bytes", "handshake")
+LIMITS_FIXED_AT_START: Final = ("message_bytes", "handshake")
 """Limits that listening sockets are made with."""
 
-Settle = Callable[[], tuple[Serve, list[Source]]]
+ReadSettings = Callable[[], tuple[Serve, list[Source]]]
 
 
-def serve(settings: Serve, settle: Settle) -> None:
-    """Serve until SIGTERM or SIGINT; `settle` reads the settings anew. Raises Misuse and StoreError."""
-    uvloop.run(_serve(settings, settle))
+def serve(settings: Serve, read_settings: ReadSettings) -> None:
+    """Serve until SIGTERM or SIGINT; `read_settings` reads the settings anew. Raises Misuse and StoreError."""
+    uvloop.run(_serve(settings, read_settings))
 
 
-async def _serve(settings: Serve, settle: Settle) -> None:
+async def _serve(settings: Serve, read_settings: ReadSettings) -> None:
     watch(asyncio.get_running_loop())
     with listening_for_signals() as told:
-        await _serve_until(told, settings, settle)
+        await _serve_until(told, settings, read_settings)
     log.info("stopped")
 
 
-async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> None:
-    descriptors, needed = raise_descriptors(), needed_descriptors(OWN)
+async def _serve_until(told: asyncio.Event, settings: Serve, read_settings: ReadSettings) -> None:
+    descriptors, needed = raise_descriptors(), needed_descriptors(OWN_DESCRIPTORS)
     if descriptors < needed:
         raise too_few(descriptors, needed)
     host, port = address(settings.listen, "--listen")
     store = open_store(Path(settings.data))
     clock = SystemClock()
     gc.disable()  # while all that is live is made, there is nothing to collect
-    office = await CommitLoop.open(
+    commit_loop = await CommitLoop.open(
         store,
         clock,
         SystemDice(),
         Policy(settings.blur_usage, not settings.no_list, settings.limits),
-        Lifetime(
+        Retention(
             prune_after=settings.prune_after,
-            keep_usage=settings.keep_usage * DAY if settings.keep_usage else None,
+            keep_usage=settings.keep_usage * SECONDS_PER_DAY if settings.keep_usage else None,
         ),
     )
     # What was loaded lives long; the collector need not look at it again.
     gc.freeze()
     gc.enable()
-    server = Server(office, clock, _manners(settings), Door(_terms(settings), system_secret), descriptors=descriptors)
+    server = Server(
+        commit_loop,
+        clock,
+        _welcome_options(settings),
+        Admission(_admission_terms(settings), system_secret),
+        descriptors=descriptors,
+    )
     async with contextlib.AsyncExitStack() as stack:
         if settings.trace is not None:
-            trace = office.trace = TraceFile(Path(settings.trace))
+            trace = commit_loop.trace = TraceFile(Path(settings.trace))
             stack.callback(trace.close)
-        reload = Reload(settings, settle, server)
+        reload = Reload(settings, read_settings, server)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         if settings.admin != "off":
             from restante.common import admin_http  # aiohttp takes a third of the start
@@ -96,11 +95,11 @@ async def _serve_until(told: asyncio.Event, settings: Serve, settle: Settle) -> 
         addresses = await server.listen(host, port)
         for each in addresses:
             log.info("listening", url=f"ws://{_shown(each)}/v1", version=__version__, data=settings.data)
-        await _until(told, server, office, store, settings)
+        await _until(told, server, commit_loop, store, settings)
 
 
-def _manners(settings: Serve) -> Manners:
-    return Manners(
+def _welcome_options(settings: Serve) -> WelcomeOptions:
+    return WelcomeOptions(
         motd=settings.motd,
         current_cli_version=settings.advertise_version,
         error=settings.signal_error,
@@ -108,8 +107,8 @@ def _manners(settings: Serve) -> Manners:
     )
 
 
-def _terms(settings: Serve) -> Terms:
-    return Terms(
+def _admission_terms(settings: Serve) -> AdmissionTerms:
+    return AdmissionTerms(
         mode=settings.permission,
         bits=settings.permission_bits,
         load=settings.permission_load,
@@ -120,21 +119,21 @@ def _terms(settings: Serve) -> Terms:
 class Reload:
     """SIGHUP: reads the settings anew, and takes over what a running server can."""
 
-    def __init__(self, settings: Serve, settle: Settle, server: Server) -> None:
+    def __init__(self, settings: Serve, read_settings: ReadSettings, server: Server) -> None:
         self._settings = settings
-        self._settle = settle
+        self._read_settings = read_settings
         self._server = server
 
     def __call__(self) -> None:
         try:
-            wanted, sources = self._settle()
+            wanted, sources = self._read_settings()
         except Misuse as error:
             log.error("the settings were not reloaded, and stay as they are", error=str(error))
             return
         for source in sources:
             name, _, limit = source.name.partition(".")
             before, after = getattr(self._settings, name), getattr(wanted, name)
-            reloaded = name in RELOADED and limit not in AT_START
+            reloaded = name in RELOADED and limit not in LIMITS_FIXED_AT_START
             if reloaded and source.fixed:
                 log.info("fixed, whatever the file says", setting=source.name, by=source.source)
             elif limit:
@@ -143,19 +142,23 @@ class Reload:
                 words = "set" if reloaded else "needs a restart"
                 log.info(words, setting=source.name, before=before, after=after)
         fresh = {name: getattr(wanted, name) for name in RELOADED}
-        kept = {limit: getattr(self._settings.limits, limit) for limit in AT_START}
+        kept = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
         fresh["limits"] = replace(wanted.limits, **kept)
         self._settings = replace(self._settings, **fresh)
-        self._server.turn_to(_manners(self._settings), _terms(self._settings), self._settings.limits)
-        trace = self._server.office.trace
+        self._server.apply_settings(
+            _welcome_options(self._settings), _admission_terms(self._settings), self._settings.limits
+        )
+        trace = self._server.commit_loop.trace
         if isinstance(trace, TraceFile):
             trace.reopen()
 
 
-async def _until(told: asyncio.Event, server: Server, office: CommitLoop, store: Store, settings: Serve) -> None:
+async def _until(told: asyncio.Event, server: Server, commit_loop: CommitLoop, store: Store, settings: Serve) -> None:
     """Serve until told, then drain. Raises StoreError when a commit failed."""
-    running = asyncio.create_task(office.run())
-    ticking = asyncio.create_task(_tick(server, office, Disk(Path(settings.data), office), settings.prune_every))
+    running = asyncio.create_task(commit_loop.run())
+    ticking = asyncio.create_task(
+        _tick(server, commit_loop, Disk(Path(settings.data), commit_loop), settings.prune_every)
+    )
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait((running, ticking, waiting), return_when=asyncio.FIRST_COMPLETED)
     for task in (running, ticking):
@@ -170,12 +173,12 @@ async def _until(told: asyncio.Event, server: Server, office: CommitLoop, store:
 class Disk:
     """Looks whether the disk has room for more."""
 
-    def __init__(self, data: Path, office: CommitLoop) -> None:
+    def __init__(self, data: Path, commit_loop: CommitLoop) -> None:
         self._data = data
-        self._office = office
+        self._commit_loop = commit_loop
 
     def look(self) -> None:
-        least, state = self._office.desk.policy.limits.free_disk, self._office.desk.state
+        least, state = self._commit_loop.dispatcher.policy.limits.free_disk, self._commit_loop.dispatcher.state
         try:
             found = os.statvfs(self._data)
             room = found.f_bavail * found.f_frsize >= least
@@ -189,21 +192,21 @@ class Disk:
                 log.error("the disk is all but full: nothing new is taken until there is room", free_disk=least)
 
 
-async def _tick(server: Server, office: CommitLoop, disk: Disk, prune_every: float) -> None:
-    next_sweep = office.now().service + prune_every
+async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every: float) -> None:
+    next_pruning = commit_loop.now().service + prune_every
     while True:
         await asyncio.sleep(1)
         server.tick()
-        await server.look_at_the_doors()
-        office.write_down()
+        await server.check_descriptors()
+        commit_loop.commit_deferred()
         disk.look()
         if server.second % 60 == 0:
-            office.refusals()
-        if office.now().service >= next_sweep:
-            next_sweep += prune_every
-            office.sweep()
-        elif server.second % SAVE_EVERY == 0:
-            office.save()
+            commit_loop.log_refusals()
+        if commit_loop.now().service >= next_pruning:
+            next_pruning += prune_every
+            commit_loop.start_pruning()
+        elif server.second % SAVE_INTERVAL_SECONDS == 0:
+            commit_loop.start_saving()
 
 
 def _shown(address: tuple[str, int]) -> str:

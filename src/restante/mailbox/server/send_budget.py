@@ -1,4 +1,4 @@
-"""The outflow: how much is written to all sockets together before the loop looks at what comes in.
+"""The send budget: how much is written to all sockets together before the loop looks at what comes in.
 
 An `open` has up to 16 MiB replayed, an `add` of 2 MiB goes to up to 32 subscribers. To write that at once would hold
 the loop for 10 to 50 ms. What goes beyond a slice waits for the loop's next turn, each socket after the other.
@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-SLICE: Final = 1024 * 1024
+MAX_BYTES_PER_TURN: Final = 1024 * 1024
 """Bytes that are written in one turn of the loop, about: a millisecond or two."""
 
 
@@ -18,10 +18,10 @@ class Waiting(Protocol):
     """What has more to write."""
 
     def catch_up(self) -> None:
-        """Write on while the outflow is open; wait again if that is not enough."""
+        """Write on while the send budget is open; wait again if that is not enough."""
 
 
-class Outflow:
+class SendBudget:
     """What was written in this turn of the loop, and who is to write in the next."""
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Outflow:
 
     @property
     def open(self) -> bool:
-        """Tell whether more may be written in this turn of the loop."""
-        return self._written < SLICE
+        """Return whether more may be written in this turn of the loop."""
+        return self._written < MAX_BYTES_PER_TURN
 
     def wrote(self, size: int) -> None:
         """Count bytes that were written."""

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import os
-import secrets
 import socket
-import sys
-import time
-from base64 import b32encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 from picows import (
     WSCloseCode,
@@ -27,156 +20,58 @@ from picows import (
     WSUpgradeResponseWithListener,
 )
 
-from restante.common.errors import Misuse, PeerError
-from restante.common.logs import log, where
+from restante.common.errors import PeerError
+from restante.common.logs import log
 from restante.common.settings import unusable
-from restante.mailbox.core.addresses import Client
-from restante.mailbox.core.admission import Door, Entrance, Terms
-from restante.mailbox.core.limits import Limits, Pace
-from restante.mailbox.core.memory_holders import FREED, Holders
-from restante.mailbox.protocol import messages
-from restante.mailbox.server.commit_loop import LOUDEST, Clock, CommitLoop
-from restante.mailbox.server.connection import BACKLOG, TOO_FAST, Socket
+from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
+from restante.mailbox.core.limits import Limits, RateLimiter
+from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolders
+from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
+from restante.mailbox.server.connection import PAUSED_FOR_BACKLOG, PAUSED_FOR_FRAME_RATE, Socket
+from restante.mailbox.server.descriptors import (
+    MIN_FREE_DESCRIPTORS,
+    RESERVED_DESCRIPTORS,
+    free_descriptors,
+    needed_descriptors,
+    open_descriptors,
+    too_few,
+)
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
-from restante.mailbox.server.send_budget import Outflow
+from restante.mailbox.server.send_budget import SendBudget
+from restante.mailbox.server.system import system_secret
+from restante.mailbox.server.welcome import WelcomeOptions
 
-OVERSIZE: Final = 2
+MAX_FRAME_PER_MESSAGE: Final = 2
 """A frame is read up to so many times the size that a message may have: then its sender is told what is wrong. Beyond
 that it is only closed, with 1009, before its payload is read."""
 
-RECEIVE_BUFFER: Final = 64 * 1024
+KERNEL_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel holds for a connection that is left unread (it doubles this), and that one read can bring."""
 
-PING_EVERY: Final = 25
+PING_INTERVAL_SECONDS: Final = 25
 """Seconds. nginx and others cut what is silent for 60 (proxy_read_timeout): the reference's pings, every 60, come too
 late (server_websocket.py:392, 0.8.0). Some NATs and load balancers cut after 30."""
 
-DROP_AFTER: Final = 600
+SILENCE_TIMEOUT_SECONDS: Final = 600
 """Seconds in which a connection says nothing and answers no ping, before it is taken for dead: as the reference."""
 
-DRAIN: Final = 5.0
+DRAIN_TIMEOUT: Final = 5.0
 """Seconds to wait for what was said to reach the clients."""
 
-PARTING_SECONDS: Final = 1.0
+CLEANUP_SECONDS: Final = 1.0
 """Two round trips to anywhere, and a client's thought."""
 
-STANDSTILL: Final = 2.0
-"""Seconds between two looks at the clock that count, at most. `tick` looks once a second: when more have gone by, the
-process was stopped, or its machine paused, and CLOCK_MONOTONIC went on (man 2 clock_gettime)."""
-
-RESERVE: Final = 64
-"""Descriptors that are kept free, and a tenth of all: for the database, the admin port, and for connections that are
-taken before anybody can count them: the loop empties the kernel's queue before it looks at any of it."""
-
-OWN: Final = 32
-"""Descriptors that a server holds without connections, at most: its streams, loop, database and ports."""
-
-FEW: Final = 8
-"""With fewer free descriptors nobody is accepted. It is not 1: closed listeners leave theirs, one per address."""
-
-READ_BUFFER: Final = 2048
+READ_BUFFER_BYTES: Final = 2048
 """Bytes a connection reads into at first; grows with its frames. Most of a connection's memory (bench/README.md)."""
 
 ASKS_FOR_NOTHING: Final = "too many connections that ask for nothing"
 """What the log says of who has as many connections without a request as it may have with one."""
 
-SEEN_OFF: Final = 500
+MAX_UNBOUND_CLOSED_PER_SECOND: Final = 500
 """Connections that are closed in a second because they did not bind: 7 ms."""
 
 GREETING: Final = b"Wormhole Relay\n"
 """What `GET /` answers: the reference's words, which monitors look for (web.py:10, 0.8.0)."""
-
-
-def needed_descriptors(own: int) -> int:
-    """Return the lowest limit of descriptors that leaves room for RESERVE connections; `own` are open already."""
-    return math.ceil((own + 2 * RESERVE) * 10 / 9)
-
-
-def too_few(descriptors: int, needed: int) -> Misuse:
-    return Misuse(f"the limit of descriptors is {descriptors}, and {needed} are needed: raise it (ulimit -Hn)")
-
-
-def _held() -> int:
-    """Count the descriptors that are open."""
-    return sum(1 for _ in Path("/dev/fd").iterdir())
-
-
-class SystemClock:
-    """The real one; its monotonic time goes on only while the process runs."""
-
-    wall = staticmethod(time.time)
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._seen = self._now = monotonic()
-
-    def monotonic(self) -> float:
-        """Return seconds since the start. What passes between two calls counts as `STANDSTILL` at most."""
-        seen = self._monotonic()
-        passed = seen - self._seen
-        self._seen = seen
-        self._now += passed if passed < STANDSTILL else STANDSTILL  # noqa: FURB136 - called for every command
-        return self._now
-
-
-def system_secret() -> bytes:
-    """Give 32 random bytes."""
-    return secrets.token_bytes(32)
-
-
-class SystemDice:
-    """Unguessable ones."""
-
-    def below(self, bound: int) -> int:
-        return secrets.randbelow(bound)
-
-    def mailbox_id(self) -> str:
-        """Give 64 random bits as 13 letters and digits, as the reference does (server.py:4, 0.8.0)."""
-        return b32encode(secrets.token_bytes(8)).decode().strip("=").lower()
-
-
-class Manners(msgspec.Struct, frozen=True):
-    """How the server greets and speaks."""
-
-    motd: str | None = None
-    current_cli_version: str | None = None
-    error: str | None = None
-    binary: bool = False
-    """Send binary frames, as the letter of spec 000 has it; every shipped client was built against text."""
-
-    def welcome(self, client: Client, permission: dict[str, Any] | None = None) -> bytes:
-        """Encode the welcome for a client."""
-        said = {
-            "motd": self.motd,
-            "current_cli_version": self.current_cli_version,
-            "error": self.error,
-            "permission-required": permission,
-        }
-        welcome: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
-        # How it looks from here: hole-punching needs it (server_websocket.py:145, 0.8.0).
-        welcome["your-address"] = {f"ipv{client.address.version}": str(client.address), "port": client.port}
-        return messages.encode(messages.Welcome(welcome))
-
-
-class Silence:
-    """Stands in for picows' logger, which would write addresses and make one logger per connection.
-
-    What it keeps is that a callback of ours raised: picows catches that, and closes the connection.
-    """
-
-    def isEnabledFor(self, _level: int) -> bool:  # noqa: N802 - logging's name
-        return False
-
-    def _drop(self, *_args: object, **_kwargs: object) -> None:
-        pass
-
-    def exception(self, *_args: object) -> None:
-        log.error("a callback failed; its connection is closed", fault=where(sys.exception()))
-
-    debug = info = warning = error = log = _drop
-
-
-SILENCE: Final = Silence()
 
 
 class Server:
@@ -184,36 +79,36 @@ class Server:
 
     def __init__(
         self,
-        office: CommitLoop,
+        commit_loop: CommitLoop,
         clock: Clock,
-        manners: Manners,
-        door: Door | None = None,
+        welcome_options: WelcomeOptions,
+        admission: Admission | None = None,
         *,
         descriptors: int = 1 << 20,
     ) -> None:
-        self.office = office
+        self.commit_loop = commit_loop
         self.descriptors = descriptors
-        self.most = descriptors - descriptors // 10 - RESERVE
+        self.most = descriptors - descriptors // 10 - RESERVED_DESCRIPTORS
         """The descriptor after which connections wait: each gets the lowest that is free."""
-        self._many = RESERVE
+        self._many = RESERVED_DESCRIPTORS
         """Free descriptors at which waiting connections are accepted again."""
-        self.door = door or Door(Terms(), system_secret)
-        self.limits = office.desk.policy.limits
-        self.door.limits = self.limits
+        self.admission = admission or Admission(AdmissionTerms(), system_secret)
+        self.limits = commit_loop.dispatcher.policy.limits
+        self.admission.limits = self.limits
         self.clock = clock
-        self.manners = manners
-        self.kind = WSMsgType.BINARY if manners.binary else WSMsgType.TEXT
+        self.welcome_options = welcome_options
+        self.kind = WSMsgType.BINARY if welcome_options.binary else WSMsgType.TEXT
         self.second = 0
         """Counts `tick`s: all the time that keep-alive needs."""
-        self.buckets: list[set[Socket]] = [set() for _ in range(PING_EVERY)]
-        """All sockets, by the second of `PING_EVERY` in which they are pinged."""
-        self.parting = PARTING_SECONDS
-        self.here: set[Socket] = set()
+        self.buckets: list[set[Socket]] = [set() for _ in range(PING_INTERVAL_SECONDS)]
+        """All sockets, by the second of `PING_INTERVAL_SECONDS` in which they are pinged."""
+        self.parting = CLEANUP_SECONDS
+        self.admitted: set[Socket] = set()
         """Those that were let in."""
         self.owing = 0
         self.reading = 0
-        self.holders = Holders()
-        self.outflow = Outflow()
+        self.memory_holders = MemoryHolders()
+        self.send_budget = SendBudget()
         self.newcomers: OrderedDict[Socket, int] = OrderedDict()
         """Those that may not have bound yet, and the second in which they came. A dict that loses its first again and
         again is slow to find the next one."""
@@ -222,7 +117,7 @@ class Server:
         self._warned: set[str] = set()
         """What is said once, about a proxy."""
         self._listeners: list[asyncio.Server] = []
-        self._doors: list[socket.socket] = []
+        self._listening_sockets: list[socket.socket] = []
         """The listening sockets, once more: while one is open, the kernel goes on taking calls."""
 
     async def listen(self, host: str | None, port: int) -> list[tuple[str, int]]:
@@ -233,14 +128,16 @@ class Server:
             raise unusable(host, port, "--listen", error) from error
         self._listeners = [listener]
         for each in listener.sockets:
-            door = socket.socket(fileno=os.dup(each.fileno()))
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted ones inherit it
-            self._doors.append(door)
-        free = self._free_descriptors(2 * RESERVE)
-        if free < RESERVE:
-            raise too_few(self.descriptors, needed_descriptors(_held()))
+            duplicate = socket.socket(fileno=os.dup(each.fileno()))
+            duplicate.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_RECEIVE_BUFFER_BYTES
+            )  # accepted ones inherit it
+            self._listening_sockets.append(duplicate)
+        free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
+        if free < RESERVED_DESCRIPTORS:
+            raise too_few(self.descriptors, needed_descriptors(open_descriptors()))
         self._many = free // 2
-        return [door.getsockname()[:2] for door in self._doors]
+        return [each.getsockname()[:2] for each in self._listening_sockets]
 
     async def _accept(self, **where: Any) -> asyncio.Server:
         listener: asyncio.Server = await asyncio.get_running_loop().create_server(
@@ -251,57 +148,46 @@ class Server:
     def _connected(self) -> FirstBytes:
         websocket = websocket_protocol(
             self._answer,
-            SILENCE,
             handshake_timeout=self.limits.handshake,
-            max_frame_size=OVERSIZE * self.limits.message_bytes,
-            read_buffer_size=READ_BUFFER,
+            max_frame_size=MAX_FRAME_PER_MESSAGE * self.limits.message_bytes,
+            read_buffer_size=READ_BUFFER_BYTES,
         )
-        return FirstBytes(websocket, self._answer_head, self._knock)
+        return FirstBytes(websocket, self._answer_head, self._begin_request)
 
-    def _knock(self, peer: Sequence[Any]) -> Callable[[], None] | None:
+    def _begin_request(self, peer: Sequence[Any]) -> Callable[[], None] | None:
         """Take note of a connection before its request; gives what to call when that has come. None: close it."""
-        knock = self.door.knock(peer, self.clock.wall())
-        if knock.refused:
-            self.office.desk.books.refuse(ASKS_FOR_NOTHING, knock.refused)
+        pending = self.admission.begin_request(peer, self.clock.wall())
+        if pending.refused:
+            self.commit_loop.dispatcher.quotas.count_refusal(ASKS_FOR_NOTHING, pending.refused)
             return None
-        return functools.partial(self.door.answer, knock)
+        return functools.partial(self.admission.end_request, pending)
 
     def _stop_accepting(self) -> None:
-        """Leave who comes in the kernel's queue, for now: we have the doors open ourselves, so nobody is refused."""
+        """Leave who comes in the kernel's queue, for now: we hold the sockets open, so nobody is refused."""
         listeners, self._listeners = self._listeners, []
-        if listeners and self._doors:
+        if listeners and self._listening_sockets:
             log.warning(
-                "no descriptors are left for more connections: they wait (ulimit -n)", connections=len(self.here)
+                "no descriptors are left for more connections: they wait (ulimit -n)", connections=len(self.admitted)
             )
         for listener in listeners:
             listener.close()
 
-    async def look_at_the_doors(self) -> None:
+    async def check_descriptors(self) -> None:
         """Accept nobody while descriptors are short; called once a second.
 
-        `let_in` does not suffice: connections whose handshake has not come take descriptors, too.
+        `admit` does not suffice: connections whose handshake has not come take descriptors, too.
         """
-        if not self._doors:
+        if not self._listening_sockets:
             return
         free = self._free_descriptors(self._many)
-        if free < FEW:
+        if free < MIN_FREE_DESCRIPTORS:
             self._stop_accepting()
         elif not self._listeners and free == self._many:
-            log.info("connections are taken again", connections=len(self.here))
-            self._listeners = [await self._accept(sock=door.dup()) for door in self._doors]
+            log.info("connections are taken again", connections=len(self.admitted))
+            self._listeners = [await self._accept(sock=each.dup()) for each in self._listening_sockets]
 
     def _free_descriptors(self, at_most: int) -> int:
-        """Count the descriptors below `most` that are free, up to `at_most`. A hundred take 0.05 ms."""
-        taken: list[int] = []
-        try:
-            while len(taken) < at_most:
-                taken.append(os.dup(self._doors[0].fileno()))  # the lowest that is free
-        except OSError:
-            pass  # there are no more
-        finally:
-            for each in taken:
-                os.close(each)
-        return sum(each < self.most for each in taken)
+        return free_descriptors(self._listening_sockets[0].fileno(), self.most, at_most)
 
     def _answer(self, request: WSUpgradeRequest) -> Socket | WSUpgradeResponseWithListener | None:
         path = request.path.partition(b"?")[0]
@@ -322,68 +208,70 @@ class Server:
             return HTTPStatus.BAD_REQUEST, None
         return HTTPStatus.NOT_FOUND, None
 
-    def turn_to(self, manners: Manners, terms: Terms, limits: Limits) -> None:
+    def apply_settings(self, welcome_options: WelcomeOptions, terms: AdmissionTerms, limits: Limits) -> None:
         """Go on like this; who is here already keeps what the welcome said, and how frames come."""
-        self.manners = replace(manners, binary=self.manners.binary)
-        self.door.terms, self.door.limits, self.limits = terms, limits, limits
-        desk = self.office.desk
-        desk.policy = replace(desk.policy, limits=limits)
+        self.welcome_options = replace(welcome_options, binary=self.welcome_options.binary)
+        self.admission.terms, self.admission.limits, self.limits = terms, limits, limits
+        dispatcher = self.commit_loop.dispatcher
+        dispatcher.policy = replace(dispatcher.policy, limits=limits)
         for each in self.sockets():
-            turn = each.connection.turn
-            turn.pace = (turn.pace or Pace()) if limits.commands or limits.bytes else None
+            backlog = each.connection.backlog
+            backlog.rate_limiter = (
+                (backlog.rate_limiter or RateLimiter()) if limits.commands or limits.bytes else None
+            )
 
-    def let_in(
+    def admit(
         self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
-    ) -> Entrance:
+    ) -> AdmissionResult:
         """Take a connection in; it may have to go at once."""
-        entrance = self.door.enter(peer, headers, self.office.now(), len(self.here))
-        if entrance.verdict is None:
-            self.here.add(newcomer)
+        result = self.admission.admit(peer, headers, self.commit_loop.now(), len(self.admitted))
+        if result.verdict is None:
+            self.admitted.add(newcomer)
         if descriptor >= self.most and self._listeners:
             self._stop_accepting()
-        self.buckets[newcomer.bucket % PING_EVERY].add(newcomer)
+        self.buckets[newcomer.bucket % PING_INTERVAL_SECONDS].add(newcomer)
         self.newcomers[newcomer] = self.second
-        if entrance.client.unheeded:
+        if result.client.unheeded:
             self._warn_once(
                 "a proxy names its clients, and is not believed: they cannot be told apart. Name its network with"
                 " --trust-proxy, like --trust-proxy 127.0.0.0/8"
             )
-        if entrance.client.other is not None:
+        if result.client.other is not None:
             self._warn_once(
                 "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both are charged. Have the"
                 " proxy set both headers, or remove the one that it does not set"
             )
-        return entrance
+        return result
 
     def _warn_once(self, words: str) -> None:
         if words not in self._warned:
             self._warned.add(words)
             log.warning(words)
 
-    def let_out(self, leaver: Socket) -> None:
-        self.here.discard(leaver)
-        self.buckets[leaver.bucket % PING_EVERY].discard(leaver)
+    def connection_closed(self, leaver: Socket) -> None:
+        self.admitted.discard(leaver)
+        self.buckets[leaver.bucket % PING_INTERVAL_SECONDS].discard(leaver)
         self.newcomers.pop(leaver, None)
-        self.door.leave(leaver.connection.accounts)
+        self.admission.release(leaver.connection.address_quotas)
 
-    def greeting(self, entrance: Entrance) -> bytes:
-        return self.manners.welcome(entrance.client, entrance.offer)
+    def greeting(self, result: AdmissionResult) -> bytes:
+        return self.welcome_options.welcome(result.client, result.offer)
 
     def slow_down(self, hasty: Socket) -> None:
         self.slowed.append(hasty)
 
     def overflow(self, socket: Socket, words: str) -> None:
-        self.office.desk.books.refuse(words, socket.connection.session.address_id)
+        self.commit_loop.dispatcher.quotas.count_refusal(words, socket.connection.session.address_id)
 
     @property
     def held(self) -> int:
         """Bytes that all connections together owe to read, are read in, and said and are not done."""
-        return self.owing + self.reading + self.office.turns.held
+        return self.owing + self.reading + self.commit_loop.queue.held
 
     def make_room(self) -> None:
         most = self.limits.owed_bytes
         if most and self.held > most:
-            self.holders.close(self.held - most + most // FREED, self.second)
+            self.memory_holders.close(self.held - most + most // FREED_FRACTION, self.second)
 
     def too_big(self) -> PeerError:
         most = self.limits.message_bytes
@@ -397,56 +285,62 @@ class Server:
         self.second += 1
         slowed, self.slowed = self.slowed, []
         for each in slowed:
-            each.read_again(TOO_FAST)
+            each.read_again(PAUSED_FOR_FRAME_RATE)
         self._see_off_newcomers()
-        self.door.addresses.forget(self.office.now().service, self.limits)
-        news, self.door.news = self.door.news, {}
-        for address_id, bits in list(news.items())[:LOUDEST]:
+        self.admission.addresses.forget(self.commit_loop.now().service, self.limits)
+        changed, self.admission.changed_bits = self.admission.changed_bits, {}
+        for address_id, bits in list(changed.items())[:MAX_LOGGED_ADDRESSES]:
             log.info("the work demanded of an address has changed", address=address_id, bits=bits)
-        if news:
-            log.info("addresses of which other work is demanded now", addresses=len(news), changes=self.door.changes)
-        if self.door.tick():
-            tide = self.door.tide
+        if changed:
+            log.info(
+                "addresses of which other work is demanded now",
+                addresses=len(changed),
+                changes=self.admission.changes,
+            )
+        if self.admission.tick():
+            load_level = self.admission.load_level
             log.warning(
                 "the work demanded of everybody has changed",
-                bits=tide.bits(self.door.terms.bits) or 0,
-                connections_a_second=round(tide.rate),
-                changes=tide.changes,
+                bits=load_level.bits(self.admission.terms.bits) or 0,
+                connections_a_second=round(load_level.rate),
+                changes=load_level.changes,
             )
-        for each in list(self.buckets[self.second % PING_EVERY]):
-            if self.second - each.heard > DROP_AFTER and not each.unread:
+        for each in list(self.buckets[self.second % PING_INTERVAL_SECONDS]):
+            if self.second - each.heard > SILENCE_TIMEOUT_SECONDS and not each.unread:
                 each.drop()
             else:
                 each.ping()
 
     def _see_off_newcomers(self) -> None:
         """Close those that did not bind in time."""
-        for _ in range(SEEN_OFF):
+        for _ in range(MAX_UNBOUND_CLOSED_PER_SECOND):
             newcomer, came = next(iter(self.newcomers.items()), (None, 0))
             if newcomer is None or self.second - came <= self.limits.bind:
                 return
             del self.newcomers[newcomer]
-            turn = newcomer.connection.turn
-            if newcomer.connection.session.app_id is None and not (turn.queued or turn.waiting):
+            backlog = newcomer.connection.backlog
+            if newcomer.connection.session.app_id is None and not (backlog.queued or backlog.waiting):
                 seconds = f"{self.limits.bind:g} s"
-                self.office.receive(
+                self.commit_loop.refuse(
                     newcomer.connection, PeerError(1008, "must bind first", hint=f"within {seconds} of connecting")
                 )
 
-    async def drain(self, office: asyncio.Task[None]) -> None:
+    async def drain(self, running: asyncio.Task[None]) -> None:
         """Stop accepting and reading, answer what was read, and say goodbye."""
-        doors, self._doors = self._doors, []
+        listening_sockets, self._listening_sockets = self._listening_sockets, []
         self._stop_accepting()
-        for door in doors:
-            door.close()
+        for listening in listening_sockets:
+            listening.close()
         for each in self.sockets():
             each.deaf = True
-            each.read_again(BACKLOG | TOO_FAST)  # what lies unread when a socket is closed resets the connection
-        self.office.stop()
-        await office
+            each.read_again(
+                PAUSED_FOR_BACKLOG | PAUSED_FOR_FRAME_RATE
+            )  # what lies unread when a socket is closed resets the connection
+        self.commit_loop.stop()
+        await running
         for each in self.sockets():
             each.hang_up(WSCloseCode.GOING_AWAY.value, "server restarts")
-        deadline = self.clock.monotonic() + DRAIN
+        deadline = self.clock.monotonic() + DRAIN_TIMEOUT
         while any(each.unsent() for each in self.sockets()) and self.clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # the kernel has no event for it
         for each in self.sockets():

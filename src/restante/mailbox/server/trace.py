@@ -21,11 +21,11 @@ from restante.common.errors import Misuse
 from restante.common.logs import log
 from restante.mailbox.protocol.messages import Malformed, Received
 
-LONGEST: Final = 100
+MAX_ID_CHARACTERS: Final = 100
 """Characters of an id that are written: clients' are four."""
 
 
-class Line(msgspec.Struct):
+class TraceLine(msgspec.Struct):
     """One line."""
 
     connection: int
@@ -43,7 +43,7 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._encode = msgspec.json.Encoder().encode
-        self._lines: list[Line] = []
+        self._lines: list[TraceLine] = []
         self._failing = False
         try:
             self._file = path.open("ab", buffering=0)
@@ -53,7 +53,7 @@ class TraceFile:
     def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
         if message is not None:
             kind = message.kind if isinstance(message, Malformed) else str(message.__struct_config__.tag)
-            self._lines.append(Line(connection, kind, _plain(message.id), server_rx))
+            self._lines.append(TraceLine(connection, kind, _plain(message.id), server_rx))
 
     def said(self, commit: float | None, server_tx: float) -> None:
         if not self._lines:
@@ -93,4 +93,4 @@ def _plain(said: Raw) -> str | int | float | None:
         value = msgspec.json.decode(said, type=str | int | float)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    return value if not isinstance(value, str) or len(value) <= LONGEST else None
+    return value if not isinstance(value, str) or len(value) <= MAX_ID_CHARACTERS else None

@@ -14,7 +14,7 @@ from restante.mailbox.core import model
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol import messages
 
-CHUNK: Final = 2000
+ROWS_PER_FETCH: Final = 2000
 """Rows that are fetched at once. To step through them one by one, while objects are made of them, takes a third
 longer; so do more, which are out of the processor's cache when their turn comes."""
 
@@ -70,7 +70,7 @@ def _load(database: sqlite3.Connection) -> State:
 
 def _chunks(database: sqlite3.Connection, sql: str) -> Iterator[list[tuple[Any, ...]]]:
     rows = database.execute(sql)
-    while chunk := rows.fetchmany(CHUNK):
+    while chunk := rows.fetchmany(ROWS_PER_FETCH):
         yield chunk
 
 

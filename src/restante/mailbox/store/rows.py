@@ -18,13 +18,13 @@ from restante.mailbox.core.model import Change
 
 Parameters = list[tuple[Any, ...]]
 
-PAGE: Final = 4096
+PAGE_BYTES: Final = 4096
 """Bytes of a page of the database, SQLite's own number."""
 
-HEAVY: Final = 64 * 1024
+HEAVY_STATEMENT_BYTES: Final = 64 * 1024
 """Bytes of messages from which on a statement is heavy."""
 
-_json: Final = msgspec.json.Encoder().encode
+_encode_json: Final = msgspec.json.Encoder().encode
 
 
 class Statement(NamedTuple):
@@ -62,9 +62,9 @@ class Rows:
             len(self._mailboxes)
             + len(self._nameplates)
             + len(self._gone_mailboxes) * 2
-            + self._gone_bytes // PAGE
+            + self._gone_bytes // PAGE_BYTES
             + len(self._gone_nameplates)
-            + sum(1 + _size(row) // PAGE for rows in self._messages.values() for row in rows)
+            + sum(1 + _size(row) // PAGE_BYTES for rows in self._messages.values() for row in rows)
             + sum(map(len, self._usage.values()))
         )
 
@@ -81,7 +81,7 @@ class Rows:
                         m.for_nameplate,
                         m.crowded,
                         m.touched,
-                        _json(m.sides).decode(),
+                        _encode_json(m.sides).decode(),
                         m.visitors,
                     )
                     for m in self._mailboxes.values()
@@ -91,15 +91,15 @@ class Rows:
             yield Statement(
                 "INSERT OR REPLACE INTO nameplates VALUES (?, ?, ?, ?, ?, ?)",
                 [
-                    (n.key, n.app_id, n.name, n.mailbox_id, n.crowded, _json(n.sides).decode())
+                    (n.key, n.app_id, n.name, n.mailbox_id, n.crowded, _encode_json(n.sides).decode())
                     for n in self._nameplates.values()
                 ],
             )
         for messages in self._messages.values():
-            heavy = any(_size(row) >= HEAVY for row in messages)
+            heavy = any(_size(row) >= HEAVY_STATEMENT_BYTES for row in messages)
             yield Statement("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)", messages, heavy)
         if self._gone_mailboxes:
-            heavy = self._gone_bytes >= HEAVY
+            heavy = self._gone_bytes >= HEAVY_STATEMENT_BYTES
             yield Statement("DELETE FROM messages WHERE mailbox = ?", self._gone_mailboxes, heavy)
             yield Statement("DELETE FROM mailboxes WHERE key = ?", self._gone_mailboxes)
         if self._gone_nameplates:
@@ -162,7 +162,7 @@ class Rows:
             self._gone_nameplates.append((key,))
 
     def _record(self, record: NameplateUsage | MailboxUsage | ClientVersion) -> None:
-        self._usage.setdefault(_RECORDS[type(record)], []).append((self._origin, *astuple(record)))
+        self._usage.setdefault(_INSERT_OF_RECORD[type(record)], []).append((self._origin, *astuple(record)))
 
     def _current(self, record: CurrentUsage) -> None:
         self._usage["INSERT OR REPLACE INTO usage_current VALUES (1, ?, ?, ?, ?)"] = [astuple(record)]
@@ -171,7 +171,7 @@ class Rows:
         self._usage["UPDATE service SET pruned = ?"] = [(change.wall,)]
 
     def _nothing(self, change: Change) -> None:
-        """Write nothing: a touch waits for the next sweep."""
+        """Write nothing: a touch waits for the next pruning."""
 
 
 def _size(row: tuple[Any, ...]) -> int:
@@ -184,7 +184,7 @@ def _insert(table: str, record: type[msgspec.Struct]) -> str:
     return f"INSERT INTO {table} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"  # noqa: S608
 
 
-_RECORDS: Final = {
+_INSERT_OF_RECORD: Final = {
     NameplateUsage: _insert("usage_nameplates", NameplateUsage),
     MailboxUsage: _insert("usage_mailboxes", MailboxUsage),
     ClientVersion: _insert("usage_client_versions", ClientVersion),

@@ -1,4 +1,4 @@
-"""The SQLite engine: memory is the authority, the database is written behind it by group commit.
+"""The store: memory is the authority, the database is written behind it by group commit.
 
 A batch's statements run on the event loop, where they cost microseconds; what takes longer goes to a thread: heavy
 statements, and COMMIT, which waits for the disk. WAL with synchronous=FULL: a commit that returned is on disk
@@ -26,17 +26,17 @@ from restante.mailbox.store.load import load
 from restante.mailbox.store.rows import Rows
 from restante.mailbox.store.schema import FILE, connect
 
-BUSY_SECONDS: Final = 5.0
+LOCK_TIMEOUT_SECONDS: Final = 5.0
 """How long a batch waits for another program that is writing to the file. Longer, and clients time out."""
 
-FEW: Final = 8
+MAX_ROWS_COMMITTED_ON_LOOP: Final = 8
 """Rows in a batch that is committed on the loop where the disk is fast: one or two commands'. A hand-over to the
 thread and back costs more than a flush that takes 0.1 ms, and a batch this small has nobody waiting behind it."""
 
-QUICK: Final = 0.0005
+FAST_FLUSH_SECONDS: Final = 0.0005
 """Seconds of a fast flush. A slow disk is waited for in the thread, and the loop goes on reading."""
 
-CHECKPOINT: Final = 1000
+ROWS_PER_CHECKPOINT: Final = 1000
 """Rows after which the log is moved into the database: some 4 to 16 MiB of it. After the batch is answered, and
 never on the loop; the next batch waits for it."""
 
@@ -47,25 +47,40 @@ _USAGE_TIMES: Final = (
 )
 
 
-class SqliteStore:
-    """One process, one data directory. See Store for the promises."""
+def open_store(data: Path) -> Store:
+    """Open the store in a data directory, making both if need be.
+
+    Raises StoreError when another process has it, or it is not ours, or it is newer than this program.
+    """
+    return Store.open(data)
+
+
+class Store:
+    """What the rules decided, on disk: one process, one data directory.
+
+    `view` shows all that was applied before. `apply` makes the changes of one batch durable in one transaction, or
+    raises StoreBusy having changed nothing, or raises StoreError, after which nothing more may be said to anybody.
+    A store never decides, and a rule never keeps.
+    """
 
     def __init__(self, database: sqlite3.Connection, held: int | None = None) -> None:
         self.database = database
         self._held = held
         # Statements run on the loop or in this one thread, COMMIT mostly in the thread; never two at once.
         self._committer = Worker("commit")
-        self._flush = QUICK
+        self._flush = FAST_FLUSH_SECONDS
         """Seconds that the last commit took; the first is made in the thread, who knows the disk."""
         self.flushing: float | None = None
+        """Since when (time.monotonic) the disk is being waited for; None: it is not."""
         self._unchecked = 0
         """Rows written since the last checkpoint."""
         self.service: float = self._one("SELECT seconds FROM service")
+        """Seconds the service had run when the store was last written, as read at opening."""
         self._saved = float("-inf")
         """Service time of the last commit that saved it."""
 
     @classmethod
-    def open(cls, data: Path) -> SqliteStore:
+    def open(cls, data: Path) -> Store:
         """Lock the data directory, making it if need be, and open what is in it."""
         held = lock(data)
         try:
@@ -84,9 +99,14 @@ class SqliteStore:
         return value
 
     async def view(self) -> State:
+        """Return the state; called again after StoreBusy, it is read anew."""
         return load(self.database)
 
     async def apply(self, changes: Sequence[Change], now: Now) -> None:
+        """Make changes durable that were folded into the view already; return when they are on disk.
+
+        Raises StoreBusy if nothing was written, StoreError if nobody can tell.
+        """
         rows = Rows(changes)
         try:
             await self._begin()
@@ -101,10 +121,11 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise roll_back(self.database, error) from error
         self._unchecked += rows.count
-        await self._commit(alone=rows.count <= FEW)
+        await self._commit(alone=rows.count <= MAX_ROWS_COMMITTED_ON_LOOP)
 
     async def tend(self) -> None:
-        if self._unchecked >= CHECKPOINT:
+        """Do what can wait until everything is said: move the log into the database."""
+        if self._unchecked >= ROWS_PER_CHECKPOINT:
             self._unchecked = 0
             await self._in_thread(self._checkpoint)
 
@@ -118,6 +139,7 @@ class SqliteStore:
             await self._in_thread(self._wait_and_begin)
 
     async def forget_usage(self, before: float, most: int) -> int:
+        """Drop usage records older than a wall time, at most so many of each kind; return how many went."""
         try:
             await self._begin()
             gone = sum(
@@ -134,7 +156,7 @@ class SqliteStore:
         return gone
 
     def _wait_and_begin(self) -> None:
-        self.database.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+        self.database.execute(f"PRAGMA busy_timeout = {int(LOCK_TIMEOUT_SECONDS * 1000)}")
         try:
             self.database.execute("BEGIN IMMEDIATE")
         finally:
@@ -142,7 +164,7 @@ class SqliteStore:
 
     async def _commit(self, *, alone: bool) -> None:
         """Commit: in the thread, or on the loop where little was written and the disk is fast."""
-        if alone and self._flush < QUICK:
+        if alone and self._flush < FAST_FLUSH_SECONDS:
             self._timed_commit()
         else:
             await self._in_thread(self._timed_commit)
@@ -174,6 +196,7 @@ class SqliteStore:
         await self._committer.do(work)
 
     async def close(self) -> None:
+        """Leave everything on disk in good order."""
         self._committer.end()
         self._checkpoint("TRUNCATE")
         self.database.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from restante.mailbox.core.limits import KIB, MIB
-from restante.mailbox.core.memory_holders import LONG, SPARED, Holders
+from restante.mailbox.core.memory_holders import LONG_HOLD_SECONDS, SPARED_BYTES, MemoryHolders
 
 
 class Client:
@@ -21,10 +21,10 @@ class Client:
 
 def closed(excess: int, *came: tuple[Client, int], now: int) -> set[Client]:
     """Return which are closed to free so many bytes, of clients that came in their seconds."""
-    holders = Holders()
+    memory_holders = MemoryHolders()
     for client, second in came:
-        holders.note(client, second)
-    holders.close(excess, now)
+        memory_holders.note(client, second)
+    memory_holders.close(excess, now)
     return {client for client, _ in came if not client.holding}
 
 
@@ -37,13 +37,13 @@ def test_an_address_that_holds_much_is_closed_before_those_that_hold_a_little_fo
 
 
 def test_many_small_ones_of_an_address_are_much() -> None:
-    attackers = [(Client("attacker", holding=SPARED // 2), 0) for _ in range(100)]
+    attackers = [(Client("attacker", holding=SPARED_BYTES // 2), 0) for _ in range(100)]
     large = Client("honest", holding=2 * MIB)
     assert large not in closed(MIB, *attackers, (large, 20), now=20)
 
 
 def test_whoever_has_another_address_named_for_each_connection_counts_as_one_all_the_same() -> None:
-    attackers = [(Client("attacker", f"named {number}", holding=SPARED // 2), 0) for number in range(100)]
+    attackers = [(Client("attacker", f"named {number}", holding=SPARED_BYTES // 2), 0) for number in range(100)]
     large = Client("honest", holding=2 * MIB)
     assert large not in closed(MIB, *attackers, (large, 20), now=20)
 
@@ -51,7 +51,7 @@ def test_whoever_has_another_address_named_for_each_connection_counts_as_one_all
 def test_a_newcomer_is_spared_while_others_hold_as_much_for_longer() -> None:
     attackers = [(Client(f"attacker {number}", holding=4 * MIB), 0) for number in range(64)]
     newcomer = Client("honest", holding=4 * MIB)
-    assert newcomer not in closed(32 * MIB, (newcomer, LONG), *attackers, now=LONG)
+    assert newcomer not in closed(32 * MIB, (newcomer, LONG_HOLD_SECONDS), *attackers, now=LONG_HOLD_SECONDS)
 
 
 def test_where_all_is_equal_the_first_to_hold_it_goes_first() -> None:
@@ -60,13 +60,13 @@ def test_where_all_is_equal_the_first_to_hold_it_goes_first() -> None:
 
 
 def test_who_let_go_and_holds_anew_counts_from_then_on() -> None:
-    holders, first, second = Holders(), Client(1, holding=MIB), Client(2, holding=MIB)
-    holders.note(first, 0)
-    holders.note(second, 5)
-    holders.note(first, 9, anew=True)
-    holders.close(MIB, 9)
+    memory_holders, first, second = MemoryHolders(), Client(1, holding=MIB), Client(2, holding=MIB)
+    memory_holders.note(first, 0)
+    memory_holders.note(second, 5)
+    memory_holders.note(first, 9, anew=True)
+    memory_holders.close(MIB, 9)
     assert (first.holding, second.holding) == (MIB, 0)
-    holders.note(second, 9)
+    memory_holders.note(second, 9)
     first.holding = 0
-    holders.close(MIB, 9)
-    assert len(holders) == 0
+    memory_holders.close(MIB, 9)
+    assert len(memory_holders) == 0

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import asyncio
 
-from restante.mailbox.server.send_budget import SLICE, Outflow
+from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN, SendBudget
 
 
 class Writer:
     """Has so many bytes to write, a quarter of a slice at a time."""
 
-    def __init__(self, outflow: Outflow, left: int, log: list[Writer]) -> None:
-        self.outflow = outflow
+    def __init__(self, send_budget: SendBudget, left: int, log: list[Writer]) -> None:
+        self.send_budget = send_budget
         self.left = left
         self.log = log
 
     def catch_up(self) -> None:
-        while self.left and self.outflow.open:
-            self.left -= SLICE // 4
+        while self.left and self.send_budget.open:
+            self.left -= MAX_BYTES_PER_TURN // 4
             self.log.append(self)
-            self.outflow.wrote(SLICE // 4)
+            self.send_budget.wrote(MAX_BYTES_PER_TURN // 4)
         if self.left:
-            self.outflow.wait(self)
+            self.send_budget.wait(self)
 
 
 async def test_those_who_wait_write_a_slice_each_one_after_the_other() -> None:
-    outflow, log = Outflow(), list[Writer]()
-    writers = [Writer(outflow, 2 * SLICE, log) for _ in range(3)]
+    send_budget, log = SendBudget(), list[Writer]()
+    writers = [Writer(send_budget, 2 * MAX_BYTES_PER_TURN, log) for _ in range(3)]
     for writer in writers:
         writer.catch_up()
     assert log == [writers[0]] * 4
@@ -39,9 +39,9 @@ async def test_those_who_wait_write_a_slice_each_one_after_the_other() -> None:
 
 
 async def test_what_was_written_is_forgotten_with_the_turn() -> None:
-    outflow = Outflow()
-    outflow.wrote(SLICE)
-    assert not outflow.open
+    send_budget = SendBudget()
+    send_budget.wrote(MAX_BYTES_PER_TURN)
+    assert not send_budget.open
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert outflow.open
+    assert send_budget.open

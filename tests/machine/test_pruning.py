@@ -1,6 +1,6 @@
-"""A sweep goes on while clients do what they do: between two slices anything may come, go, or be made anew.
+"""Pruning goes on while clients do what they do: between two slices anything may come, go, or be made anew.
 
-The machine sweeps in one go; here a slice is one mailbox, and each slice and each command is committed by itself.
+The machine prunes in one go; here a slice is one mailbox, and each slice and each command is committed by itself.
 `--effort N` looks N times as hard (effort.py).
 """
 
@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.mailbox.core import pruning
-from restante.mailbox.core.dispatcher import Desk
+from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.store.schema import connect
-from restante.mailbox.store.sqlite import SqliteStore
+from restante.mailbox.store.sqlite import Store
 from support.effort import examples
 from support.mailbox.givens import FakeDice, Inbox
 from support.mailbox.picture import picture
@@ -27,12 +27,12 @@ PRUNE_AFTER = 600.0
 BOXES = 6
 
 
-class Town:
-    """A desk over a store, and one mailbox for each of a few clients, who have it open or have left."""
+class PruningScene:
+    """A dispatcher over a store, and one mailbox for each of a few clients, who have it open or have left."""
 
-    def __init__(self, store: SqliteStore, desk: Desk) -> None:
+    def __init__(self, store: Store, dispatcher: Dispatcher) -> None:
         self.store = store
-        self.desk = desk
+        self.dispatcher = dispatcher
         self.service = 0.0
         self.inboxes: dict[int, Inbox] = {}
         self.used: set[int] = set()
@@ -46,17 +46,19 @@ class Town:
     def say(self, box: int, kind: str, **keys: Any) -> None:
         if box not in self.inboxes:
             inbox = self.inboxes[box] = Inbox()
-            self.desk.meet(inbox.connection)
+            self.dispatcher.add_connection(inbox.connection)
             self.say(box, "bind", appid="x", side=f"side{box}")
-        self.desk.take(self.inboxes[box].connection, json.dumps({"type": kind, **keys}), self.now())
+        self.dispatcher.handle(self.inboxes[box].connection, json.dumps({"type": kind, **keys}), self.now())
 
     def touches(self) -> dict[int, float]:
-        return {mailbox.key: mailbox.touched for mailbox in self.desk.state.mailboxes()}
+        return {mailbox.key: mailbox.touched for mailbox in self.dispatcher.state.mailboxes()}
 
     def deserted(self) -> set[int]:
-        """Keys of the mailboxes that a sweep must take."""
+        """Keys of the mailboxes that pruning must end."""
         touches = self.touches()
-        return {key for key in touches if self.service - touches[key] > PRUNE_AFTER} - set(self.desk.subscribers)
+        return {key for key in touches if self.service - touches[key] > PRUNE_AFTER} - set(
+            self.dispatcher.subscribers
+        )
 
     def do(self, box: int, deed: str) -> None:
         self.service += 0.125  # so that a touch can be told from the one before
@@ -78,15 +80,15 @@ class Town:
         elif deed == "release":
             self.say(box, "release", nameplate=str(box))
         elif box in self.inboxes:
-            self.desk.lose(self.inboxes.pop(box).connection, self.now())
+            self.dispatcher.lose(self.inboxes.pop(box).connection, self.now())
 
     async def commit(self) -> None:
-        assert self.desk.faults == []
-        if self.desk.changes:
-            await self.store.apply(self.desk.changes, self.now())
-        for connection in self.desk.turn():
+        assert self.dispatcher.internal_errors == []
+        if self.dispatcher.changes:
+            await self.store.apply(self.dispatcher.changes, self.now())
+        for connection in self.dispatcher.end_batch():
             connection.outbox = []
-        found, state = await self.store.view(), self.desk.state
+        found, state = await self.store.view(), self.dispatcher.state
         assert picture(found, touches=False) == picture(state, touches=False)
         for mailbox in found.mailboxes():
             live = state.app(mailbox.app_id).mailboxes[mailbox.mailbox_id]
@@ -100,53 +102,53 @@ deeds = st.tuples(
 
 @pytest.fixture(autouse=True)
 def slices_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "SLICE", 1)
+    monkeypatch.setattr(pruning, "SLICE_WEIGHT", 1)
 
 
-async def sweep_a_town(
+async def prune_a_scene(
     before: list[tuple[int, str]], late: list[tuple[int, str]], meanwhile: list[list[Any]]
 ) -> None:
-    store = SqliteStore(connect(":memory:"))
+    store = Store(connect(":memory:"))
     try:
-        town = Town(store, Desk(await store.view(), FakeDice(), Policy()))
-        desk, state = town.desk, town.desk.state
+        scene = PruningScene(store, Dispatcher(await store.view(), FakeDice(), Policy()))
+        dispatcher, state = scene.dispatcher, scene.dispatcher.state
         for deed in before:
-            town.do(*deed)
-            await town.commit()
-        town.service += PRUNE_AFTER + 1.0
+            scene.do(*deed)
+            await scene.commit()
+        scene.service += PRUNE_AFTER + 1.0
         for deed in late:
-            town.do(*deed)
-            await town.commit()
-        deserted = town.deserted()
+            scene.do(*deed)
+            await scene.commit()
+        deserted = scene.deserted()
         pruned: set[int] = set()
-        town.used.clear()
-        town.ended.clear()
+        scene.used.clear()
+        scene.ended.clear()
 
         slices = iter(meanwhile)
-        known = set(town.touches())
-        for _ in pruning.sweep(desk, town.now, PRUNE_AFTER, 0.0):
-            await town.commit()
-            pruned |= known - set(town.touches())
+        known = set(scene.touches())
+        for _ in pruning.prune_idle(dispatcher, scene.now, PRUNE_AFTER, 0.0):
+            await scene.commit()
+            pruned |= known - set(scene.touches())
             for deed in next(slices, []):
-                town.do(*deed)
-                await town.commit()
-            known = set(town.touches())
-            town.service += 0.25
-        await town.commit()
-        pruned |= known - set(town.touches())
+                scene.do(*deed)
+                await scene.commit()
+            known = set(scene.touches())
+            scene.service += 0.25
+        await scene.commit()
+        pruned |= known - set(scene.touches())
 
         assert pruned <= deserted, "somebody was there, or had been lately"
-        assert deserted - pruned <= town.used | town.ended, "nobody used it, and it is still there"
-        assert not set(town.touches()) & pruned
+        assert deserted - pruned <= scene.used | scene.ended, "nobody used it, and it is still there"
+        assert not set(scene.touches()) & pruned
         assert store.database.execute("SELECT count(*) FROM usage_mailboxes WHERE result = 'pruney'").fetchone() == (
             len(pruned),
         )
         assert store.database.execute("SELECT connections_websocket FROM usage_current").fetchone() == (
-            sum(map(len, desk.subscribers.values())),
+            sum(map(len, dispatcher.subscribers.values())),
         )
-        assert set(state.unsaved) <= town.used
-        for key in desk.subscribers:
-            assert town.touches()[key] >= PRUNE_AFTER
+        assert set(state.unsaved) <= scene.used
+        for key in dispatcher.subscribers:
+            assert scene.touches()[key] >= PRUNE_AFTER
     finally:
         await store.close()
 
@@ -157,7 +159,7 @@ async def sweep_a_town(
     st.lists(st.lists(deeds, max_size=3), max_size=12) | st.just([]),
 )
 @examples(60)
-def test_a_sweep_takes_the_idle_and_nobody_else(
+def test_pruning_ends_the_idle_and_nobody_else(
     before: list[tuple[int, str]], late: list[tuple[int, str]], meanwhile: list[list[Any]]
 ) -> None:
-    asyncio.run(sweep_a_town(before, late, meanwhile))
+    asyncio.run(prune_a_scene(before, late, meanwhile))

@@ -1,0 +1,48 @@
+"""What picows leaves to us: headers of frames and requests, reasons of a close, what the kernel has not sent."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import struct
+import termios
+from typing import Final
+
+from picows import WSUpgradeRequest
+
+MAX_CLOSE_REASON_BYTES: Final = 123
+"""Bytes of a close frame's reason (RFC 6455 section 5.5)."""
+
+_FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
+
+
+def proxy_headers(request: WSUpgradeRequest) -> dict[str, str]:
+    """Return what proxies say of the client. Of a header that is there more than once all values, with commas."""
+    said = request.headers  # the last value is what the nearest proxy said
+    return {name: ",".join(said.getall(name)) for name in _FROM_A_PROXY if name in said}
+
+
+def close_reason(reason: str) -> bytes:
+    """Return the reason of a close frame, cut between two characters."""
+    return reason.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore").encode()
+
+
+def unacknowledged_bytes(transport: asyncio.Transport) -> int:
+    """Return the bytes that the kernel keeps because the client's has not acknowledged them (man 7 tcp)."""
+    queued: int = struct.unpack(
+        "i", fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    )[0]
+    return queued
+
+
+def frame_header(first: int, size: int) -> bytes:
+    """Return the header of an unmasked frame (RFC 6455 section 5.2)."""
+    if size < 126:
+        return bytes((first, size))
+    if size < 1 << 16:
+        return _HEADER_16(first, 126, size)
+    return _HEADER_64(first, 127, size)
+
+
+_HEADER_16: Final = struct.Struct(">BBH").pack
+_HEADER_64: Final = struct.Struct(">BBQ").pack

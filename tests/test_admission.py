@@ -1,0 +1,189 @@
+"""Admission: who may connect, and on which terms."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from restante.mailbox.core.address_quotas import ABUSE_SCORE_PER_BIT, ABUSE_SCORE_TOLERATED
+from restante.mailbox.core.addresses import networks
+from restante.mailbox.core.admission import (
+    TOO_MANY_CONNECTIONS,
+    TOO_MANY_FROM_ADDRESS,
+    Admission,
+    AdmissionResult,
+    AdmissionTerms,
+)
+from restante.mailbox.core.limits import UNLIMITED
+from restante.mailbox.core.model import Now
+
+ABROAD = "8.8.8.8"
+
+
+def admission(**terms: Any) -> Admission:
+    numbers = itertools.count()
+    return Admission(AdmissionTerms(**terms), lambda: next(numbers).to_bytes(32, "little"))
+
+
+def admit(
+    at: Admission,
+    address: str = "8.8.8.8",
+    *,
+    now: float = 0.0,
+    there: int = 0,
+    headers: Mapping[str, str] | None = None,
+) -> AdmissionResult:
+    return at.admit((address, 1), headers or {}, Now(1e9 + now, now), there)
+
+
+def test_without_permission_nothing_is_offered_and_nothing_demanded() -> None:
+    came = admit(admission())
+    assert (came.offer, came.demand, came.verdict) == (None, None, None)
+
+
+def test_each_connection_has_a_resource_of_its_own() -> None:
+    at = admission(mode="hashcash", bits=12)
+    demands = [admit(at).demand for _ in range(100)]
+    assert all(demand is not None and demand.bits == 12 for demand in demands)
+    assert len({demand.resource for demand in demands if demand}) == 100
+    assert all(":" not in demand.resource for demand in demands if demand)
+
+
+def test_so_many_connections_may_come_from_an_address_and_when_one_leaves_another_may() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connections=2)
+    first = admit(at)
+    assert admit(at).verdict is None
+    third = admit(at)
+    assert third.verdict is not None
+    assert (third.verdict.code, third.verdict.words) == (1008, TOO_MANY_FROM_ADDRESS)
+    assert admit(at, "9.9.9.9").verdict is None
+    assert admit(at, "127.0.0.1").verdict is None
+    assert third.address_quotas == (), "who is refused does not count"
+    at.release(first.address_quotas)
+    assert admit(at).verdict is None
+
+
+def test_who_comes_too_often_is_told_when_to_try_again() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connects=60.0, address_connects_at_once=1)
+    assert admit(at).verdict is None
+    refused = admit(at).verdict
+    assert refused is not None
+    assert (refused.words, refused.hint) == (TOO_MANY_FROM_ADDRESS, "they come too fast; try again in 1 s")
+    assert admit(at, now=1.0).verdict is None
+
+
+@pytest.mark.parametrize("invented", ["X-Forwarded-For", "X-Real-IP"])
+def test_where_a_proxy_s_headers_differ_no_invention_gets_around_a_limit(invented: str) -> None:
+    at = admission(trusted=networks(["127.0.0.0/8"]))
+    at.limits = replace(UNLIMITED, address_connections=2)
+    real = {"X-Forwarded-For": "X-Real-IP", "X-Real-IP": "X-Forwarded-For"}[invented]
+    came = [admit(at, "127.0.0.1", headers={real: "8.8.8.8", invented: f"203.0.113.{number}"}) for number in range(5)]
+    assert [each.verdict is None for each in came] == [True, True, False, False, False]
+    at.release(came[0].address_quotas)
+    assert admit(at, "127.0.0.1", headers={real: "8.8.8.8", invented: "203.0.113.9"}).verdict is None
+    assert len(admit(at, "127.0.0.1", headers={real: "9.9.9.9", invented: "9.9.9.9"}).address_quotas) == 1
+
+
+def test_so_many_connections_may_come_from_anywhere() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, connections=5)
+    assert admit(at, there=4).verdict is None
+    full = admit(at, there=5).verdict
+    assert full is not None
+    assert (full.code, full.words) == (1013, TOO_MANY_CONNECTIONS)
+
+
+def test_an_adaptive_server_demands_first_of_who_makes_trouble_and_says_so_each_time_that_changes() -> None:
+    at = admission(mode="adaptive", bits=20)
+    came = admit(at)
+    assert came.offer == {"none": {}}
+    [quota] = came.address_quotas
+    quota.add_abuse_score(0.0, ABUSE_SCORE_TOLERATED)
+    demand = admit(at).demand
+    assert demand is not None
+    assert demand.bits == 20
+    assert admit(at, "9.9.9.9").demand is None
+    assert at.changed_bits == {came.address_id: 20}
+    quota.add_abuse_score(0.0, ABUSE_SCORE_PER_BIT)
+    more = admit(at).demand
+    assert more is not None
+    assert more.bits == 21
+    assert at.changed_bits == {came.address_id: 21}
+    assert admit(at, now=10_000).demand is None
+    assert list(at.changed_bits.values()) == [0]
+    assert (at.changes, at.demanded) == (3, 2)
+
+
+def test_under_attack_it_demands_of_everybody_also_of_whom_it_cannot_tell_apart() -> None:
+    at = admission(mode="adaptive", bits=20, load=100.0)
+    for _ in range(30):
+        for _ in range(1000):
+            admit(at, "127.0.0.1")
+        at.tick()
+    for address in ("8.8.8.8", "127.0.0.1"):
+        demand = admit(at, address).demand
+        assert demand is not None
+        assert demand.bits > 20
+    assert at.changes == 0
+
+
+def test_a_hashcash_server_has_no_load_level() -> None:
+    at = admission(mode="hashcash", bits=20, load=1.0)
+    for _ in range(100):
+        for _ in range(100):
+            admit(at)
+        assert not at.tick()
+    demand = admit(at).demand
+    assert demand is not None
+    assert demand.bits == 20
+
+
+def test_a_trusted_proxy_s_clients_are_counted_one_by_one() -> None:
+    at = admission(trusted=networks(["127.0.0.0/8"]))
+    at.limits = replace(UNLIMITED, address_connections=1)
+    headers = {"X-Forwarded-For": "8.8.8.8"}
+    assert at.admit(("127.0.0.1", 1), headers, Now(0.0, 0.0), 0).verdict is None
+    assert at.admit(("127.0.0.1", 1), headers, Now(0.0, 0.0), 0).verdict is not None
+    assert at.admit(("127.0.0.1", 1), {"X-Forwarded-For": "8.8.8.9"}, Now(0.0, 0.0), 0).verdict is None
+
+
+# ── before there is a request ────────────────────────────────────────────────────────────────────
+
+
+def test_so_many_of_an_address_may_have_asked_for_nothing_yet() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connections=2)
+    first, second = (at.begin_request((ABROAD, port), 1e9) for port in (1, 2))
+    assert not first.refused
+    assert not second.refused
+    third = at.begin_request((ABROAD, 3), 1e9)
+    assert (third.refused, third.address_quotas) == (admit(at).address_id, ()), "who is refused does not count"
+    assert not at.begin_request(("9.9.9.9", 1), 1e9).refused
+    at.end_request(first)
+    assert not at.begin_request((ABROAD, 4), 1e9).refused
+
+
+def test_who_asks_for_nothing_takes_no_place_of_those_who_are_in() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connections=1)
+    assert admit(at, ABROAD).verdict is None
+    pending = at.begin_request((ABROAD, 1), 1e9)
+    assert not pending.refused
+    [quota] = pending.address_quotas
+    assert quota.connections == 1
+    assert quota.live
+    at.end_request(pending)
+    assert quota.connections == 1
+
+
+def test_nobody_is_counted_before_there_is_a_request_who_cannot_be_told_apart() -> None:
+    at = admission(trusted=networks(["8.8.8.0/24"]))
+    at.limits = replace(UNLIMITED, address_connections=1)
+    for peer in ("127.0.0.1", "10.0.0.1", "8.8.8.8"):  # the last may be anybody's proxy
+        assert not any(at.begin_request((peer, port), 1e9).refused for port in range(10))

@@ -1,0 +1,276 @@
+"""The commit loop: the grace period after a start, service time, what is kept and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
+from restante.mailbox.core.model import Policy
+from restante.mailbox.core.pruning import prune_idle
+from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED, CommitLoop, Retention
+from restante.mailbox.server.system import SystemClock
+from restante.mailbox.store.sqlite import Store
+from support.mailbox.givens import FakeClock, FakeDice, Inbox
+from support.mailbox.tables import sql_rows, sql_usage
+
+
+class OpenLoop:
+    """A running commit loop, and what a test does to it."""
+
+    def __init__(self, commit_loop: CommitLoop, store: Store, clock: Any) -> None:
+        self.commit_loop = commit_loop
+        self.store = store
+        self.clock = clock
+
+    async def say(self, connection: ConnectionState, *texts: str) -> None:
+        for text in texts:
+            self.commit_loop.receive(connection, text)
+        await self.commit_loop.idle.wait()
+
+    async def enter(self, side: str, *texts: str) -> tuple[ConnectionState, Inbox]:
+        inbox = Inbox()
+        connection = inbox.connection
+        self.commit_loop.dispatcher.add_connection(connection)
+        await self.say(connection, json.dumps({"type": "bind", "appid": "x", "side": side}), *texts)
+        return connection, inbox
+
+    async def lose(self, connection: ConnectionState) -> None:
+        self.commit_loop.lose(connection)
+        await self.commit_loop.idle.wait()
+
+    async def commit_deferred(self) -> None:
+        self.commit_loop.commit_deferred()
+        await self.commit_loop.idle.wait()
+
+    async def prune(self) -> None:
+        self.commit_loop.start_pruning()
+        await self.commit_loop.idle.wait()
+
+
+@asynccontextmanager
+async def opened(
+    data: Path, clock: Any, retention: Retention | None = None, *, crash: bool = False
+) -> AsyncIterator[OpenLoop]:
+    store = Store.open(data)
+    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(), retention or Retention())
+    running = asyncio.create_task(commit_loop.run())
+    yield OpenLoop(commit_loop, store, clock)
+    if crash:
+        running.cancel()
+    else:
+        commit_loop.stop()
+        await running
+    await store.close()
+
+
+OPEN = '{"type": "open", "mailbox": "m"}'
+ADD = '{"type": "add", "phase": "p", "body": "00"}'
+
+
+async def test_right_after_a_start_nothing_is_pruned_and_nobody_is_gone(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock) as loop:
+        await loop.enter("a", OPEN, ADD)
+        await loop.enter("b", OPEN)
+        clock.now += 700
+    clock.now += 5000  # downtime does not exist in service time
+    async with opened(tmp_path, clock) as loop:
+        await loop.prune()
+        assert sql_rows(tmp_path)["mailboxes"] == "1"
+        # b may be on its way back: nobody takes its place
+        third, inbox = await loop.enter("c", OPEN)
+        assert inbox.frames[-1]["error"] == "crowded"
+        await loop.lose(third)
+        # d was here, said nothing and left, in this run: that is gone
+        clock.now += GRACE_SECONDS
+        _, inbox = await loop.enter("d", OPEN)
+        assert [frame["type"] for frame in inbox.frames] == ["ack", "ack", "message"]
+
+
+async def test_who_left_in_this_run_is_gone_even_right_after_a_start(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock) as loop:
+        await loop.enter("a", OPEN, ADD)
+        second, _ = await loop.enter("b", OPEN)
+        await loop.lose(second)
+        _, inbox = await loop.enter("c", OPEN)
+        assert inbox.frames[-1]["type"] == "message"
+
+
+async def test_crash_loops_still_age(tmp_path: Path) -> None:
+    """Each run is a minute long, and too short to prune in; service time adds up all the same."""
+    clock = FakeClock()
+    async with opened(tmp_path, clock) as loop:
+        await loop.enter("a", OPEN, ADD)
+    for _ in range(20):
+        async with opened(tmp_path, clock, crash=True) as loop:
+            clock.now += 60
+            await loop.prune()
+    assert sql_rows(tmp_path)["mailboxes"] == "1"
+    async with opened(tmp_path, clock) as loop:
+        clock.now += GRACE_SECONDS
+        await loop.enter("b")  # any command: it is noticed that everybody had time to come back
+        await loop.prune()
+    assert sql_rows(tmp_path)["mailboxes"] == "0"
+    assert [record["result"] for record in sql_usage(tmp_path)["mailbox"]] == ["pruney"]
+
+
+async def test_a_clock_set_back_and_forward_prunes_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock) as loop:
+        clock.now += GRACE_SECONDS
+        first, inbox = await loop.enter("a", OPEN)
+        for phase, skew in (("1", 0.0), ("2", -86400.0), ("3", 86400.0)):
+            clock.skew = skew
+            await loop.say(first, json.dumps({"type": "add", "phase": phase, "body": ""}))
+        await loop.lose(first)
+        await loop.prune()
+        _, inbox = await loop.enter("b", OPEN)
+        assert [frame["phase"] for frame in inbox.frames if frame["type"] == "message"] == ["1", "2", "3"]
+        clock.skew = -86400.0
+        await loop.enter("a", '{"type": "close", "mailbox": "m"}')
+        await loop.enter("b", '{"type": "close", "mailbox": "m", "mood": "happy"}')
+        assert [record["total"] for record in sql_usage(tmp_path)["mailbox"]] == ["0"]
+
+
+async def test_a_touch_outlives_a_crash_once_it_was_saved(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock, crash=True) as loop:
+        first, _ = await loop.enter("a", OPEN)
+        clock.now += 600
+        await loop.lose(first)
+        loop.commit_loop.start_saving()
+        await loop.commit_loop.idle.wait()
+    async with opened(tmp_path, clock) as loop:
+        clock.now += 600
+        await loop.enter("b")
+        await loop.prune()
+        assert sql_rows(tmp_path)["mailboxes"] == "1"
+        clock.now += 61
+        await loop.prune()
+        assert sql_rows(tmp_path)["mailboxes"] == "0"
+
+
+async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock) as loop:
+        for name, body in (("a", "00"), ("b", "00"), ("c", "0" * 2_000_000), ("d", "0" * 2_000_000)):
+            adding = json.dumps({"type": "add", "phase": "1", "body": body})
+            connection, _ = await loop.enter(name, json.dumps({"type": "open", "mailbox": name}), adding, adding)
+            await loop.lose(connection)
+        loop.commit_loop.dispatcher.state.end_grace_period()
+        clock.now += 661
+        slices = prune_idle(loop.commit_loop.dispatcher, loop.commit_loop.now, prune_after=660.0, rebooted=0.0)
+        left = [len(list(loop.commit_loop.dispatcher.state.mailboxes())) for _ in slices]
+        assert left[:2] == [3, 2]
+        assert not list(loop.commit_loop.dispatcher.state.mailboxes())
+
+
+def binds(data: Path) -> int:
+    return len(sql_usage(data)["client"])
+
+
+async def test_the_record_of_a_bind_is_committed_with_whatever_is_stored_next(tmp_path: Path) -> None:
+    async with opened(tmp_path, FakeClock(), crash=True) as loop:
+        first, inbox = await loop.enter("a")
+        assert [frame["type"] for frame in inbox.frames] == ["ack"]
+        assert binds(tmp_path) == 0
+        await loop.say(first, '{"type": "ping", "ping": 1}')
+        assert binds(tmp_path) == 0
+        await loop.enter("b", OPEN)
+        assert binds(tmp_path) == 2
+
+
+async def test_the_record_of_a_bind_is_committed_within_a_second_or_when_the_server_stops(tmp_path: Path) -> None:
+    async with opened(tmp_path, FakeClock()) as loop:
+        await loop.enter("a")
+        await loop.commit_deferred()
+        assert binds(tmp_path) == 1
+        await loop.commit_deferred()
+        await loop.enter("b")
+        assert binds(tmp_path) == 1
+    assert binds(tmp_path) == 2
+
+
+async def test_records_of_binds_do_not_pile_up(tmp_path: Path) -> None:
+    async with opened(tmp_path, FakeClock(), crash=True) as loop:
+        for _ in range(MAX_BATCH_COMMANDS):
+            await loop.enter("a")
+        assert binds(tmp_path) == MAX_BATCH_COMMANDS
+
+
+async def test_records_of_binds_that_are_refused_wait_for_the_next_second(tmp_path: Path) -> None:
+    async with opened(tmp_path, FakeClock(), crash=True) as loop:
+        _, inbox = await loop.enter("a")
+        loop.store.database.execute("PRAGMA query_only = 1")
+        await loop.commit_deferred()
+        _, told = await loop.enter("b", OPEN)  # both in one batch, and so both refused
+        assert [frame.get("error") for frame in told.frames if frame["type"] == "error"] == [NOT_STORED, NOT_STORED]
+        loop.store.database.execute("PRAGMA query_only = 0")
+        assert binds(tmp_path) == 0
+        await loop.commit_deferred()
+        assert [record["side"] for record in sql_usage(tmp_path)["client"]] == ["a"]
+        assert [frame["type"] for frame in inbox.frames] == ["ack"]
+
+
+@pytest.mark.parametrize("count", [10, 600])
+async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Path, count: int) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock, Retention(keep_usage=3600.0)) as loop:
+        for number in range(count):
+            connection, _ = await loop.enter(
+                "a", json.dumps({"type": "open", "mailbox": f"m{number}"}), '{"type": "close"}'
+            )
+            await loop.lose(connection)
+        clock.now += 3000
+        await loop.enter("b", '{"type": "open", "mailbox": "late"}', '{"type": "close"}')
+        await loop.prune()
+        assert len(sql_usage(tmp_path)["mailbox"]) == count + 1
+        clock.now += 601
+        await loop.prune()
+        usage = sql_usage(tmp_path)
+        assert [len(usage["mailbox"]), len(usage["client"])] == [1, 1]
+
+
+async def test_time_in_which_the_process_stands_still_makes_nothing_older(tmp_path: Path) -> None:
+    """SIGSTOP, a virtual machine that is paused: CLOCK_MONOTONIC goes on, and nobody could come back."""
+    machine = FakeClock()
+
+    async def runs(loop: OpenLoop, seconds: int) -> None:
+        for _ in range(seconds):
+            machine.now += 1
+            loop.commit_loop.now()  # as each tick does
+        await loop.prune()
+
+    async with opened(tmp_path, SystemClock(machine.monotonic)) as loop:
+        await runs(loop, 121)
+        [(connection, _), _] = [await loop.enter(side, OPEN) for side in "ab"]
+        await loop.lose(connection)
+        [(other, _)] = [await loop.enter("c", OPEN.replace('"m"', '"idle"'))]
+        await loop.lose(other)
+        machine.now += 3600
+        await runs(loop, 600)
+        assert {mailbox.mailbox_id for mailbox in loop.commit_loop.dispatcher.state.mailboxes()} == {"m", "idle"}
+        await runs(loop, 61)
+        assert {mailbox.mailbox_id for mailbox in loop.commit_loop.dispatcher.state.mailboxes()} == {"m"}
+
+
+async def test_a_process_that_stands_still_after_its_start_waits_for_its_clients_all_the_same(tmp_path: Path) -> None:
+    machine = FakeClock()
+    async with opened(tmp_path, SystemClock(machine.monotonic)) as loop:
+        machine.now += 3600
+        connection, _ = await loop.enter("a")
+        assert loop.commit_loop.dispatcher.state.in_grace_period
+        for _ in range(int(GRACE_SECONDS)):
+            machine.now += 1
+            loop.commit_loop.now()
+        await loop.say(connection, '{"type": "ping", "ping": 1}')
+        assert not loop.commit_loop.dispatcher.state.in_grace_period
