@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from host import facts, scratch_root
 from pipeline_day import next_day, verification
 from restante.pipeline.lake.staging import stage
-from restante.pipeline.schemas import ARCHIVE, ARCHIVED, MAILBOXES
+from restante.pipeline.schemas import ARCHIVED, MAILBOXES, SOURCE_KIND_ARCHIVE
 from restante.pipeline.spark.session import session
 from restante.pipeline.tables import BUILDS
 
@@ -105,7 +105,7 @@ def _envelopes(file: Path, seeds: np.ndarray[Any, Any], arrival: int) -> None:
         "arrival": pa.array(np.arange(arrival, arrival + number)),
         "arrived": pa.array(sent + np.timedelta64(1, "s"), pa.timestamp("us", "UTC")),
         "raw": _binary(blobs, 300),
-        "source_kind": pa.array(np.full(number, ARCHIVE)),
+        "source_kind": pa.array(np.full(number, SOURCE_KIND_ARCHIVE)),
         "day": pa.array(sent.astype("datetime64[D]")),
     }
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from restante.pipeline.build import Days, build
+from restante.pipeline.build.freshness import DayRange
+from restante.pipeline.build.run import build
 from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.ingest import Run
-from restante.pipeline.lake.commit_info import Note
+from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import FIRST_DAY, Lake
-from restante.pipeline.schemas import ARCHIVE, CLIENT_VERSIONS, MAILBOXES, NAMEPLATES, Table
-from restante.pipeline.sources.archived import ROWS, Found, Origin, batch
+from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES, SOURCE_KIND_ARCHIVE, Table
+from restante.pipeline.sources.archived import BATCH_ENVELOPES, FoundEnvelopes, Origin, verify_batch
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS
 from restante.waku.envelope import rlp
@@ -53,14 +54,20 @@ def verification(passes: int) -> Verified:
         ttl = 50
         expiry, nonce = _bytes(SENT + number + ttl), _bytes(dice.getrandbits(63))
         raws.append(rlp.encode([expiry, _bytes(ttl), dice.randbytes(4), dice.randbytes(280), nonce]))
-    latest = np.full(ROWS, SENT + 10 * ENVELOPES)
-    origin = Origin("bench", ARCHIVE, "f", "", FIRST_DAY)
+    latest = np.full(BATCH_ENVELOPES, SENT + 10 * ENVELOPES)
+    origin = Origin("bench", SOURCE_KIND_ARCHIVE, "f", "", FIRST_DAY)
     took, hashed = [], []
     for _ in range(passes):
         start = time.process_time()
-        for first in range(0, ENVELOPES, ROWS):
-            made = batch(
-                Found(raws[first : first + ROWS], np.arange(first, first + ROWS), None, Stored(latest)), origin
+        for first in range(0, ENVELOPES, BATCH_ENVELOPES):
+            made = verify_batch(
+                FoundEnvelopes(
+                    raws[first : first + BATCH_ENVELOPES],
+                    np.arange(first, first + BATCH_ENVELOPES),
+                    None,
+                    Stored(latest),
+                ),
+                origin,
             )
             assert made.column("fault").null_count == made.num_rows
         took.append(time.process_time() - start)
@@ -89,7 +96,7 @@ def next_day(spark: SparkSession, folder: Path, rows: int, rounds: int) -> Day:
     Of the rows four tenths are mailboxes, three each nameplates and binds. A tenth of a day's are late: they are of
     one of the three days before.
     """
-    everything = Days(date.min, date.max)
+    everything = DayRange(date.min, date.max)
     with Lake.open(folder / "lake", write=True, make=True) as lake:
         run = Run(lake, "bench", time.time, lambda: spark, Quiet("bench"), folder)
         _take(run, folder / "old", 0, rows)
@@ -112,10 +119,10 @@ def _take(run: Run, folder: Path, first: int, rows: int) -> None:
         target = run.lake.table(table)
         read = run.spark().read.schema(table.ddl).parquet(str(folder / table.name))
         staged = target.stage(read.hint("rebalance", "day"))
-        target.commit([staged], note=Note(run="bench", table=table.name, finished=time.time()))
+        target.commit([staged], info=CommitInfo(run="bench", table=table.name, finished=time.time()))
 
 
-def _timed(run: Run, only: Days | None = None) -> tuple[float, dict[str, int]]:
+def _timed(run: Run, only: DayRange | None = None) -> tuple[float, dict[str, int]]:
     """Build, and tell how long it took and of which tables how many days were built."""
     start = time.perf_counter()
     built = build(run, only, builds=TABLES)

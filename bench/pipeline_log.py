@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 
 from host import facts, scratch_root
 from pipeline_day import TABLES, USAGE, Quiet
-from restante.pipeline.build import build
+from restante.pipeline.build.run import build
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake import data_files, staging
 from restante.pipeline.lake import table as lake_table
-from restante.pipeline.lake.commit_info import Ledger, Mark, Note
-from restante.pipeline.lake.data_files import File
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark
+from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
@@ -57,10 +57,10 @@ def main() -> None:
         for name, value in facts(folder).items():
             print(f"{name:10} {value}")
         with Lake.open(folder / "lake", write=True, make=True) as lake:
-            checkpoint, lake_table.CHECKPOINT = lake_table.CHECKPOINT, CHECKPOINT  # type: ignore[misc]
+            checkpoint, lake_table.COMMITS_PER_CHECKPOINT = lake_table.COMMITS_PER_CHECKPOINT, CHECKPOINT  # type: ignore[misc]
             for table in USAGE:
                 ingest(lake.table(table), options.commits)
-            lake_table.CHECKPOINT = checkpoint  # type: ignore[misc]
+            lake_table.COMMITS_PER_CHECKPOINT = checkpoint  # type: ignore[misc]
             with session("local[2]") as spark:
                 run = Run(lake, "bench", time.time, lambda: spark, Quiet("bench"), folder)
                 build(run, builds=TABLES)
@@ -89,10 +89,10 @@ def ingest(table: LakeTable, commits: int) -> None:
         staged = [one_row(table.folder, table.table, number, day)] if number % A_DAY == 0 else []
         marks = {"": Mark(number + 1, "0" * 64, 1, "0" * 64)}
         ledger = Ledger(read=1, clean=1, counted=1)
-        note = Note(
+        info = CommitInfo(
             run="bench", table=table.table.name, finished=time.time(), source="main", ledger=ledger, marks=marks
         )
-        table.commit(staged, note=note, transactions={"main": number + 1})
+        table.commit(staged, info=info, transactions={"main": number + 1})
 
 
 def one_row(folder: Path, table: Table, number: int, day: date) -> Staged:
@@ -105,11 +105,11 @@ def one_row(folder: Path, table: Table, number: int, day: date) -> Staged:
         for column in columns
     }
     partition = {"day": day.isoformat(), "source": "main"}
-    job = folder / f"{staging.RUN}{uuid.uuid4().hex}"
+    job = folder / f"{staging.RUN_PREFIX}{uuid.uuid4().hex}"
     path = job / data_files.folder([(name, partition[name]) for name in table.partitions]) / f"{number}.parquet"
     path.parent.mkdir(parents=True)
     pq.write_table(pa.table(row), path)
-    return Staged(job, (File(path, partition, 1, path.stat().st_size),))
+    return Staged(job, (DataFile(path, partition, 1, path.stat().st_size),))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from restante.cli.pipeline import LAKE
+from restante.cli.pipeline import DEFAULT_LAKE
 from restante.mailbox.settings import Serve
 from restante.waku.settings import WakuServe
 from support.documents import ROOT
@@ -102,7 +102,7 @@ def test_outside_its_folder_it_writes_to_the_cache_alone(project: Path, tmp_path
 
 def test_git_ignores_what_the_commands_leave_by_default() -> None:
     ignored = (ROOT / ".gitignore").read_text().splitlines()
-    for folder in (Serve().data, WakuServe().data, LAKE):
+    for folder in (Serve().data, WakuServe().data, DEFAULT_LAKE):
         assert f"{folder}/" in ignored
 
 

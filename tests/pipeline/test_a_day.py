@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from restante.pipeline.tables import BUILDS
-from support.pipeline.busy_week import DAY, busy_week
+from support.pipeline.busy_week import TODAY, busy_week
 from support.pipeline.oracles import ORACLES
 from support.pipeline.tables import TABLES, Values, assert_adds_up, collected, needed, table, with_folders
 
@@ -21,7 +21,7 @@ def inputs() -> Mapping[str, Sequence[Values]]:
     """All tables that are read: of the one day more than 100,000 rows together, since plain Python is slow."""
     found = busy_week(Random(6), rows=21_000)
     places = {name: [column.name for column in TABLES[name].columns].index("day") for name in found}
-    assert sum(row[places[name]] == DAY.date() for name, rows in found.items() for row in rows) > 100_000
+    assert sum(row[places[name]] == TODAY.date() for name, rows in found.items() for row in rows) > 100_000
     return found
 
 

@@ -25,8 +25,8 @@ from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
 from support.pipeline.runs import LakeWorld, no_spark
-from support.pipeline.servers import TERMS
-from support.pipeline.taking import Row, Took, rows_of, take
+from support.pipeline.servers import CONTEXT
+from support.pipeline.source_reads import Row, SourceRead, read_source, rows_of
 from support.waku.archives import thaw
 from support.waku.envelopes import T0, envelope
 
@@ -61,9 +61,9 @@ def keeping(data: Path, *batch: Envelope) -> Iterator[Keeping]:
         found.close()
 
 
-def taken(data: Path, before: Took | None = None) -> Took:
+def read_new(data: Path, before: SourceRead | None = None) -> SourceRead:
     marks = before.marks if before else {}
-    return take(f"waku={data}", "archived", data.parent / "scratch", marks)
+    return read_source(f"waku={data}", "archived", data.parent / "scratch", marks)
 
 
 def hashes(rows: Iterable[Row]) -> list[bytes]:
@@ -135,10 +135,10 @@ def test_what_an_archive_has_comes_into_the_lake_and_what_cannot_be_into_quarant
 
 def test_reading_goes_on_behind_the_last_arrival(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME[:4]) as server:
-        first = taken(server.data)
-        assert taken(server.data, first).span is None
+        first = read_new(server.data)
+        assert read_new(server.data, first).span is None
         server.save(*SOME)
-        second = taken(server.data, first)
+        second = read_new(server.data, first)
     assert hashes(first.rows) == names(SOME[:4])
     assert hashes(second.rows) == names(SOME[4:])
     assert [row["arrival"] for row in second.rows] == list(range(5, 11))
@@ -147,13 +147,13 @@ def test_reading_goes_on_behind_the_last_arrival(tmp_path: Path) -> None:
 
 def test_what_was_pruned_before_it_was_read_is_missed(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME[:4]) as server:
-        first = taken(server.data)
+        first = read_new(server.data)
         server.save(*SOME[4:])
         server.prune(6)
-        second = taken(server.data, first)
-        newcomer = taken(server.data)
+        second = read_new(server.data, first)
+        newcomer = read_new(server.data)
         server.prune(100)
-        nothing = taken(server.data, first)
+        nothing = read_new(server.data, first)
     assert second.span is not None
     assert (second.span.missed, second.span.counted, second.span.why) == (2, 4, "")
     assert hashes(second.rows) == hashes(newcomer.rows) == names(SOME[6:])
@@ -165,7 +165,7 @@ def test_what_was_pruned_before_it_was_read_is_missed(tmp_path: Path) -> None:
 
 def test_nothing_is_read_of_an_empty_archive(tmp_path: Path) -> None:
     with keeping(tmp_path / "data") as server:
-        assert taken(server.data).span is None
+        assert read_new(server.data).span is None
 
 
 @given(
@@ -184,7 +184,7 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         server = Keeping(data)
-        last: Took | None = None
+        last: SourceRead | None = None
         there: dict[int, bytes] = {}
         wanted: dict[int, bytes] = {}
         found: list[tuple[int, bytes]] = []
@@ -204,7 +204,7 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
                 server.close()
                 server = Keeping(data)
             else:
-                now = taken(data, last)
+                now = read_new(data, last)
                 if now.span is not None:
                     last = now
                     missed += now.span.missed
@@ -224,12 +224,12 @@ def test_an_older_copy_that_was_put_back_is_noticed_and_what_was_read_stays(tmp_
         pass
     older = (tmp_path / "data" / FILE).read_bytes()
     with keeping(tmp_path / "data", *SOME[3:6]) as server:
-        first = taken(server.data)
+        first = read_new(server.data)
     (tmp_path / "data" / FILE).write_bytes(older)
     with keeping(tmp_path / "data", *SOME[7:8]) as server:
-        second = taken(server.data, first)
+        second = read_new(server.data, first)
         server.save(SOME[9])
-        third = taken(server.data, second)
+        third = read_new(server.data, second)
     assert second.span is not None
     assert "its last id was 6 and is 4 now" in second.span.why
     assert "stays" in second.span.why
@@ -240,8 +240,8 @@ def test_an_older_copy_that_was_put_back_is_noticed_and_what_was_read_stays(tmp_
 
 def test_another_archive_in_its_place_is_noticed_even_if_it_has_more(tmp_path: Path) -> None:
     with keeping(tmp_path / "a", *SOME[:3]) as one, keeping(tmp_path / "b", *reversed(SOME)) as other:
-        first = taken(one.data)
-        second = taken(other.data, first)
+        first = read_new(one.data)
+        second = read_new(other.data, first)
     assert second.span is not None
     assert "another now" in second.span.why
     assert hashes(second.rows) == names(reversed(SOME))
@@ -269,7 +269,7 @@ def test_what_was_changed_in_the_archive_is_told_and_nothing_of_it_is_taken(name
     change, fault = FAULTS[name]
     with keeping(tmp_path / "data", *SOME) as server:
         altered(server.data, f"UPDATE envelopes SET {change} WHERE id = {HOME}")
-        found = taken(server.data)
+        found = read_new(server.data)
     assert found.faults == [("3", fault)]
     assert hashes(found.clean) == names(each for each in SOME if each is not SOME[2])
     [bad] = [row for row in found.rows if row["fault"]]
@@ -280,7 +280,7 @@ def test_what_was_changed_in_the_archive_is_told_and_nothing_of_it_is_taken(name
 def test_envelopes_whose_hashes_begin_alike_are_taken_from_where_they_had_to_go(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", SOME[0]) as server:
         altered(server.data, f"UPDATE envelopes SET id = {ids.home(SOME[0]) - 1}", "UPDATE arrivals SET id = id - 1")
-        assert hashes(taken(server.data).clean) == names(SOME[:1])
+        assert hashes(read_new(server.data).clean) == names(SOME[:1])
 
 
 # ── beside a running server ──────────────────────────────────────────────────────────────────────
@@ -288,20 +288,20 @@ def test_envelopes_whose_hashes_begin_alike_are_taken_from_where_they_had_to_go(
 
 def test_what_comes_while_it_is_read_is_for_the_next_time(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME[:4]) as server:
-        with recognise(f"waku={server.data}").opened(tmp_path / "scratch", print, TERMS) as opened:
+        with recognise(f"waku={server.data}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
             server.save(SOME[4])
             server.prune(2)
-            span = opened.span("archived", {})
+            span = opened.find_new("archived", {})
             assert span is not None
             server.save(SOME[5])
             assert hashes(rows_of(opened, span)) == names(SOME[:4])
-        second = take(f"waku={server.data}", "archived", tmp_path / "scratch", span.marks)
+        second = read_source(f"waku={server.data}", "archived", tmp_path / "scratch", span.marks)
     assert hashes(second.rows) == names(SOME[4:6])
 
 
 def test_a_server_that_writes_all_the_while_is_not_disturbed_and_nothing_is_lost(tmp_path: Path) -> None:
     rows: list[Row] = []
-    last: Took | None = None
+    last: SourceRead | None = None
     over = threading.Event()
     with keeping(tmp_path / "data") as server:
 
@@ -314,7 +314,7 @@ def test_a_server_that_writes_all_the_while_is_not_disturbed_and_nothing_is_lost
         writing.start()
         while True:
             ending = over.is_set()
-            found = taken(server.data, last)
+            found = read_new(server.data, last)
             rows += found.clean
             last = found if found.span else last
             if ending:
@@ -328,15 +328,15 @@ def test_a_server_that_writes_all_the_while_is_not_disturbed_and_nothing_is_lost
 
 
 def test_what_we_know_of_the_archive_is_what_the_mailserver_does() -> None:
-    assert (archive.FILE, archive.APPLICATION_ID) == (FILE, APPLICATION_ID)
-    assert len(SCHEMA.migrations()) == archive.VERSIONS[-1]
+    assert (archive.ARCHIVE_FILE, archive.ARCHIVE_APPLICATION_ID) == (FILE, APPLICATION_ID)
+    assert len(SCHEMA.migrations()) == archive.SCHEMA_VERSIONS[-1]
 
 
-@pytest.mark.parametrize("version", archive.VERSIONS)
+@pytest.mark.parametrize("version", archive.SCHEMA_VERSIONS)
 def test_archives_of_every_schema_are_read(version: int, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     thaw(version, tmp_path / "data" / FILE)
-    found = taken(tmp_path / "data" / FILE)
+    found = read_new(tmp_path / "data" / FILE)
     assert hashes(found.clean) == names([envelope(5, 2, topic=b"\xff\xee\xdd\xcc"), envelope(3, 3)])
     assert found.span is not None
     assert (found.span.missed, found.span.counted, found.said) == (1, 2, [])
@@ -360,13 +360,13 @@ def test_what_is_not_as_we_know_it_is_refused_with_a_sentence(name: str, tmp_pat
         pass
     altered(tmp_path / "data", statement)
     with pytest.raises(SourceError, match=words):
-        taken(tmp_path / "data")
+        read_new(tmp_path / "data")
 
 
 def test_a_column_that_nobody_knows_is_named_and_left_out(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME) as server:
         altered(server.data, "ALTER TABLE arrivals ADD COLUMN 'sender\x1b[31m' TEXT")
-        found = taken(server.data)
+        found = read_new(server.data)
     assert found.said == ["source waku: column arrivals.sender\\x1b[31m is not known, and left out"]
     assert len(found.clean) == len(SOME)
 
@@ -377,13 +377,13 @@ def test_a_damaged_archive_is_refused_with_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "data" / FILE
     file.write_bytes(file.read_bytes()[: 3 * 4096])
     with pytest.raises(SourceError, match="damaged"):
-        taken(tmp_path / "data")
+        read_new(tmp_path / "data")
 
 
 def test_no_room_for_what_is_new_is_said_before_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1 << 20}))
     with keeping(tmp_path / "data", *SOME) as server, pytest.raises(SourceError, match="1 MiB are free: make room"):
-        taken(server.data)
+        read_new(server.data)
 
 
 def test_an_archive_has_no_trace(tmp_path: Path) -> None:

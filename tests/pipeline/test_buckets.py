@@ -15,9 +15,9 @@ from support.effort import examples
 def exact(us: int) -> int:
     """Count buckets in fractions, where nothing is rounded."""
     if us <= 0:
-        return buckets.ZERO
-    k, edge = buckets.ZERO + 1, Fraction(1000) * Fraction(51, 50) ** (buckets.ZERO + 1)
-    while k < buckets.LAST and us >= edge * Fraction(51, 50):
+        return buckets.ZERO_BUCKET
+    k, edge = buckets.ZERO_BUCKET + 1, Fraction(1000) * Fraction(51, 50) ** (buckets.ZERO_BUCKET + 1)
+    while k < buckets.LAST_BUCKET and us >= edge * Fraction(51, 50):
         k, edge = k + 1, edge * Fraction(51, 50)
     return k
 
@@ -36,12 +36,12 @@ def test_every_edge_and_its_neighbours_are_in_their_bucket(spark: SparkSession) 
     beyond = {-(10**15), 10**17, 2**63 - 1}
     values = sorted({each + by for each in buckets.edges() for by in (-1, 0, 1)} | by_hand | beyond)
     of: dict[int, int] = {}
-    number = buckets.ZERO
+    number = buckets.ZERO_BUCKET
     exactly = buckets.edges()
     for us in values:  # the same edges, by counting: values go up
-        while number < buckets.LAST and us >= exactly[number - buckets.ZERO]:
+        while number < buckets.LAST_BUCKET and us >= exactly[number - buckets.ZERO_BUCKET]:
             number += 1
-        of[us] = number if us > 0 else buckets.ZERO
+        of[us] = number if us > 0 else buckets.ZERO_BUCKET
     assert [bucket for bucket, _ in found(spark, list(values))] == [of[us] for us in values]
     for us in by_hand:
         assert of[us] == exact(us)
@@ -54,7 +54,7 @@ def test_nothing_stays_nothing_and_zero_is_below_a_microsecond(spark: SparkSessi
 @given(st.lists(st.integers(1, 10**14), min_size=1, max_size=200))
 @examples(3)
 def test_the_middle_of_a_bucket_is_off_by_at_most_one_percent(spark: SparkSession, values: list[int]) -> None:
-    edges = dict(enumerate(buckets.edges(), buckets.ZERO + 1))
+    edges = dict(enumerate(buckets.edges(), buckets.ZERO_BUCKET + 1))
     for us, (bucket, least) in zip(values, found(spark, [*values]), strict=True):
         assert bucket is not None
         assert least == edges[bucket] <= us < edges[bucket + 1]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from restante.pipeline.lake.changed import packed, unpacked
 from support.effort import examples
 
-DAY = date(2016, 1, 1)
+START = date(2016, 1, 1)
 
-near = st.builds(lambda days: DAY + timedelta(days), st.integers(0, 30))
+near = st.builds(lambda days: START + timedelta(days), st.integers(0, 30))
 days = st.one_of(near, st.dates()).map(date.isoformat)
 
 
@@ -25,7 +25,7 @@ def test_what_was_packed_comes_back(versions: dict[str, int]) -> None:
 
 def size(versions: list[int]) -> int:
     """Give the bytes of JSON for days one after the other."""
-    numbers = packed({(DAY + timedelta(day)).isoformat(): version for day, version in enumerate(versions)})
+    numbers = packed({(START + timedelta(day)).isoformat(): version for day, version in enumerate(versions)})
     return len(json.dumps(numbers, separators=(",", ":")))
 
 

@@ -21,7 +21,7 @@ from restante.pipeline import ingest
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.sources import paths, rlps
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.source import Source, SourceError, Terms
+from restante.pipeline.sources.source import IngestContext, Source, SourceError
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
@@ -30,8 +30,8 @@ from restante.waku.files.exporting import export
 from support.effort import examples
 from support.mutation import mutated
 from support.pipeline.runs import LakeWorld
-from support.pipeline.servers import NOW, TERMS
-from support.pipeline.taking import Row, Took, rows_of, take
+from support.pipeline.servers import CONTEXT, NOW
+from support.pipeline.source_reads import Row, SourceRead, read_source, rows_of
 from support.waku.archives import ROWS, archive_of
 from support.waku.envelopes import T0, envelope
 
@@ -39,16 +39,16 @@ SOME = ROWS[:6]
 BYTES = b"".join(each.raw for each in SOME)
 
 
-def taken(path: Path, before: Took | None = None, terms: Terms = TERMS) -> Took:
-    return take(f"waku={path}", "archived", path.parent / "scratch", before.marks if before else {}, terms)
+def read_new(path: Path, before: SourceRead | None = None, context: IngestContext = CONTEXT) -> SourceRead:
+    return read_source(f"waku={path}", "archived", path.parent / "scratch", before.marks if before else {}, context)
 
 
 def names(some: Sequence[Envelope]) -> list[bytes]:
     return [each.hash for each in some]
 
 
-def found(took: Took) -> list[bytes]:
-    return [row["hash"] for row in took.clean]
+def found(result: SourceRead) -> list[bytes]:
+    return [row["hash"] for row in result.clean]
 
 
 def exported(folder: Path, *names_: str, rows: Sequence[Envelope] = ROWS) -> Path:
@@ -77,14 +77,14 @@ def without(rows: Sequence[Row], names_: set[str]) -> list[Row]:
 
 def test_what_was_exported_is_read_as_from_the_archive_itself(tmp_path: Path) -> None:
     files = exported(tmp_path, "a.rlp", "a.parquet")
-    archive = taken(tmp_path / "archive").clean
+    archive = read_new(tmp_path / "archive").clean
     for name in ("a.rlp", "a.parquet"):
-        took = taken(files / name)
-        assert (len(took.rows), len(took.clean)) == (len(ROWS), len(ROWS))
-        assert without(took.clean, OWN) == without(archive, OWN), name
-        assert sorted(row["arrival"] for row in took.clean) == list(range(len(ROWS)))
-        assert {row["file"] for row in took.clean} == {hashlib.sha256((files / name).read_bytes()).hexdigest()}
-        told = [row["arrived"] for row in took.clean]
+        result = read_new(files / name)
+        assert (len(result.rows), len(result.clean)) == (len(ROWS), len(ROWS))
+        assert without(result.clean, OWN) == without(archive, OWN), name
+        assert sorted(row["arrival"] for row in result.clean) == list(range(len(ROWS)))
+        assert {row["file"] for row in result.clean} == {hashlib.sha256((files / name).read_bytes()).hexdigest()}
+        told = [row["arrived"] for row in result.clean]
         assert told == ([None] * len(ROWS) if name == "a.rlp" else [archive[0]["arrived"]] * len(ROWS))
 
 
@@ -96,30 +96,30 @@ def test_what_is_in_files_comes_into_the_lake_and_the_same_envelope_twice_in_a_f
     ledger = world.ledger("archived", f"waku={files}")
     assert ledger is not None
     assert (ledger.read, ledger.clean, ledger.duplicate, ledger.quarantined) == (14, 12, 2, 0)
-    took = taken(files)
-    assert took.faults == [(f"a.rlp:{len(BYTES)}", "duplicate"), (f"a.rlp:{len(BYTES) + AT}", "duplicate")]
-    assert world.rows("archived") == without(took.clean, FAULT)
+    result = read_new(files)
+    assert result.faults == [(f"a.rlp:{len(BYTES)}", "duplicate"), (f"a.rlp:{len(BYTES) + AT}", "duplicate")]
+    assert world.rows("archived") == without(result.clean, FAULT)
 
 
 def test_a_file_is_read_once_whatever_its_name(tmp_path: Path) -> None:
     files = exported(tmp_path, "a.rlp", "b.parquet", rows=SOME)
-    first = taken(files)
+    first = read_new(files)
     assert sorted(found(first)) == sorted(names(SOME) * 2)
-    assert taken(files, first).span is None
+    assert read_new(files, first).span is None
     (files / "a.rlp").rename(files / "z.rlp")
     (files / "copy.rlp").write_bytes((files / "z.rlp").read_bytes())
-    assert taken(files, first).span is None
+    assert read_new(files, first).span is None
     (files / "new.rlp").write_bytes(ROWS[7].raw)
-    second = taken(files, first)
+    second = read_new(files, first)
     assert found(second) == names([ROWS[7]])
     (files / "z.rlp").unlink()
     (files / "copy.rlp").unlink()
-    assert taken(files, second).span is None
+    assert read_new(files, second).span is None
     (files / "back.rlp").write_bytes(BYTES)
-    assert taken(files, second).span is None
+    assert read_new(files, second).span is None
 
 
-SOON = TERMS._replace(now=4e9)
+SOON = CONTEXT._replace(now=4e9)
 """When the files that a test writes are old."""
 
 
@@ -129,7 +129,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names_: list[str] = []
     digest = paths.digest
 
-    def noted(file: paths.File) -> str:
+    def noted(file: paths.SourceFile) -> str:
         names_.append(file.path.name)
         return digest(file)
 
@@ -139,9 +139,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_file_that_is_as_it_was_is_not_even_read(tmp_path: Path, read: list[str]) -> None:
     files = exported(tmp_path, "a.rlp", rows=SOME)
-    first = taken(files, terms=SOON)
+    first = read_new(files, context=SOON)
     read.clear()
-    assert taken(files, first, SOON).span is None
+    assert read_new(files, first, SOON).span is None
     assert read == []
 
 
@@ -149,31 +149,31 @@ def test_a_file_that_was_rewritten_in_place_is_read_though_its_time_was_put_back
     tmp_path: Path, read: list[str]
 ) -> None:
     files = exported(tmp_path, "a.rlp", rows=SOME)
-    first = taken(files, terms=SOON)
+    first = read_new(files, context=SOON)
     before = (files / "a.rlp").stat()
     with (files / "a.rlp").open("r+b") as file:
         file.write(BYTES[:-1] + bytes([BYTES[-1] ^ 1]))
     os.utime(files / "a.rlp", ns=(before.st_atime_ns, before.st_mtime_ns))
     read.clear()
-    assert taken(files, first, SOON).span is not None
+    assert read_new(files, first, SOON).span is not None
     assert read == ["a.rlp"]
 
 
 def test_a_file_of_this_moment_is_read_again_since_its_time_does_not_tell(tmp_path: Path, read: list[str]) -> None:
     files = exported(tmp_path, "a.rlp", rows=SOME)
-    first = taken(files, terms=TERMS._replace(now=(files / "a.rlp").stat().st_ctime + 1))
+    first = read_new(files, context=CONTEXT._replace(now=(files / "a.rlp").stat().st_ctime + 1))
     read.clear()
-    assert taken(files, first, SOON).span is None
+    assert read_new(files, first, SOON).span is None
     assert read == ["a.rlp"]
 
 
 def test_how_a_known_file_is_found_is_marked_with_what_else_is_new(tmp_path: Path, read: list[str]) -> None:
     files = exported(tmp_path, "a.rlp", rows=SOME)
-    first = taken(files)  # too soon to tell
+    first = read_new(files)  # too soon to tell
     (files / "b.rlp").write_bytes(ROWS[7].raw)
-    second = taken(files, first, SOON)
+    second = read_new(files, first, SOON)
     read.clear()
-    assert taken(files, second, SOON).span is None
+    assert read_new(files, second, SOON).span is None
     assert read == []
 
 
@@ -184,10 +184,10 @@ def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_takes_wha
     (files / "notes.txt").write_text("not for you")
     (files / "empty.rlp").touch()
     (files / "folder.rlp").mkdir()
-    assert found(taken(files)) == names(SOME)
-    assert taken(files).faults == []
+    assert found(read_new(files)) == names(SOME)
+    assert read_new(files).faults == []
     (files / "c.letters").write_bytes(ROWS[9].raw)
-    assert found(taken(files / "*.letters")) == names([ROWS[9]])
+    assert found(read_new(files / "*.letters")) == names([ROWS[9]])
 
 
 def test_a_file_that_changes_while_spark_reads_it_is_told_of_and_the_others_go_on(
@@ -204,10 +204,10 @@ def test_a_file_that_changes_while_spark_reads_it_is_told_of_and_the_others_go_o
         return read(run, source, *rest)
 
     monkeypatch.setattr(ingest, "_read", meanwhile)
-    failed, took = world.ingest(f"one={one}", f"two={two}")
+    failed, result = world.ingest(f"one={one}", f"two={two}")
     assert failed.failure == f"{one} changed while it was read: ingest it again when it does not"
-    assert took.ledger is not None
-    assert took.ledger.clean == len(SOME)
+    assert result.ledger is not None
+    assert result.ledger.clean == len(SOME)
     assert {row["source"] for row in world.rows("archived")} == {"two"}
 
 
@@ -245,13 +245,13 @@ DAMAGED: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
 def test_what_is_no_envelope_is_told_with_its_place_and_the_others_are_taken(name: str, tmp_path: Path) -> None:
     written, faults, clean = DAMAGED[name]
     (tmp_path / "x.rlp").write_bytes(written)
-    took = taken(tmp_path / "x.rlp")
-    assert (took.faults, len(took.clean)) == (faults, clean)
+    result = read_new(tmp_path / "x.rlp")
+    assert (result.faults, len(result.clean)) == (faults, clean)
 
 
 def test_a_file_s_name_is_told_without_its_folder_and_fit_for_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "\x1b[31m<b>.rlp").write_bytes(b"\xc0")
-    [(identity, _)] = taken(tmp_path / "\x1b[31m<b>.rlp").faults
+    [(identity, _)] = read_new(tmp_path / "\x1b[31m<b>.rlp").faults
     assert identity == "\\x1b[31m<b>.rlp:0"
 
 
@@ -264,8 +264,8 @@ def test_however_a_file_is_damaged_each_item_is_counted_once(some: list[Envelope
         path.write_bytes(written)
         if written[:1] < b"\xc0":
             return
-        took = taken(path)
-        assert {row["raw"] for row in took.clean} <= {written[a:b] for a, b in cuts(written)}
+        result = read_new(path)
+        assert {row["raw"] for row in result.clean} <= {written[a:b] for a, b in cuts(written)}
 
 
 def cuts(written: bytes) -> list[tuple[int, int]]:
@@ -286,7 +286,7 @@ def test_items_are_found_however_the_file_is_read(sizes: list[int], window: int)
     wanted = [rlp.encode([bytes(size)]) for size in sizes]
     whole = b"".join(wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rlps, "WINDOW", window)
+        patch.setattr(rlps, "WINDOW_BYTES", window)
         assert [item.raw for item in rlps.items(BytesIO(whole), len(whole))] == wanted
 
 
@@ -351,8 +351,8 @@ TABLES: dict[str, tuple[Callable[[], pa.Table], list[tuple[str, str]], int]] = {
 def test_a_table_s_rows_are_held_against_what_it_says_of_them(name: str, tmp_path: Path) -> None:
     made, faults, clean = TABLES[name]
     pq.write_table(made(), tmp_path / "x.parquet")
-    took = taken(tmp_path / "x.parquet")
-    assert (took.faults, len(took.clean)) == (faults, clean)
+    result = read_new(tmp_path / "x.parquet")
+    assert (result.faults, len(result.clean)) == (faults, clean)
 
 
 def test_rows_that_cannot_be_read_are_counted_one_by_one_and_later_groups_are_read(tmp_path: Path) -> None:
@@ -365,9 +365,9 @@ def test_rows_that_cannot_be_read_are_counted_one_by_one_and_later_groups_are_re
     with path.open("r+b") as file:
         file.seek(at)
         file.write(b"\xff")
-    took = taken(path)
-    assert took.faults == [(f"x.parquet:{row}", REST) for row in range(20)]
-    assert found(took) == names(ROWS[20:40])
+    result = read_new(path)
+    assert result.faults == [(f"x.parquet:{row}", REST) for row in range(20)]
+    assert found(result) == names(ROWS[20:40])
 
 
 def archive_rows(some: Sequence[Envelope]) -> pa.Table:
@@ -379,7 +379,7 @@ def archive_rows(some: Sequence[Envelope]) -> pa.Table:
 @pytest.mark.parametrize("written", [b"PAR1", b"PAR1" + bytes(100) + b"PAR1"])
 def test_what_is_no_parquet_file_is_one_row_of_the_quarantine(written: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(written)
-    assert taken(tmp_path / "x.parquet").faults == [("x.parquet:0", "no table with a column raw")]
+    assert read_new(tmp_path / "x.parquet").faults == [("x.parquet:0", "no table with a column raw")]
 
 
 # ── what it is ───────────────────────────────────────────────────────────────────────────────────
@@ -388,8 +388,8 @@ def test_what_is_no_parquet_file_is_one_row_of_the_quarantine(written: bytes, tm
 def test_a_file_that_changes_before_it_is_read_is_refused_with_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "a.rlp"
     path.write_bytes(BYTES)
-    with recognise(f"waku={path}").opened(tmp_path / "scratch", print, TERMS) as opened:
-        span = opened.span("archived", {})
+    with recognise(f"waku={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
+        span = opened.find_new("archived", {})
         assert span is not None
         path.write_bytes(BYTES + SOME[0].raw)
         with pytest.raises(SourceError, match=r"a\.rlp changed while it was read: ingest it again"):
@@ -399,8 +399,8 @@ def test_a_file_that_changes_before_it_is_read_is_refused_with_a_sentence(tmp_pa
 def test_a_file_that_has_other_bytes_of_the_same_number_is_refused_too(tmp_path: Path) -> None:
     path = tmp_path / "a.rlp"
     path.write_bytes(BYTES)
-    with recognise(f"waku={path}").opened(tmp_path / "scratch", print, TERMS) as opened:
-        span = opened.span("archived", {})
+    with recognise(f"waku={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
+        span = opened.find_new("archived", {})
         assert span is not None
         path.write_bytes(BYTES[:-1] + b"\x7f")
         os.utime(path, (NOW, NOW))

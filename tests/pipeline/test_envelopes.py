@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.pipeline.clean.envelopes import CLOCKS, DAY, FAULTS, Stored, verify
+from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, MAX_CLOCK_SKEW_SECONDS, SECONDS_PER_DAY, Stored, verify
 from restante.waku.archive import ids
 from restante.waku.envelope.envelope import Envelope, make, parse
 from restante.waku.envelope.rlp import RlpError
@@ -21,7 +21,7 @@ from support.waku.strategies import envelopes
 
 NOW = 1_700_000_000
 FIRST_DAY = date(2020, 1, 1)
-FIRST = (FIRST_DAY - date(1970, 1, 1)).days * DAY
+FIRST = (FIRST_DAY - date(1970, 1, 1)).days * SECONDS_PER_DAY
 
 
 def letter(sent: int = NOW, ttl: int = 50) -> Envelope:
@@ -40,7 +40,7 @@ def stored(some: list[Envelope], latest: int = NOW, **changes: Any) -> Stored:
 
 
 def faults(raws: list[bytes], said: Stored) -> list[str]:
-    return [FAULTS[fault] for fault in verify(raws, said, FIRST_DAY).fault.tolist()]
+    return [ENVELOPE_FAULTS[fault] for fault in verify(raws, said, FIRST_DAY).fault.tolist()]
 
 
 def fault(letter: Envelope, latest: int = NOW, **changes: Any) -> str:
@@ -61,8 +61,8 @@ def test_what_nothing_is_stored_of_has_none() -> None:
 
 TIMES: dict[str, tuple[int, int, str]] = {
     "sent when it came": (NOW, 50, ""),
-    "sent as late as clocks may differ": (NOW + CLOCKS, 50, ""),
-    "sent later than that": (NOW + CLOCKS + 1, 50, "sent after it came"),
+    "sent as late as clocks may differ": (NOW + MAX_CLOCK_SKEW_SECONDS, 50, ""),
+    "sent later than that": (NOW + MAX_CLOCK_SKEW_SECONDS + 1, 50, "sent after it came"),
     "expired long ago": (FIRST, 1, ""),
     "sent before the lake's first day": (FIRST - 1, 50, "sent before the lake's first day"),
     "sent in 1970": (0, 50, "sent before the lake's first day"),
@@ -116,7 +116,7 @@ def test_of_several_faults_the_first_is_told() -> None:
 def test_an_envelope_whose_length_takes_four_bytes_is_one_too() -> None:
     some = make(NOW + 50, 50, b"abcd", bytes(1 << 24), 7)
     found = verify([some.raw, b""], Stored(np.array([NOW, NOW])), FIRST_DAY)
-    assert found.fault.tolist() == [0, FAULTS.index("not an envelope")]
+    assert found.fault.tolist() == [0, ENVELOPE_FAULTS.index("not an envelope")]
     assert (found.pow[0], found.sent[0], found.topic[0]) == (some.pow(), NOW, int.from_bytes(b"abcd"))
 
 

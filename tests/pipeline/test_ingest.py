@@ -16,20 +16,21 @@ from pyspark.sql import SparkSession
 
 from restante.common.errors import StoreError
 from restante.mailbox.reference_import.importing import import_databases
-from restante.pipeline import build, ingest
+from restante.pipeline import ingest
+from restante.pipeline.build import run as build_run
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.source import Span
-from restante.pipeline.sources.usage import Usage
-from restante.pipeline.steps import Step, Tasks
+from restante.pipeline.sources.usage import OpenedUsage
+from restante.pipeline.steps import Step, TaskProgress
 from support.effort import examples
 from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, Quiet, no_spark
 from support.pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours, read
 
-DAY = 86_400.0
+SECONDS_PER_DAY = 86_400.0
 
 
 def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_only_what_is_new(
@@ -40,8 +41,8 @@ def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_on
         ours(tmp_path / "a", nameplate(1), nameplate(2), mailbox(2), client(3), current(None)) as server,
         ours(tmp_path / "b", nameplate(2, blur_time=60.0), current(None)),
     ):
-        taken = world.ingest(*specs)
-        assert [(each.source, each.table, each.ledger and each.ledger.clean) for each in taken] == [
+        results = world.ingest(*specs)
+        assert [(each.source, each.table, each.ledger and each.ledger.clean) for each in results] == [
             ("relay", "nameplates", 2),
             ("relay", "mailboxes", 1),
             ("relay", "client_versions", 1),
@@ -49,8 +50,8 @@ def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_on
             ("west", "mailboxes", None),
             ("west", "client_versions", None),
         ]
-        first = taken[0].ledger
-        server.write(nameplate(0, started=T0 - 3 * DAY), nameplate(4))
+        first = results[0].ledger
+        server.write(nameplate(0, started=T0 - 3 * SECONDS_PER_DAY), nameplate(4))
         second = world.ledger("nameplates", *specs)
         world.spark = no_spark
         assert {(each.span, each.ledger) for each in world.ingest(*specs)} == {(None, None)}
@@ -78,7 +79,7 @@ def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_on
         ("relay", 4, "2023-11-14", None),
         ("west", 1, "2023-11-14", 60_000_000),
     ]
-    assert world.notes("nameplates")[0].days == ["2023-11-11", "2023-11-14"]
+    assert world.infos("nameplates")[0].days == ["2023-11-11", "2023-11-14"]
 
 
 # ── what cannot be taken ─────────────────────────────────────────────────────────────────────────
@@ -130,8 +131,8 @@ def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeW
     alter(file, "UPDATE nameplates SET result = 'happy'")
     import_databases(tmp_path / "a", None, file, merge=False)
     with ours(tmp_path / "a", nameplate(50), current(None)):
-        taken = world.ingest(f"new={tmp_path / 'a'}", f"old={file}")
-    ledgers = {each.source: each.ledger for each in taken if each.table == "nameplates" and each.ledger}
+        results = world.ingest(f"new={tmp_path / 'a'}", f"old={file}")
+    ledgers = {each.source: each.ledger for each in results if each.table == "nameplates" and each.ledger}
     assert (ledgers["new"].read, ledgers["new"].clean, ledgers["new"].duplicate) == (4, 1, 3)
     assert (ledgers["old"].read, ledgers["old"].clean) == (3, 3)
 
@@ -139,10 +140,10 @@ def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeW
 def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_up_no_other(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    span = Usage.span
+    find_new = OpenedUsage.find_new
 
-    def miscounted(usage: Usage, *given: Any) -> Span | None:
-        found = span(usage, *given)
+    def miscounted(usage: OpenedUsage, *given: Any) -> Span | None:
+        found = find_new(usage, *given)
         return found and (found._replace(counted=2) if usage._name == "odd" else found)
 
     with (
@@ -153,9 +154,9 @@ def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_
         alter(torn.file, "ALTER TABLE usage_nameplates RENAME COLUMN result TO outcome")
         specs = [f"torn={tmp_path / 'b'}", f"odd={tmp_path / 'c'}", f"whole={tmp_path / 'a'}"]
         with monkeypatch.context() as patched:
-            patched.setattr(Usage, "span", miscounted)
-            taken = world.ingest(*specs)
-        first, second = [each.failure for each in taken if each.failure]
+            patched.setattr(OpenedUsage, "find_new", miscounted)
+            results = world.ingest(*specs)
+        first, second = [each.failure for each in results if each.failure]
         assert first == "source torn: table usage_nameplates has no column result"
         assert "has 2 rows, and reading it gave 1; nothing of it was taken" in second
         assert [row["source"] for row in world.rows("nameplates")] == ["whole"]
@@ -173,21 +174,31 @@ def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
     with ours(tmp_path / "a", nameplate(1), current(None)) as server:
         pass
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
-    with ours(tmp_path / "a", nameplate(2, started=T0 - DAY), nameplate(3)):
+    with ours(tmp_path / "a", nameplate(2, started=T0 - SECONDS_PER_DAY), nameplate(3)):
         world.ingest(f"relay={tmp_path / 'a'}", f"other={tmp_path / 'copy'}")
     shutil.rmtree(tmp_path / "a")
     shutil.copytree(tmp_path / "copy", tmp_path / "a")
     with ours(tmp_path / "a", nameplate(9, app_id="new")) as server:
-        taken = world.ingest(f"relay={server.data}")
-    assert taken[0].ledger is not None
-    assert taken[0].ledger.replaced
+        results = world.ingest(f"relay={server.data}")
+    assert results[0].ledger is not None
+    assert results[0].ledger.replaced
     assert any("relay: nameplates is read anew, and its rows replaced" in words for words in world.steps.said)
     assert sorted((row["source"], row["id"], row["app_id"]) for row in world.rows("nameplates")) == [
         ("other", 1, "x"),
         ("relay", 1, "x"),
         ("relay", 2, "new"),
     ]
-    assert world.notes("nameplates")[0].days == ["2023-11-13", "2023-11-14"], "the day that lost a row is touched too"
+    assert world.infos("nameplates")[0].days == ["2023-11-13", "2023-11-14"], "the day that lost a row is touched too"
+
+
+def test_a_source_that_is_empty_now_replaces_its_rows_with_none(world: LakeWorld, tmp_path: Path) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)) as server:
+        world.ingest(f"relay={server.data}")
+    shutil.rmtree(tmp_path / "a")
+    with ours(tmp_path / "a", current(None)) as server:
+        results = world.ingest(f"relay={server.data}")
+    assert results[0].ledger == Ledger(replaced=True)
+    assert world.rows("nameplates") == []
 
 
 # ── runs that were cut off ───────────────────────────────────────────────────────────────────────
@@ -238,7 +249,7 @@ def test_however_sources_are_read_the_tables_are_the_same(
         each.folder.mkdir()
     with ours(folder / "relay", current(None)) as relay, ours(folder / "other", current(None)) as other:
         for number, (server, day) in enumerate(rows, 1):
-            (relay, other)[server].write(nameplate(0, started=T0 - day * DAY))
+            (relay, other)[server].write(nameplate(0, started=T0 - day * SECONDS_PER_DAY))
             if number in runs:
                 split.ingest(*runs[number])
         whole.ingest(*specs)
@@ -253,8 +264,8 @@ def test_however_sources_are_read_the_tables_are_the_same(
 def test_a_plan_tells_what_would_be_read_and_starts_nothing(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     with ours(tmp_path / "a", nameplate(1), nameplate(2), current(None)):
-        taken = world.ingest(f"relay={tmp_path / 'a'}", plan=True)
-    assert [(each.table, each.span and each.span.counted) for each in taken] == [
+        results = world.ingest(f"relay={tmp_path / 'a'}", plan=True)
+    assert [(each.table, each.span and each.span.counted) for each in results] == [
         ("nameplates", 2),
         ("mailboxes", None),
         ("client_versions", None),
@@ -281,7 +292,7 @@ class Watched(Quiet):
         self._order = order
 
     @contextmanager
-    def step(self, name: str, tasks: Tasks = lambda: None) -> Iterator[Step]:
+    def step(self, name: str, tasks: TaskProgress = lambda: None) -> Iterator[Step]:
         self._order.append(name)
         with super().step(name, tasks) as step:
             yield step
@@ -300,7 +311,7 @@ def test_spark_is_begun_before_a_step_whose_tasks_another_thread_asks_for(
 
     world.spark = begin
     monkeypatch.setattr(ingest, "_read", lambda *given: Ledger(read=1, clean=1, counted=1))
-    monkeypatch.setattr(build, "_build", lambda *given, **others: 1)
+    monkeypatch.setattr(build_run, "_build_days", lambda *given, **others: 1)
     with ours(tmp_path / "a", nameplate(1), current(None)):
         [found] = read(f"relay={tmp_path / 'a'}", tmp_path / "s").values()
         world.ingest(f"relay={tmp_path / 'a'}")

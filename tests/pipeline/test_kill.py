@@ -82,7 +82,7 @@ threading.Thread(target=watch, daemon=True).start()
 """
 
 WHEN_FILES_ARE_IN_PLACE: Final = """
-from restante.pipeline import build
+from restante.pipeline.build import run as build
 build.build.__kwdefaults__["builds"] = {"outcomes": build.BUILDS["outcomes"]}
 table.LakeTable._append = die
 """

@@ -23,7 +23,7 @@ from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.spark.session import SparkError
 from support.disk import no_file_beyond
-from support.pipeline.lakes import LETTERS, add, frame, held, letter, note, notes, opened, seen, stored
+from support.pipeline.lakes import LETTERS, add, frame, held, info, infos, letter, opened, seen, stored
 
 ONE_SENTENCE: Final = r"\A\S[^\n]+\Z"
 
@@ -60,7 +60,7 @@ def empty_the_first(lake: Path) -> None:
 
 def lose_one_between(lake: Path) -> None:
     with opened(lake) as table:
-        table.commit(note=note())
+        table.commit(info=info())
     log(lake, 1).unlink()
 
 
@@ -101,7 +101,7 @@ def test_a_damaged_log_is_told(lake: Path, damage: Callable[[Path], None]) -> No
     assert "restore it from a backup" in str(told.value)
 
 
-def test_damage_that_only_notes_see_is_told(lake: Path) -> None:
+def test_damage_that_only_commit_infos_see_is_told(lake: Path) -> None:
     log(lake, 1).write_bytes(log(lake, 1).read_bytes().replace(b'"second"', b"17"))
     with pytest.raises(StoreError, match=ONE_SENTENCE) as told:
         _ = seen(lake).state
@@ -116,7 +116,7 @@ def test_an_empty_last_version_is_a_commit_that_nobody_was_told_of(lake: Path) -
     """A power cut may leave the name of a file whose bytes it took."""
     log(lake, 2).write_bytes(b"")
     assert stored(lake) == [letter(1), letter(2)]
-    assert [each.run for each in notes(seen(lake))] == ["second", "first"]
+    assert [each.run for each in infos(seen(lake))] == ["second", "first"]
     with opened(lake) as table:
         assert add(table, [letter(3)]) == 3
     assert stored(lake) == [letter(1), letter(2), letter(3)]
@@ -155,7 +155,7 @@ def test_a_commit_without_room_is_told_and_leaves_what_was_there(lake: Path) -> 
     with opened(lake) as table:
         staged = table.stage(held([letter(3)]))
         with no_file_beyond(100), pytest.raises(StoreError, match=ONE_SENTENCE) as told:
-            table.commit([staged], note=note())
+            table.commit([staged], info=info())
         assert str(told.value) == f"cannot commit to {lake}/letters: File too large; this commit was not made"
         assert table.version == 1
         assert stored(lake) == [letter(1), letter(2)]
@@ -170,7 +170,7 @@ def test_an_error_names_what_was_committed_before_it(tmp_path: Path) -> None:
                 add(there.table(LETTERS), [letter(1)], source=source)
             add(there.table(LETTERS._replace(name="other")), [letter(1)])
             with no_file_beyond(100):
-                there.table(LETTERS).commit(note=note())
+                there.table(LETTERS).commit(info=info())
 
     with pytest.raises(StoreError, match=ONE_SENTENCE) as told:
         made("west", "main", "west")
@@ -194,12 +194,12 @@ def test_what_is_not_known_to_be_on_disk_is_told(lake: Path, monkeypatch: pytest
         with monkeypatch.context() as patch:
             patch.setattr(staging, "flush", refuse)
             with pytest.raises(StoreError, match="Input/output error; these rows were not committed"):
-                table.commit([staged], note=note())
+                table.commit([staged], info=info())
         assert seen(lake).version == 1
         with monkeypatch.context() as patch:
             patch.setattr(data_files, "flush", refuse)
             with pytest.raises(StoreError, match="nobody knows whether it is on disk: Input/output error"):
-                table.commit(note=note())
+                table.commit(info=info())
 
 
 def test_what_spark_cannot_do_is_told_and_leaves_nothing(spark: SparkSession, lake: Path) -> None:

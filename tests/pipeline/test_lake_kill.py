@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from restante.pipeline.lake import data_files, delta_log, staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.vacuum import vacuum
-from support.pipeline.lakes import LETTERS, Row, add, held, letter, note, notes, opened, rows, seen, stored
+from support.pipeline.lakes import LETTERS, Row, add, held, info, infos, letter, opened, rows, seen, stored
 from support.processes import run
 
 COMMITS: Final = """
@@ -25,8 +25,8 @@ from restante.pipeline.lake import delta_log, staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.lake import Lake
 
-cases, table, note = pickle.loads(bytes.fromhex(sys.argv[1]))
-lake_table.CHECKPOINT = 1
+cases, table, info = pickle.loads(bytes.fromhex(sys.argv[1]))
+lake_table.COMMITS_PER_CHECKPOINT = 1
 
 
 def deadly(properly, count, after):
@@ -50,7 +50,7 @@ for path, where, staged in cases:
         setattr(owner, name, deadly(getattr(owner, name), int(count), after))
         with Lake.open(path, write=True) as lake:
             replace = {"day": {"2026-11-01"}}
-            lake.table(table).commit([staged], note=note, replace=replace, transactions={"a": 2})
+            lake.table(table).commit([staged], info=info, replace=replace, transactions={"a": 2})
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -89,7 +89,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool) -> Non
     for number, where in enumerate((*BEFORE, *AFTER)):
         copy = shutil.copytree(tmp_path / "lake", tmp_path / str(number))
         cases.append((copy, where, moved(staged, copy)))
-    given = pickle.dumps((cases, LETTERS, note("new"))).hex()
+    given = pickle.dumps((cases, LETTERS, info("new"))).hex()
     killed = run(sys.executable, "-c", COMMITS, given)
     assert killed.stdout.split() == ["-9"] * len(cases), killed.stderr
 
@@ -97,11 +97,11 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool) -> Non
         made = where in AFTER
         assert by_deltalake(copy) == (new if made else old), where
         there = seen(copy)
-        assert [each.run for each in notes(there)] == ["new"] * made + ["old"] * bool(old), where
+        assert [each.run for each in infos(there)] == ["new"] * made + ["old"] * bool(old), where
         assert there.transaction("a") == (2 if made else 1 if old else None), where
 
         with opened(copy) as table:  # the lock went with the process
-            table.commit([moved(again, copy)], note=note(), replace={"day": {"2026-11-01"}})
+            table.commit([moved(again, copy)], info=info(), replace={"day": {"2026-11-01"}})
             vacuum(table, grace=0, now=4e9)
             assert files(copy) == {file.path for file in table.files()}, where
         assert by_deltalake(copy) == new, where
@@ -135,18 +135,18 @@ def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is
     monkeypatch.setattr(staging, "flush", flush)
     monkeypatch.setattr(data_files, "flush", flush)
     monkeypatch.setattr(lake_table.LakeTable, "_append", commit)
-    monkeypatch.setattr(lake_table, "CHECKPOINT", 1)
+    monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
     folder, log = tmp_path / "letters", tmp_path / "letters" / "_delta_log"
     with opened(tmp_path) as table:
         for version in range(2):
             said.clear()
             staged = table.stage(held([letter(1), letter(2, hour=3)]))
-            table.commit([staged], note=note())
+            table.commit([staged], info=info())
             at = said.index("commit")
             place = folder / "day=2026-11-01" / "source=main"
             assert set(said[:at]) == {
                 *(file.path for file in staged.files),
-                *(place / f"hour={hour}" for hour in (3, data_files.NULL)),
+                *(place / f"hour={hour}" for hour in (3, data_files.NULL_FOLDER)),
                 *(place, place.parent, folder, tmp_path),
             }
             assert said[at + 1 : at + 4] == [log / f"{version:020}.json", log, folder]
@@ -188,7 +188,7 @@ def test_files_that_were_never_in_a_version_count_from_when_they_were_written(tm
 def test_a_file_whose_removal_the_log_does_not_tell_any_more_counts_from_when_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_table, "CHECKPOINT", 1)
+    monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
     with opened(tmp_path) as table:
         add(table, [letter(1)], finished=1000.0)
         [old] = files(tmp_path)
@@ -197,9 +197,9 @@ def test_a_file_whose_removal_the_log_does_not_tell_any_more_counts_from_when_it
         [kept] = [file.path for file in table.files()]
         os.utime(kept, (2000, 2000))
         assert vacuum(table, grace=1500, now=2600.0) == [], "it was replaced only 600 s ago"
-        monkeypatch.setattr(delta_log, "RETENTION", float("-inf"))
+        monkeypatch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))
         for _ in range(3):
-            table.commit(note=note())
+            table.commit(info=info())
         assert not delta_log.file(table.folder, 1).exists()
         assert [each.path for each in vacuum(table, grace=1500, now=2600.0)] == [old]
         assert vacuum(table, grace=0, now=4e9) == []
@@ -209,7 +209,7 @@ def test_a_file_whose_removal_the_log_does_not_tell_any_more_counts_from_when_it
 def test_a_file_that_another_program_put_back_is_kept(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)], finished=1000.0)
-        table.commit(note=note(finished=2000.0), replace={})
+        table.commit(info=info(finished=2000.0), replace={})
         DeltaTable(tmp_path / "letters").restore(0)
     with opened(tmp_path) as table:
         assert table.version == 2
@@ -234,7 +234,7 @@ def test_what_a_killed_run_left_goes_when_the_next_one_writes_to_that_table(tmp_
     with opened(tmp_path) as there:
         first, second = [there.stage(held([letter(number)])) for number in (2, 3)]
         assert set((tmp_path / "letters").glob("run-*")) == {first.folder, second.folder}
-        there.commit([first, second], note=note())
+        there.commit([first, second], info=info())
     assert files(tmp_path) == {file.path for file in seen(tmp_path).files()}
     assert stored(tmp_path) == [letter(2), letter(3)]
     assert len(list((tmp_path / "other").glob("run-*"))) == 2, "nobody wrote there"

@@ -20,7 +20,7 @@ from restante.pipeline.lake.commit_info import Point
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.vacuum import vacuum
 from support.effort import examples
-from support.pipeline.lakes import LETTERS, Row, arrow, contents, frame, held, letter, note, opened, seen, stored
+from support.pipeline.lakes import LETTERS, Row, arrow, contents, frame, held, info, letter, opened, seen, stored
 
 DAYS = ["2026-11-01", "2026-11-02", "2026-11-03"]
 SOURCES = ["a", "b.c"]
@@ -96,8 +96,8 @@ def committed(
     """Do the commits to a table and to a list of rows, and hold them against each other after each."""
     model: list[Row] = []
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(lake_table, "CHECKPOINT", 2)
-        patch.setattr(delta_log, "RETENTION", float("-inf"))  # no entry is kept that is not needed
+        patch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 2)
+        patch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))  # no entry is kept that is not needed
         lake, version = Path(folder), -1
         touched: list[set[str]] = []
         points: list[Point | None] = []
@@ -118,12 +118,12 @@ def committed(
                 model = model + added
                 stages = [table.stage(staged(stage)) for stage in commit.stages]
                 version += 1
-                assert table.commit(stages, note=note(), replace=commit.replace) == version
+                assert table.commit(stages, info=info(), replace=commit.replace) == version
                 touched.append(days)
                 points.append(table.point)
                 if commit.keep:
                     old = [row for row in model if str(row["day"]) < commit.keep]
-                    assert table.keep(commit.keep, note()) == len(old)
+                    assert table.keep(commit.keep, info()) == len(old)
                     model = [row for row in model if str(row["day"]) >= commit.keep]
                     if old:
                         version += 1

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from restante.pipeline import views
 from restante.pipeline.lake import data_files, delta_log
 from restante.pipeline.lake import table as lake_table
-from support.pipeline.lakes import add, by_spark, frame, held, letter, note, opened, rows, seen
+from support.pipeline.lakes import add, by_spark, frame, held, info, letter, opened, rows, seen
 
 ROWS: Final = [
     *(letter(number) for number in range(20)),
@@ -93,11 +93,11 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Give a lake with rows, some of them replaced, some in a second commit; the first log entries are not kept."""
     path: Path = tmp_path_factory.mktemp("readers") / request.param
     with opened(path) as table, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lake_table, "CHECKPOINT", 1)
-        patch.setattr(delta_log, "RETENTION", float("-inf"))
+        patch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
+        patch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))
         add(table, [*ROWS[:20], letter(99, day="1999-12-31", hour=22)])
         add(table, [*ROWS[20:]], replace={"day": {"1999-12-31"}})
-        table.commit(note=note())
+        table.commit(info=info())
     assert not delta_log.file(path / "letters", 0).exists()
     return path
 
@@ -126,7 +126,7 @@ def test_sparks_workers_write_the_same_files_as_are_written_without_spark(
             assert a.read().sort_by("id").equals(b.read().sort_by("id"))
             assert a.metadata.row_group(0).column(0).compression == b.metadata.row_group(0).column(0).compression
         ours.discard()
-        table.commit([theirs], note=note())
+        table.commit([theirs], info=info())
     for reader in READERS:
         if reader is not by_polars:  # see below
             assert rows(plain(reader(lake))) == ROWS, reader

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.pipeline.sources import tasks, traces
-from restante.pipeline.sources.logs import LARGEST
+from restante.pipeline.sources.logs import MAX_LOG_BYTES
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError
 from support.effort import examples, rounds
 from support.mailbox.scene import Scene
 from support.mailbox.servers import Restante
 from support.pipeline.runs import LakeWorld, no_spark
-from support.pipeline.servers import T0, TERMS
-from support.pipeline.taking import Row, Took, rows_of, take
+from support.pipeline.servers import CONTEXT, T0
+from support.pipeline.source_reads import Row, SourceRead, read_source, rows_of
 
 
 def line(number: int, **fields: Any) -> bytes:
@@ -36,16 +36,16 @@ def log(*events: Mapping[str, Any]) -> bytes:
     ).encode()
 
 
-def commands(path: Path, before: Took | None = None) -> Took:
-    return take(f"main={path}", "server_commands", path.parent / "scratch", before.marks if before else {})
+def commands(path: Path, before: SourceRead | None = None) -> SourceRead:
+    return read_source(f"main={path}", "server_commands", path.parent / "scratch", before.marks if before else {})
 
 
-def events(path: Path, before: Took | None = None, spec: str = "main") -> Took:
-    return take(f"{spec}={path}", "client_events", path.parent / "scratch", before.marks if before else {})
+def events(path: Path, before: SourceRead | None = None, spec: str = "main") -> SourceRead:
+    return read_source(f"{spec}={path}", "client_events", path.parent / "scratch", before.marks if before else {})
 
 
-def ids(took: Took) -> list[int]:
-    return [int(row["command_id"], 16) for row in took.clean]
+def ids(result: SourceRead) -> list[int]:
+    return [int(row["command_id"], 16) for row in result.clean]
 
 
 SECOND = len(log({})) + 1
@@ -81,9 +81,9 @@ def test_lines_and_events_come_into_the_lake_once_and_the_bad_ones_into_quaranti
     trace, log_ = logs / "trace.jsonl", logs / "send.json"
     trace.write_bytes(b"".join(LINES[:3]) + b"nonsense\n" + LINES[4])
     log_.write_bytes(log({}, {"start": "1"}, {"name": "tx file", "stop": T0 + 2}))
-    taken = {each.table: each.ledger for each in world.ingest(f"people@main={logs}")}
+    ledgers = {each.table: each.ledger for each in world.ingest(f"people@main={logs}")}
     for table, read in (("server_commands", 5), ("client_events", 3)):
-        ledger = taken[table]
+        ledger = ledgers[table]
         assert ledger is not None
         assert (ledger.read, ledger.clean, ledger.quarantined) == (read, read - 1, 1)
     log_.rename(logs / "other.json")
@@ -92,7 +92,7 @@ def test_lines_and_events_come_into_the_lake_once_and_the_bad_ones_into_quaranti
     world.spark = no_spark
     assert all(each.span is None for each in world.ingest(f"people@main={logs}"))
     for table in ("server_commands", "client_events"):
-        known = take(f"people@main={logs}", table, tmp_path / "scratch", {}).clean
+        known = read_source(f"people@main={logs}", table, tmp_path / "scratch", {}).clean
         meant = [{name: value for name, value in row.items() if name not in FAULT} for row in known]
         assert world.rows(table) == sorted(meant, key=repr)
     assert sorted((row["table"], row["reason"], row["identity"]) for row in world.rows("quarantine")) == [
@@ -116,15 +116,15 @@ def test_a_line_without_an_end_is_left_for_the_next_time(tmp_path: Path) -> None
     st.lists(st.sampled_from(("write", "write half", "read", "rotate", "restart")), max_size=14), st.integers(1, 400)
 )
 @examples(150)
-def test_in_whatever_steps_it_is_read_each_line_is_read_once(steps: list[str], piece: int) -> None:
+def test_in_whatever_steps_it_is_read_each_line_is_read_once(steps: list[str], task_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(traces, "PIECE", piece)
-        patch.setattr(traces, "CHUNK", 64)
+        patch.setattr(traces, "TASK_BYTES", task_bytes)
+        patch.setattr(traces, "CHUNK_BYTES", 64)
         logs = Path(folder) / "logs"
         logs.mkdir()
         path = logs / "trace"
         path.write_bytes(b"")
-        last: Took | None = None
+        last: SourceRead | None = None
         found: list[int] = []
         count, rest = 0, b""
         for step in (*steps, "write", "read"):
@@ -208,19 +208,19 @@ def test_a_trace_that_was_only_just_rotated_has_nothing_new_and_is_said_to_be_em
 
 def test_a_line_that_does_not_end_for_long_costs_no_other(tmp_path: Path) -> None:
     path = tmp_path / "trace"
-    path.write_bytes(LINES[0] + b"x" * (3 * traces.LONGEST) + b"\n" + LINES[1])
-    took = commands(path)
-    assert took.faults == [(f"trace:{len(LINES[0])}", "not JSON")]
-    assert ids(took) == [0, 1]
+    path.write_bytes(LINES[0] + b"x" * (3 * traces.MAX_LINE_BYTES) + b"\n" + LINES[1])
+    result = commands(path)
+    assert result.faults == [(f"trace:{len(LINES[0])}", "not JSON")]
+    assert ids(result) == [0, 1]
     path.write_bytes(path.read_bytes() + LINES[2])
-    assert ids(commands(path, took)) == [2]
+    assert ids(commands(path, result)) == [2]
 
 
 def test_a_trace_that_is_moved_away_while_it_is_read_is_refused_with_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(b"".join(LINES))
-    with recognise(f"main={path}").opened(tmp_path / "scratch", print, TERMS) as opened:
-        span = opened.span("server_commands", {})
+    with recognise(f"main={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
+        span = opened.find_new("server_commands", {})
         assert span is not None
         with path.open("ab") as file:  # that it grows is as it should be
             file.write(line(77))
@@ -256,7 +256,11 @@ UNPARSABLE: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
     "zeros": (bytes(9), [("x:0", "not a timing log")], 0),
     "cut off": (WHOLE[:-1], [(f"x:{SECOND}", "not a timing log")], 1),
     "two": (WHOLE + b"\n" + WHOLE, [(f"x:{len(WHOLE) + 1}", "not a timing log")], 2),
-    "a trace whose first line has no end": (b'{"a":"' + bytes(traces.LONGEST), [("x:0", "not a timing log")], 0),
+    "a trace whose first line has no end": (
+        b'{"a":"' + bytes(traces.MAX_LINE_BYTES),
+        [("x:0", "not a timing log")],
+        0,
+    ),
     "deep": (b"[" + b"[" * 10**5 + b"]" * 10**5 + b", " + WHOLE[1:], [("x:1", "wrong type")], 2),
     "an empty list": (b"[]", [], 0),
     "nothing": (b"", [], 0),
@@ -268,12 +272,12 @@ def test_many_small_logs_are_few_tasks_and_a_large_one_is_one_by_itself(
 ) -> None:
     for number in range(100):
         (tmp_path / f"{number:03}.json").write_bytes(log({"start": T0 + number}))
-    (tmp_path / "050.json").write_bytes(log({}) + b" " * tasks.SMALL)
+    (tmp_path / "050.json").write_bytes(log({}) + b" " * tasks.TASK_GROUP_BYTES)
     monkeypatch.setattr(tasks, "frame", lambda _spark, _table, found: found)
-    with recognise(f"main={tmp_path}").opened(tmp_path / "scratch", print, TERMS) as opened:
-        span = opened.span("client_events", {})
+    with recognise(f"main={tmp_path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
+        span = opened.find_new("client_events", {})
         assert span is not None
-        found: Any = opened.rows(None, span)  # type: ignore[arg-type]
+        found: Any = opened.read(None, span)  # type: ignore[arg-type]
     assert len(found) == 3
     assert sum(batch.num_rows for task in found for batch in task.batches()) == span.counted == 100
 
@@ -285,16 +289,16 @@ def test_what_is_no_log_is_one_row_of_the_quarantine(name: str, tmp_path: Path) 
     logs.mkdir()
     (logs / "x").write_bytes(written)
     (logs / "y").write_bytes(log({"name": "print"}))
-    took = events(logs)
-    assert (took.faults, len(took.clean)) == (faults, clean + 1)
+    result = events(logs)
+    assert (result.faults, len(result.clean)) == (faults, clean + 1)
     assert commands(logs).span is None
-    assert events(logs, took).span is None
+    assert events(logs, result).span is None
 
 
 def test_a_log_that_is_larger_than_any_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "x").open("wb") as file:
         file.write(b"[")
-        file.truncate(LARGEST + 1)
+        file.truncate(MAX_LOG_BYTES + 1)
     assert events(tmp_path / "x").faults == [("x:0", "larger than any timing log")]
 
 
@@ -349,12 +353,12 @@ async def test_a_real_transfer_s_times_come_into_the_lake_and_nothing_else_of_it
         receiver = await scene._start("receiver", "--dump-timing", str(logs / "receive.json"), "receive", code)
         for client in (receiver, sender):
             assert (await client.leaves()).exit_code == 0
-    now = TERMS._replace(now=float(json.loads((logs / "send.json").read_bytes())[-1]["start"]) + 1)
+    now = CONTEXT._replace(now=float(json.loads((logs / "send.json").read_bytes())[-1]["start"]) + 1)
     world = LakeWorld(None, tmp_path)
     for spec, table in ((f"main={trace}", "server_commands"), (f"people@main={logs}", "client_events")):
-        took = take(spec, table, tmp_path / "scratch", terms=now)
-        assert took.faults == []
-        world.add(table, took.clean, marks=dict(took.marks))
+        result = read_source(spec, table, tmp_path / "scratch", context=now)
+        assert result.faults == []
+        world.add(table, result.clean, marks=dict(result.marks))
     happened = world.rows("client_events")
     known = {(row["command_id"], row["server_rx"]): row for row in world.rows("server_commands")}
     said = [json.loads((logs / name).read_bytes()) for name in ("send.json", "receive.json")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.sources.marks import Ids, behind, broken
+from restante.pipeline.sources.marks import IdRange, behind, broken
 
 MARK = Mark(last=9, last_digest="nine", first=3, first_digest="three")
 
@@ -34,14 +34,14 @@ SAME = {3: "three", 9: "nine"}
     ],
 )
 def test_reading_goes_on_where_the_rows_are_the_same(kept: bool, last: int, rows: dict[int, str], why: str) -> None:
-    found = broken(MARK, Ids(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
+    found = broken(MARK, IdRange(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
     assert found.partition(":")[0] == why
 
 
 def test_an_id_that_had_no_row_has_none_later() -> None:
-    mark = behind(Ids(0, 9, kept=True), lambda _: "")
+    mark = behind(IdRange(0, 9, kept=True), lambda _: "")
     assert mark == Mark(9, "", 0, "")
-    assert broken(mark, Ids(0, 9, kept=True), lambda _: "") == ""
-    assert broken(mark, Ids(9, 9, kept=True), {9: "nine", 0: ""}.__getitem__).startswith(
+    assert broken(mark, IdRange(0, 9, kept=True), lambda _: "") == ""
+    assert broken(mark, IdRange(9, 9, kept=True), {9: "nine", 0: ""}.__getitem__).startswith(
         "the row with id 9 is another"
     )

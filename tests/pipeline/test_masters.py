@@ -18,21 +18,21 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from restante.pipeline.schemas import CLEAN
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark import java
 from restante.pipeline.tables import BUILDS
 from support.bounds import PATIENCE
-from support.pipeline.busy_week import DAY, busy_week
+from support.pipeline.busy_week import TODAY, busy_week
 from support.pipeline.lakes import held
 from support.pipeline.runs import LakeWorld, Row
 from support.pipeline.sessions import ENVIRONMENT
 from support.pipeline.tables import dicts
 
 pytestmark = pytest.mark.thorough
-"""In a quick run test_session.py shows what a master and a Connect server are asked for, and test_writing.py that
+"""In a quick run test_session.py shows what a master and a Connect server are asked for, and test_lake_writer.py that
 Spark's own writer, which both go by, makes the same files."""
 
-NOW: Final = DAY + timedelta(days=7)
+NOW: Final = TODAY + timedelta(days=7)
 """When the rows of that world are past: days that are not over for anybody yet are not built."""
 
 
@@ -42,10 +42,10 @@ def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeW
     world = LakeWorld(spark, tmp_path_factory.mktemp("masters"))
     with world.run() as run:
         for name, values in busy_week(Random(3), 100).items():
-            if name in CLEAN:
-                table = run.lake.table(CLEAN[name])
+            if name in CLEAN_TABLES:
+                table = run.lake.table(CLEAN_TABLES[name])
                 parts = [table.stage(held(dicts(name, values[part::3]), table.table)) for part in range(3)]
-                table.commit(parts, note=world.note(name))
+                table.commit(parts, info=world.info(name))
     return world
 
 
@@ -116,7 +116,7 @@ def connect_server() -> Iterator[int]:
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
     ]
     environment = ENVIRONMENT | {
-        "JAVA_HOME": str(java.home()),
+        "JAVA_HOME": str(java.find_home()),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from importlib.metadata import version
 from pathlib import Path
 
-from restante.pipeline.build import build
+from restante.pipeline.build.run import build
 from restante.pipeline.tables import BUILDS
-from restante.pipeline.tables.timing import PHASES
+from restante.pipeline.tables.timing import EXCHANGE_PHASES
 from support.mailbox.scene import Scene
 from support.mailbox.servers import Reference, Restante, Server
 from support.pipeline.runs import LakeWorld, Row
@@ -19,7 +19,7 @@ APP = "lothar.com/wormhole/text-or-file-xfer"
 SENT = Counter(bind=2, allocate=1, claim=2, release=2, open=2, add=6, close=2)
 """Commands of both clients: only who sends has a nameplate to allocate; each adds a pake, versions and a message."""
 
-PARTS = tuple(phase for phase in PHASES if phase != "round trip")
+PARTS = tuple(phase for phase in EXCHANGE_PHASES if phase != "round trip")
 
 ROUNDING_US = 2
 """Of the sum of its parts: each time is a whole microsecond, and the wire's another's than the trace's."""
@@ -36,14 +36,14 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
     for server in (ours, reference):
         await transfer(server)
     world.now = time.time() + 1
-    taken = world.ingest(
+    results = world.ingest(
         f"ours={ours.folder / 'data'}",
         f"ours={trace}",
         f"reference={reference.folder / 'usage.sqlite'}",
         f"one@ours={ours.folder.parent / 'logs'}",
         f"other@reference={reference.folder.parent / 'logs'}",
     )
-    assert [each.failure for each in taken] == [""] * len(taken)
+    assert [each.failure for each in results] == [""] * len(results)
     assert world.version("quarantine") is None
     with world.run() as run:
         build(run, builds={name: BUILDS[name] for name in ("outcomes", "versions", "timing")})
@@ -65,7 +65,7 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
     for what, phases in commands(timing, "ours"):
         us = {phase: row["us"] for phase, row in phases.items()}
         # A bind, or an open of what a claim opened, changes nothing; but it may be in a batch with what does.
-        assert set(us) | ({"commit"} if what != "add" else set()) == set(PHASES), (what, us)
+        assert set(us) | ({"commit"} if what != "add" else set()) == set(EXCHANGE_PHASES), (what, us)
         assert None not in us.values(), f"{what} has no partner in the trace: {us}"
         assert abs(sum(us.get(part, 0) for part in PARTS) - us["round trip"]) <= ROUNDING_US, (what, us)
         assert min(us.get("commit", 0), us["queue"], us["round trip"]) >= 0, (what, us)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from restante.common.errors import StoreError
-from restante.pipeline.sources.scratch import PREFIX, scratch
+from restante.pipeline.sources.scratch import SCRATCH_PREFIX, scratch
 from support.processes import run
 
 
@@ -42,7 +42,7 @@ def test_what_a_killed_run_left_goes_with_the_next(temporary: Path) -> None:
 import os, tempfile
 tempfile.tempdir = {str(temporary)!r}
 from restante.common.errors import StoreError
-from restante.pipeline.sources.scratch import PREFIX, scratch
+from restante.pipeline.sources.scratch import SCRATCH_PREFIX, scratch
 kept = scratch()
 (kept.__enter__() / "copy").touch()
 os.kill(os.getpid(), 9)
@@ -88,7 +88,7 @@ def test_where_there_is_no_place_for_it_one_sentence_says_so(tmp_path: Path, mon
 
 def test_a_link_of_that_name_is_nobody_s_scratch(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
-    link = temporary / f"{PREFIX}x"
+    link = temporary / f"{SCRATCH_PREFIX}x"
     link.symlink_to(tmp_path / "precious")
     with scratch():
         pass

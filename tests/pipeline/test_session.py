@@ -23,19 +23,19 @@ from restante.common.errors import RestanteError
 from restante.pipeline.spark import java
 from restante.pipeline.spark import session as spark_module
 from restante.pipeline.spark.session import (
-    COLLECTOR,
-    CONTEXT,
-    HERE,
-    JAVA_READS,
-    MEMORY,
-    PATIENT,
-    SETTINGS,
+    COLLECTOR_OPTION,
+    COMPILER_OPTIONS,
+    CONTEXT_SETTINGS,
+    JAVA_OPTIONS_VARIABLES,
+    LOCAL_JAVA_MEMORY,
+    LOCAL_SETTINGS,
+    SESSION_SETTINGS,
     SparkError,
-    counter,
     disconnect,
     java_options,
     local,
     session,
+    watch_tasks,
 )
 from support.bounds import BOUND, PATIENCE
 from support.pipeline.sessions import ENVIRONMENT
@@ -103,7 +103,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
 
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
-    monkeypatch.setattr(java, "home", lambda: Path("/java"))
+    monkeypatch.setattr(java, "find_home", lambda: Path("/java"))
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
 
     def begin(*given: str, **others: dict[str, str]) -> dict[str, str]:
@@ -120,11 +120,11 @@ def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
     asked: Callable[..., dict[str, str]], master: str
 ) -> None:
     conf = asked(master, settings={"spark.driver.extraJavaOptions": "-Dx=1", "spark.sql.shuffle.partitions": "7"})
-    assert conf.items() >= (SETTINGS | CONTEXT | HERE).items()
-    assert (conf["spark.master"], conf["spark.driver.memory"]) == (master, MEMORY)
+    assert conf.items() >= (SESSION_SETTINGS | CONTEXT_SETTINGS | LOCAL_SETTINGS).items()
+    assert (conf["spark.master"], conf["spark.driver.memory"]) == (master, LOCAL_JAVA_MEMORY)
     assert conf["spark.sql.shuffle.partitions"] == "7", "what is given comes first"
     assert conf["spark.driver.extraJavaOptions"].split()[-2:][0] == "-Dx=1"
-    assert PATIENT in conf["spark.driver.extraJavaOptions"]
+    assert COMPILER_OPTIONS in conf["spark.driver.extraJavaOptions"]
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
@@ -136,9 +136,9 @@ def test_a_master_elsewhere_is_asked_for_as_the_operator_set_it_up(
         named = master.format(f"127.0.0.1:{there.getsockname()[1]}")
         conf = asked(named)
     assert conf["spark.master"] == named
-    assert conf.items() >= (SETTINGS | CONTEXT).items()
-    assert not conf.keys() & (HERE | {"spark.driver.memory": "", "spark.sql.shuffle.partitions": ""}).keys()
-    assert PATIENT not in conf["spark.driver.extraJavaOptions"]
+    assert conf.items() >= (SESSION_SETTINGS | CONTEXT_SETTINGS).items()
+    assert not conf.keys() & (LOCAL_SETTINGS | {"spark.driver.memory": "", "spark.sql.shuffle.partitions": ""}).keys()
+    assert COMPILER_OPTIONS not in conf["spark.driver.extraJavaOptions"]
 
 
 class Connected:
@@ -169,9 +169,9 @@ def test_a_connect_server_gives_a_session_with_our_settings(monkeypatch: pytest.
         address = f"sc://127.0.0.1:{there.getsockname()[1]}"
         with session(remote=address) as found:
             assert cast(object, found) is given
-            assert (given.told, given.stopped) == (SETTINGS, 0)
+            assert (given.told, given.stopped) == (SESSION_SETTINGS, 0)
             assert not local(found)
-            assert counter(found, "anything")() is None
+            assert watch_tasks(found, "anything")() is None
             disconnect(found)
     assert addresses == [address]
     assert given.stopped == 1
@@ -210,19 +210,21 @@ def test_only_a_local_master_s_workers_are_this_process_s_children(master: str, 
 
 
 def test_garbage_is_collected_by_all_cores_or_as_the_environment_or_a_setting_says() -> None:
-    assert COLLECTOR in java_options("-Xss4m", {"JAVA_TOOL_OPTIONS": "-XX:+UseStringDeduplication", "PATH": SERIAL})
-    assert COLLECTOR not in java_options(SERIAL, {})
-    for variable in JAVA_READS:
-        assert COLLECTOR not in java_options("", {variable: f"-Dx=1 {SERIAL}"})
+    assert COLLECTOR_OPTION in java_options(
+        "-Xss4m", {"JAVA_TOOL_OPTIONS": "-XX:+UseStringDeduplication", "PATH": SERIAL}
+    )
+    assert COLLECTOR_OPTION not in java_options(SERIAL, {})
+    for variable in JAVA_OPTIONS_VARIABLES:
+        assert COLLECTOR_OPTION not in java_options("", {variable: f"-Dx=1 {SERIAL}"})
 
 
 def test_the_tasks_of_what_runs_are_told_of_each_thread_by_itself(spark: SparkSession) -> None:
-    idle = counter(spark, "idle")
+    idle = watch_tasks(spark, "idle")
     spark.range(0, 8, 1, 4).selectExpr("sum(id)").collect()
 
     def work() -> bool:
         """Run queries until one was seen before any of its four tasks was done."""
-        count = counter(spark, "work")
+        count = watch_tasks(spark, "work")
         query = spark.range(0, 1_000_000, 1, 4).selectExpr("max(hash(id))")
         found, over = threading.Event(), threading.Event()
 

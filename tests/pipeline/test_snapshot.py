@@ -18,11 +18,11 @@ import pytest
 
 from restante.pipeline.sources import usage
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.snapshot import PACES, TRIES, snapshot
+from restante.pipeline.sources.snapshot import PACE_OF_EACH_TRY, PACES, snapshot
 from restante.pipeline.sources.source import SourceError
 from support.bounds import BOUND
 from support.mailbox.reference_sources import Their
-from support.pipeline.servers import T0, TERMS, Ours, mailbox, nameplate
+from support.pipeline.servers import CONTEXT, T0, Ours, mailbox, nameplate
 
 
 def filled(file: Path, rows: int, *, wal: bool = False) -> sqlite3.Connection:
@@ -81,7 +81,7 @@ def test_a_database_that_is_written_to_all_the_while_is_given_up(
             pass
     assert "it was written to all the while, 22 copies were begun in vain" in str(failure.value)
     assert "\n" not in str(failure.value)
-    assert len(rests) == len(TRIES)
+    assert len(rests) == len(PACE_OF_EACH_TRY)
     assert list((tmp_path / "s").iterdir()) == []
 
 
@@ -210,10 +210,10 @@ def test_whenever_a_copy_rests_the_reference_server_commits_at_once(
     monkeypatch.setattr(
         usage, "snapshot", partial(snapshot, sleep=lambda _: their.bind("side", T0 + 10_000 + next(commits)))
     )
-    with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, TERMS) as opened:
-        span = opened.span("client_versions", {})
+    with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, CONTEXT) as opened:
+        span = opened.find_new("client_versions", {})
     done = next(commits) - 1
-    assert 2 <= done <= len(TRIES)  # each made the copy begin anew
+    assert 2 <= done <= len(PACE_OF_EACH_TRY)  # each made the copy begin anew
     assert span
     assert span.counted == 6_000 + done
     their.stop()
@@ -223,8 +223,8 @@ def test_whenever_a_copy_rests_our_server_commits_at_once(tmp_path: Path, monkey
     server, commits = Ours(tmp_path / "data"), itertools.count(1)
     server.write(*(mailbox(number, app_id="x" * 300) for number in range(6_000)))
     monkeypatch.setattr(usage, "snapshot", partial(snapshot, sleep=lambda _: server.write(nameplate(next(commits)))))
-    with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened:
-        mailboxes, nameplates = opened.span("mailboxes", {}), opened.span("nameplates", {})
+    with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened:
+        mailboxes, nameplates = opened.find_new("mailboxes", {}), opened.find_new("nameplates", {})
     done = next(commits) - 1
     assert done >= 5  # 2 MB in steps of 256 KiB
     assert mailboxes
@@ -278,8 +278,8 @@ def test_no_commit_of_the_reference_server_fails_beside_copies(tmp_path: Path) -
         servers[0].bind("side", T0 + number)
 
     def copy() -> None:
-        with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, TERMS) as opened:
-            span = opened.span("client_versions", {})
+        with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, CONTEXT) as opened:
+            span = opened.find_new("client_versions", {})
             assert span
             counts.append(span.counted)
 
@@ -293,8 +293,8 @@ def test_no_commit_of_our_server_fails_beside_copies(tmp_path: Path) -> None:
     server.write(*(mailbox(number, app_id="x" * 300) for number in range(6_000)))
 
     def copy() -> None:
-        with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened:
-            span = opened.span("mailboxes", {})
+        with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened:
+            span = opened.find_new("mailboxes", {})
             assert span
             assert span.counted == 6_000
 

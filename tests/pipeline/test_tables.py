@@ -20,12 +20,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import CLEAN
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.top_n import KEPT
+from restante.pipeline.tables.top_n import MAX_NAMES
 from support.effort import rounds
-from support.pipeline.busy_week import DAY, busy_week, crowd
+from support.pipeline.busy_week import TODAY, busy_week, crowd
 from support.pipeline.oracles import ORACLES
 from support.pipeline.tables import (
     CASES,
@@ -51,8 +51,8 @@ PLACED = [name for name, build in BUILDS.items() if build.placed]
 NAMED = ["outcomes", "durations", "versions"]
 """Tables that have strangers' names."""
 
-DAYS = (DAY.date(), DAY.date() - timedelta(2))
-LEFT_OUT = DAY.date() - timedelta(1)
+DAYS = (TODAY.date(), TODAY.date() - timedelta(2))
+LEFT_OUT = TODAY.date() - timedelta(1)
 """A day that is not asked for where days are built apart from others."""
 
 GENERATED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
@@ -91,7 +91,7 @@ def week() -> Inputs:
 @cache
 def strangers() -> Inputs:
     """Give a day on which clients name more applications and versions than are counted one by one."""
-    return crowd(Random(5), names=5 * KEPT // 2)
+    return crowd(Random(5), names=5 * MAX_NAMES // 2)
 
 
 @cache
@@ -297,7 +297,7 @@ def assert_short(name: str, made: Counter[Values]) -> None:
 
 
 def test_what_a_day_reads_and_what_it_touches_are_each_other_s_mirror() -> None:
-    day = DAY.date()
+    day = TODAY.date()
     for build in BUILDS.values():
         for name in build.inputs:
             for read in build.reads(name, {day}):
@@ -306,7 +306,7 @@ def test_what_a_day_reads_and_what_it_touches_are_each_other_s_mirror() -> None:
 
 
 def test_tables_are_built_after_what_they_are_made_of() -> None:
-    known = set(CLEAN)
+    known = set(CLEAN_TABLES)
     for name, build in BUILDS.items():
         assert set(build.inputs) <= known
         known.add(name)

@@ -24,7 +24,7 @@ from support.effort import examples
 
 T = 1_700_000_000.0
 WITHIN = limits(date(2016, 1, 1), T + 100)
-DAY = 19_675
+DAY_NUMBER = 19_675
 
 EVENT = [column.name for column in CLIENT_EVENTS.columns[3:-1]]
 COMMAND = [column.name for column in SERVER_COMMANDS.columns[2:-1]]
@@ -40,7 +40,7 @@ def cleaned(item: bytes) -> dict[str, Any] | str:
     if isinstance(values, Fault):
         return str(values)
     found = dict(zip(EVENT, values, strict=True))
-    assert found.pop("day") == DAY
+    assert found.pop("day") == DAY_NUMBER
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -62,7 +62,7 @@ def traced(line: bytes) -> dict[str, Any] | str:
     if isinstance(values, Fault):
         return str(values)
     found = dict(zip(COMMAND, values, strict=True))
-    assert found.pop("day") == DAY
+    assert found.pop("day") == DAY_NUMBER
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -221,7 +221,7 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_what_cannot_be_taken_is_told_in_few_words(name: str) -> None:
     found, fault = BAD[name]
     assert found == fault
-    assert fault in timing.FAULTS
+    assert fault in timing.TIMING_FAULTS
 
 
 keys = st.sampled_from(
@@ -232,7 +232,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9) | keys, inner, max_size=4),
     max_leaves=12,
 )
-KNOWN = timing.EVENTS | timing.COMMANDS | timing.REPLIES | timing.WAITING | {timing.OTHER, ""}
+KNOWN = timing.EVENT_NAMES | timing.COMMAND_TYPES | timing.REPLY_TYPES | timing.WAITS_FOR | {timing.UNLISTED, ""}
 
 
 @given(
@@ -245,11 +245,11 @@ def test_whatever_is_in_an_event_no_text_passes_but_ids_and_known_words(name: st
     item = json.dumps({"name": name, "start": T, "stop": stop, "details": details}).encode()
     found = cleaned(item)
     if isinstance(found, str):
-        assert found in timing.FAULTS
+        assert found in timing.TIMING_FAULTS
         return
     for column, value in found.items():
         if isinstance(value, str) and column != "command_id":
-            assert value in KNOWN or timing.PHASE.fullmatch(value)
+            assert value in KNOWN or timing.MESSAGE_PHASE.fullmatch(value)
 
 
 CANARIES = ("b1decanary", "jz6canarytes", "4-purple-canary", "7b22canary22", "canary/app", "10.9.8.7")
@@ -280,16 +280,16 @@ def test_the_real_client_s_events_are_known() -> None:
     source = [path.read_text() for path in Path(wormhole.__file__).parent.rglob("*.py") if "test" not in path.parts]
     called = {name for text in source for name in re.findall(r'timing\.add\(\s*"([^"]+)"', text)}
     waited = {name for text in source for name in re.findall(r'timing\.add\([^)]*waiting="([^"]+)"', text)}
-    assert called == timing.EVENTS
-    assert waited == timing.WAITING
+    assert called == timing.EVENT_NAMES
+    assert waited == timing.WAITS_FOR
 
 
 def test_the_mailbox_server_s_words_are_known() -> None:
     replies = {str(kind.__struct_config__.tag) for kind in messages.Reply.__subclasses__()}
     direct = {str(kind.__struct_config__.tag) for kind in messages.Direct.__subclasses__()}
-    assert set(messages.KINDS) == timing.COMMANDS
-    assert (replies | direct) - {"direct"} == timing.REPLIES
-    assert trace.MAX_ID_CHARACTERS == timing.LONGEST
+    assert set(messages.KINDS) == timing.COMMAND_TYPES
+    assert (replies | direct) - {"direct"} == timing.REPLY_TYPES
+    assert trace.MAX_ID_CHARACTERS == timing.MAX_ID_CHARACTERS
 
 
 # ── a log, cut into events ───────────────────────────────────────────────────────────────────────
@@ -316,7 +316,7 @@ SHAPES: dict[bytes, list[tuple[int, bytes, bool]]] = {
 
 @pytest.mark.parametrize("log", SHAPES)
 def test_a_log_is_cut_at_its_commas_to_where_it_makes_no_sense(log: bytes) -> None:
-    assert [(item.at, item.raw, item.flaw is None) for item in items(log)] == SHAPES[log]
+    assert [(item.at, item.raw, item.fault is None) for item in items(log)] == SHAPES[log]
 
 
 @given(st.lists(json_values, max_size=6), st.sampled_from((None, 1)))
@@ -334,7 +334,7 @@ def test_a_log_that_was_cut_off_has_the_events_that_were_whole(values: list[Any]
     stop = data.draw(st.integers(0, len(log) - 1))
     *found, rest = items(log[:stop])
     assert found == whole[: len(found)]
-    assert rest.flaw == "not a timing log"
+    assert rest.fault == "not a timing log"
 
 
 def test_a_log_that_opens_a_million_lists_ends() -> None:

@@ -21,20 +21,20 @@ from restante.pipeline.sources.source import Part
 from support.effort import examples
 from support.mailbox.reference_sources import Their, usage_v1
 from support.pipeline.servers import (
+    CONTEXT,
     T0,
     TABLES,
-    TERMS,
     Marks,
     Ours,
     alter,
     client,
+    context_of,
     current,
     mailbox,
     nameplate,
     older_schema,
     ours,
     read,
-    terms,
 )
 
 
@@ -105,7 +105,7 @@ def test_the_records_of_the_reference_server_are_read_as_it_wrote_them(tmp_path:
 def test_older_schemas_are_read_too(tmp_path: Path, scratch: Path) -> None:
     assert read(f"ours={older_schema(tmp_path / 'data')}", scratch)["nameplates"].ids == [1]
     usage_v1(tmp_path / "usage.sqlite")
-    found = read(f"theirs={tmp_path / 'usage.sqlite'}", scratch, terms=TERMS._replace(first_day=date(2010, 1, 1)))
+    found = read(f"theirs={tmp_path / 'usage.sqlite'}", scratch, context=CONTEXT._replace(first_day=date(2010, 1, 1)))
     assert {table: each.ids for table, each in found.items()} == {"nameplates": [1], "mailboxes": [1]}
     assert (found["mailboxes"].clean[0]["total_us"], found["mailboxes"].clean[0]["visitors"]) == (20_500_000, None)
 
@@ -154,9 +154,9 @@ def test_the_reference_servers_blur_too(tmp_path: Path, scratch: Path) -> None:
 
 
 def test_our_file_is_known_by_what_its_server_marks_it_with() -> None:
-    assert schema.FILE == mailbox_schema.FILE
-    assert schema.APPLICATION_ID == mailbox_schema.APPLICATION_ID
-    assert schema.OURS.newest == len(mailbox_schema.migrations())
+    assert schema.MAILBOX_FILE == mailbox_schema.FILE
+    assert schema.MAILBOX_APPLICATION_ID == mailbox_schema.APPLICATION_ID
+    assert schema.OUR_SHAPE.newest == len(mailbox_schema.migrations())
 
 
 def test_what_was_read_is_not_read_again(tmp_path: Path, scratch: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_source_without_rows_has_nothing_new(tmp_path: Path, scratch: Path) ->
 
 def test_nothing_is_left_of_a_copy(tmp_path: Path, scratch: Path) -> None:
     with ours(tmp_path / "data", nameplate(1)):
-        with recognise(f"a={tmp_path / 'data'}").opened(scratch, print, TERMS):
+        with recognise(f"a={tmp_path / 'data'}").opened(scratch, print, CONTEXT):
             [folder] = scratch.iterdir()
             assert folder.stat().st_mode & 0o777 == 0o700
             assert [file.name for file in folder.iterdir()] == ["copy.sqlite"]
@@ -228,7 +228,7 @@ def test_rows_are_dropped_by_their_time_wherever_they_stand(tmp_path: Path, scra
 
 def test_an_older_copy_that_was_put_back_is_noticed(tmp_path: Path, scratch: Path) -> None:
     marks: Marks = {}
-    file = tmp_path / "data" / schema.FILE
+    file = tmp_path / "data" / schema.MAILBOX_FILE
     with ours(tmp_path / "data", *map(nameplate, range(3))):
         pass
     backup = file.read_bytes()
@@ -350,17 +350,17 @@ def faults(found: dict[str, Any]) -> dict[str, Counter[str | None]]:
 def test_imported_rows_are_duplicates_where_their_file_is_a_source_itself(tmp_path: Path, scratch: Path) -> None:
     their, data = imported(tmp_path)
     sources = [recognise(f"old={their.usage}"), recognise(f"new={data}")]
-    assert faults(read(sources[1], scratch, terms=terms(*sources))) == {
+    assert faults(read(sources[1], scratch, context=context_of(*sources))) == {
         "nameplates": {"duplicate": 4, None: 1},
         "mailboxes": {"duplicate": 4},
         "client_versions": {"duplicate": 4, None: 1},
     }
-    assert faults(read(sources[0], scratch, terms=terms(*sources)))["nameplates"] == {None: 4}
+    assert faults(read(sources[0], scratch, context=context_of(*sources)))["nameplates"] == {None: 4}
 
 
 def test_imported_rows_are_clean_where_it_is_not(tmp_path: Path, scratch: Path) -> None:
     _their, data = imported(tmp_path)
-    found = read(f"new={data}", scratch, terms=terms(recognise(f"new={data}")))
+    found = read(f"new={data}", scratch, context=context_of(recognise(f"new={data}")))
     assert faults(found)["nameplates"] == {None: 5}
     assert [row["origin"] for row in found["nameplates"].rows] == ["usage.sqlite"] * 4 + [""]
 
@@ -370,18 +370,18 @@ def test_another_file_of_that_name_does_not_make_them_duplicates(tmp_path: Path,
     transfers(south := Their(tmp_path / "south"), 7, T0 + 3)
     sources = [recognise(f"south={south.usage}"), recognise(f"new={data}")]
     said: list[str] = []
-    assert faults(read(sources[1], scratch, terms=terms(*sources), said=said))["nameplates"] == {None: 5}
+    assert faults(read(sources[1], scratch, context=context_of(*sources), said=said))["nameplates"] == {None: 5}
     assert said[0] == ("source new: nameplates that it imported from usage.sqlite are in no other source, and taken")
     transfers(south, 1)  # the same as the other's first
-    assert faults(read(sources[1], scratch, terms=terms(*sources)))["nameplates"] == {"duplicate": 4, None: 1}
+    assert faults(read(sources[1], scratch, context=context_of(*sources)))["nameplates"] == {"duplicate": 4, None: 1}
 
 
 def test_rows_that_turn_out_to_be_another_sources_are_read_anew(tmp_path: Path, scratch: Path) -> None:
     their, data = imported(tmp_path)
     new, old = recognise(f"new={data}"), recognise(f"old={their.usage}")
     marks: Marks = {}
-    assert faults(read(new, scratch, marks, terms=terms(new)))["nameplates"] == {None: 5}
-    found = read(new, scratch, marks, terms=terms(new, old))
+    assert faults(read(new, scratch, marks, context=context_of(new)))["nameplates"] == {None: 5}
+    found = read(new, scratch, marks, context=context_of(new, old))
     assert faults(found)["nameplates"] == {"duplicate": 4, None: 1}
     assert found["nameplates"].span.replace
     assert found["nameplates"].span.why == "what it imported from usage.sqlite is another source's now"
@@ -391,10 +391,10 @@ def test_a_run_without_that_source_remembers_it(tmp_path: Path, scratch: Path) -
     their, data = imported(tmp_path)
     new, old = recognise(f"new={data}"), recognise(f"old={their.usage}")
     marks: Marks = {}
-    read(new, scratch, marks, terms=terms(new, old))
-    assert read(new, scratch, marks, terms=terms(new)) == {}
+    read(new, scratch, marks, context=context_of(new, old))
+    assert read(new, scratch, marks, context=context_of(new)) == {}
     with ours(data, nameplate(501)):
-        found = read(new, scratch, marks, terms=terms(new))["nameplates"]
+        found = read(new, scratch, marks, context=context_of(new))["nameplates"]
     assert (len(found.clean), found.span.replace) == (1, False)
     assert set(marks["nameplates"]) == {"", "usage.sqlite"}
 
@@ -457,18 +457,18 @@ def plant(file: Path) -> int:
     with closing(sqlite3.connect(file, isolation_level=None)) as database:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         for table in tables:
-            taken = next((TAKEN[each] for each in TABLES if table in {each, f"usage_{each}"}), set())
-            if file.name == schema.FILE and not table.startswith("usage_"):
-                taken = set()
+            allowed = next((READ_COLUMNS[each] for each in TABLES if table in {each, f"usage_{each}"}), set())
+            if file.name == schema.MAILBOX_FILE and not table.startswith("usage_"):
+                allowed = set()
             columns = list(database.execute("SELECT name, type FROM pragma_table_info(?)", (table,)))
-            free = [name for name, kind in columns if name not in taken and kind in {"TEXT", "VARCHAR"}]
+            free = [name for name, kind in columns if name not in allowed and kind in {"TEXT", "VARCHAR"}]
             if not free or table == "sqlite_sequence":
                 continue
             if not database.execute(f"SELECT 1 FROM {table}").fetchone():  # only what is empty: no row is needed more
                 filled = {
                     name: "canary" if kind in {"TEXT", "VARCHAR"} else 1
                     for name, kind in columns
-                    if name not in taken
+                    if name not in allowed
                 }
                 database.execute(
                     f"INSERT INTO {table} ({', '.join(filled)}) VALUES ({', '.join('?' * len(filled))})",
@@ -481,7 +481,9 @@ def plant(file: Path) -> int:
     return count
 
 
-TAKEN = {table: {"id", *columns} for table, columns in ((each, schema.OURS.columns(each)) for each in TABLES)}
+READ_COLUMNS = {
+    table: {"id", *columns} for table, columns in ((each, schema.OUR_SHAPE.columns(each)) for each in TABLES)
+}
 
 
 def test_the_canaries_do_sing(tmp_path: Path) -> None:
@@ -494,9 +496,9 @@ def test_a_running_server_is_read_while_it_writes(tmp_path: Path, scratch: Path)
     server = Ours(tmp_path / "data")
     try:
         server.write(nameplate(1))
-        with recognise(f"a={tmp_path / 'data'}").opened(scratch, print, TERMS) as opened:
+        with recognise(f"a={tmp_path / 'data'}").opened(scratch, print, CONTEXT) as opened:
             server.write(nameplate(2))
-            span = opened.span("nameplates", {})
+            span = opened.find_new("nameplates", {})
             assert span
             assert span.counted == 1
     finally:

@@ -12,7 +12,7 @@ from restante.common.errors import StoreError
 from restante.pipeline import views
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.schemas import CLEAN, NAMEPLATES, Column, Table
+from restante.pipeline.schemas import CLEAN_TABLES, NAMEPLATES, Column, Table
 from restante.pipeline.tables import TABLES
 from support.pipeline.lakes import LETTERS, add, letter, opened, seen
 from support.processes import run
@@ -44,7 +44,7 @@ def test_there_is_a_view_of_every_table_with_its_types_be_it_empty_or_not(lake: 
         for statement in views.views(there):
             database.execute(statement)
         database.execute("SET TimeZone = 'UTC'")
-        for table in CLEAN.values():
+        for table in CLEAN_TABLES.values():
             described = database.sql(f'DESCRIBE "{table.name}"').fetchall()
             meant = [(each.name, columns.of(each).duckdb) for each in table.columns]
             assert [(name, kind) for name, kind, *_ in described] == meant
@@ -148,6 +148,6 @@ def test_no_java_is_started_to_look_at_a_lake(lake: Path) -> None:
 
 
 def test_every_type_of_the_lake_has_a_name_in_every_reader() -> None:
-    for table in (*CLEAN.values(), LETTERS):
+    for table in (*CLEAN_TABLES.values(), LETTERS):
         for column in table.columns:
             assert columns.of(column)

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import os
-import shutil
-import signal
 import sys
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,10 +15,7 @@ from restante.common.errors import Misuse
 from restante.common.plural import counted
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from restante.pipeline.build import Days
-    from restante.pipeline.ingest import Run, Taken
+    from restante.pipeline.ingest import IngestResult
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -48,8 +37,8 @@ Keep = Annotated[
         metavar="[TABLE=]DAYS", help="Then drop what is older, of all tables it writes or of one; repeatable."
     ),
 ]
-LAKE = Path("restante-lake")
-MEMORY = "1g"
+DEFAULT_LAKE = Path("restante-lake")
+DEFAULT_MEMORY = "1g"
 
 
 @app.command()
@@ -57,31 +46,28 @@ def ingest(
     source: Annotated[
         list[str] | None, typer.Option(metavar="NAME[@SERVER]=PATH", help="What to read, and its name; repeatable.")
     ] = None,
-    lake: LakeDir = LAKE,
+    lake: LakeDir = DEFAULT_LAKE,
     keep: Keep = None,
     plan: Plan = False,
-    memory: Memory = MEMORY,
+    memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
 ) -> None:
     """Take what is new at servers' databases, timing logs, archives and envelope files into the lake."""
-    from restante.pipeline import ingest as ingesting
-    from restante.pipeline.schemas import CLEAN
-    from restante.pipeline.sources.source import parse
+    from restante.cli.pipeline_arguments import check_names, read_keep
+    from restante.cli.pipeline_run import drop_old, open_run
+    from restante.pipeline.ingest import ingest as ingest_sources
+    from restante.pipeline.ingest import recognise_all
+    from restante.pipeline.schemas import CLEAN_TABLES
 
-    if not source:
-        raise Misuse("nothing to read: name a source, --source NAME=PATH")
-    names = [parse(each).name for each in source]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise Misuse(f"--source: {min(twice)} is named twice; every source needs a name of its own")
-    sources, unread = ingesting.recognised(source)
-    kept = _kept(keep, CLEAN)
-    with _run("ingest", lake, write=not plan, local=True, memory=memory, verbose=verbose) as run:
-        found = [*ingesting.ingest(run, sources, plan=plan), *unread]
+    sources, unread = recognise_all(check_names(source))
+    kept = read_keep(keep, CLEAN_TABLES)
+    with open_run("ingest", lake, write=not plan, local=True, memory=memory, verbose=verbose) as run:
+        found = [*ingest_sources(run, sources, plan=plan), *unread]
         if not plan:
-            _drop(run, kept)
+            drop_old(run, kept)
     for line in _shown(found, plan=plan):
         print(line)
-    failures = [taken.failure for taken in found if taken.failure]
+    failures = [result.failure for result in found if result.failure]
     for failure in failures:
         print(f"restante: {failure}", file=sys.stderr)
     if failures:
@@ -90,7 +76,7 @@ def ingest(
 
 @app.command()
 def build(
-    lake: LakeDir = LAKE,
+    lake: LakeDir = DEFAULT_LAKE,
     first: Annotated[str | None, typer.Option("--from", metavar="DAY", help="Build from this day on, anew.")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Up to this day, included.")] = None,
     keep: Keep = None,
@@ -101,20 +87,22 @@ def build(
     remote: Annotated[
         str | None, typer.Option(metavar="URL", help="Of a Spark Connect server: sc://HOST:PORT.")
     ] = None,
-    memory: Memory = MEMORY,
+    memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
 ) -> None:
     """Make the tables of reports, of all days that changed; with --from or --to of these days, changed or not."""
-    from restante.pipeline.build import build as build_tables
-    from restante.pipeline.schemas import CLEAN
+    from restante.cli.pipeline_arguments import read_days, read_keep
+    from restante.cli.pipeline_run import drop_old, open_run
+    from restante.pipeline.build.run import build as build_tables
+    from restante.pipeline.schemas import CLEAN_TABLES
     from restante.pipeline.tables import TABLES
 
-    only = _days(first, last)
-    kept = _kept(keep, {name: table for name, table in TABLES.items() if name not in CLEAN})
-    with _run("build", lake, write=not plan, master=master, remote=remote, memory=memory, verbose=verbose) as run:
+    only = read_days(first, last)
+    kept = read_keep(keep, {name: table for name, table in TABLES.items() if name not in CLEAN_TABLES})
+    with open_run("build", lake, write=not plan, master=master, remote=remote, memory=memory, verbose=verbose) as run:
         found = build_tables(run, only, plan=plan)
         if not plan:
-            _drop(run, kept)
+            drop_old(run, kept)
     for each in found:
         days = counted(len(each.days), "day")
         span = f" ({each.days[0]} to {each.days[-1]})" if each.days else ""
@@ -125,7 +113,7 @@ def build(
 
 
 @app.command()
-def sql(lake: LakeDir = LAKE) -> None:
+def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
     """Print views of the lake's tables as they are now, for DuckDB: restante pipeline sql > lake.sql."""
     from restante.pipeline.lake.lake import Lake
     from restante.pipeline.tables import TABLES
@@ -138,22 +126,23 @@ def sql(lake: LakeDir = LAKE) -> None:
 
 @app.command()
 def vacuum(
-    lake: LakeDir = LAKE,
+    lake: LakeDir = DEFAULT_LAKE,
     grace: Annotated[
         float, typer.Option(metavar="HOURS", help="Leave what was replaced later than that ago.")
     ] = 24.0,
     plan: Plan = False,
 ) -> None:
     """Remove files of no version: what was replaced or dropped, and what killed runs left."""
-    from restante.pipeline.lake import vacuum as vacuuming
-    from restante.pipeline.lake.delta_log import RETENTION
+    from restante.pipeline.lake.delta_log import LOG_RETENTION_SECONDS
     from restante.pipeline.lake.lake import Lake
+    from restante.pipeline.lake.vacuum import vacuum as remove_waste
+    from restante.pipeline.lake.vacuum import waste
     from restante.pipeline.tables import TABLES
 
-    longest = int(RETENTION / 3600)  # later it is not in the log any more when a file was replaced
-    if not 0 <= grace <= longest:
-        raise Misuse(f"--grace: a number of hours, from 0 to {longest}")
-    act = vacuuming.waste if plan else vacuuming.vacuum
+    max_grace = int(LOG_RETENTION_SECONDS / 3600)  # later it is not in the log any more when a file was replaced
+    if not 0 <= grace <= max_grace:
+        raise Misuse(f"--grace: a number of hours, from 0 to {max_grace}")
+    act = waste if plan else remove_waste
     files = size = 0
     with Lake.open(lake, write=True) as opened:
         for table in TABLES.values():
@@ -162,119 +151,18 @@ def vacuum(
     print(f"{counted(files, 'file')} {'to remove' if plan else 'removed'}, {counted(size, 'byte')}")
 
 
-@contextmanager
-def _run(
-    what: str,
-    lake: Path,
-    *,
-    write: bool,
-    memory: str,
-    verbose: bool,
-    local: bool = False,
-    master: str = "local[*]",
-    remote: str | None = None,
-) -> Iterator[Run]:
-    """Open the lake, with Spark at hand: it is begun when something is to be done."""
-    from restante.pipeline.ingest import Run
-    from restante.pipeline.lake.lake import Lake
-    from restante.pipeline.sources.scratch import scratch
-    from restante.pipeline.spark.session import session
-    from restante.pipeline.steps import Steps
-
-    with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(Lake.open(lake, write=write, make=local))
-        begun: list[SparkSession] = []
-
-        def spark() -> SparkSession:
-            if not begun:
-                settings = {"spark.driver.memory": memory}
-                with steps.step("Spark") as step:
-                    begun.append(stack.enter_context(session(master, remote, settings=settings, verbose=verbose)))
-                    step.done("ready")
-                _end_at_once(place)  # Spark has set a handler of its own
-            return begun[0]
-
-        steps = Steps(what)
-        place = stack.enter_context(scratch())
-        _end_at_once(place)
-        yield Run(opened, uuid.uuid4().hex, time.time, spark, steps, place)
-
-
-def _end_at_once(scratch: Path) -> None:
-    """On SIGINT and SIGTERM remove the copies, say one sentence and end.
-
-    A run may be killed at any moment, so there is nothing to undo. To have Spark stop its jobs first would take
-    seconds and print what its threads think of it; its Java ends when we are gone.
-    """
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        shutil.rmtree(scratch, ignore_errors=True)
-        # Live lines are left as they are, but for the last, and show the cursor again. sys.stderr is theirs as long.
-        live = "\r\x1b[J\x1b[?25h" if os.isatty(2) else ""
-        words = "stopped; what is committed stays, the rest is done when this is run again"
-        os.write(2, f"{live}restante: {words}\n".encode())
-        os._exit(128 + number)
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, end)
-
-
-def _kept(keep: Sequence[str] | None, tables: Mapping[str, object]) -> dict[str, int]:
-    """Read --keep: for how many days each table is kept. Raises Misuse."""
-    found: dict[str, int] = {}
-    for each in keep or ():
-        table, _, days = each.rpartition("=")
-        if table and table not in tables:
-            raise Misuse(f"--keep {each}: there is no table {table} here: there are {', '.join(tables)}")
-        if not days.isascii() or not days.isdigit() or not 0 < int(days) <= 36525:
-            raise Misuse(f"--keep {each}: a number of days, from 1 to 36525")
-        found |= dict.fromkeys([table] if table else tables, int(days))
-    return found
-
-
-def _drop(run: Run, kept: Mapping[str, int]) -> None:
-    """Drop what is older than each table is kept."""
-    from restante.pipeline.lake.commit_info import Note
-    from restante.pipeline.tables import TABLES
-
-    for name, days in kept.items():
-        first = (datetime.fromtimestamp(run.now(), UTC).date() - timedelta(days)).isoformat()
-        dropped = run.lake.table(TABLES[name]).keep(first, Note(run=run.name, table=name, finished=run.now()))
-        if dropped:
-            run.steps.say(f"{name}: {counted(dropped, 'row')} of before {first} dropped")
-
-
-def _days(first: str | None, last: str | None) -> Days | None:
-    """Read --from and --to. Raises Misuse."""
-    from restante.pipeline.build import Days
-
-    if first is None and last is None:
-        return None
-    days = Days(_day("--from", first) if first else date.min, _day("--to", last) if last else date.max)
-    if days.first > days.last:
-        raise Misuse(f"--from {first} is after --to {last}")
-    return days
-
-
-def _day(flag: str, said: str) -> date:
-    try:
-        return date.fromisoformat(said)
-    except ValueError as error:
-        raise Misuse(f"{flag} {said}: a day looks like 2026-11-21") from error
-
-
-def _shown(found: Sequence[Taken], *, plan: bool) -> Iterator[str]:
+def _shown(found: Sequence[IngestResult], *, plan: bool) -> Iterator[str]:
     """Tell what came of each source's tables, a line each."""
-    for taken in found:
-        if taken.failure:
+    for result in found:
+        if result.failure:
             continue
-        if taken.span is None:
-            yield f"{taken.source}: {taken.table}: nothing new"
-        elif plan or taken.ledger is None:
-            anew = f"; all of it anew, since {taken.span.why}" if taken.span.why else ""
-            yield f"{taken.source}: {taken.table}: {counted(taken.span.counted, 'row')} to read{anew}"
+        if result.span is None:
+            yield f"{result.source}: {result.table}: nothing new"
+        elif plan or result.ledger is None:
+            anew = f"; all of it anew, since {result.span.why}" if result.span.why else ""
+            yield f"{result.source}: {result.table}: {counted(result.span.counted, 'row')} to read{anew}"
         else:
-            ledger = taken.ledger
+            ledger = result.ledger
             parts = [
                 f"{count:,} {words}"
                 for count, words in (
@@ -285,4 +173,4 @@ def _shown(found: Sequence[Taken], *, plan: bool) -> Iterator[str]:
                 )
                 if count or words == "clean"
             ]
-            yield f"{taken.source}: {taken.table}: {counted(ledger.read, 'row')} read: {', '.join(parts)}"
+            yield f"{result.source}: {result.table}: {counted(ledger.read, 'row')} read: {', '.join(parts)}"

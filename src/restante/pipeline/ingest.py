@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from restante.common.errors import StoreError
 from restante.common.plural import counted
-from restante.pipeline.lake.commit_info import Ledger, Note
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import CLEAN, QUARANTINE, Table
+from restante.pipeline.schemas import CLEAN_TABLES, QUARANTINE, Table
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import (
     DUPLICATE,
-    Opened,
+    IngestContext,
+    OpenedSource,
     Source,
     SourceError,
     Span,
-    Terms,
     another_kind,
     origins,
     parse,
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
     lake: Lake
     name: str
-    """Stands for the run in the notes of its commits."""
+    """Stands for the run in the infos of its commits."""
     now: Callable[[], float]
     """Seconds since 1970."""
     spark: Callable[[], SparkSession]
@@ -56,14 +56,14 @@ class Run(NamedTuple):
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
         """Do what needs Spark as a step that is shown; Spark is begun before."""
-        from restante.pipeline.spark.session import counter
+        from restante.pipeline.spark.session import watch_tasks
 
-        tasks = counter(self.spark(), name)
+        tasks = watch_tasks(self.spark(), name)
         with self.steps.step(name, tasks) as step:
             yield step
 
 
-class Taken(NamedTuple):
+class IngestResult(NamedTuple):
     """What a run did with a table of a source."""
 
     source: str
@@ -76,7 +76,7 @@ class Taken(NamedTuple):
     """Why nothing of the source was taken from here on."""
 
 
-def recognised(specs: Sequence[str]) -> tuple[list[Source], list[Taken]]:
+def recognise_all(specs: Sequence[str]) -> tuple[list[Source], list[IngestResult]]:
     """Tell what the sources are, as the operator named them; of those that cannot be read, only why.
 
     Raises Misuse where the words name none.
@@ -86,29 +86,29 @@ def recognised(specs: Sequence[str]) -> tuple[list[Source], list[Taken]]:
         try:
             found.append(recognise(spec))
         except SourceError as error:
-            unread.append(Taken(parse(spec).name, "", None, failure=str(error)))
+            unread.append(IngestResult(parse(spec).name, "", None, failure=str(error)))
     return found, unread
 
 
-def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[Taken]:
+def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[IngestResult]:
     """Take what is new at all sources, or only tell what that is (`plan`).
 
     A source that cannot be read is told of and passed over. Raises StoreError where the lake cannot be written,
     SparkError where a job fails.
     """
-    refused = _refused(sources, [run.lake.table(table) for table in CLEAN.values()])
+    refused = _refused(sources, [run.lake.table(table) for table in CLEAN_TABLES.values()])
     imported = origins([source for source in sources if source.name not in refused])
-    terms = Terms(run.now(), run.lake.first_day, imported)
-    found: list[Taken] = []
+    context = IngestContext(run.now(), run.lake.first_day, imported)
+    found: list[IngestResult] = []
     for source in sources:
         if source.name in refused:
-            found.append(Taken(source.name, "", None, failure=refused[source.name]))
+            found.append(IngestResult(source.name, "", None, failure=refused[source.name]))
             continue
         try:
-            with source.opened(run.scratch, run.steps.say, terms) as opened:
-                found.extend(_take(run, source, opened, table, plan=plan) for table in opened.tables)
+            with source.opened(run.scratch, run.steps.say, context) as opened:
+                found.extend(_ingest_table(run, source, opened, table, plan=plan) for table in opened.tables)
         except SourceError as error:
-            found.append(Taken(source.name, "", None, failure=str(error)))
+            found.append(IngestResult(source.name, "", None, failure=str(error)))
     return found
 
 
@@ -117,7 +117,7 @@ def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str
     found = {}
     twice = shared(sources)
     for source in sources:
-        # A table's transaction tells who fed it without a look at all of its notes.
+        # A table's transaction tells who fed it without a look at all of its commit infos.
         fed = [each.table.name for each in tables if each.transaction(source.name) is not None]
         if source.name in twice:
             found[source.name] = (
@@ -129,14 +129,14 @@ def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str
     return found
 
 
-def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool) -> Taken:
+def _ingest_table(run: Run, source: Source, opened: OpenedSource, table: Table, *, plan: bool) -> IngestResult:
     target = run.lake.table(table)
     known = target.marks(source.name)
     if known and all((part == "") != source.whole for part in known):
         raise another_kind(source, table.name)
-    span = opened.span(table.name, known)
+    span = opened.find_new(table.name, known)
     if span is None or plan:
-        return Taken(source.name, table.name, span)
+        return IngestResult(source.name, table.name, span)
     if span.why:
         rows = ", and its rows replaced" if span.replace else ""
         run.steps.say(f"source {source.name}: {table.name} is read anew{rows}: {span.why}")
@@ -146,7 +146,7 @@ def _take(run: Run, source: Source, opened: Opened, table: Table, *, plan: bool)
         except SparkError as error:
             raise _blamed(error) from error
         step.done(counted(ledger.read, "row"))
-    return Taken(source.name, table.name, span, ledger)
+    return IngestResult(source.name, table.name, span, ledger)
 
 
 def _blamed(error: SparkError) -> SparkError | SourceError:
@@ -155,14 +155,14 @@ def _blamed(error: SparkError) -> SparkError | SourceError:
     return SourceError(words) if source else error
 
 
-def _read(run: Run, source: Source, opened: Opened, span: Span, target: LakeTable) -> Ledger:
+def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: LakeTable) -> Ledger:
     """Read a span, and commit what came of it."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     spark = run.spark()
     seen = Observation("ledger")
-    rows = opened.rows(spark, span)
+    rows = opened.read(spark, span)
     watched = rows.observe(
         seen,
         f.count(f.lit(1)).alias("read"),
@@ -189,7 +189,7 @@ def _read(run: Run, source: Source, opened: Opened, span: Span, target: LakeTabl
         raise
     target.commit(
         [staged],
-        note=Note(
+        info=CommitInfo(
             run=run.name,
             table=span.table,
             finished=run.now(),
@@ -236,4 +236,4 @@ def _quarantine(run: Run, source: Source, table: str, rows: DataFrame) -> None:
     if not new.rows:
         new.discard()
         return
-    target.commit([new], note=Note(run=run.name, table=QUARANTINE.name, finished=run.now(), source=source.name))
+    target.commit([new], info=CommitInfo(run=run.name, table=QUARANTINE.name, finished=run.now(), source=source.name))

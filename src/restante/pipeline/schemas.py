@@ -46,7 +46,7 @@ SECONDS: Final = "seconds"
 EPOCH_SECONDS: Final = "seconds since 1970 (UTC)"
 BYTES: Final = "bytes"
 
-TEXT: Final = 128
+MAX_TEXT_CHARACTERS: Final = 128
 """Characters of a stranger's text that are kept (applications, implementations, versions)."""
 
 
@@ -55,30 +55,34 @@ def day_of(what: str) -> Column:
     return Column("day", "DATE", f"UTC day of {what}.")
 
 
-SOURCE: Final = Column("source", "STRING", "Name of the source, as given in --source.")
-ID: Final = Column("id", "BIGINT", "Id of the row at its source.")
-ORIGIN: Final = Column(
+SOURCE_COLUMN: Final = Column("source", "STRING", "Name of the source, as given in --source.")
+ID_COLUMN: Final = Column("id", "BIGINT", "Id of the row at its source.")
+ORIGIN_COLUMN: Final = Column(
     "origin",
     "STRING",
     "'' for a row that the server wrote itself; else the name of the file that it was imported from.",
 )
-APP: Final = Column("app_id", "STRING", f"Id of the application, as clients sent it; cut to {TEXT} characters.")
-STARTED: Final = Column("started", "TIMESTAMP", "When the first side joined, rounded down to a multiple of the blur.")
-WAITING: Final = Column(
+APP_COLUMN: Final = Column(
+    "app_id", "STRING", f"Id of the application, as clients sent it; cut to {MAX_TEXT_CHARACTERS} characters."
+)
+STARTED_COLUMN: Final = Column(
+    "started", "TIMESTAMP", "When the first side joined, rounded down to a multiple of the blur."
+)
+WAITING_COLUMN: Final = Column(
     "waiting_us",
     "BIGINT",
     "Time from the first side to the second. NULL: no second side joined.",
     null=True,
     unit=MICROSECONDS,
 )
-TOTAL: Final = Column("total_us", "BIGINT", "Time from the first side to the end.", unit=MICROSECONDS)
-RESULT: Final = Column(
+TOTAL_COLUMN: Final = Column("total_us", "BIGINT", "Time from the first side to the end.", unit=MICROSECONDS)
+RESULT_COLUMN: Final = Column(
     "result",
     "STRING",
     "How it ended. happy: two sides joined; lonely: one side joined, or a client said so; errory, scary: a client"
     " said so, of mailboxes only; pruney: it was idle too long; crowded: a third side was turned away.",
 )
-BLUR: Final = Column(
+BLUR_COLUMN: Final = Column(
     "blur_us",
     "BIGINT",
     "Blur: the row's time is rounded down to a multiple of this. NULL: it is exact.",
@@ -89,45 +93,58 @@ BLUR: Final = Column(
 NAMEPLATES: Final = Table(
     "nameplates",
     "nameplate that has ended",
-    (ID, ORIGIN, APP, STARTED, WAITING, TOTAL, RESULT, BLUR, day_of("started"), SOURCE),
+    (
+        ID_COLUMN,
+        ORIGIN_COLUMN,
+        APP_COLUMN,
+        STARTED_COLUMN,
+        WAITING_COLUMN,
+        TOTAL_COLUMN,
+        RESULT_COLUMN,
+        BLUR_COLUMN,
+        day_of("started"),
+        SOURCE_COLUMN,
+    ),
 )
 MAILBOXES: Final = Table(
     "mailboxes",
     "mailbox that has ended",
     (
-        *(ID, ORIGIN, APP),
+        *(ID_COLUMN, ORIGIN_COLUMN, APP_COLUMN),
         Column(
             "for_nameplate", "BOOLEAN", "Whether the claim of a nameplate made the mailbox; else an open made it."
         ),
-        *(STARTED, WAITING, TOTAL, RESULT),
+        *(STARTED_COLUMN, WAITING_COLUMN, TOTAL_COLUMN, RESULT_COLUMN),
         Column(
             "visitors",
             "BIGINT",
             "Sides that were sent another side's message and never added one. NULL: the server did not count them.",
             null=True,
         ),
-        *(BLUR, day_of("started"), SOURCE),
+        *(BLUR_COLUMN, day_of("started"), SOURCE_COLUMN),
     ),
 )
 CLIENT_VERSIONS: Final = Table(
     "client_versions",
     "bind",
     (
-        *(ID, ORIGIN, APP),
+        *(ID_COLUMN, ORIGIN_COLUMN, APP_COLUMN),
         Column("connect_time", "TIMESTAMP", "When the bind came, rounded down to a multiple of the blur."),
         Column(
             "implementation",
             "STRING",
-            f"Name of the client program, as the client sent it; cut to {TEXT} characters. NULL: it sent none.",
+            f"Name of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters."
+            " NULL: it sent none.",
             null=True,
         ),
         Column(
             "version",
             "STRING",
-            f"Version of the client program, as the client sent it; cut to {TEXT} characters. NULL: it sent none.",
+            f"Version of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters."
+            " NULL: it sent none.",
             null=True,
         ),
-        *(BLUR, day_of("connect_time"), SOURCE),
+        *(BLUR_COLUMN, day_of("connect_time"), SOURCE_COLUMN),
     ),
 )
 SERVER_COMMANDS: Final = Table(
@@ -156,7 +173,7 @@ SERVER_COMMANDS: Final = Table(
             null=True,
             unit=EPOCH_SECONDS,
         ),
-        *(day_of("server_rx"), SOURCE),
+        *(day_of("server_rx"), SOURCE_COLUMN),
     ),
 )
 _OF_MESSAGES: Final = "NULL: the event is no sent or received message."
@@ -214,15 +231,15 @@ CLIENT_EVENTS: Final = Table(
             null=True,
             unit=EPOCH_SECONDS,
         ),
-        *(day_of("start"), SOURCE),
+        *(day_of("start"), SOURCE_COLUMN),
     ),
 )
-ARCHIVE: Final = "archive"
-FILES: Final = "files"
+SOURCE_KIND_ARCHIVE: Final = "archive"
+SOURCE_KIND_FILES: Final = "files"
 
-HASH: Final = Column("hash", "BINARY", "Keccak-256 of raw: identifies the envelope.")
-TOPIC: Final = Column("topic", "STRING", "Topic: 0x and the eight hexadecimal digits of its four bytes.")
-SENT: Final = Column(
+HASH_COLUMN: Final = Column("hash", "BINARY", "Keccak-256 of raw: identifies the envelope.")
+TOPIC_COLUMN: Final = Column("topic", "STRING", "Topic: 0x and the eight hexadecimal digits of its four bytes.")
+SENT_COLUMN: Final = Column(
     "sent", "TIMESTAMP", "When the envelope was sent: its expiry less its TTL, by the sender's clock."
 )
 
@@ -230,7 +247,7 @@ ARCHIVED: Final = Table(
     "archived",
     "envelope that a mailserver's archive or a file holds",
     (
-        *(HASH, TOPIC, SENT),
+        *(HASH_COLUMN, TOPIC_COLUMN, SENT_COLUMN),
         Column("expiry", "TIMESTAMP", "When the envelope expires."),
         Column("ttl", "BIGINT", "TTL: how long after it was sent the envelope expires.", unit=SECONDS),
         Column("size", "INT", "Size of raw.", unit=BYTES),
@@ -251,9 +268,10 @@ ARCHIVED: Final = Table(
         Column(
             "source_kind",
             "STRING",
-            f"Kind of the source. {ARCHIVE}: archive of a mailserver; {FILES}: exported envelope files.",
+            f"Kind of the source. {SOURCE_KIND_ARCHIVE}: archive of a mailserver; {SOURCE_KIND_FILES}: exported"
+            " envelope files.",
         ),
-        *(day_of("sent"), SOURCE),
+        *(day_of("sent"), SOURCE_COLUMN),
     ),
     ("day", "source_kind", "source"),
 )
@@ -266,11 +284,11 @@ QUARANTINE: Final = Table(
         Column("reason", "STRING", "Why it was not taken; docs/pipeline/operating.md has the reasons."),
         Column("digest", "STRING", "SHA-256 of the row, hexadecimal."),
         day_of("the run that found the row"),
-        SOURCE,
+        SOURCE_COLUMN,
     ),
 )
 
-CLEAN: Final = {
+CLEAN_TABLES: Final = {
     table.name: table
     for table in (*(NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, SERVER_COMMANDS, CLIENT_EVENTS, ARCHIVED, QUARANTINE),)
 }

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-Tasks = Callable[[], tuple[int, int] | None]
+TaskProgress = Callable[[], tuple[int, int] | None]
 """Tells how many of Spark's tasks are done, and of how many; None where that cannot be told."""
 
-EVERY: Final = 0.3
+POLL_SECONDS: Final = 0.3
 """Seconds from one look at the tasks to the next."""
 
 
@@ -54,7 +54,7 @@ class Steps:
         sys.stderr.flush()
 
     @contextmanager
-    def step(self, name: str, tasks: Tasks = lambda: None) -> Iterator[Step]:
+    def step(self, name: str, tasks: TaskProgress = lambda: None) -> Iterator[Step]:
         """Show a step while it goes on."""
         step = Step(name, self.say, self._clock)
         if not self._live:
@@ -64,13 +64,13 @@ class Steps:
             line = progress.add_task(step.words, total=None)
             over = threading.Event()
 
-            def look() -> None:
-                while not over.wait(EVERY):
+            def poll() -> None:
+                while not over.wait(POLL_SECONDS):
                     found = tasks()
                     count = f" · task {found[0]} of {found[1]}" if found and found[1] else ""
                     progress.update(line, description=f"{step.words}{count}")
 
-            watcher = threading.Thread(target=look, daemon=True)
+            watcher = threading.Thread(target=poll, daemon=True)
             watcher.start()
             try:
                 yield step

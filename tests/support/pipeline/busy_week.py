@@ -11,7 +11,7 @@ from typing import Any
 from support.pipeline.tables import TABLES, Values
 from support.pipeline.tables import rows as written
 
-DAY = datetime(2026, 3, 10, tzinfo=UTC)
+TODAY = datetime(2026, 3, 10, tzinfo=UTC)
 SOURCES = ("main", "second")
 APPS = ("lothar.com/wormhole/text-or-file-xfer", "<b>app</b>", "=1+1", "\u001b[31m", "", "other")
 RESULTS = ("happy", "happy", "happy", "lonely", "errory", "scary", "pruney", "crowded")
@@ -51,7 +51,7 @@ def _time(dice: Random, blur: int | None = None) -> datetime:
     us = dice.choice(
         (dice.randrange(86_400 * SECOND), dice.randrange(86_400) * SECOND, dice.randrange(24) * 3600 * SECOND)
     )
-    since = int((DAY + timedelta(days=days)).timestamp()) * SECOND + us
+    since = int((TODAY + timedelta(days=days)).timestamp()) * SECOND + us
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since // (blur or 1) * (blur or 1))
 
 

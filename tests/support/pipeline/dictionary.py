@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from restante.pipeline.schemas import CLEAN, Column, Table
+from restante.pipeline.schemas import CLEAN_TABLES, Column, Table
 from restante.pipeline.tables import BUILDS
 from support.documents import ROOT
 
@@ -45,7 +45,7 @@ Phases of other events of a client: `human` (it waited for its user), `crypto`, 
 
 def dictionary() -> str:
     """Return the page."""
-    ingested = [section(table) for table in CLEAN.values()]
+    ingested = [section(table) for table in CLEAN_TABLES.values()]
     built = [section(build.table) for build in BUILDS.values()]
     return "\n".join([HEAD, "## What `ingest` writes\n", *ingested, "## What `build` makes\n", *built])
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from restante.pipeline.lake import columns, data_files, delta_log
-from restante.pipeline.lake.commit_info import Note
+from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
@@ -123,8 +123,8 @@ def held(rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
     return cast(DataFrame, Held(pa.Table.from_pylist(chosen, arrow(table))))
 
 
-def note(run: str = "r", finished: float = 1_795_000_000.0, **others: Any) -> Note:
-    return Note(run=run, table="letters", finished=finished, **others)
+def info(run: str = "r", finished: float = 1_795_000_000.0, **others: Any) -> CommitInfo:
+    return CommitInfo(run=run, table="letters", finished=finished, **others)
 
 
 @contextmanager
@@ -140,11 +140,11 @@ def add(
     *,
     replace: Where | None = None,
     transactions: Mapping[str, int] | None = None,
-    **noted: Any,
+    **fields: Any,
 ) -> int:
     """Stage rows without Spark and commit them."""
     staged = [table.stage(held(rows, table.table))] if rows else []
-    return table.commit(staged, note=note(**noted), replace=replace, transactions=transactions)
+    return table.commit(staged, info=info(**fields), replace=replace, transactions=transactions)
 
 
 def seen(path: Path, table: Table = LETTERS) -> LakeTable:
@@ -153,23 +153,23 @@ def seen(path: Path, table: Table = LETTERS) -> LakeTable:
         return lake.table(table)
 
 
-def notes(table: LakeTable) -> list[Note]:
-    """Give the notes of its versions, as far as their entries are there, newest first."""
+def infos(table: LakeTable) -> list[CommitInfo]:
+    """Return the commit infos of its versions, as far as their entries are there, newest first."""
     last = -1 if table.version is None else table.version
     there = [version for version in range(last, -1, -1) if delta_log.file(table.folder, version).exists()]
-    found = [delta_log.note(table.folder, version) for version in there]
-    return [note for note in found if note.run or note.days]
+    found = [delta_log.read_info(table.folder, version) for version in there]
+    return [info for info in found if info.run or info.days]
 
 
 def of_before(folder: Path) -> None:
     """Make a table's log what the version of Restante wrote that had no states."""
-    for entry in (folder / delta_log.LOG).glob("*.json"):
+    for entry in (folder / delta_log.LOG_FOLDER).glob("*.json"):
         lines = [json.loads(line) for line in entry.read_text().splitlines()]
         for line in lines:
-            if noted := line.get("commitInfo", {}).get(delta_log.KEY):
+            if fields := line.get("commitInfo", {}).get(delta_log.COMMIT_INFO_KEY):
                 for field in ("commit", "state"):
-                    del noted[field]
-                noted["built"] = {name: point["version"] for name, point in noted.pop("inputs", {}).items()}
+                    del fields[field]
+                fields["built"] = {name: point["version"] for name, point in fields.pop("inputs", {}).items()}
         entry.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 

@@ -18,7 +18,7 @@ from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.tables import BUILDS, buckets
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
-from restante.pipeline.tables.top_n import KEPT
+from restante.pipeline.tables.top_n import MAX_NAMES
 from support.pipeline.lakes import contents, held
 from support.pipeline.runs import LakeWorld
 from support.pipeline.tables import TABLES
@@ -40,9 +40,9 @@ def bucket(us: int | None) -> tuple[int | None, int | None]:
     if us is None:
         return None, None
     if us <= 0:
-        return buckets.ZERO, 0
+        return buckets.ZERO_BUCKET, 0
     number = bisect_right(EDGES, us) - 1
-    return number + buckets.ZERO + 1, EDGES[number]
+    return number + buckets.ZERO_BUCKET + 1, EDGES[number]
 
 
 def renamed(weights: Counter[tuple[Any, ...]]) -> Callable[[Any, Any, Any], Any]:
@@ -50,7 +50,7 @@ def renamed(weights: Counter[tuple[Any, ...]]) -> Callable[[Any, Any, Any], Any]
     by_day = defaultdict(list)
     for (source, day, name), weight in weights.items():
         by_day[source, day].append((-weight, [(part is not None, part or "") for part in name], name))
-    kept = {(*key, name) for key, names in by_day.items() for _, _, name in sorted(names, key=str_key)[:KEPT]}
+    kept = {(*key, name) for key, names in by_day.items() for _, _, name in sorted(names, key=str_key)[:MAX_NAMES]}
     return lambda source, day, name: name if (source, day, name) in kept else ("other",) * len(name)
 
 

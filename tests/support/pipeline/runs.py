@@ -17,16 +17,17 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from restante.pipeline.build import Built, Days
-from restante.pipeline.build import build as build_tables
-from restante.pipeline.ingest import Run, Taken
+from restante.pipeline.build.freshness import DayRange
+from restante.pipeline.build.run import BuildResult
+from restante.pipeline.build.run import build as build_tables
+from restante.pipeline.ingest import IngestResult, Run
 from restante.pipeline.ingest import ingest as ingest_sources
-from restante.pipeline.lake.commit_info import Ledger, Note
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
-from support.pipeline.lakes import contents, held, notes
+from support.pipeline.lakes import contents, held, infos
 from support.pipeline.servers import FIRST_DAY, NOW
 from support.processes import called
 
@@ -75,27 +76,27 @@ class LakeWorld:
             name = f"run {next(self._runs)}"
             yield Run(lake, name, lambda: self.now, self.spark, self.steps, self.folder / "scratch")
 
-    def ingest(self, *specs: str, plan: bool = False) -> list[Taken]:
+    def ingest(self, *specs: str, plan: bool = False) -> list[IngestResult]:
         with self.run() as run:
             return ingest_sources(run, [recognise(spec) for spec in specs], plan=plan)
 
     def ledger(self, table: str, *specs: str) -> Ledger | None:
         """Ingest, and give what came of a table of the last source."""
-        return next((taken.ledger for taken in self.ingest(*specs) if taken.table == table), None)
+        return next((result.ledger for result in self.ingest(*specs) if result.table == table), None)
 
-    def build(self, first: str = "", last: str = "", *, plan: bool = False, only: str = "") -> dict[str, Built]:
+    def build(self, first: str = "", last: str = "", *, plan: bool = False, only: str = "") -> dict[str, BuildResult]:
         """Build all tables, or one."""
-        days = Days(date.fromisoformat(first), date.fromisoformat(last)) if first else None
+        days = DayRange(date.fromisoformat(first), date.fromisoformat(last)) if first else None
         builds = {name: build for name, build in BUILDS.items() if name == only or not only}
         with self.run() as run:
             return {built.table: built for built in build_tables(run, days, plan=plan, builds=builds)}
 
-    def note(self, table: str) -> Note:
-        return Note(run="by hand", table=table, finished=self.now)
+    def info(self, table: str) -> CommitInfo:
+        return CommitInfo(run="by hand", table=table, finished=self.now)
 
     def keep(self, table: str, first: str) -> int:
         with self.run() as run:
-            return run.lake.table(TABLES[table]).keep(first, self.note(table))
+            return run.lake.table(TABLES[table]).keep(first, self.info(table))
 
     def rows(self, table: str) -> list[Row]:
         """Give a table's rows, in an order that has nothing to do with how they came."""
@@ -103,21 +104,21 @@ class LakeWorld:
             found: list[Row] = contents(lake.table(TABLES[table])).to_pylist()
         return sorted(found, key=repr)
 
-    def notes(self, table: str) -> list[Note]:
+    def infos(self, table: str) -> list[CommitInfo]:
         with Lake.open(self.path, write=False) as lake:
-            return notes(lake.table(TABLES[table]))
+            return infos(lake.table(TABLES[table]))
 
     def version(self, table: str) -> int | None:
         with Lake.open(self.path, write=False) as lake:
             return lake.table(TABLES[table]).version
 
-    def add(self, table: str, rows: list[Row], **noted: Any) -> None:
+    def add(self, table: str, rows: list[Row], **fields: Any) -> None:
         """Commit rows without Spark, as if an ingest had taken them."""
         with self.run() as run:
             target = run.lake.table(TABLES[table])
-            note = replace(self.note(table), **noted)
-            transactions = {note.source: sum(mark.last for mark in note.marks.values())} if note.source else None
-            target.commit([target.stage(held(rows, target.table))], note=note, transactions=transactions)
+            info = replace(self.info(table), **fields)
+            transactions = {info.source: sum(mark.last for mark in info.marks.values())} if info.source else None
+            target.commit([target.stage(held(rows, target.table))], info=info, transactions=transactions)
 
     def bytes(self) -> bytes:
         """Give all that is in the lake's files, Parquet unpacked."""

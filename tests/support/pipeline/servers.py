@@ -17,19 +17,19 @@ from restante.mailbox.core.model import Change, Now
 from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLEAN
-from restante.pipeline.sources.reader import UsageReader
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.rows import columns
-from restante.pipeline.sources.source import Source, Span, Terms, origins
-from restante.pipeline.sources.usage import Usage
+from restante.pipeline.sources.source import IngestContext, Source, Span, origins
+from restante.pipeline.sources.usage import OpenedUsage
+from restante.pipeline.sources.usage_tasks import cut
 
 T0 = 1_700_000_000.0
 """2023-11-14, 22:13:20 UTC; all that is in these databases began then, or later."""
 
 NOW = T0 + 86_400
 FIRST_DAY = date(2016, 1, 1)
-TERMS = Terms(NOW, FIRST_DAY)
+CONTEXT = IngestContext(NOW, FIRST_DAY)
 
 TABLES = ("nameplates", "mailboxes", "client_versions")
 
@@ -134,16 +134,16 @@ def read(
     scratch: Path,
     marks: Marks | None = None,
     *,
-    terms: Terms = TERMS,
+    context: IngestContext = CONTEXT,
     said: list[str] | None = None,
 ) -> dict[str, Read]:
     """Read what is new, as Spark's workers do; the marks go on."""
     named = recognise(source) if isinstance(source, str) else source
     found: dict[str, Read] = {}
-    with named.opened(scratch, (said if said is not None else []).append, terms) as opened:
-        assert isinstance(opened, Usage)
+    with named.opened(scratch, (said if said is not None else []).append, context) as opened:
+        assert isinstance(opened, OpenedUsage)
         for table in opened.tables:
-            span = opened.span(table.name, (marks or {}).get(table.name, {}))
+            span = opened.find_new(table.name, (marks or {}).get(table.name, {}))
             if span is not None:
                 found[table.name] = Read(span, drained(opened, span))
                 if marks is not None:
@@ -151,16 +151,15 @@ def read(
     return found
 
 
-def drained(opened: Usage, span: Span) -> list[dict[str, Any]]:
-    reader = UsageReader(opened.job(span))
-    names = [column.name for column in columns(CLEAN[span.table])]
+def drained(opened: OpenedUsage, span: Span) -> list[dict[str, Any]]:
+    names = [column.name for column in columns(CLEAN_TABLES[span.table])]
     found: list[dict[str, Any]] = []
-    for partition in reader.partitions():
-        for batch in reader.read(partition):
+    for task in cut(opened.scan(span), span.parts):
+        for batch in task.batches():
             assert batch.schema.names == names
             found += batch.to_pylist()
     return found
 
 
-def terms(*sources: Source) -> Terms:
-    return Terms(NOW, FIRST_DAY, origins(sources))
+def context_of(*sources: Source) -> IngestContext:
+    return IngestContext(NOW, FIRST_DAY, origins(sources))

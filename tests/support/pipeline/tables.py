@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from restante.pipeline.schemas import CLEAN, Table
+from restante.pipeline.schemas import CLEAN_TABLES, Table
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import FOLDERS, Build
 
@@ -20,7 +20,7 @@ CASES = Path(__file__).parents[2] / "pipeline" / "cases"
 BASE: Mapping[str, dict[str, Any]] = json.loads((CASES / "base.json").read_text())
 FIRST_TIME = ("started", "connect_time", "server_rx", "start", "sent")
 TABLES: Mapping[str, Table] = {
-    **CLEAN,
+    **CLEAN_TABLES,
     **{name: build.table for name, build in BUILDS.items()},
     FOLDERS.name: FOLDERS,
 }
@@ -114,13 +114,13 @@ FIRST = date(2026, 2, 23)
 SPAN = 40
 """All rows of a case are of these days, from FIRST on."""
 
-LONGEST = 999
+MAX_CASES = 999
 """Cases that a table can have."""
 
 
 def apart(case: int, name: str, values: Iterable[Values]) -> list[Values]:
     """Move a case's rows of a table to days, or sources, that no other case has; their order stays."""
-    assert 0 < abs(case) <= LONGEST
+    assert 0 < abs(case) <= MAX_CASES
     move = [_mover(case, name, column.name, column.type) for column in TABLES[name].columns]
     return [
         tuple(value if value is None or to is None else to(value) for to, value in zip(move, row, strict=True))

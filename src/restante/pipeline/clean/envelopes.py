@@ -18,21 +18,21 @@ from restante.waku.envelope.envelope import U32, parse
 from restante.waku.envelope.keccak import keccaks
 from restante.waku.envelope.rlp import RlpError
 
-NO_ENVELOPE: Final = "not an envelope"
+NOT_AN_ENVELOPE: Final = "not an envelope"
 OTHER_HASH: Final = "the hash is another's"
 OTHER_TOPIC: Final = "the topic is another's"
-TTL: Final = "its TTL reaches back beyond 1970"
-EARLY: Final = "sent before the lake's first day"
-LATE: Final = "sent after it came"
+TTL_TOO_LONG: Final = "its TTL reaches back beyond 1970"
+SENT_TOO_EARLY: Final = "sent before the lake's first day"
+SENT_TOO_LATE: Final = "sent after it came"
 
-FAULTS: Final = ("", NO_ENVELOPE, OTHER_HASH, OTHER_TOPIC, TTL, EARLY, LATE)
+ENVELOPE_FAULTS: Final = ("", NOT_AN_ENVELOPE, OTHER_HASH, OTHER_TOPIC, TTL_TOO_LONG, SENT_TOO_EARLY, SENT_TOO_LATE)
 """What may be wrong; of several things the first is told."""
 
-CLOCKS: Final = 20
+MAX_CLOCK_SKEW_SECONDS: Final = 20
 """Seconds that an envelope may have been sent after it came, by its own word: a Mailserver lets senders' clocks be 10
 ahead of its own (restante.waku.protocol.acceptance), and sets its own meanwhile."""
 
-DAY: Final = 86400
+SECONDS_PER_DAY: Final = 86400
 
 
 class Stored(NamedTuple):
@@ -51,7 +51,7 @@ class Verified(NamedTuple):
     """What envelopes say, a column each; of what has a fault, only that has a meaning."""
 
     fault: np.ndarray[Any, np.dtype[np.int8]]
-    """Its place in FAULTS."""
+    """Its place in ENVELOPE_FAULTS."""
     hash: list[bytes]
     topic: Numbers
     expiry: Numbers
@@ -71,19 +71,19 @@ def verify(raws: Sequence[bytes], stored: Stored, first_day: date) -> Verified:
     for words, wrong in (
         (OTHER_HASH, _other_hash(found, stored)),
         (OTHER_TOPIC, _other_topic(found, stored)),
-        (TTL, sent < 0),
-        (EARLY, sent < (first_day - date(1970, 1, 1)).days * DAY),
-        (LATE, sent > stored.latest + CLOCKS),
+        (TTL_TOO_LONG, sent < 0),
+        (SENT_TOO_EARLY, sent < (first_day - date(1970, 1, 1)).days * SECONDS_PER_DAY),
+        (SENT_TOO_LATE, sent > stored.latest + MAX_CLOCK_SKEW_SECONDS),
     ):
-        found.fault[wrong & (found.fault == 0)] = FAULTS.index(words)
+        found.fault[wrong & (found.fault == 0)] = ENVELOPE_FAULTS.index(words)
     return found
 
 
 def _read(raws: Sequence[bytes]) -> Verified:
     fields = Fields(raws)
-    fault = np.where(fields.good, 0, FAULTS.index(NO_ENVELOPE)).astype(np.int8)
+    fault = np.where(fields.good, 0, ENVELOPE_FAULTS.index(NOT_AN_ENVELOPE)).astype(np.int8)
     topic, expiry, ttl = (column.astype(np.int64) for column in (fields.topic, fields.expiry, fields.ttl))
-    found = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.pow())
+    found = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.compute_pow())
     for place in np.flatnonzero(~fields.good).tolist():  # hardly ever any: the other reader's word counts
         try:
             read = parse(raws[place])

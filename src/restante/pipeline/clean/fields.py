@@ -18,19 +18,19 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Truths = np.ndarray[Any, np.dtype[np.bool_]]
 
-GAP: Final = 32
+GAP_BYTES: Final = 32
 """Bytes behind each envelope: whatever its heads say, what is read or written for it is nobody else's."""
 
-TOPIC: Final = 0x84
+TOPIC_TAG: Final = 0x84
 """What stands before four bytes."""
 
-MANTISSA: Final = 53
+MANTISSA_BITS: Final = 53
 """Bits of a float that are exact."""
 
-_LEAST: Final = np.array([0, 0x80, *(1 << 8 * size for size in range(1, 8))], np.uint64)
+_MIN_NUMBER_BY_SIZE: Final = np.array([0, 0x80, *(1 << 8 * size for size in range(1, 8))], np.uint64)
 """The least number that is written with so many bytes behind a length; less has a shorter form."""
 
-_LEAST_LENGTH: Final = np.array([0, 56, 1 << 8, 1 << 16], np.int64)
+_MIN_LENGTH_BY_SIZE: Final = np.array([0, 56, 1 << 8, 1 << 16], np.int64)
 """The least length that is written with so many bytes."""
 
 
@@ -38,87 +38,87 @@ class Fields:
     """Where they are, and what they say; without a meaning where an envelope is not `good`."""
 
     def __init__(self, raws: Sequence[bytes]) -> None:
-        gap = bytes(GAP)
+        gap = bytes(GAP_BYTES)
         self._bytes = bytearray(gap.join((b"", *raws, b"")))
         self._at_each = np.frombuffer(self._bytes, np.uint8)
         places = len(self._bytes) - 7
         self._words: np.ndarray[Any, Any] = np.ndarray((places,), ">u8", self._bytes, strides=(1,))
         """The eight bytes that begin at each place, as a number."""
         self.size = np.fromiter(map(len, raws), np.int64, len(raws))
-        stop = np.cumsum(self.size + GAP)
+        stop = np.cumsum(self.size + GAP_BYTES)
         self.good: Truths = self.size > 0
-        at = self._list(stop - self.size, stop)
+        at = self._enter_list(stop - self.size, stop)
         self._inner = at
-        self.expiry, at = self._number(at, 4)
-        self.ttl, at = self._number(at, 4)
-        self.good &= self._at_each[at] == TOPIC
+        self.expiry, at = self._read_number(at, 4)
+        self.ttl, at = self._read_number(at, 4)
+        self.good &= self._at_each[at] == TOPIC_TAG
         self.topic = self._read(at + 1) >> 32
-        at = self._string(at + 5, stop)
+        at = self._skip_string(at + 5, stop)
         self._data_stop = at
-        self.nonce, at = self._number(at, 8)
+        self.nonce, at = self._read_number(at, 8)
         self.good &= at == stop
 
     def _read(self, at: Numbers) -> Any:
         return self._words[at].astype(np.uint64)
 
-    def _list(self, at: Numbers, stop: Numbers) -> Numbers:
+    def _enter_list(self, at: Numbers, stop: Numbers) -> Numbers:
         """Go to the first item of the list there, which must reach to `stop`."""
         tag = self._at_each[at].astype(np.int64)
         size = np.clip(tag - 0xF7, 0, 4)
         self.good &= (tag >= 0xC0) & (size < 4)
-        length = self._length(at, size)
+        length = self._read_length(at, size)
         self.good &= np.where(size == 0, tag - 0xC0, length) == stop - at - 1 - size
         inner: Numbers = at + 1 + size
         return inner
 
-    def _length(self, at: Numbers, size: Numbers) -> Numbers:
+    def _read_length(self, at: Numbers, size: Numbers) -> Numbers:
         """Read the length that has so many bytes, if it has any."""
         read = self._read(at + 1) >> (64 - 8 * np.maximum(size, 1)).astype(np.uint64)
         length: Numbers = read.astype(np.int64)
-        self.good &= (size == 0) | (length >= _LEAST_LENGTH[np.minimum(size, 3)])
+        self.good &= (size == 0) | (length >= _MIN_LENGTH_BY_SIZE[np.minimum(size, 3)])
         return length
 
-    def _number(self, at: Numbers, most: int) -> tuple[Any, Numbers]:
+    def _read_number(self, at: Numbers, most: int) -> tuple[Any, Numbers]:
         """Read numbers of up to so many bytes, and go on behind them."""
         tag = self._at_each[at].astype(np.int64)
         size = np.clip(tag - 0x80, 0, most)
         behind = self._read(at + 1) >> (64 - 8 * np.maximum(size, 1)).astype(np.uint64)
         number = np.where(tag < 0x80, tag.astype(np.uint64), np.where(size > 0, behind, np.uint64(0)))
-        self.good &= (tag > 0) & (tag <= 0x80 + most) & ((tag < 0x80) | (number >= _LEAST[size]))
+        self.good &= (tag > 0) & (tag <= 0x80 + most) & ((tag < 0x80) | (number >= _MIN_NUMBER_BY_SIZE[size]))
         return number, at + 1 + size
 
-    def _string(self, at: Numbers, stop: Numbers) -> Numbers:
+    def _skip_string(self, at: Numbers, stop: Numbers) -> Numbers:
         """Go behind the string there, or to the end of the envelope, if it is none or too long."""
         tag = self._at_each[at].astype(np.int64)
         size = np.clip(tag - 0xB7, 0, 4)
         self.good &= (tag < 0xC0) & (size < 4)
         self.good &= (tag != 0x81) | (self._at_each[at + 1] >= 0x80)
         short = np.where(tag < 0x80, 0, tag - 0x80)
-        behind = at + 1 + size + np.where(size == 0, short, self._length(at, size))
+        behind = at + 1 + size + np.where(size == 0, short, self._read_length(at, size))
         self.good &= behind <= stop
         reached: Numbers = np.minimum(behind, stop)
         return reached
 
-    def pow(self) -> Floats:
+    def compute_pow(self) -> Floats:
         """Compute the proof of work: see restante.waku.envelope.envelope, `Envelope.pow`.
 
         The bytes that it is done on are made of the envelopes' own, in their place, so this is the last thing to ask.
         """
-        at, size = self._bare()
+        at, size = self._write_bare_head()
         self._words[self._data_stop] = self.nonce
         bytes_ = memoryview(self._bytes)
         stops = (self._data_stop + 8).tolist()
         shown = keccaks([bytes_[start:stop] for start, stop in zip(at.tolist(), stops, strict=True)])
         first = np.frombuffer(b"".join([each[:8] for each in shown]), ">u8").astype(np.uint64)
-        _, exponent = np.frexp((first >> np.uint64(64 - MANTISSA)).astype(np.float64))
-        zeros = np.where(first >> np.uint64(64 - MANTISSA) > 0, MANTISSA - exponent, 0)
-        for place in np.flatnonzero(first >> np.uint64(64 - MANTISSA) == 0).tolist():  # one of 2^53, or a test's
+        _, exponent = np.frexp((first >> np.uint64(64 - MANTISSA_BITS)).astype(np.float64))
+        zeros = np.where(first >> np.uint64(64 - MANTISSA_BITS) > 0, MANTISSA_BITS - exponent, 0)
+        for place in np.flatnonzero(first >> np.uint64(64 - MANTISSA_BITS) == 0).tolist():  # one of 2^53, or a test's
             zeros[place] = 256 - int.from_bytes(shown[place], "big").bit_length()
         with np.errstate(divide="ignore", invalid="ignore"):
             shown_work: Floats = np.ldexp(1.0, zeros) / size / self.ttl.astype(np.float64)
         return shown_work
 
-    def _bare(self) -> tuple[Numbers, Numbers]:
+    def _write_bare_head(self) -> tuple[Numbers, Numbers]:
         """Write the head of a list without the nonce before the items; tell where, and how long the whole is."""
         length = self._data_stop - self._inner
         size = np.searchsorted(np.array([56, 1 << 8, 1 << 16]), length, "right")

@@ -14,41 +14,40 @@ from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from restante.common.usage_records import Result
-from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES, TEXT
+from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, MAX_TEXT_CHARACTERS, NAMEPLATES
 
-MISSING: Final = "missing value"
-TYPE: Final = "wrong type"
-RANGE: Final = "out of range"
-RESULT: Final = "unknown result"
+MISSING_VALUE: Final = "missing value"
+WRONG_TYPE: Final = "wrong type"
+OUT_OF_RANGE: Final = "out of range"
+UNKNOWN_RESULT: Final = "unknown result"
 
-FAULTS: Final = (MISSING, TYPE, RANGE, RESULT)
+USAGE_FAULTS: Final = (MISSING_VALUE, WRONG_TYPE, OUT_OF_RANGE, UNKNOWN_RESULT)
 """All that can be wrong with a row of usage records; docs/pipeline/operating.md tells what each may come from."""
 
-SECOND: Final = 1_000_000
-"""Microseconds."""
+MICROSECONDS_PER_SECOND: Final = 1_000_000
 
-DAY: Final = 86_400 * SECOND
+MICROSECONDS_PER_DAY: Final = 86_400 * MICROSECONDS_PER_SECOND
 
-RESULTS: Final = frozenset(get_args(Result))
+KNOWN_RESULTS: Final = frozenset(get_args(Result))
 
-Row: TypeAlias = Sequence[Any]
+SourceRow: TypeAlias = Sequence[Any]
 """As SQLite gives it: int, float, str, bytes or None; what is no UTF-8 in a text as lone surrogates."""
 
-Values: TypeAlias = list[Any]
+CleanValues: TypeAlias = list[Any]
 """For the lake: times and durations in microseconds."""
 
 
 class Fault(str):
-    """Why a row cannot be taken: one of FAULTS."""
+    """Why a row cannot be taken: one of USAGE_FAULTS."""
 
     __slots__ = ()
 
 
 class Faulty(Exception):  # noqa: N818 - it is the row's, and no error of ours
-    """A value that cannot be taken; its argument is one of FAULTS."""
+    """A value that cannot be taken; its argument is one of USAGE_FAULTS."""
 
 
-class Limits(NamedTuple):
+class TimeLimits(NamedTuple):
     """The times that can be true, in microseconds since 1970."""
 
     earliest: int
@@ -60,7 +59,7 @@ class Rule(NamedTuple):
 
     column: str
     """Of the lake; its name at the source, but for the unit of durations."""
-    read: Callable[[Any, Limits], Any]
+    read: Callable[[Any, TimeLimits], Any]
     """A value that is not None → the clean one; raises Faulty."""
     null: bool = False
 
@@ -70,18 +69,21 @@ class Rule(NamedTuple):
         return re.sub(r"_us$", "_time", self.column)
 
 
-def limits(first_day: date, now: float) -> Limits:
+def limits(first_day: date, now: float) -> TimeLimits:
     """Tell what times can be true: from the lake's first day until a day from now.
 
     A day, since servers' clocks are not ours; a row that is later still was written by a clock that was wrong.
     """
     midnight = datetime(first_day.year, first_day.month, first_day.day, tzinfo=UTC)
-    return Limits(int(midnight.timestamp()) * SECOND, math.floor(now * SECOND) + DAY)
+    return TimeLimits(
+        int(midnight.timestamp()) * MICROSECONDS_PER_SECOND,
+        math.floor(now * MICROSECONDS_PER_SECOND) + MICROSECONDS_PER_DAY,
+    )
 
 
-def clean(rules: Sequence[Rule], row: Row, within: Limits) -> Values | Fault:
+def clean(rules: Sequence[Rule], row: SourceRow, within: TimeLimits) -> CleanValues | Fault:
     """Clean a row, whose values are in the order of the rules."""
-    values: Values = []
+    values: CleanValues = []
     try:
         for (_, read, null), value in zip(rules, row, strict=True):
             if value is not None:
@@ -89,41 +91,41 @@ def clean(rules: Sequence[Rule], row: Row, within: Limits) -> Values | Fault:
             elif null:
                 values.append(None)
             else:
-                return Fault(MISSING)
+                return Fault(MISSING_VALUE)
     except Faulty as faulty:
         return Fault(faulty.args[0])
     return values
 
 
-def digest(row: Row) -> str:
+def digest(row: SourceRow) -> str:
     """Stand for a row: SHA-256, hexadecimal, of its values as they were."""
     return hashlib.sha256(ascii(tuple(row)).encode()).hexdigest()
 
 
-def text(value: Any, _within: Limits | None = None) -> str:
+def text(value: Any, _within: TimeLimits | None = None) -> str:
     """Take a stranger's text: so much of it as is kept, as any program can read it.
 
     NUL ends strings in some, and a surrogate, which is no character, cannot be written as UTF-8: each becomes
     U+FFFD. Anything else may stand there, and is escaped wherever it is shown.
     """
     if not isinstance(value, str):
-        raise Faulty(TYPE)
-    kept = value[:TEXT]
+        raise Faulty(WRONG_TYPE)
+    kept = value[:MAX_TEXT_CHARACTERS]
     return kept if kept.isascii() and kept.isprintable() else _UNREADABLE.sub("\ufffd", kept)
 
 
 _UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
-def time(value: Any, within: Limits) -> int:
+def time(value: Any, within: TimeLimits) -> int:
     """Take a time in seconds since 1970."""
     found = _microseconds(value)
     if within.earliest <= found <= within.latest:
         return found
-    raise Faulty(RANGE)
+    raise Faulty(OUT_OF_RANGE)
 
 
-def duration(value: Any, within: Limits) -> int:
+def duration(value: Any, within: TimeLimits) -> int:
     """Take a duration in seconds.
 
     A negative one is 0: the clock was set back meanwhile, which happens, and says nothing against the rest of the row
@@ -132,59 +134,59 @@ def duration(value: Any, within: Limits) -> int:
     """
     found = _microseconds(value)
     if found > within.latest - within.earliest:
-        raise Faulty(RANGE)
+        raise Faulty(OUT_OF_RANGE)
     return max(found, 0)
 
 
-def flag(value: Any, _within: Limits) -> bool:
+def flag(value: Any, _within: TimeLimits) -> bool:
     """Take a yes or no, which SQLite has as 1 or 0."""
     if not isinstance(value, int):
-        raise Faulty(TYPE)
+        raise Faulty(WRONG_TYPE)
     if value not in {0, 1}:
-        raise Faulty(RANGE)
+        raise Faulty(OUT_OF_RANGE)
     return bool(value)
 
 
-def number(value: Any, _within: Limits) -> int:
+def number(value: Any, _within: TimeLimits) -> int:
     """Take a number of things."""
     if not isinstance(value, int):
-        raise Faulty(TYPE)
+        raise Faulty(WRONG_TYPE)
     if value < 0:
-        raise Faulty(RANGE)
+        raise Faulty(OUT_OF_RANGE)
     return value
 
 
-def result(value: Any, _within: Limits) -> str:
+def result(value: Any, _within: TimeLimits) -> str:
     """Take how it ended."""
-    if value in RESULTS:
+    if value in KNOWN_RESULTS:
         return str(value)
-    raise Faulty(RESULT if isinstance(value, str) else TYPE)
+    raise Faulty(UNKNOWN_RESULT if isinstance(value, str) else WRONG_TYPE)
 
 
 def _microseconds(value: Any) -> int:
     if isinstance(value, float):
         try:
-            return round(value * SECOND)
+            return round(value * MICROSECONDS_PER_SECOND)
         except (OverflowError, ValueError):  # it is infinite, or nothing
-            raise Faulty(RANGE) from None
+            raise Faulty(OUT_OF_RANGE) from None
     if isinstance(value, int):
-        return value * SECOND
-    raise Faulty(TYPE)
+        return value * MICROSECONDS_PER_SECOND
+    raise Faulty(WRONG_TYPE)
 
 
-_ENDED: Final = (
+_ENDED_RULES: Final = (
     Rule("started", time),
     Rule("waiting_us", duration, null=True),
     Rule("total_us", duration),
     Rule("result", result),
 )
 
-ORIGIN: Final = Rule("origin", text)
+ORIGIN_RULE: Final = Rule("origin", text)
 """Goes before the others: where a row was imported from, "" for a server's own."""
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
-    NAMEPLATES.name: (Rule("app_id", text), *_ENDED),
-    MAILBOXES.name: (Rule("app_id", text), Rule("for_nameplate", flag), *_ENDED),
+    NAMEPLATES.name: (Rule("app_id", text), *_ENDED_RULES),
+    MAILBOXES.name: (Rule("app_id", text), Rule("for_nameplate", flag), *_ENDED_RULES),
     CLIENT_VERSIONS.name: (
         *(Rule("app_id", text), Rule("connect_time", time)),
         *(Rule("implementation", text, null=True), Rule("version", text, null=True)),
@@ -192,17 +194,17 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
 }
 """The columns of usage records that are taken, with our servers and the reference's."""
 
-VISITORS: Final = Rule("visitors", number, null=True)
-BLUR: Final = Rule("blur_us", duration, null=True)
+VISITORS_RULE: Final = Rule("visitors", number, null=True)
+BLUR_RULE: Final = Rule("blur_us", duration, null=True)
 
-OWN: Final[Mapping[str, tuple[Rule, ...]]] = {
-    NAMEPLATES.name: (BLUR,),
-    MAILBOXES.name: (VISITORS, BLUR),
-    CLIENT_VERSIONS.name: (BLUR,),
+OWN_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
+    NAMEPLATES.name: (BLUR_RULE,),
+    MAILBOXES.name: (VISITORS_RULE, BLUR_RULE),
+    CLIENT_VERSIONS.name: (BLUR_RULE,),
 }
 """The columns that only our servers have, read after those; NULL with others. No other column is ever read."""
 
-UNITS: Final = tuple(seconds * SECOND for seconds in (86_400, 3_600, 60, 1))
+BLUR_UNITS_US: Final = tuple(seconds * MICROSECONDS_PER_SECOND for seconds in (86_400, 3_600, 60, 1))
 """Usual blurs, in microseconds, the greatest first."""
 
 
@@ -211,8 +213,9 @@ def blur_us(recorded: int | None, setting: int | None, time: int) -> int | None:
 
     Our server records it with the row (0: not floored). Where nothing is recorded, it is the server's setting if the
     time is a multiple of that. A time that is none was written with another setting: then it is the greatest unit of
-    UNITS that the time is a multiple of. A time that was not floored is not even on a whole second, but for chance.
+    BLUR_UNITS_US that the time is a multiple of. A time that was not floored is not even on a whole second, but for
+    chance.
     """
     if recorded is not None:
         return recorded or None
-    return next((unit for unit in (setting, *UNITS) if unit and time % unit == 0), None)
+    return next((unit for unit in (setting, *BLUR_UNITS_US) if unit and time % unit == 0), None)

@@ -2,7 +2,7 @@
 
 A client's log has everything that went over the wire, from both sides: sides, nameplates, the mailbox, what was said
 in it, and, where somebody typed it, the code. Of all that only times pass here, ids of commands, and words of which
-the list is below; where another word stands, the lake gets OTHER. Formats: magic-wormhole 0.24.0, timing.py;
+the list is below; where another word stands, the lake gets UNLISTED. Formats: magic-wormhole 0.24.0, timing.py;
 restante.mailbox.server.trace.
 """
 
@@ -15,25 +15,25 @@ import msgspec
 from msgspec import Raw
 
 from restante.pipeline.clean.rules import (
-    DAY,
-    MISSING,
-    RANGE,
-    TYPE,
+    MICROSECONDS_PER_DAY,
+    MISSING_VALUE,
+    OUT_OF_RANGE,
+    WRONG_TYPE,
+    CleanValues,
     Fault,
     Faulty,
-    Limits,
-    Values,
+    TimeLimits,
     text,
     time,
 )
 
-NO_JSON: Final = "not JSON"
-NO_LOG: Final = "not a timing log"
+NOT_JSON: Final = "not JSON"
+NOT_A_LOG: Final = "not a timing log"
 
-FAULTS: Final = (NO_JSON, NO_LOG, MISSING, TYPE, RANGE)
-"""All that can be wrong; NO_LOG is a file's, or of the rest of one."""
+TIMING_FAULTS: Final = (NOT_JSON, NOT_A_LOG, MISSING_VALUE, WRONG_TYPE, OUT_OF_RANGE)
+"""All that can be wrong; NOT_A_LOG is a file's, or of the rest of one."""
 
-EVENTS: Final = frozenset(
+EVENT_NAMES: Final = frozenset(
     (
         *("import", "command dispatch", "exit", "print", "input code", "permission"),
         *("ws_send", "ws_receive", "pake1", "pake2", "get ack", "send ack", "tx file", "rx file", "unpack zip"),
@@ -42,7 +42,7 @@ EVENTS: Final = frozenset(
 )
 """The names of events (magic-wormhole 0.24.0, wherever `timing.add` is called)."""
 
-COMMANDS: Final = frozenset(
+COMMAND_TYPES: Final = frozenset(
     (
         *("submit-permissions", "submit-permission", "bind", "list", "allocate", "claim", "release", "open", "add"),
         *("close", "ping"),
@@ -50,33 +50,30 @@ COMMANDS: Final = frozenset(
 )
 """What clients send (restante.mailbox.protocol.messages)."""
 
-REPLIES: Final = frozenset(
+REPLY_TYPES: Final = frozenset(
     (*("welcome", "ack", "nameplates", "allocated", "claimed", "released", "closed", "pong", "message", "error"),)
 )
 """What servers say (likewise)."""
 
-WAITING: Final = frozenset(("user", "crypto"))
+WAITS_FOR: Final = frozenset(("user", "crypto"))
 """For whom a client waits."""
 
-PHASE: Final = re.compile(r"pake|version|(dilate-)?[0-9]{1,9}")
+MESSAGE_PHASE: Final = re.compile(r"pake|version|(dilate-)?[0-9]{1,9}")
 """The phases of a message that clients have; an application may call its own as it likes."""
 
-OTHER: Final = "other"
+UNLISTED: Final = "other"
 """Stands for a name, a phase or who is waited for that is not in those lists."""
 
-LONGEST: Final = 100
+MAX_ID_CHARACTERS: Final = 100
 """Characters of an id that are kept, as in a trace (restante.mailbox.server.trace): clients' are four."""
 
-SECOND: Final = 1_000_000
-"""Microseconds."""
-
-_MOST: Final = 1 << 63
+_BIGINT_LIMIT: Final = 1 << 63
 """What a BIGINT is below."""
 
-NULL: Final = Raw(b"null")
+JSON_NULL: Final = Raw(b"null")
 
 
-class _Line(msgspec.Struct):
+class _TraceLine(msgspec.Struct):
     connection: int
     command: str | None
     id: Raw
@@ -93,74 +90,82 @@ class _Event(msgspec.Struct):
 
 
 class _Details(msgspec.Struct):
-    waiting: Raw = NULL
+    waiting: Raw = JSON_NULL
 
 
-class _Said(msgspec.Struct):
+class _Message(msgspec.Struct):
     """A message: sent, or received."""
 
-    type: Raw = NULL
-    id: Raw = NULL
-    phase: Raw = NULL
-    side: Raw = NULL
+    type: Raw = JSON_NULL
+    id: Raw = JSON_NULL
+    phase: Raw = JSON_NULL
+    side: Raw = JSON_NULL
     server_rx: float | None = None
     server_tx: float | None = None
 
 
 class _Received(msgspec.Struct):
-    message: _Said
-    side: Raw = msgspec.field(default=NULL, name="_side")
+    message: _Message
+    side: Raw = msgspec.field(default=JSON_NULL, name="_side")
 
 
-_WRONG: Final = (Faulty, ValueError, RecursionError)
+_CLEAN_ERRORS: Final = (Faulty, ValueError, RecursionError)
 """What an item raises that is wrong; msgspec's errors are ValueErrors."""
 
-_line: Final = msgspec.json.Decoder(_Line).decode
+_line: Final = msgspec.json.Decoder(_TraceLine).decode
 _event: Final = msgspec.json.Decoder(_Event).decode
 _details: Final = msgspec.json.Decoder(_Details).decode
-_sent: Final = msgspec.json.Decoder(_Said).decode
+_sent: Final = msgspec.json.Decoder(_Message).decode
 _received: Final = msgspec.json.Decoder(_Received).decode
 _plain: Final = msgspec.json.Decoder(str | int | float).decode
 
 
-def command(line: bytes, within: Limits) -> Values | Fault:
+def command(line: bytes, within: TimeLimits) -> CleanValues | Fault:
     """Clean a line of a trace: the columns of `server_commands` from `connection` on, and the day."""
     try:
         read = _line(line)
         came = time(read.server_rx, within)
-    except _WRONG as error:
+    except _CLEAN_ERRORS as error:
         return _fault(error)
-    if not 0 <= read.connection < _MOST:
-        return Fault(RANGE)
-    said = read.command if read.command is None or read.command in COMMANDS else ""
-    return [read.connection, said, _id(read.id), read.server_rx, read.commit, read.server_tx, came // DAY]
+    if not 0 <= read.connection < _BIGINT_LIMIT:
+        return Fault(OUT_OF_RANGE)
+    said = read.command if read.command is None or read.command in COMMAND_TYPES else ""
+    return [
+        read.connection,
+        said,
+        _id(read.id),
+        read.server_rx,
+        read.commit,
+        read.server_tx,
+        came // MICROSECONDS_PER_DAY,
+    ]
 
 
-def event(item: bytes, within: Limits) -> Values | Fault:
+def event(item: bytes, within: TimeLimits) -> CleanValues | Fault:
     """Clean an event of a log: the columns of `client_events` from `name` on, and the day."""
     try:
         read = _event(item)
         waiting = _details(read.details).waiting
         said, own = _said(read)
         began = time(read.start, within)
-    except _WRONG as error:
+    except _CLEAN_ERRORS as error:
         return _fault(error)
     return [
-        read.name if read.name in EVENTS else OTHER,
+        read.name if read.name in EVENT_NAMES else UNLISTED,
         read.start,
         read.stop,
-        _word(waiting, lambda word: word in WAITING),
-        _kind(said.type, COMMANDS if read.name == "ws_send" else REPLIES),
+        _word(waiting, lambda word: word in WAITS_FOR),
+        _kind(said.type, COMMAND_TYPES if read.name == "ws_send" else REPLY_TYPES),
         _id(said.id),
-        _word(said.phase, lambda word: PHASE.fullmatch(word) is not None),
+        _word(said.phase, lambda word: MESSAGE_PHASE.fullmatch(word) is not None),
         own,
         said.server_rx,
         said.server_tx,
-        began // DAY,
+        began // MICROSECONDS_PER_DAY,
     ]
 
 
-def _said(read: _Event) -> tuple[_Said, bool | None]:
+def _said(read: _Event) -> tuple[_Message, bool | None]:
     """Give the message of an event, and of one that came from a mailbox, whether the client itself had put it there.
 
     Raises ValueError, RecursionError.
@@ -173,15 +178,15 @@ def _said(read: _Event) -> tuple[_Said, bool | None]:
         received = _received(read.details)
         side, whose = _text(received.side), _text(received.message.side)
         return received.message, None if side is None or whose is None else side == whose
-    return _Said(), None
+    return _Message(), None
 
 
 def _fault(error: Exception) -> Fault:
     if isinstance(error, Faulty):
         return Fault(error.args[0])
     if not isinstance(error, msgspec.ValidationError):
-        return Fault(NO_JSON)
-    return Fault(MISSING if "missing required field" in str(error) else TYPE)
+        return Fault(NOT_JSON)
+    return Fault(MISSING_VALUE if "missing required field" in str(error) else WRONG_TYPE)
 
 
 def _value(said: Raw) -> Any:
@@ -200,7 +205,7 @@ def _text(said: Raw) -> str | None:
 def _id(said: Raw) -> str | None:
     """Read an id as the trace has it: clients may send numbers."""
     value = _value(said)
-    return None if value is None or len(str(value)) > LONGEST else text(str(value))
+    return None if value is None or len(str(value)) > MAX_ID_CHARACTERS else text(str(value))
 
 
 def _kind(said: Raw, known: frozenset[str]) -> str | None:
@@ -211,7 +216,7 @@ def _kind(said: Raw, known: frozenset[str]) -> str | None:
 
 def _word(said: Raw, known: Any) -> str | None:
     """Read a word that must be known."""
-    if said == NULL:
+    if said == JSON_NULL:
         return None
     word = str(_value(said))
-    return word if known(word) else OTHER
+    return word if known(word) else UNLISTED

@@ -1,8 +1,9 @@
 """What a commit to the lake says of itself: which run made it, from what, up to where.
 
-Notes are kept with the commits, in the tables' own logs, so that a run that was cut off and a run that comes again
-both know what is there already. A field that a later version adds has a default; one that it does not know is passed
-over. A note has a summary of all notes before it (State), so that nobody has to read those, and they can be removed.
+Commit infos are kept with the commits, in the tables' own logs, so that a run that was cut off and a run that comes
+again both know what is there already. A field that a later version adds has a default; one that it does not know is
+passed over. A commit info has a summary of all before it (State), so that nobody has to read those, and they can be
+removed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import msgspec
 
 from restante.pipeline.lake import changed
 
-COMMITS: Final = 5_000
+MAX_COMMIT_IDS: Final = 5_000
 """Commits whose ids a state has: 20 KB. A table that was built from an older version of an input is built whole."""
 
-ID: Final = 4
+COMMIT_ID_CHARACTERS: Final = 4
 """Characters of a commit's id, base64: two commits with the same number have the same one in 1 case of 16 million."""
 
 
@@ -37,7 +38,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     first_digest: str
     """Of its row, likewise."""
     seen: str = ""
-    """Of a file that is known by its digest: how it was found (paths.File.seen); "" where that would not tell."""
+    """Of a file that is known by its digest: how it was found (SourceFile.seen); "" where that would not tell."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,31 +76,31 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the commits of a table say together, up to one of them."""
 
     commits: str = ""
-    """The ids of the last versions, the greatest last; of no more than COMMITS."""
+    """The ids of the last versions, the greatest last; of no more than MAX_COMMIT_IDS."""
     changed: list[int] = msgspec.field(default_factory=list)
     """Day → the last version that added or replaced rows of it, packed (restante.pipeline.lake.changed)."""
     kept: str | None = None
     """Older rows than of this day, ISO, were dropped by age. It never moves back: what was dropped is gone."""
     sources: dict[str, int] = msgspec.field(default_factory=dict)
-    """Source → the version whose note has its marks; that note is kept."""
+    """Source → the version whose commit info has its marks; that one is kept."""
     inputs: dict[str, Point] = msgspec.field(default_factory=dict)
     """A table that it was built from → the commit of it that it is up to date with."""
 
     def commit(self, version: int, last: int) -> str | None:
         """Return the id of the commit with a number; None where it is not known. `last` is the state's own."""
-        at = len(self.commits) - (last - version + 1) * ID
-        return self.commits[at : at + ID] if 0 <= at < len(self.commits) else None
+        at = len(self.commits) - (last - version + 1) * COMMIT_ID_CHARACTERS
+        return self.commits[at : at + COMMIT_ID_CHARACTERS] if 0 <= at < len(self.commits) else None
 
     def days(self, after: int = -1) -> set[str]:
         """Name the days that versions behind `after` changed, ISO."""
         return {day for day, version in changed.unpacked(self.changed).items() if version > after}
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a commit says of itself."""
 
     run: str
-    """The run that made it; '' where another program did, which left no note."""
+    """The run that made it; '' where another program did, which left no commit info."""
     table: str
     finished: float
     """When its rows were all written, in seconds since 1970."""
@@ -116,23 +117,23 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     commit: str = ""
     """The commit's id, drawn at random. The commit itself enters it; '': an older version of Restante made it."""
     state: State | None = None
-    """What all notes up to this one say together. The commit itself enters it; None: like `commit`."""
+    """What all commit infos up to this one say together. The commit itself enters it; None: like `commit`."""
 
 
-def after(state: State, notes: Iterable[tuple[int, Note]]) -> State:
-    """Return the state that later versions leave, given with their notes, in their order."""
+def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
+    """Return the state that later versions leave, given with their commit infos, in their order."""
     commits, kept, sources, inputs = [state.commits], state.kept, dict(state.sources), dict(state.inputs)
     versions = changed.unpacked(state.changed)
-    for version, note in notes:
-        commits.append(note.commit)
-        versions.update(dict.fromkeys(note.days, version))
-        if note.kept:
-            kept = max(kept or "", note.kept)
-        if note.source and note.ledger:
-            sources[note.source] = version
-        inputs.update(note.inputs)
+    for version, info in infos:
+        commits.append(info.commit)
+        versions.update(dict.fromkeys(info.days, version))
+        if info.kept:
+            kept = max(kept or "", info.kept)
+        if info.source and info.ledger:
+            sources[info.source] = version
+        inputs.update(info.inputs)
     return State(
-        commits="".join(commits)[-COMMITS * ID :],
+        commits="".join(commits)[-MAX_COMMIT_IDS * COMMIT_ID_CHARACTERS :],
         changed=changed.packed({day: version for day, version in versions.items() if day >= (kept or "")}),
         kept=kept,
         sources=sources,

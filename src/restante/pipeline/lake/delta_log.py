@@ -1,8 +1,8 @@
 """A Delta table's log: one file of JSON lines a version, as the Delta protocol lays it down.
 
 The `deltalake` library reads and writes tables; here is only what it does not tell, or only after reading everything:
-our notes, what they say together, and when a file was removed. And it removes entries by their age alone, where some
-are still needed: here is which ones are not.
+our commit infos, what they say together, and when a file was removed. And it removes entries by their age alone,
+where some are still needed: here is which ones are not.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from urllib.parse import unquote
 import msgspec
 
 from restante.common.errors import StoreError, plain
-from restante.pipeline.lake import commit_info as commit_infos
-from restante.pipeline.lake.commit_info import Note, State
+from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, State, after
 
 L = TypeVar("L")
 
-LOG: Final = "_delta_log"
+LOG_FOLDER: Final = "_delta_log"
 
-KEY: Final = "restante"
-"""Of the note, in a commit's metadata."""
+COMMIT_INFO_KEY: Final = "restante"
+"""Of our commit info, in a commit's metadata."""
 
-RETENTION: Final = 30 * 86400.0
+LOG_RETENTION_SECONDS: Final = 30 * 86400.0
 """Seconds after the next one that an entry is kept; a table can be read as it was at any moment of that time."""
 
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\..*parquet")
@@ -47,84 +46,84 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
     """Of a removed one: milliseconds since 1970."""
 
 
-class _Info(msgspec.Struct, frozen=True):
-    restante: Note | None = None
+class _CommitInfoAction(msgspec.Struct, frozen=True):
+    restante: CommitInfo | None = None
     timestamp: int = 0
 
 
-class _Line(msgspec.Struct, rename="camel", frozen=True):
+class _LogLine(msgspec.Struct, rename="camel", frozen=True):
     add: Change | None = None
     remove: Change | None = None
 
 
-class _Noted(_Line, rename="camel", frozen=True):
-    commit_info: _Info | None = None
+class _InfoLine(_LogLine, rename="camel", frozen=True):
+    commit_info: _CommitInfoAction | None = None
 
 
-class _Last(msgspec.Struct, frozen=True):
+class _LastCheckpoint(msgspec.Struct, frozen=True):
     version: int
 
 
-_LINE: Final = msgspec.json.Decoder(_Line)
-_NOTED: Final = msgspec.json.Decoder(_Noted)
-_LAST: Final = msgspec.json.Decoder(_Last)
+_LOG_LINE: Final = msgspec.json.Decoder(_LogLine)
+_INFO_LINE: Final = msgspec.json.Decoder(_InfoLine)
+_LAST_CHECKPOINT: Final = msgspec.json.Decoder(_LastCheckpoint)
 
 
 def file(table: Path, version: int) -> Path:
     """Name the file of a version (Delta protocol, "Delta Log Entries")."""
-    return table / LOG / f"{version:020}.json"
+    return table / LOG_FOLDER / f"{version:020}.json"
 
 
-def note(table: Path, version: int) -> Note:
-    """Return the note of a version.
+def read_info(table: Path, version: int) -> CommitInfo:
+    """Return the commit info of a version.
 
     Another program's commit has none: it gets one that says which days it changed. Raises StoreError where the log is
     damaged.
     """
     path = file(table, version)
     raw = _read(path)
-    lines = _lines(path, raw, _NOTED)
-    info = next((line.commit_info for line in lines if line.commit_info), _Info())
-    if info.restante is not None and info.restante.commit:
-        return info.restante
-    commit = base64.b64encode(hashlib.sha256(raw).digest())[: commit_infos.ID].decode()
-    if info.restante is not None:
-        return msgspec.structs.replace(info.restante, commit=commit)
+    lines = _lines(path, raw, _INFO_LINE)
+    action = next((line.commit_info for line in lines if line.commit_info), _CommitInfoAction())
+    if action.restante is not None and action.restante.commit:
+        return action.restante
+    commit = base64.b64encode(hashlib.sha256(raw).digest())[:COMMIT_ID_CHARACTERS].decode()
+    if action.restante is not None:
+        return msgspec.structs.replace(action.restante, commit=commit)
     changes = [change for line in lines if (change := line.add or line.remove) and change.data_change]
     days = {day for change in changes if (day := change.partition_values.get("day"))}
-    return Note(run="", table=table.name, finished=info.timestamp / 1000, days=sorted(days), commit=commit)
+    return CommitInfo(run="", table=table.name, finished=action.timestamp / 1000, days=sorted(days), commit=commit)
 
 
 def state(table: Path, last: int) -> State:
-    """Return what all notes up to a version say together.
+    """Return what all commit infos up to a version say together.
 
     Entries are read from the last one back to the last of ours, all of them only where an older version of Restante
     made the table. Raises StoreError where the log is damaged.
     """
-    newer: list[tuple[int, Note]] = []
+    newer: list[tuple[int, CommitInfo]] = []
     for version in range(last, -1, -1):
-        found = note(table, version)
+        found = read_info(table, version)
         if found.state is not None:
-            return commit_infos.after(found.state, reversed(newer))
+            return after(found.state, reversed(newer))
         newer.append((version, found))
-    return commit_infos.after(State(), reversed(newer))
+    return after(State(), reversed(newer))
 
 
 def removals(table: Path, last: int) -> dict[Path, float]:
     """Tell when each file was removed that is in no version since, in seconds since 1970.
 
-    A removal that is not told was in an entry that is not kept any more, or there was none: RETENTION. Raises
-    StoreError where the log is damaged.
+    A removal that is not told was in an entry that is not kept any more (LOG_RETENTION_SECONDS), or there was none.
+    Raises StoreError where the log is damaged.
     """
     removed: dict[Path, float] = {}
     try:
         entries = sorted(_versions(table, _ENTRY))
     except OSError as error:
-        raise damaged(table / LOG, plain(error)) from error
+        raise damaged(table / LOG_FOLDER, plain(error)) from error
     for version, path in entries:
         if version > last:
             break
-        for line in _lines(path, _read(path), _LINE):
+        for line in _lines(path, _read(path), _LOG_LINE):
             if line.remove:
                 removed[table / decoded(line.remove.path)] = (line.remove.deletion_timestamp or 0) / 1000
             elif line.add:
@@ -135,7 +134,7 @@ def removals(table: Path, last: int) -> dict[Path, float]:
 def checkpoint(table: Path) -> int:
     """Return the version of the last checkpoint, as readers find it; 0 where there is none."""
     try:
-        return _LAST.decode((table / LOG / "_last_checkpoint").read_bytes()).version
+        return _LAST_CHECKPOINT.decode((table / LOG_FOLDER / "_last_checkpoint").read_bytes()).version
     except (OSError, msgspec.DecodeError):
         return 0
 
@@ -143,12 +142,12 @@ def checkpoint(table: Path) -> int:
 def expired(table: Path, needed: Collection[int], now: float) -> list[Path]:
     """List the log's files that are not needed any more, the oldest first.
 
-    Kept are the entries of `needed`, and whatever it takes to read the table as it was in the last RETENTION seconds.
-    An entry is as old as its file, and its version was the table's until the next one came. `now` is in seconds since
-    1970. Raises OSError.
+    Kept are the entries of `needed`, and whatever it takes to read the table as it was in the last
+    LOG_RETENTION_SECONDS. An entry is as old as its file, and its version was the table's until the next one came.
+    `now` is in seconds since 1970. Raises OSError.
     """
     entries, checkpoints = _versions(table, _ENTRY), _versions(table, _CHECKPOINT)
-    young = [version for version, path in entries if now - path.stat().st_mtime < RETENTION]
+    young = [version for version, path in entries if now - path.stat().st_mtime < LOG_RETENTION_SECONDS]
     oldest = min(young) if young else max((version for version, _ in entries), default=0)
     # What was the table's until that one came must be readable too: from a checkpoint on.
     start = max((version for version, _ in checkpoints if version < oldest), default=0)
@@ -158,7 +157,7 @@ def expired(table: Path, needed: Collection[int], now: float) -> list[Path]:
 
 def _versions(table: Path, kind: re.Pattern[str]) -> list[tuple[int, Path]]:
     """Find the log's files of a kind, each with its version."""
-    return [(int(found[1]), path) for path in (table / LOG).iterdir() if (found := kind.fullmatch(path.name))]
+    return [(int(found[1]), path) for path in (table / LOG_FOLDER).iterdir() if (found := kind.fullmatch(path.name))]
 
 
 def decoded(path: str) -> str:

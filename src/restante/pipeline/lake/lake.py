@@ -29,10 +29,10 @@ from restante.pipeline.lake.data_files import flush
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
 
-FILE: Final = "lake.json"
-LOCK: Final = "lock"
+LAKE_FILE: Final = "lake.json"
+LOCK_FILE: Final = "lock"
 
-FORMAT: Final = 2
+LAKE_FORMAT: Final = 2
 """Of the lake's folder. A greater number: a later version of Restante. In 1 tables had all their log entries, and a
 version of Restante that knows no other calls a lake damaged that has not; a lake becomes 2 when it is opened for
 writing."""
@@ -74,15 +74,15 @@ class Lake:
                 f"a lake's path may have no {bad[0]!r}, which other programs read as something else: {place}"
             )
         with contextlib.ExitStack() as stack:
-            there = (place / FILE).exists()
+            there = (place / LAKE_FILE).exists()
             if not there:
                 _check(place, make=make)
             if write:
                 stack.enter_context(_locked(place))
-                if not (place / FILE).exists():
+                if not (place / LAKE_FILE).exists():
                     _make(place, first_day)
-            settings = _settings(place) if there or write else _Settings(FORMAT, first_day)
-            if write and settings.format < FORMAT:
+            settings = _settings(place) if there or write else _Settings(LAKE_FORMAT, first_day)
+            if write and settings.format < LAKE_FORMAT:
                 _make(place, settings.first_day)
             lake = Lake(place, settings.first_day, write=write)
             try:
@@ -98,7 +98,7 @@ class Lake:
 
     def tables(self) -> list[str]:
         """Name the tables that are there."""
-        return sorted(log.parent.name for log in self.path.glob(f"*/{delta_log.LOG}"))
+        return sorted(log.parent.name for log in self.path.glob(f"*/{delta_log.LOG_FOLDER}"))
 
 
 def _tables(commits: Iterable[tuple[str, str | None]]) -> str:
@@ -112,7 +112,7 @@ def _tables(commits: Iterable[tuple[str, str | None]]) -> str:
 def _check(place: Path, *, make: bool) -> None:
     """Refuse a place that has no lake and, unless one is to be made there, any that has none."""
     for folder in (place, *place.parents):
-        if (folder / delta_log.LOG).exists():
+        if (folder / delta_log.LOG_FOLDER).exists():
             raise Misuse(
                 f"{folder} is a Delta table, not a lake: name the folder with the tables, or a new one (--lake)"
             )
@@ -126,14 +126,14 @@ def _check(place: Path, *, make: bool) -> None:
 
 
 def _ours(name: str) -> bool:
-    return name == LOCK or name.startswith(f"{FILE}.")
+    return name == LOCK_FILE or name.startswith(f"{LAKE_FILE}.")
 
 
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
     try:
         place.mkdir(parents=True, exist_ok=True)
-        held = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        held = os.open(place / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise StoreError(f"cannot write to the lake {place}: {plain(error)} (--lake names another)") from error
     try:
@@ -149,16 +149,19 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 def _make(place: Path, first_day: date) -> None:
-    """Write the lake's file, whole or not at all, in the place of one that is there."""
+    """Write the lake's file, whole or not at all.
+
+    It may replace one of an older format, which common.atomic_file refuses to do.
+    """
     try:
-        made, name = tempfile.mkstemp(prefix=f"{FILE}.", dir=place)
+        made, name = tempfile.mkstemp(prefix=f"{LAKE_FILE}.", dir=place)
         try:
             with os.fdopen(made, "wb") as draft:
-                draft.write(msgspec.json.encode(_Settings(FORMAT, first_day)))
+                draft.write(msgspec.json.encode(_Settings(LAKE_FORMAT, first_day)))
                 draft.flush()
                 os.fchmod(made, 0o644)  # executors and readers may be other users
                 os.fsync(made)
-            Path(name).rename(place / FILE)
+            Path(name).rename(place / LAKE_FILE)
         finally:
             Path(name).unlink(missing_ok=True)
         flush(place)
@@ -169,12 +172,12 @@ def _make(place: Path, first_day: date) -> None:
 
 def _settings(place: Path) -> _Settings:
     try:
-        raw = (place / FILE).read_bytes()
+        raw = (place / LAKE_FILE).read_bytes()
         number = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("format")
-        if number is not None and msgspec.json.decode(number, type=int) > FORMAT:
+        if number is not None and msgspec.json.decode(number, type=int) > LAKE_FORMAT:
             raise Misuse(f"the lake {place} was made by a newer version of Restante: use that one, or a newer still")
         return msgspec.json.decode(raw, type=_Settings)
     except OSError as error:
         raise StoreError(f"cannot read the lake {place}: {plain(error)}") from error
     except msgspec.DecodeError as error:
-        raise StoreError(f"the lake {place} is damaged: its {FILE} says nothing sensible: restore it") from error
+        raise StoreError(f"the lake {place} is damaged: its {LAKE_FILE} says nothing sensible: restore it") from error

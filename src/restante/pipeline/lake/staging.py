@@ -21,18 +21,18 @@ import pyarrow.parquet as pq
 
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake import columns, data_files
-from restante.pipeline.lake.data_files import File, flush
-from restante.pipeline.lake.writer import MADE, writer
+from restante.pipeline.lake.data_files import DataFile, flush
+from restante.pipeline.lake.writer import WRITTEN_DDL, writer
 from restante.pipeline.schemas import Table
 from restante.pipeline.spark.session import SparkError, local
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-RUN: Final = "run-"
+RUN_PREFIX: Final = "run-"
 """What the folder's name begins with."""
 
-GONE: Final = ".gone"
+GONE_SUFFIX: Final = ".gone"
 """What it ends with while it is being removed."""
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
@@ -43,7 +43,7 @@ class Staged(NamedTuple):
     """Files that no commit has taken yet."""
 
     folder: Path
-    files: tuple[File, ...]
+    files: tuple[DataFile, ...]
 
     @property
     def rows(self) -> int:
@@ -62,7 +62,7 @@ class Staged(NamedTuple):
 
 def _remove(run: Path) -> None:
     """Remove a job's folder, for tasks that still write too: by its new name they do not find it."""
-    gone = run.with_name(f"{run.name.removesuffix(GONE)}{GONE}")
+    gone = run.with_name(f"{run.name.removesuffix(GONE_SUFFIX)}{GONE_SUFFIX}")
     with contextlib.suppress(OSError):
         run.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
@@ -77,10 +77,12 @@ def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    for left in sorted(folder.glob(f"{RUN}*"), reverse=True):  # x.gone comes before x, which is to be called so
-        if not left.name.startswith(f"{RUN}{run}-"):
+    for left in sorted(
+        folder.glob(f"{RUN_PREFIX}*"), reverse=True
+    ):  # x.gone comes before x, which is to be called so
+        if not left.name.startswith(f"{RUN_PREFIX}{run}-"):
             _remove(left)
-    job = folder / f"{RUN}{run}-{uuid.uuid4().hex}"
+    job = folder / f"{RUN_PREFIX}{run}-{uuid.uuid4().hex}"
     try:
         return Staged(job, tuple(_written(_write(frame, job, table), job, table)))
     except (PySparkException, Py4JError) as error:
@@ -108,7 +110,7 @@ def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
         raise StoreError(f"cannot write to {run.parent}: {plain(error)}; these rows were not committed") from error
     if table.partitions:
         rows = rows.sortWithinPartitions(*table.partitions)
-    made = rows.mapInArrow(writer(run, table.partitions), MADE).collect()
+    made = rows.mapInArrow(writer(run, table.partitions), WRITTEN_DDL).collect()
     return sorted(Path(row["path"]) for row in made)
 
 
@@ -120,10 +122,10 @@ def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreE
         )
     if "Mkdirs failed" in said or "Permission denied" in said:  # Hadoop's RawLocalFileSystem
         return StoreError(f"Spark cannot write to {folder}: see to whom it belongs; these rows were not committed")
-    return SparkError(f"the rows for the table {table.name} could not be made: {_reason(said)}")
+    return SparkError(f"the rows for the table {table.name} could not be made: {_cause(said)}")
 
 
-def _reason(said: str) -> str:
+def _cause(said: str) -> str:
     """Find what went wrong in what Spark says, which may have traces of Java's and Python's stacks around it."""
     lines = [line for line in said.splitlines() if line.strip() and not line[0].isspace()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
@@ -135,7 +137,7 @@ def _reason(said: str) -> str:
     return told[0] if told else "Spark does not say why"
 
 
-def _written(paths: Iterable[Path], run: Path, table: Table) -> list[File]:
+def _written(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:
     never = {column.name for column in table.columns if not column.null}
     found = []
     for path in paths:
@@ -152,7 +154,7 @@ def _written(paths: Iterable[Path], run: Path, table: Table) -> list[File]:
         if nulls & never:
             missing = ", ".join(sorted(nulls & never))
             raise StoreError(f"a row for the table {table.name} has no {missing}: these rows were not committed")
-        found.append(File(path, partition, footer.num_rows, path.stat().st_size))
+        found.append(DataFile(path, partition, footer.num_rows, path.stat().st_size))
     return found
 
 
@@ -163,7 +165,7 @@ def _nulls(footer: pq.FileMetaData) -> set[str]:
     return {chunk.path_in_schema for chunk in chunks if chunk.statistics and chunk.statistics.null_count}
 
 
-def place(staged: Staged, table: Path) -> list[File]:
+def place(staged: Staged, table: Path) -> list[DataFile]:
     """Move files to where they stay; on return they are there even after a power cut.
 
     Raises StoreError where the disk refuses.

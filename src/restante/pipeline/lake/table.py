@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,43 +15,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import (
-    AddAction,
-    CommitProperties,
-    PostCommitHookProperties,
-    RemoveAction,
-    Transaction,
-    create_table_with_add_actions,
-)
+from deltalake.exceptions import CommitFailedError, DeltaError
 
-from restante.common.errors import Misuse, StoreError, plain
-from restante.pipeline.lake import columns, commit_info, data_files, delta_log, staging
-from restante.pipeline.lake.commit_info import Mark, Note, Point, State
-from restante.pipeline.lake.data_files import File, Where
+from restante.common.errors import StoreError
+from restante.pipeline.lake import columns, commit_info, data_files, delta_log, delta_table, staging
+from restante.pipeline.lake.commit_info import CommitInfo, Mark, Point, State
+from restante.pipeline.lake.data_files import DataFile, Where
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.schemas import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CONFIGURATION: Final[dict[str, str | None]] = {
-    # Other programs remove log entries by their age alone. We keep those that have our notes (deltalog.expired).
-    "delta.enableExpiredLogCleanup": "false",
-    "delta.logRetentionDuration": "interval 36500 days",
-}
-
-CHECKPOINT: Final = 100
+COMMITS_PER_CHECKPOINT: Final = 100
 """Commits from one checkpoint, which spares readers the log before it, to the next, at least; deltalake's own
 number. Each is as large as the list of all files."""
 
-ATTEMPTS: Final = 5
+MAX_COMMIT_ATTEMPTS: Final = 5
 """So often a commit may find that another program's came first; each time it looks at the table anew."""
-
-READER: Final = 1
-"""The version of the protocol for readers that needs nothing but Parquet files as they are (Delta protocol,
-"Valid Feature Names in Table Features"): no deletion vectors, no mapped columns."""
 
 
 class LakeTable:
@@ -72,7 +51,7 @@ class LakeTable:
         self.writing: Final = run is not None
         self._run: Final = run
         self._committed: Final = committed
-        self._delta = _open(folder, table)
+        self._delta = delta_table.open_table(folder, table)
         self._state: tuple[int | None, State] = None, State()
 
     @property
@@ -82,7 +61,7 @@ class LakeTable:
 
     @property
     def state(self) -> State:
-        """What all its notes say together. Raises StoreError where the log is damaged."""
+        """What all its commit infos say together. Raises StoreError where the log is damaged."""
         version = self.version
         if version is not None and self._state[0] != version:
             self._state = version, delta_log.state(self.folder, version)
@@ -94,14 +73,18 @@ class LakeTable:
         if self._delta is None or self.version is None:
             return None
         return Point(
-            str(self._delta.metadata().id), self.version, self.state.commits[-commit_info.ID :], self.state.kept
+            str(self._delta.metadata().id),
+            self.version,
+            self.state.commits[-commit_info.COMMIT_ID_CHARACTERS :],
+            self.state.kept,
         )
 
     def follows(self, point: Point) -> bool:
         """Tell whether a commit is one of those that made the table what it is.
 
         It is not where the table was removed and made again, or was put back from a backup that has not the commit;
-        nor where it is one of more than notes.COMMITS before. Raises StoreError where the log is damaged.
+        nor where it is one of more than commit_info.MAX_COMMIT_IDS before. Raises StoreError where the log is
+        damaged.
         """
         now = self.point
         return (
@@ -116,23 +99,23 @@ class LakeTable:
         Raises StoreError where the log is damaged.
         """
         version = self.state.sources.get(source)
-        return {} if version is None else delta_log.note(self.folder, version).marks
+        return {} if version is None else delta_log.read_info(self.folder, version).marks
 
-    def files(self, where: Where | None = None) -> list[File]:
+    def files(self, where: Where | None = None) -> list[DataFile]:
         """List the files, of all partitions or some. Raises StoreError where a file's path and partition differ."""
         if self._delta is None:
             return []
         actions = pa.table(self._delta.get_add_actions()).to_pylist()
         return [file for action in actions if (file := self._file(action)).within(where or {})]
 
-    def _file(self, action: Mapping[str, Any]) -> File:
+    def _file(self, action: Mapping[str, Any]) -> DataFile:
         path = self.folder / delta_log.decoded(action["path"])
         values = action.get("partition") or {}
         partition = {name: None if values[name] is None else str(values[name]) for name in self.table.partitions}
         if not path.is_relative_to(self.folder) or data_files.partition(path.relative_to(self.folder)) != partition:
             # Spark and DuckDB take a file's partition from its path.
             raise StoreError(f"{path} is not in the folder of its partition: another program added it to the lake")
-        return File(path, partition, action["num_records"] or 0, action["size_bytes"])
+        return DataFile(path, partition, action["num_records"] or 0, action["size_bytes"])
 
     def read(self, spark: SparkSession, where: Where | None = None) -> DataFrame:
         """Have Spark read the rows, of all partitions or some. Raises StoreError where a file is missing."""
@@ -159,7 +142,7 @@ class LakeTable:
         self,
         staged: Sequence[Staged] = (),
         *,
-        note: Note,
+        info: CommitInfo,
         replace: Where | None = None,
         transactions: Mapping[str, int] | None = None,
     ) -> int:
@@ -169,110 +152,76 @@ class LakeTable:
         """
         assert self.writing, "the lake is open for reading"
         added = [file for each in staged for file in staging.place(each, self.folder)]
-        return self._commit(added, note, replace, transactions or {})
+        return self._commit(added, info, replace, transactions or {})
 
-    def keep(self, first: str, note: Note) -> int:
+    def keep(self, first: str, info: CommitInfo) -> int:
         """Drop the rows of the days before one, ISO, in one commit, if there are any; tell how many they were."""
         assert self.writing, "the lake is open for reading"
         old = {"day": {day for day in data_files.days(self.files()) if day < first}}
         dropped = sum(file.rows for file in self.files(old))
         if dropped:
-            self._commit([], msgspec.structs.replace(note, kept=first), old, {})
+            self._commit([], msgspec.structs.replace(info, kept=first), old, {})
         return dropped
 
     def _commit(
-        self, added: Sequence[File], note: Note, replace: Where | None, transactions: Mapping[str, int]
+        self, added: Sequence[DataFile], info: CommitInfo, replace: Where | None, transactions: Mapping[str, int]
     ) -> int:
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_COMMIT_ATTEMPTS):
             removed = [] if replace is None else self.files(replace)
-            touched = set() if note.kept else data_files.days([*added, *removed])
+            touched = set() if info.kept else data_files.days([*added, *removed])
             version = 0 if self.version is None else self.version + 1
             # Random: a table that was put back from a backup and written to has other commits with the same numbers.
-            noted = msgspec.structs.replace(note, days=sorted(touched), commit=secrets.token_urlsafe(3))
-            noted = msgspec.structs.replace(noted, state=commit_info.after(self.state, [(version, noted)]))
+            stamped = msgspec.structs.replace(info, days=sorted(touched), commit=secrets.token_urlsafe(3))
+            stamped = msgspec.structs.replace(stamped, state=commit_info.after(self.state, [(version, stamped)]))
             try:
-                self._append(added, removed, noted, transactions)
+                self._append(added, removed, stamped, transactions)
             except CommitFailedError:  # another program's commit came first
-                self._delta = _open(self.folder, self.table)
+                self._delta = delta_table.open_table(self.folder, self.table)
                 continue
             except (DeltaError, OSError) as error:
                 raise StoreError(
-                    f"cannot commit to {self.folder}: {_reason(error)}; this commit was not made"
+                    f"cannot commit to {self.folder}: {delta_table.message(error)}; this commit was not made"
                 ) from error
-            self._keep_on_disk(version, note.finished)
-            self._committed.append((self.table.name, note.source))
+            self._keep_on_disk(version, info.finished)
+            self._committed.append((self.table.name, info.source))
             return version
         raise StoreError(f"another program keeps changing {self.folder}: stop it, and run this again")
 
     def _append(
-        self, added: Sequence[File], removed: Sequence[File], note: Note, transactions: Mapping[str, int]
+        self,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        info: CommitInfo,
+        transactions: Mapping[str, int],
     ) -> None:
-        schema = Schema.from_json(columns.schema(self.table))
-        adds = [
-            AddAction(
-                path=file.path.relative_to(self.folder).as_posix(),
-                size=file.size,
-                partition_values=file.partition,
-                modification_time=int(note.finished * 1000),
-                data_change=True,
-                stats=json.dumps({"numRecords": file.rows}),
-            )
-            for file in added
-        ]
-        properties = CommitProperties(
-            custom_metadata={delta_log.KEY: msgspec.to_builtins(note)},
-            max_commit_retries=0,  # what is to be removed was decided on this version
-            app_transactions=[Transaction(app, version) for app, version in transactions.items()],
-        )
-        hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-        if self._delta is None:
-            self.folder.mkdir(exist_ok=True)
-            create_table_with_add_actions(
-                str(self.folder),
-                schema,
-                adds,
-                partition_by=list(self.table.partitions),
-                configuration=CONFIGURATION,
-                commit_properties=properties,
-                post_commithook_properties=hooks,
-            )
-            return
-        removes = [
-            RemoveAction(
-                file.path.relative_to(self.folder).as_posix(),
-                data_change=True,
-                deletion_timestamp=int(note.finished * 1000),
-                size=file.size,
-                partition_values=dict(file.partition),
-            )
-            for file in removed
-        ]
-        self._delta.create_write_transaction(
-            [*adds, *removes],
-            "append",
-            schema,
-            list(self.table.partitions),
-            commit_properties=properties,
-            post_commithook_properties=hooks,
+        delta_table.append(
+            self._delta,
+            self.folder,
+            self.table,
+            added=added,
+            removed=removed,
+            info=info,
+            transactions=transactions,
         )
 
     def _keep_on_disk(self, version: int, now: float) -> None:
-        log = self.folder / delta_log.LOG
+        log = self.folder / delta_log.LOG_FOLDER
         try:
             for path in (delta_log.file(self.folder, version), log, self.folder):
                 data_files.flush(path)
             if self._delta is None:
-                self._delta = _open(self.folder, self.table)
+                self._delta = delta_table.open_table(self.folder, self.table)
             else:
                 self._delta.update_incremental()
-            if self._delta is not None and version - delta_log.checkpoint(self.folder) >= CHECKPOINT:
+            if self._delta is not None and version - delta_log.checkpoint(self.folder) >= COMMITS_PER_CHECKPOINT:
                 self._delta.create_checkpoint()
                 for path in (*log.glob(f"{self._delta.version():020}.checkpoint*"), log / "_last_checkpoint", log):
                     data_files.flush(path)
                 self._clean(now)
         except (DeltaError, OSError) as error:
             raise StoreError(
-                f"{self.folder} has a new version, but nobody knows whether it is on disk: {_reason(error)}"
+                f"{self.folder} has a new version, but nobody knows whether it is on disk:"
+                f" {delta_table.message(error)}"
             ) from error
 
     def _clean(self, now: float) -> None:
@@ -284,35 +233,3 @@ class LakeTable:
     def transaction(self, app: str) -> int | None:
         """Give the number that the last commit with one for `app` gave it."""
         return None if self._delta is None else self._delta.transaction_version(app)
-
-
-def _open(folder: Path, table: Table) -> DeltaTable | None:
-    try:
-        delta = DeltaTable(str(folder))
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError) as error:
-        raise delta_log.damaged(folder / delta_log.LOG, _reason(error)) from error
-    if delta.protocol().min_reader_version > READER:
-        raise Misuse(f"{folder} was changed by a program with features of Delta tables that are not read here")
-    if _fields(delta.schema().to_json()) != _fields(columns.schema(table)) or (
-        tuple(delta.metadata().partition_columns) != table.partitions
-    ):
-        raise Misuse(
-            f"{folder} is a table with other columns than this version of Restante has there:"
-            " remove it, and run ingest and build again, or name another lake with --lake"
-        )
-    return delta
-
-
-def _fields(schema: str) -> dict[str, tuple[Any, bool]]:
-    return {field["name"]: (field["type"], field["nullable"]) for field in json.loads(schema)["fields"]}
-
-
-def _reason(error: Exception) -> str:
-    """Give in a line what deltalake says, whose errors are trees of several; or what the system does."""
-    if isinstance(error, OSError) and error.errno:
-        return plain(error)
-    if found := re.search(r"\(os error (\d+)\)", str(error)):
-        return os.strerror(int(found[1]))
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -25,10 +25,11 @@ class Waste(NamedTuple):
 def waste(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
     """List what to remove: files of runs that were cut off, and those that were in no version for `grace` seconds.
 
-    So long has to end who began to read an older version; it is no longer than deltalog.RETENTION. A file that never
-    was in a version counts from when it was written: another program may be about to commit it. So does one that was
-    removed by an entry that is not kept any more: it was removed more than RETENTION ago. `now` is in seconds since
-    1970. The lake is open for writing: no other run is going on. Raises StoreError where the log is damaged.
+    Readers of an older version must finish within `grace`, which is no longer than delta_log.LOG_RETENTION_SECONDS. A
+    file that never was in a version counts from when it was written: another program may be about to commit it. So
+    does one that was removed by an entry that is not kept any more: it was removed more than that ago. `now` is in
+    seconds since 1970. The lake is open for writing: no other run is going on. Raises StoreError where the log is
+    damaged.
     """
     assert table.writing, "the lake is open for reading"
     current = {file.path for file in table.files()}
@@ -43,13 +44,15 @@ def waste(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
 
 
 def _runs(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"{staging.RUN}*"))
+    return sorted(folder.glob(f"{staging.RUN_PREFIX}*"))
 
 
 def _parquet(folder: Path) -> Iterator[Path]:
     for top, folders, names in os.walk(folder):
         if Path(top) == folder:
-            folders[:] = [name for name in folders if name != delta_log.LOG and not name.startswith(staging.RUN)]
+            folders[:] = [
+                name for name in folders if name != delta_log.LOG_FOLDER and not name.startswith(staging.RUN_PREFIX)
+            ]
         yield from (Path(top) / name for name in names if name.endswith(".parquet"))
 
 

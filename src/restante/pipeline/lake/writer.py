@@ -18,14 +18,14 @@ from restante.pipeline.lake.data_files import folder
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MADE: Final = "path STRING"
+WRITTEN_DDL: Final = "path STRING"
 """What a job gives back, in Spark's DDL: a row for each file."""
 
-GROUP_BYTES: Final = 64 << 20
+ROW_GROUP_BYTES: Final = 64 << 20
 """A row group is written when it has so many bytes in memory: what a reader then reads as one, and what a task holds.
 Half of what Spark's writer holds, which has one for each core likewise."""
 
-GROUP_ROWS: Final = 1 << 20
+ROW_GROUP_ROWS: Final = 1 << 20
 """Or so many rows: readers share a file's groups among their cores, and small rows are many."""
 
 
@@ -41,7 +41,7 @@ def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.Record
 
         task = uuid.uuid4().hex
         made: list[str] = []
-        open_: _Open | None = None
+        open_: _OpenFile | None = None
         try:
             for batch in batches:
                 for values, rows in _runs(batch, partitions):
@@ -50,7 +50,7 @@ def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.Record
                             open_.close()
                         place = _made(run, folder(zip(partitions, values, strict=True)))
                         made.append(str(place / f"part-{len(made):05}-{task}.parquet"))
-                        open_ = _Open(values, made[-1], rows.schema)
+                        open_ = _OpenFile(values, made[-1], rows.schema)
                     open_.add(rows)
             if open_ is not None:
                 open_.close()
@@ -63,7 +63,7 @@ def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.Record
     return write
 
 
-Values = tuple[str | None, ...]
+PartitionValues = tuple[str | None, ...]
 """A partition, as text."""
 
 
@@ -76,7 +76,7 @@ def _made(run: Path, below: Path) -> Path:
     return place
 
 
-def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
+def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
     """Cut a batch where the partition changes, and leave out its columns, which the folder tells."""
     import numpy as np
     import pyarrow as pa
@@ -97,10 +97,10 @@ def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Va
         yield tuple(values), rest.slice(first, end - first)
 
 
-class _Open:
+class _OpenFile:
     """A file that is being written, and the rows of its next group."""
 
-    def __init__(self, values: Values, path: str, schema: pa.Schema) -> None:
+    def __init__(self, values: PartitionValues, path: str, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
         self.values: Final = values
@@ -112,7 +112,7 @@ class _Open:
         self._held.append(rows)
         self._bytes += rows.nbytes
         self._rows += rows.num_rows
-        if self._bytes >= GROUP_BYTES or self._rows >= GROUP_ROWS:
+        if self._bytes >= ROW_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:
             self._write()
 
     def _write(self) -> None:

@@ -23,64 +23,73 @@ from restante.common.errors import plain
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import ARCHIVE, ARCHIVED
+from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_ARCHIVE
 from restante.pipeline.sources import archived, marks, paths
-from restante.pipeline.sources.archived import Found, Origin
-from restante.pipeline.sources.snapshot import LITTLE, reading
-from restante.pipeline.sources.source import Inode, Look, Part, Say, SourceError, Span, Spec, Terms
+from restante.pipeline.sources.archived import FoundEnvelopes, Origin
+from restante.pipeline.sources.snapshot import SPARE_BYTES, reading
+from restante.pipeline.sources.source import (
+    IngestContext,
+    Inode,
+    Part,
+    PathPreview,
+    Say,
+    SourceError,
+    SourceSpec,
+    Span,
+)
 from restante.waku.envelope.envelope import U32
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FILE: Final = "archive.sqlite"
+ARCHIVE_FILE: Final = "archive.sqlite"
 """In a Mailserver's data directory (restante.waku.archive.schema)."""
 
-APPLICATION_ID: Final = 0x52737441
+ARCHIVE_APPLICATION_ID: Final = 0x52737441
 """Marks that file (likewise)."""
 
-VERSIONS: Final = (1, 2)
+SCHEMA_VERSIONS: Final = (1, 2)
 """Of its schema; what is read is the same in both."""
 
-COLUMNS: Final = {
+READ_COLUMNS: Final = {
     "arrivals": {"arrival", "id", "arrived"},
     "envelopes": {"id", "topic", "arrival", "raw"},
     "totals": {"one", "next_arrival", "envelopes", "bytes"},
 }
 """What is read, by table."""
 
-STEP: Final = 5_000
+ARRIVALS_PER_STATEMENT: Final = 5_000
 """Arrivals that are copied by a statement."""
 
-ROWS: Final = 50_000
+ENVELOPES_PER_TASK: Final = 50_000
 """Envelopes that one task verifies: half a second of work, so that every core has some and progress can be seen."""
 
-_MADE: Final = """
-CREATE TABLE copy.taken (
+_CREATE_COPY: Final = """
+CREATE TABLE copy.copied (
     arrival INTEGER PRIMARY KEY, id INTEGER NOT NULL, arrived INTEGER NOT NULL, topic INTEGER, raw BLOB
 ) STRICT
 """
 
-_COPIED: Final = """
-INSERT INTO copy.taken
+_COPY_ARRIVALS: Final = """
+INSERT INTO copy.copied
 SELECT arrivals.arrival, arrivals.id, arrivals.arrived, envelopes.topic, envelopes.raw
 FROM main.arrivals LEFT JOIN main.envelopes USING (id, arrival) WHERE arrivals.arrival BETWEEN ? AND ?
 ORDER BY arrivals.arrival
 """
 
 
-def recognised(spec: Spec, look: Look) -> ArchiveSource | None:
-    """Give the source, where it is an archive of ours. Raises SourceError."""
+def recognised(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
+    """Return the source, where it is an archive of ours. Raises SourceError."""
     path = spec.path
-    if look.files is not None:
-        if FILE not in look.files:
+    if preview.files is not None:
+        if ARCHIVE_FILE not in preview.files:
             return None
-        path /= FILE
-    elif not look.sqlite:
+        path /= ARCHIVE_FILE
+    elif not preview.sqlite:
         return None
     with reading(path, spec.name) as database:
         [(application,)] = database.execute("PRAGMA application_id")
-    if application != APPLICATION_ID:
+    if application != ARCHIVE_APPLICATION_ID:
         return None
     if spec.server is not None:
         raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive")
@@ -100,7 +109,7 @@ class ArchiveSource:
         self.name, self.path, self.inodes = name, path, inodes
 
     @contextmanager
-    def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Archive]:
+    def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedArchive]:
         """See whether it is as we know it, and hold the moment. Raises SourceError.
 
         An archive has a log (WAL): who reads it and who writes to it do not wait for one another, and a read
@@ -118,18 +127,18 @@ class ArchiveSource:
                 database.execute("PRAGMA copy.synchronous = OFF")
                 _check(database, self.name, say)
                 database.execute("BEGIN")
-                yield Archive(self.name, database, folder / "copy.sqlite", terms)
+                yield OpenedArchive(self.name, database, folder / "copy.sqlite", context)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class Archive:
+class OpenedArchive:
     """An archive as it is at one moment."""
 
     tables = (ARCHIVED,)
 
-    def __init__(self, name: str, database: sqlite3.Connection, copy: Path, terms: Terms) -> None:
-        self._name, self._database, self._copy, self._terms = name, database, copy, terms
+    def __init__(self, name: str, database: sqlite3.Connection, copy: Path, context: IngestContext) -> None:
+        self._name, self._database, self._copy, self._context = name, database, copy, context
         # This begins the transaction.
         totals = database.execute("SELECT next_arrival, envelopes, bytes FROM totals").fetchall()
         if len(totals) != 1:
@@ -137,10 +146,10 @@ class Archive:
         [(following, self._envelopes, self._bytes)] = totals
         ends = database.execute("SELECT min(arrival), max(arrival) FROM arrivals").fetchone()
         first, last = (end or 0 for end in ends)
-        self._ids = marks.Ids(first, max(following - 1, last), kept=True)
+        self._ids = marks.IdRange(first, max(following - 1, last), kept=True)
 
-    def span(self, table: str, marks_: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new. Raises SourceError."""
+    def find_new(self, table: str, marks_: Mapping[str, Mark]) -> Span | None:
+        """Return what is new; None: nothing. Raises SourceError."""
         mark = marks_.get("")
         why = marks.broken(mark, self._ids, self._digest) if mark else ""
         start = mark.last if mark and not why else 0
@@ -164,30 +173,30 @@ class Archive:
             marks={"": Mark(last, self._digest(last), first, first_digest)},
         )
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give it: copied now, and verified when the rows are read."""
+    def read(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Copy it; it is verified when the rows are read."""
         from restante.pipeline.sources import tasks  # and Spark
 
         if not span.parts:
             return tasks.frame(spark, ARCHIVED, ())
         [part] = span.parts
         self._must_fit(span.counted)
-        self._database.execute(_MADE)
-        for first in range(part.first, part.last + 1, STEP):
-            self._database.execute(_COPIED, (first, min(first + STEP - 1, part.last)))
+        self._database.execute(_CREATE_COPY)
+        for first in range(part.first, part.last + 1, ARRIVALS_PER_STATEMENT):
+            self._database.execute(_COPY_ARRIVALS, (first, min(first + ARRIVALS_PER_STATEMENT - 1, part.last)))
         self._database.execute("COMMIT")  # the server may move its log again
-        origin = Origin(self._name, ARCHIVE, span.marks[""].first_digest, "", self._terms.first_day)
-        pieces = [Piece(str(self._copy), first, last, origin) for first, last in self._cut(part.last)]
-        return tasks.frame(spark, ARCHIVED, pieces)
+        origin = Origin(self._name, SOURCE_KIND_ARCHIVE, span.marks[""].first_digest, "", self._context.first_day)
+        found = [ArchiveTask(str(self._copy), first, last, origin) for first, last in self._cut(part.last)]
+        return tasks.frame(spark, ARCHIVED, found)
 
     def _cut(self, last: int) -> Iterator[tuple[int, int]]:
         """Cut what was copied into ranges of so many rows each."""
         starts: list[int] = [
             first
             for (first,) in self._database.execute(
-                "SELECT arrival FROM (SELECT arrival, row_number() OVER (ORDER BY arrival) AS place FROM copy.taken)"
+                "SELECT arrival FROM (SELECT arrival, row_number() OVER (ORDER BY arrival) AS place FROM copy.copied)"
                 " WHERE place % ? = 1",
-                (ROWS,),
+                (ENVELOPES_PER_TASK,),
             )
         ]
         return zip(starts, [*(start - 1 for start in starts[1:]), last], strict=True)
@@ -197,7 +206,7 @@ class Archive:
         return "" if row is None else rules.digest(row)
 
     def _must_fit(self, counted: int) -> None:
-        needed = counted * (self._bytes // max(self._envelopes, 1) + 64) + LITTLE
+        needed = counted * (self._bytes // max(self._envelopes, 1) + 64) + SPARE_BYTES
         free = shutil.disk_usage(self._copy.parent).free
         if free < needed:
             raise SourceError(
@@ -208,11 +217,12 @@ class Archive:
 
 def _check(database: sqlite3.Connection, name: str, say: Say) -> None:
     [(version,)] = database.execute("PRAGMA main.user_version")
-    if version not in VERSIONS:
+    if version not in SCHEMA_VERSIONS:
         raise SourceError(
-            f"source {name}: its schema is {version}, this program knows up to {VERSIONS[-1]}: use a newer restante"
+            f"source {name}: its schema is {version}, this program knows up to {SCHEMA_VERSIONS[-1]}:"
+            " use a newer restante"
         )
-    for table, wanted in COLUMNS.items():
+    for table, wanted in READ_COLUMNS.items():
         present = {row[0] for row in database.execute("SELECT name FROM pragma_table_info(?, 'main')", (table,))}
         for column in sorted(wanted - present):
             raise SourceError(f"source {name}: table {table} has no column {column}")
@@ -220,7 +230,7 @@ def _check(database: sqlite3.Connection, name: str, say: Say) -> None:
             say(f"source {name}: column {table}.{ascii(column[:64])[1:-1]} is not known, and left out")
 
 
-class Piece(NamedTuple):
+class ArchiveTask(NamedTuple):
     """A task: some arrivals of a copy."""
 
     copy: str
@@ -230,19 +240,19 @@ class Piece(NamedTuple):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Verify them."""
-        select = "SELECT arrival, id, arrived, topic, raw FROM taken WHERE arrival BETWEEN ? AND ? ORDER BY arrival"
+        select = "SELECT arrival, id, arrived, topic, raw FROM copied WHERE arrival BETWEEN ? AND ? ORDER BY arrival"
         with closing(sqlite3.connect(self.copy)) as database:
             for some in archived.groups(database.execute(select, (self.first, self.last)), _size):
-                yield archived.batch(_found(some), self.origin)
+                yield archived.verify_batch(_found(some), self.origin)
 
 
 def _size(row: tuple[Any, ...]) -> int:
     return len(row[4] or b"")
 
 
-def _found(some: list[tuple[Any, ...]]) -> Found:
+def _found(some: list[tuple[Any, ...]]) -> FoundEnvelopes:
     arrivals, ids, arrived, topics, raws = zip(*some, strict=True)
     came = np.array(arrived, np.int64)
     numbers = np.array([-1 if topic is None else topic & U32 for topic in topics], np.int64)
     stored = Stored(latest=came, topics=numbers, ids=np.array(ids, np.int64))
-    return Found([raw or b"" for raw in raws], np.array(arrivals, np.int64), came, stored)
+    return FoundEnvelopes([raw or b"" for raw in raws], np.array(arrivals, np.int64), came, stored)

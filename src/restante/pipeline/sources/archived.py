@@ -10,27 +10,25 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from restante.pipeline.clean.envelopes import DAY, FAULTS, Stored, Verified, verify
+from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, SECONDS_PER_DAY, Stored, Verified, verify
 from restante.pipeline.clean.fields import Numbers, Truths
+from restante.pipeline.clean.rules import MICROSECONDS_PER_SECOND
 from restante.pipeline.schemas import ARCHIVED
 from restante.pipeline.sources import rows
 from restante.pipeline.sources.source import DUPLICATE
 
-Row = TypeVar("Row")
+T = TypeVar("T")
 
-SCHEMA: Final = rows.schema(ARCHIVED)
+ARCHIVED_SCHEMA: Final = rows.arrow_schema(ARCHIVED)
 
-ROWS: Final = 2000
-BYTES: Final = 8 << 20
+BATCH_ENVELOPES: Final = 2000
+BATCH_BYTES: Final = 8 << 20
 """Envelopes, and bytes of them, that are verified together, about: arrays of so many stay near the processor."""
 
-REST: Final = "the rest of the file cannot be read"
+UNREADABLE_REST: Final = "the rest of the file cannot be read"
 """The fault of what stands where a file ceases to make sense."""
 
-SECOND: Final = 1_000_000
-"""Microseconds."""
-
-TIME: Final = pa.timestamp("us", tz="UTC")
+TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 
 _DIGITS: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 """Each byte as two hexadecimal digits."""
@@ -49,7 +47,7 @@ class Origin(NamedTuple):
     """The lake's."""
 
 
-class Found(NamedTuple):
+class FoundEnvelopes(NamedTuple):
     """Envelopes as they were found, a column each."""
 
     raws: list[bytes]
@@ -61,32 +59,32 @@ class Found(NamedTuple):
     stored: Stored
     where: Sequence[int] | None = None
     """Where they are in the file, to be found again: bytes, or rows; None: by their arrivals."""
-    flaws: Mapping[int, str] = {}
+    faults: Mapping[int, str] = {}
     """What is wrong already, by the place in these columns."""
 
 
-def groups(rows: Iterable[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
+def groups(rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """Cut rows into groups of which each is verified together."""
-    group: list[Row] = []
+    group: list[T] = []
     bytes_ = 0
     for row in rows:
         group.append(row)
         bytes_ += size(row)
-        if len(group) == ROWS or bytes_ > BYTES:
+        if len(group) == BATCH_ENVELOPES or bytes_ > BATCH_BYTES:
             yield group
             group, bytes_ = [], 0
     if group:
         yield group
 
 
-def batch(found: Found, origin: Origin, seen: set[bytes] | None = None) -> pa.RecordBatch:
+def verify_batch(found: FoundEnvelopes, origin: Origin, seen: set[bytes] | None = None) -> pa.RecordBatch:
     """Verify envelopes and put them into columns. What has a fault keeps nothing of what it was.
 
     `seen` has the hashes of those before, where one may come twice.
     """
     verified = verify(found.raws, found.stored, origin.first_day)
-    faults = {place: FAULTS[verified.fault[place]] for place in np.flatnonzero(verified.fault).tolist()}
-    faults |= found.flaws
+    faults = {place: ENVELOPE_FAULTS[verified.fault[place]] for place in np.flatnonzero(verified.fault).tolist()}
+    faults |= found.faults
     if seen is not None:
         for place, name in enumerate(verified.hash):
             if place not in faults and name in seen:
@@ -100,10 +98,12 @@ def batch(found: Found, origin: Origin, seen: set[bytes] | None = None) -> pa.Re
     columns["identity"] = _sparse(len(found.raws), {place: f"{named}{where[place]}" for place in faults})
     digests = {place: hashlib.sha256(found.raws[place]).hexdigest() for place in faults}
     columns["digest"] = _sparse(len(found.raws), digests)
-    return pa.record_batch([columns[field.name] for field in SCHEMA], schema=SCHEMA)
+    return pa.record_batch([columns[field.name] for field in ARCHIVED_SCHEMA], schema=ARCHIVED_SCHEMA)
 
 
-def _columns(found: Found, verified: Verified, origin: Origin, faults: Collection[int]) -> dict[str, pa.Array]:
+def _columns(
+    found: FoundEnvelopes, verified: Verified, origin: Origin, faults: Collection[int]
+) -> dict[str, pa.Array]:
     count = len(found.raws)
     bad = np.zeros(count, np.bool_)
     bad[list(faults)] = True
@@ -118,11 +118,11 @@ def _columns(found: Found, verified: Verified, origin: Origin, faults: Collectio
         "pow": pa.array(verified.pow, mask=bad),
         "file": pa.repeat(origin.file, count),
         "arrival": pa.array(found.arrivals),
-        "arrived": pa.nulls(count, TIME)
+        "arrived": pa.nulls(count, TIMESTAMP_TYPE)
         if found.arrived is None
         else _times(found.arrived, bad | (found.arrived < 0)),
         "raw": _bytes(found.raws, faults),
-        "day": pa.array((sent // DAY).astype(np.int32), pa.int32(), mask=bad).cast(pa.date32()),
+        "day": pa.array((sent // SECONDS_PER_DAY).astype(np.int32), pa.int32(), mask=bad).cast(pa.date32()),
         "source_kind": pa.repeat(origin.source_kind, count),
         "source": pa.repeat(origin.source, count),
     }
@@ -141,7 +141,7 @@ def _bytes(each: Sequence[bytes], left_out: Collection[int]) -> pa.Array:
 
 
 def _times(seconds: Numbers, unknown: Truths) -> pa.Array:
-    return pa.array(seconds * SECOND, pa.int64(), mask=unknown).cast(TIME)
+    return pa.array(seconds * MICROSECONDS_PER_SECOND, pa.int64(), mask=unknown).cast(TIMESTAMP_TYPE)
 
 
 def _topics(topics: Numbers, left_out: Collection[int]) -> pa.Array:

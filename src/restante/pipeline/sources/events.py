@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from restante.pipeline.clean.timing import NO_LOG
+from restante.pipeline.clean.timing import NOT_A_LOG
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 """A string (RFC 8259 section 7), one that does not end, or a structural character."""
@@ -18,20 +18,20 @@ _SPACE: Final = b" \t\n\r"
 """RFC 8259 section 2."""
 
 
-class Item(NamedTuple):
+class EventItem(NamedTuple):
     """An event, or what stands where one should."""
 
     at: int
     """In the file."""
     raw: bytes
-    flaw: str | None = None
+    fault: str | None = None
 
 
-def items(log: bytes) -> Iterator[Item]:
-    """Give the events of a log, and what cannot be one, to its end. Nothing is deeper than the list looked into."""
+def items(log: bytes) -> Iterator[EventItem]:
+    """Yield the events of a log, and what cannot be one, to its end. Nothing is deeper than the list looked into."""
     start = len(log) - len(log.lstrip(_SPACE))
     if log[start : start + 1] != b"[":
-        yield Item(start, log[start:], NO_LOG)
+        yield EventItem(start, log[start:], NOT_A_LOG)
         return
     depth, start, first = 0, start + 1, True
     for token in _TOKEN.finditer(log, start - 1):
@@ -45,16 +45,16 @@ def items(log: bytes) -> Iterator[Item]:
                     yield _cut(log, start, token.start())
                 rest = _cut(log, token.end(), len(log))
                 if rest.raw:
-                    yield rest._replace(flaw=NO_LOG)
+                    yield rest._replace(fault=NOT_A_LOG)
                 return
             case b"," if depth == 1:
                 yield _cut(log, start, token.start())
                 start, first = token.end(), False
             case b'"' | b"}":
                 break
-    yield _cut(log, start, len(log))._replace(flaw=NO_LOG)
+    yield _cut(log, start, len(log))._replace(fault=NOT_A_LOG)
 
 
-def _cut(log: bytes, start: int, stop: int) -> Item:
+def _cut(log: bytes, start: int, stop: int) -> EventItem:
     raw = log[start:stop]
-    return Item(start + len(raw) - len(raw.lstrip(_SPACE)), raw.strip(_SPACE))
+    return EventItem(start + len(raw) - len(raw.lstrip(_SPACE)), raw.strip(_SPACE))

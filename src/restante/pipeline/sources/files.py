@@ -14,27 +14,36 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 import pyarrow as pa
 
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import ARCHIVED, FILES
+from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_FILES
 from restante.pipeline.sources import archived, parquets, paths, rlps
 from restante.pipeline.sources.archived import Origin
-from restante.pipeline.sources.paths import File
-from restante.pipeline.sources.source import Inode, Look, Part, Say, SourceError, Span, Spec, Terms
+from restante.pipeline.sources.paths import SourceFile
+from restante.pipeline.sources.source import (
+    IngestContext,
+    Inode,
+    Part,
+    PathPreview,
+    Say,
+    SourceError,
+    SourceSpec,
+    Span,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SUFFIXES: Final = frozenset({".rlp", ".parquet"})
+ENVELOPE_SUFFIXES: Final = frozenset({".rlp", ".parquet"})
 """Of a folder's files, those that `restante waku export` writes under their names when they are complete."""
 
-LISTS: Final = 0xC0
+RLP_LIST_TAG: Final = 0xC0
 """What an RLP list begins with, or more."""
 
 
-def recognised(spec: Spec, look: Look) -> FilesSource | None:
-    """Give the source, where it is a file of envelopes, or a folder or a glob that has one. Raises SourceError."""
-    if look.sqlite:
+def recognised(spec: SourceSpec, preview: PathPreview) -> FilesSource | None:
+    """Return the source, where it is a file of envelopes, or a folder or a glob that has one. Raises SourceError."""
+    if preview.sqlite:
         return None
-    found = paths.files(spec.path, SUFFIXES)
+    found = paths.files(spec.path, ENVELOPE_SUFFIXES)
     if not any(_is_envelopes(paths.head(file)) for file in found):
         return None
     if spec.server is not None:
@@ -43,7 +52,7 @@ def recognised(spec: Spec, look: Look) -> FilesSource | None:
 
 
 def _is_envelopes(head: bytes) -> bool:
-    return head.startswith(parquets.MAGIC) or head[:1] >= bytes((LISTS,))
+    return head.startswith(parquets.PARQUET_MAGIC) or head[:1] >= bytes((RLP_LIST_TAG,))
 
 
 class FilesSource:
@@ -59,25 +68,25 @@ class FilesSource:
         self.name, self.path, self.inodes = name, path, inodes
 
     @contextmanager
-    def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Files]:  # noqa: ARG002 - nothing is copied
+    def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedFiles]:  # noqa: ARG002 - nothing is copied
         """See what files there are. One that changes later is refused. Raises SourceError."""
-        yield Files(self.name, paths.files(self.path, SUFFIXES), terms)
+        yield OpenedFiles(self.name, paths.files(self.path, ENVELOPE_SUFFIXES), context)
 
 
-class Files:
+class OpenedFiles:
     """Files as they were found."""
 
     tables = (ARCHIVED,)
 
-    def __init__(self, name: str, found: list[File], terms: Terms) -> None:
-        self._name, self._terms = name, terms
+    def __init__(self, name: str, found: list[SourceFile], context: IngestContext) -> None:
+        self._name, self._context = name, context
         self._found = [file for file in found if file.size]
-        self._files: dict[str, File] = {}
-        """By their digests, as `span` found them; the first name is the one that the quarantine tells."""
+        self._files: dict[str, SourceFile] = {}
+        """By their digests, as `find_new` found them; the first name is the one that the quarantine tells."""
 
-    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new. Raises SourceError."""
-        self._files = paths.named(self._found, marks, self._terms.now)
+    def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Return what is new; None: nothing. Raises SourceError."""
+        self._files = paths.named(self._found, marks, self._context.now)
         new = {name: count(file) for name, file in self._files.items() if name not in marks}
         if not new:
             return None
@@ -88,23 +97,23 @@ class Files:
             missed=0,
             replace=False,
             why="",
-            marks=paths.marked(self._files, new, marks, self._terms.now),
+            marks=paths.marked(self._files, new, marks, self._context.now),
         )
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give it: no file is cut into tasks, since what it has twice must be seen."""
+    def read(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Return it: no file is cut into tasks, since what it has twice must be seen."""
         from restante.pipeline.sources import tasks  # and Spark
 
-        latest = int(self._terms.now)
+        latest = int(self._context.now)
         files = [(part.name, self._files[part.name]) for part in span.parts]
-        pieces = ((Piece(file, self._origin(name), latest), file.size) for name, file in files)
-        return tasks.frame(spark, ARCHIVED, tasks.together(pieces))
+        found = ((FileTask(file, self._origin(name), latest), file.size) for name, file in files)
+        return tasks.frame(spark, ARCHIVED, tasks.grouped(found))
 
     def _origin(self, digest: str) -> Origin:
-        return Origin(self._name, FILES, digest, self._files[digest].shown, self._terms.first_day)
+        return Origin(self._name, SOURCE_KIND_FILES, digest, self._files[digest].shown, self._context.first_day)
 
 
-def count(file: File) -> int:
+def count(file: SourceFile) -> int:
     """Count what is to be read. Raises SourceError."""
     with paths.opened(file) as data:
         if _is_parquet(data):
@@ -113,15 +122,15 @@ def count(file: File) -> int:
 
 
 def _is_parquet(data: BinaryIO) -> bool:
-    head = data.read(len(parquets.MAGIC))
+    head = data.read(len(parquets.PARQUET_MAGIC))
     data.seek(0)
-    return head == parquets.MAGIC
+    return head == parquets.PARQUET_MAGIC
 
 
-class Piece(NamedTuple):
+class FileTask(NamedTuple):
     """A task: a file."""
 
-    file: File
+    file: SourceFile
     origin: Origin
     latest: int
     """When it was read: what is in it came before, whenever that was."""
@@ -135,4 +144,4 @@ class Piece(NamedTuple):
             else:
                 found = rlps.found(data, self.file.size, self.latest)
             for some in found:
-                yield archived.batch(some, self.origin, seen)
+                yield archived.verify_batch(some, self.origin, seen)

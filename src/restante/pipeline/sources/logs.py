@@ -15,31 +15,31 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from restante.pipeline.clean import timing
-from restante.pipeline.clean.rules import Fault, Limits, limits
+from restante.pipeline.clean.rules import Fault, TimeLimits, limits
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources import events, paths, traces
-from restante.pipeline.sources.paths import File
+from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import batches
-from restante.pipeline.sources.source import Inode, Look, Part, Say, Span, Spec, Terms
+from restante.pipeline.sources.source import IngestContext, Inode, Part, PathPreview, Say, SourceSpec, Span
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from restante.pipeline.sources.tasks import Task
 
-LARGEST: Final = 256 << 20
+MAX_LOG_BYTES: Final = 256 << 20
 """Bytes of a log that is read, whole: 600,000 events have as many."""
 
-TOO_LARGE: Final = "larger than any timing log"
+LOG_TOO_LARGE: Final = "larger than any timing log"
 
 
-def recognised(spec: Spec, look: Look) -> LogsSource | None:
-    """Give the source, where it is a log or a trace, or a folder or a glob that has one; raises SourceError.
+def recognised(spec: SourceSpec, preview: PathPreview) -> LogsSource | None:
+    """Return the source, where it is a log or a trace, or a folder or a glob that has one; raises SourceError.
 
     An empty file is taken for one to which nothing was written yet.
     """
-    if look.sqlite:
+    if preview.sqlite:
         return None
     found = paths.files(spec.path)
     if any(file.size and _kind(file) for file in found):
@@ -47,7 +47,7 @@ def recognised(spec: Spec, look: Look) -> LogsSource | None:
     return LogsSource(spec, empty=True) if any(not file.size for file in found) else None
 
 
-def _kind(file: File) -> str:
+def _kind(file: SourceFile) -> str:
     """Tell "[" of a log and "{" of a trace; "" of neither."""
     first = paths.head(file).lstrip()[:1] if file.size else b"{"
     return first.decode() if first in {b"[", b"{"} else ""
@@ -60,67 +60,69 @@ class LogsSource:
     whole = False
     origins = ()
 
-    def __init__(self, spec: Spec, inodes: frozenset[Inode] = frozenset(), *, empty: bool = False) -> None:
+    def __init__(self, spec: SourceSpec, inodes: frozenset[Inode] = frozenset(), *, empty: bool = False) -> None:
         self.name, self.path, self._server = spec.name, spec.path, spec.server
         self.inodes, self.empty = inodes, empty
         # A trace is empty when it was just rotated. A log is written once, and so never empty after it had something.
         self.feeds = (SERVER_COMMANDS,) if empty else (SERVER_COMMANDS, CLIENT_EVENTS)
 
     @contextmanager
-    def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Logs]:  # noqa: ARG002 - nothing is copied
+    def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedLogs]:  # noqa: ARG002 - nothing is copied
         """See what files there are. Raises SourceError."""
         found = paths.files(self.path)
         if not any(file.size for file in found):
             say(f"source {self.name}: {self.path} is empty: nothing was written to it yet")
-        yield Logs(self.name, self._server, found, terms, say)
+        yield OpenedLogs(self.name, self._server, found, context, say)
 
 
-class Logs:
+class OpenedLogs:
     """Files as they were found: what is appended to a trace meanwhile is left for the next time."""
 
     tables = (SERVER_COMMANDS, CLIENT_EVENTS)
 
-    def __init__(self, name: str, server: str | None, found: list[File], terms: Terms, say: Say) -> None:
+    def __init__(
+        self, name: str, server: str | None, found: list[SourceFile], context: IngestContext, say: Say
+    ) -> None:
         self._name, self._server, self._say = name, server, say
-        self._now = terms.now
-        self._limits = limits(terms.first_day, terms.now)
-        self._traces: dict[str, File] = {}
-        self._found: list[File] = []
+        self._now = context.now
+        self._limits = limits(context.first_day, context.now)
+        self._traces: dict[str, SourceFile] = {}
+        self._found: list[SourceFile] = []
         """All others: logs, as far as one sees from outside."""
-        self._logs: dict[str, File] = {}
-        """By their digests, as `span` found them."""
-        self._grown: dict[str, traces.Grown] = {}
-        """As `span` found it."""
+        self._logs: dict[str, SourceFile] = {}
+        """By their digests, as `find_new` found them."""
+        self._new_lines: dict[str, traces.NewLines] = {}
+        """As `find_new` found it."""
         for file in found:
             if _kind(file) == "{":
                 self._add_trace(file)
             elif file.size:
                 self._found.append(file)
 
-    def _add_trace(self, file: File) -> None:
+    def _add_trace(self, file: SourceFile) -> None:
         with paths.growing(file) as data:
             name = traces.first_line(data)
-        if name is None and file.size >= traces.LONGEST:
+        if name is None and file.size >= traces.MAX_LINE_BYTES:
             self._found.append(file)
         elif name is not None and (name not in self._traces or self._traces[name].size < file.size):
             self._traces[name] = file
 
-    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new. Raises SourceError."""
-        return self._new_lines(marks) if table == SERVER_COMMANDS.name else self._new_logs(marks)
+    def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Return what is new; None: nothing. Raises SourceError."""
+        return self._find_new_lines(marks) if table == SERVER_COMMANDS.name else self._find_new_logs(marks)
 
-    def _new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
+    def _find_new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
         whole = self._rewritten(marks)
         known = {} if whole else marks
         found = {}
         for name, file in self._traces.items():
             with paths.growing(file) as data:
                 mark = known.get(name)
-                if mark is not None and traces.last_line(data, mark) is None:
+                if mark is not None and traces.last_line(data, mark) is traces.LastLine.GONE:
                     self._say(f"source {self._name}: {paths.shown(file.path)} is shorter than it was, and left out")
-                elif (new := traces.grown(data, name, file.size, mark)) is not None:
+                elif (new := traces.find_new_lines(data, name, file.size, mark)) is not None:
                     found[name] = new
-        self._grown = found
+        self._new_lines = found
         if not found:
             return None
         why = (
@@ -143,11 +145,11 @@ class Logs:
         for name, file in self._traces.items():
             if name in marks:
                 with paths.growing(file) as data:
-                    if traces.last_line(data, marks[name]) is False:
+                    if traces.last_line(data, marks[name]) is traces.LastLine.CHANGED:
                         return file.path
         return None
 
-    def _new_logs(self, marks: Mapping[str, Mark]) -> Span | None:
+    def _find_new_logs(self, marks: Mapping[str, Mark]) -> Span | None:
         self._logs = paths.named(self._found, marks, self._now)
         new = {name: _count(file) for name, file in self._logs.items() if name not in marks}
         if not new:
@@ -162,38 +164,38 @@ class Logs:
             marks=paths.marked(self._logs, new, marks, self._now),
         )
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give it."""
+    def read(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Return it."""
         from restante.pipeline.sources import tasks  # and Spark
 
         if span.table == SERVER_COMMANDS.name:
-            return tasks.frame(spark, SERVER_COMMANDS, list(chain.from_iterable(map(self._pieces, span.parts))))
+            return tasks.frame(spark, SERVER_COMMANDS, list(chain.from_iterable(map(self._trace_tasks, span.parts))))
         files = [(part.name, self._logs[part.name]) for part in span.parts]
-        pieces = ((Piece(file, name, self._server, self._name, self._limits), file.size) for name, file in files)
-        return tasks.frame(spark, CLIENT_EVENTS, tasks.together(pieces))
+        found = ((LogTask(file, name, self._server, self._name, self._limits), file.size) for name, file in files)
+        return tasks.frame(spark, CLIENT_EVENTS, tasks.grouped(found))
 
-    def _pieces(self, part: Part) -> Iterator[Task]:
-        new = self._grown[part.name]
+    def _trace_tasks(self, part: Part) -> Iterator[Task]:
+        new = self._new_lines[part.name]
         for start, stop in pairwise((*new.cuts, new.stop)):
-            yield traces.Piece(self._traces[part.name], part.name, start, stop, self._name, self._limits)
+            yield traces.TraceTask(self._traces[part.name], part.name, start, stop, self._name, self._limits)
 
 
-def _count(file: File) -> int:
-    if file.size > LARGEST:
+def _count(file: SourceFile) -> int:
+    if file.size > MAX_LOG_BYTES:
         return 1
     with paths.opened(file) as data:
         return sum(1 for _ in events.items(data.read()))
 
 
-class Piece(NamedTuple):
+class LogTask(NamedTuple):
     """A task: a log."""
 
-    file: File
+    file: SourceFile
     digest: str
     """Of the file."""
     server: str | None
     source: str
-    limits: Limits
+    limits: TimeLimits
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Clean its events."""
@@ -201,10 +203,10 @@ class Piece(NamedTuple):
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         with paths.opened(self.file) as data:
-            log = data.read(LARGEST + 1)
-        found = events.items(log) if len(log) <= LARGEST else [events.Item(0, log, TOO_LARGE)]
+            log = data.read(MAX_LOG_BYTES + 1)
+        found = events.items(log) if len(log) <= MAX_LOG_BYTES else [events.EventItem(0, log, LOG_TOO_LARGE)]
         for place, item in enumerate(found):
-            values = Fault(item.flaw) if item.flaw else timing.event(item.raw, self.limits)
+            values = Fault(item.fault) if item.fault else timing.event(item.raw, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(item.raw).hexdigest()
                 where = f"{self.file.shown}:{item.at}"

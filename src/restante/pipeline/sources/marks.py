@@ -13,7 +13,7 @@ from typing import NamedTuple
 from restante.pipeline.lake.commit_info import Mark
 
 
-class Ids(NamedTuple):
+class IdRange(NamedTuple):
     """The ids of a table."""
 
     first: int
@@ -24,7 +24,7 @@ class Ids(NamedTuple):
     """Ids are given once, in their order (AUTOINCREMENT, sqlite.org/autoinc.html): one without a row had one."""
 
 
-def broken(mark: Mark, ids: Ids, digest: Callable[[int], str]) -> str:
+def broken(mark: Mark, ids: IdRange, digest: Callable[[int], str]) -> str:
     """Tell what does not fit the mark; "" where reading may go on. `digest` of an id without a row is ""."""
     if ids.last < mark.last:
         return f"its last id was {mark.last} and is {ids.last} now: an older copy, another file, or new ids"
@@ -36,7 +36,7 @@ def broken(mark: Mark, ids: Ids, digest: Callable[[int], str]) -> str:
     return ""
 
 
-def behind(ids: Ids, digest: Callable[[int], str]) -> Mark:
+def behind(ids: IdRange, digest: Callable[[int], str]) -> Mark:
     """Mark that everything is read."""
     return Mark(
         last=ids.last, last_digest=digest(ids.last), first=ids.first, first_digest=digest(ids.first)

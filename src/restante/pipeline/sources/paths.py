@@ -15,14 +15,14 @@ from msgspec import structs
 
 from restante.common.errors import plain
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import TEXT
-from restante.pipeline.sources.source import HEAD, Inode, SourceError, is_glob
+from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
+from restante.pipeline.sources.source import PREVIEW_BYTES, Inode, SourceError, is_glob
 
-SETTLED: Final = 10.0
+STABLE_AFTER_SECONDS: Final = 10.0
 """Seconds after which a file's time of change tells of every later one: file systems count in up to two of them."""
 
 
-class File(NamedTuple):
+class SourceFile(NamedTuple):
     """A file as it was found; it must be the same when it is read."""
 
     path: Path
@@ -51,7 +51,7 @@ class File(NamedTuple):
         Size, which file of which device it is, and the inode's time of change, which nobody can set back. "" where it
         was written to a moment before `now`: what is written in the same tick of that clock would not show.
         """
-        if now - self.touched / 1e9 < SETTLED:
+        if now - self.touched / 1e9 < STABLE_AFTER_SECONDS:
             return ""
         return f"{self.size} {self.touched} {self.number} {self.device}"
 
@@ -62,10 +62,10 @@ def shown(path: Path) -> str:
 
 
 def _escaped(name: str) -> str:
-    return ascii(os.fsencode(name).decode(errors="replace")[:TEXT])[1:-1]
+    return ascii(os.fsencode(name).decode(errors="replace")[:MAX_TEXT_CHARACTERS])[1:-1]
 
 
-def files(path: Path, suffixes: frozenset[str] | None = None) -> list[File]:
+def files(path: Path, suffixes: frozenset[str] | None = None) -> list[SourceFile]:
     """Give the files of a path, in the order of their names; of a folder, those that are not hidden.
 
     With suffixes, a folder's others are left out. Raises SourceError.
@@ -85,13 +85,13 @@ def _paths(path: Path, suffixes: frozenset[str] | None) -> list[Path]:
     return [path]
 
 
-def _found(path: Path) -> File:
+def _found(path: Path) -> SourceFile:
     found = path.stat()
-    return File(path, found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev, found.st_ctime_ns)
+    return SourceFile(path, found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev, found.st_ctime_ns)
 
 
 @contextmanager
-def opened(file: File) -> Iterator[BufferedReader]:
+def opened(file: SourceFile) -> Iterator[BufferedReader]:
     """Open a file that was found. Raises SourceError where it cannot be read, or is another before or after it."""
     with growing(file) as data:
         _must(file, os.fstat(data.fileno()).st_size == file.size)
@@ -101,7 +101,7 @@ def opened(file: File) -> Iterator[BufferedReader]:
 
 
 @contextmanager
-def growing(file: File) -> Iterator[BufferedReader]:
+def growing(file: SourceFile) -> Iterator[BufferedReader]:
     """Open a file that was found, and to which somebody may be appending. Raises SourceError, likewise."""
     try:
         with file.path.open("rb") as data:
@@ -112,25 +112,25 @@ def growing(file: File) -> Iterator[BufferedReader]:
         raise SourceError(f"cannot read {shown(file.path)}: {plain(error)}") from error
 
 
-def inodes(files: Iterable[File]) -> frozenset[Inode]:
+def inodes(files: Iterable[SourceFile]) -> frozenset[Inode]:
     """Tell which files have something in them."""
     return frozenset(file.inode for file in files if file.size)
 
 
-def head(file: File) -> bytes:
+def head(file: SourceFile) -> bytes:
     """Give its first bytes. Raises SourceError."""
     with growing(file) as data:
-        return data.read(HEAD)
+        return data.read(PREVIEW_BYTES)
 
 
-def digest(file: File) -> str:
+def digest(file: SourceFile) -> str:
     """Give its SHA-256, hexadecimal. Raises SourceError."""
     with opened(file) as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
 def marked(
-    found: Mapping[str, File], rows: Mapping[str, int], marks: Mapping[str, Mark], now: float
+    found: Mapping[str, SourceFile], rows: Mapping[str, int], marks: Mapping[str, Mark], now: float
 ) -> dict[str, Mark]:
     """Mark files by their digests: so many rows were read of the new ones; and how each was found by now."""
     new = {name: Mark(count - 1, "", 0, "") for name, count in rows.items()}
@@ -138,13 +138,13 @@ def marked(
     return known | {name: structs.replace(known[name], seen=file.seen(now)) for name, file in found.items()}
 
 
-def named(files: Iterable[File], marks: Mapping[str, Mark], now: float) -> dict[str, File]:
+def named(files: Iterable[SourceFile], marks: Mapping[str, Mark], now: float) -> dict[str, SourceFile]:
     """Give files by their digests. One that is as it was when it was marked is not read for it. Raises SourceError.
 
     The same under two names is there once, under the first of them.
     """
     known = {mark.seen: name for name, mark in marks.items() if mark.seen}
-    found: dict[str, File] = {}
+    found: dict[str, SourceFile] = {}
     for file in files:
         found.setdefault(known.get(file.seen(now)) or digest(file), file)
     return found
@@ -155,6 +155,6 @@ def changed(path: Path) -> SourceError:
     return SourceError(f"{shown(path)} changed while it was read: ingest it again when it does not")
 
 
-def _must(file: File, unchanged: bool) -> None:
+def _must(file: SourceFile, unchanged: bool) -> None:
     if not unchanged:
         raise changed(file.path)

@@ -7,9 +7,17 @@ from typing import Final
 
 from restante.common.errors import plain
 from restante.pipeline.sources import archive, files, logs, usage
-from restante.pipeline.sources.source import HEAD, Look, Source, SourceError, Spec, is_glob, parse
+from restante.pipeline.sources.source import (
+    PREVIEW_BYTES,
+    PathPreview,
+    Source,
+    SourceError,
+    SourceSpec,
+    is_glob,
+    parse,
+)
 
-Kind = Callable[[Spec, Look], Source | None]
+Kind = Callable[[SourceSpec, PathPreview], Source | None]
 """Gives the source, where the path is of this kind; raises SourceError where it is, and cannot be used."""
 
 KINDS: Final[tuple[Kind, ...]] = (usage.recognised, archive.recognised, files.recognised, logs.recognised)
@@ -24,9 +32,9 @@ def recognise(spec: str) -> Source:
     read.
     """
     named = parse(spec)
-    look = _look(named)
+    preview = _preview(named)
     for kind in KINDS:
-        source = kind(named, look)
+        source = kind(named, preview)
         if source is not None:
             return source
     raise SourceError(
@@ -35,14 +43,14 @@ def recognise(spec: str) -> Source:
     )
 
 
-def _look(spec: Spec) -> Look:
+def _preview(spec: SourceSpec) -> PathPreview:
     path = spec.path
     try:
         if is_glob(path):
-            return Look(frozenset(), b"")
+            return PathPreview(frozenset(), b"")
         if path.is_dir():
-            return Look(frozenset(entry.name for entry in path.iterdir()), b"")
+            return PathPreview(frozenset(entry.name for entry in path.iterdir()), b"")
         with path.open("rb") as file:
-            return Look(None, file.read(HEAD))
+            return PathPreview(None, file.read(PREVIEW_BYTES))
     except OSError as error:
         raise SourceError(f"source {spec.name}: cannot read {path}: {plain(error)}") from error

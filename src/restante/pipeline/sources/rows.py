@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from restante.pipeline.schemas import Column, Table
 
-BATCH: Final = 8192
+ROWS_PER_BATCH: Final = 8192
 """Rows that are handed to Spark at once; more are no faster."""
 
-FAULT: Final = (
+FAULT_COLUMNS: Final = (
     Column("fault", "STRING", "NULL: it is clean; else why it cannot be taken", null=True),
     Column("identity", "STRING", "of a row with a fault: its id at the source", null=True),
     Column("digest", "STRING", "of a row with a fault: SHA-256 of it, hexadecimal", null=True),
 )
 
-_ARROW: Final = {
+_ARROW_TYPES: Final = {
     "BIGINT": pa.int64(),
     "INT": pa.int32(),
     "DOUBLE": pa.float64(),
@@ -34,7 +34,7 @@ _ARROW: Final = {
 
 def columns(table: Table) -> tuple[Column, ...]:
     """Give the columns of a row from a source; where it has a fault, the table's may be NULL."""
-    return (*table.columns, *FAULT)
+    return (*table.columns, *FAULT_COLUMNS)
 
 
 def ddl(table: Table) -> str:
@@ -42,15 +42,15 @@ def ddl(table: Table) -> str:
     return ", ".join(f"`{column.name}` {column.type}" for column in columns(table))
 
 
-def schema(table: Table) -> pa.Schema:
-    """Give that schema as Arrow has it."""
-    return pa.schema([(column.name, _ARROW[column.type]) for column in columns(table)])
+def arrow_schema(table: Table) -> pa.Schema:
+    """Return that schema as Arrow has it."""
+    return pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in columns(table)])
 
 
 def batches(table: Table, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
     """Put rows, each a value per column, into Arrow's batches."""
-    of = schema(table)
+    of = arrow_schema(table)
     rest = iter(rows)
-    while some := list(islice(rest, BATCH)):
+    while some := list(islice(rest, ROWS_PER_BATCH)):
         arrays = [pa.array(values, field.type) for values, field in zip(zip(*some, strict=True), of, strict=True)]
         yield pa.record_batch(arrays, schema=of)

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from restante.pipeline.clean import rules
-from restante.pipeline.clean.rules import OWN, RULES, Faulty
+from restante.pipeline.clean.rules import OWN_RULES, RULES, Faulty
 from restante.pipeline.schemas import CLIENT_VERSIONS
 from restante.pipeline.sources.source import Say, SourceError
 
-FILE: Final = "restante.sqlite"
+MAILBOX_FILE: Final = "restante.sqlite"
 """Of our mailbox server, in its data directory (restante.mailbox.store.schema)."""
 
-APPLICATION_ID: Final = 0x52657374
+MAILBOX_APPLICATION_ID: Final = 0x52657374
 """Marks that file (likewise)."""
 
 
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
     prefix: str
     """Of its tables' names."""
     since: Mapping[str, int]
-    """Tables, and columns of cleaning.OWN, that came with a later version."""
+    """Tables, and columns of OWN_RULES, that came with a later version."""
     own: bool
     """Ours: rows have an id that is never given twice, and an origin. With the reference a rowid has to do."""
     others: frozenset[str]
@@ -48,21 +48,21 @@ class Shape(NamedTuple):
         return ("origin", *ruled) if self.own else ruled
 
     def own_columns(self, table: str, version: int) -> tuple[str | None, ...]:
-        """Return the columns of cleaning.OWN, in a version of the schema; None for those that it lacks."""
-        names = (rule.source for rule in OWN[table])
+        """Return the columns of OWN_RULES, in a version of the schema; None for those that it lacks."""
+        names = (rule.source for rule in OWN_RULES[table])
         return tuple(name if self.own and version >= self.since[name] else None for name in names)
 
 
-OURS: Final = Shape(
+OUR_SHAPE: Final = Shape(
     kind="mailbox server's database",
     newest=5,
     version="PRAGMA user_version",
     prefix="usage_",
-    since={rules.VISITORS.source: 3, rules.BLUR.source: 4},
+    since={rules.VISITORS_RULE.source: 3, rules.BLUR_RULE.source: 4},
     own=True,
     others=frozenset({"id", "side", "address_id"}),
 )
-THEIRS: Final = Shape(
+REFERENCE_SHAPE: Final = Shape(
     kind="reference server's usage database",
     newest=2,
     version="SELECT version FROM version",
@@ -98,8 +98,8 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     if kind != "table":
         raise SourceError(f"source {name}: {called} is {f'a {kind}' if kind else 'missing'}, and should be a table")
     present = [row[0] for row in database.execute("SELECT name FROM pragma_table_xinfo(?)", (called,))]
-    taken = (*shape.columns(table), *filter(None, shape.own_columns(table, version)))
-    for column in (*taken, "id") if shape.own else taken:
+    wanted = (*shape.columns(table), *filter(None, shape.own_columns(table, version)))
+    for column in (*wanted, "id") if shape.own else wanted:
         if column not in present:
             raise SourceError(f"source {name}: table {called} has no column {column}")
     # A column of that name would stand for itself (sqlite.org/rowidtable.html).
@@ -107,12 +107,12 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     if not free and not shape.own:
         raise SourceError(f"source {name}: table {called} hides its rows' ids")
     for column in present:
-        if column not in taken and column not in shape.others:
+        if column not in wanted and column not in shape.others:
             say(f"source {name}: column {called}.{shown(column)} is not known, and left out")
     return "id" if shape.own else free[0]
 
 
-def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules.Limits) -> int | None:
+def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules.TimeLimits) -> int | None:
     """Return the server's setting: what it floors times to, in microseconds, at its last prune.
 
     None: to nothing, or it has not told yet. Raises SourceError.

@@ -18,14 +18,14 @@ from typing import Final
 
 from restante.common.errors import StoreError, plain
 
-PREFIX: Final = "restante-pipeline-"
+SCRATCH_PREFIX: Final = "restante-pipeline-"
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
     """Make a folder of this run's own; remove what runs that were killed left. Raises StoreError where it cannot."""
     try:
-        for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
             with suppress(OSError):
                 if left.lstat().st_uid == os.getuid() and not left.is_symlink():
                     _remove_unused(left)
@@ -44,7 +44,7 @@ def scratch() -> Iterator[Path]:
 def _own() -> tuple[Path, int]:
     """Make one, and lock it; again, if another run took it for a dead one's in between."""
     while True:
-        place = Path(tempfile.mkdtemp(prefix=PREFIX))
+        place = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
         with suppress(FileNotFoundError):
             held = os.open(place, os.O_RDONLY)
             fcntl.flock(held, fcntl.LOCK_SH)

@@ -21,10 +21,10 @@ from typing import Final, NamedTuple
 from restante.common.errors import plain
 from restante.pipeline.sources.source import SourceError
 
-BUSY: Final = 5.0
+BUSY_TIMEOUT: Final = 5.0
 """Seconds for which somebody may have the database to himself before we give up."""
 
-LITTLE: Final = 64 << 20
+SPARE_BYTES: Final = 64 << 20
 """Bytes that are to be free beside the copy: what Spark writes meanwhile stands on the same disk, as a rule."""
 
 
@@ -34,7 +34,7 @@ class Pace(NamedTuple):
     step: float
     """Seconds that a step may take; a writer that meets it waits for its end."""
     rest: float
-    """How much longer than the last step nothing is done; not less than REST."""
+    """How much longer than the last step nothing is done; not less than MIN_REST_SECONDS."""
     tries: int = 3
 
 
@@ -43,19 +43,19 @@ PACES: Final = (Pace(0.002, 5.0), Pace(0.005, 3.0), Pace(0.01, 2.0), Pace(0.02, 
 40 ms and the 25 until SQLite looks again (sqlite3.c, sqliteDefaultBusyCallback), not for the tenth of a second that
 people would notice. Some 40 MB are one such step, from memory: those are copied whatever is written."""
 
-TRIES: Final = tuple(pace for pace in PACES for _ in range(pace.tries))
+PACE_OF_EACH_TRY: Final = tuple(pace for pace in PACES for _ in range(pace.tries))
 
-FIRST: Final = 256 << 10
+FIRST_STEP_BYTES: Final = 256 << 10
 """Bytes of the first try's steps: a millisecond or less, but on a disk that turns."""
 
-FASTER: Final = 4
+MAX_STEP_GROWTH: Final = 4
 """How much larger the steps of a try may be than those of the last: how long they take is only guessed from those."""
 
-REST: Final = 0.002
+MIN_REST_SECONDS: Final = 0.002
 """Seconds: time for a writer that waits to see that it may go on (its first looks are 1 and 2 ms apart)."""
 
 
-class _Changed(Exception):  # noqa: N818 - it ends a try, and is no error
+class _DatabaseChanged(Exception):  # noqa: N818 - it ends a try, and is no error
     """Somebody wrote; what was copied is void."""
 
 
@@ -68,7 +68,7 @@ def reading(path: Path, name: str, called: Path | None = None) -> Iterator[sqlit
     """
     try:
         with closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", BUSY, uri=True, isolation_level=None)
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", BUSY_TIMEOUT, uri=True, isolation_level=None)
         ) as database:
             database.execute("PRAGMA trusted_schema = OFF")  # whoever wrote it
             database.text_factory = _text
@@ -100,7 +100,7 @@ def snapshot(path: Path, scratch: Path, name: str, *, sleep: Callable[[float], N
 
 
 def _must_fit(theirs: sqlite3.Connection, folder: Path, name: str) -> None:
-    needed = _pragma(theirs, "page_count") * _pragma(theirs, "page_size") + LITTLE
+    needed = _pragma(theirs, "page_count") * _pragma(theirs, "page_size") + SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise SourceError(
@@ -116,23 +116,23 @@ def _copy(theirs: sqlite3.Connection, copy: Path, name: str, sleep: Callable[[fl
     if mode == "wal":
         theirs.execute("BEGIN")
         theirs.execute("SELECT 1 FROM sqlite_schema").fetchone()  # this moment it is
-    pages = max(1, FIRST // size)
-    for pace in TRIES:
+    pages = max(1, FIRST_STEP_BYTES // size)
+    for pace in PACE_OF_EACH_TRY:
         copy.unlink(missing_ok=True)
         steps = _Steps(pace, name, sleep)
         try:
             with closing(sqlite3.connect(copy, isolation_level=None)) as ours:
                 ours.execute("PRAGMA synchronous = OFF")  # nobody misses it after a crash
-                theirs.backup(ours, pages=pages, progress=steps.done, sleep=REST)
+                theirs.backup(ours, pages=pages, progress=steps.done, sleep=MIN_REST_SECONDS)
                 # It came with the mode of theirs; in a log's, who reads makes files beside it.
                 ours.execute("PRAGMA journal_mode = DELETE").fetchone()
-        except _Changed:
-            pages = max(1, min(FASTER * pages, round(pages * pace.step / steps.mean)))
+        except _DatabaseChanged:
+            pages = max(1, min(MAX_STEP_GROWTH * pages, round(pages * pace.step / steps.mean)))
         else:
             return
     raise SourceError(
-        f"source {name}: it was written to all the while, {len(TRIES)} copies were begun in vain: ingest it when its"
-        " server has less to do, or from a copy of it"
+        f"source {name}: it was written to all the while, {len(PACE_OF_EACH_TRY)} copies were begun in vain:"
+        " ingest it when its server has less to do, or from a copy of it"
     )
 
 
@@ -155,20 +155,20 @@ class _Steps:
         now = time.monotonic()
         took = now - self._begun
         if status in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-            if now - self._got_on > BUSY:
+            if now - self._got_on > BUSY_TIMEOUT:
                 raise SourceError(
-                    f"source {self._name}: another program has had it to itself for {BUSY:.0f} s: stop that, or"
-                    " ingest a copy"
+                    f"source {self._name}: another program has had it to itself for {BUSY_TIMEOUT:.0f} s: stop that,"
+                    " or ingest a copy"
                 )
         else:
             self._steps += 1
             self._seconds += took
             if total - remaining <= self._copied and status != sqlite3.SQLITE_DONE:
-                raise _Changed
+                raise _DatabaseChanged
             self._copied = total - remaining
             self._got_on = now
         if status != sqlite3.SQLITE_DONE:
-            self._sleep(max(REST, self._pace.rest * took))
+            self._sleep(max(MIN_REST_SECONDS, self._pace.rest * took))
         self._begun = time.monotonic()
 
 

@@ -1,7 +1,7 @@
 """Sources: what servers and clients leave behind, as rows for the lake. Where it is live, a copy of it is read.
 
-A source says what is new since the marks of the last run (`span`), and gives it, a row per row (`rows`): clean, or
-with its fault. It never decides what becomes of them, and writes nothing but its copy.
+A source says what is new since the marks of the last run (`find_new`), and gives it, a row per row (`read`): clean,
+or with its fault. It never decides what becomes of them, and writes nothing but its copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SourceError(RestanteError):
     """A source cannot be read, as a whole or one of its tables; the others go on."""
 
 
-class Terms(NamedTuple):
+class IngestContext(NamedTuple):
     """What all sources of a run are read by."""
 
     now: float
@@ -61,7 +61,7 @@ class Span(NamedTuple):
     table: str
     parts: tuple[Part, ...]
     counted: int
-    """Rows in all parts, by the source's own COUNT or the file's lines: what `rows` must give."""
+    """Rows in all parts, by the source's own COUNT or the file's lines: what `read` must give."""
     missed: int
     """Ids in all parts that were given once, and have no row any more."""
     replace: bool
@@ -72,18 +72,18 @@ class Span(NamedTuple):
     """Where reading stands after it, by part: all of them, those that were not read this time too."""
 
 
-class Opened(Protocol):
+class OpenedSource(Protocol):
     """A source that does not change any more."""
 
     @property
     def tables(self) -> Sequence[Table]:
         """The tables of the lake that it feeds."""
 
-    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new since the marks, {} for none; None: nothing. Raises SourceError."""
+    def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Return what is new since the marks, {} for none; None: nothing. Raises SourceError."""
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give what is new: the table's columns, and `fault`, `identity`, `digest` (pipeline.clean.rules).
+    def read(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Return what is new: the table's columns, and `fault`, `identity`, `digest` (pipeline.clean.rules).
 
         A row for each row that is there. The session is a local one; rows are read when it runs, before the source
         is left.
@@ -125,7 +125,7 @@ class Source(Protocol):
     def origins(self) -> Sequence[str]:
         """What rows are told to come from that were imported from it elsewhere; () where nothing imports it."""
 
-    def opened(self, scratch: Path, say: Say, terms: Terms) -> AbstractContextManager[Opened]:
+    def opened(self, scratch: Path, say: Say, context: IngestContext) -> AbstractContextManager[OpenedSource]:
         """Open it, a copy in the scratch folder where it is live; that is gone afterwards. Raises SourceError."""
 
 
@@ -142,7 +142,7 @@ def another_kind(source: Source, tables: str) -> SourceError:
     )
 
 
-class Spec(NamedTuple):
+class SourceSpec(NamedTuple):
     """A source as the operator named it: NAME[@SERVER]=PATH."""
 
     name: str
@@ -151,13 +151,13 @@ class Spec(NamedTuple):
     path: Path
 
 
-class Look(NamedTuple):
+class PathPreview(NamedTuple):
     """What a path looks like, before it is known what it is."""
 
     files: frozenset[str] | None
     """The names in a directory; None: it is none."""
     head: bytes
-    """A file's first bytes, HEAD at most."""
+    """A file's first bytes, PREVIEW_BYTES at most."""
 
     @property
     def sqlite(self) -> bool:
@@ -165,10 +165,10 @@ class Look(NamedTuple):
         return self.head.startswith(b"SQLite format 3\0")
 
 
-HEAD: Final = 4096
+PREVIEW_BYTES: Final = 4096
 """Bytes that are looked at: more than any kind's first line or header."""
 
-NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+SOURCE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 """A source's name: it is a folder's name in the lake, on any system."""
 
 _SPEC: Final = re.compile(r"(?P<name>[^=@]*)(@(?P<server>[^=]*))?=(?P<path>.+)", re.DOTALL)
@@ -176,24 +176,24 @@ _SPEC: Final = re.compile(r"(?P<name>[^=@]*)(@(?P<server>[^=]*))?=(?P<path>.+)",
 _GLOB: Final = frozenset("*?[")
 
 
-def parse(spec: str) -> Spec:
+def parse(spec: str) -> SourceSpec:
     """Read NAME[@SERVER]=PATH. Raises Misuse."""
     found = _SPEC.fullmatch(spec)
     if found is None:
         raise Misuse(f"--source {spec}: name it and say where it is, --source NAME=PATH")
     for name in filter(None, (found["name"], found["server"])):
-        if NAME.fullmatch(name) is None:
+        if SOURCE_NAME.fullmatch(name) is None:
             raise Misuse(
                 f"--source {spec}: {name} cannot be a name: at most 63 of a-z, 0-9, dot, hyphen and underscore,"
                 " beginning with a letter or a digit"
             )
     if not found["name"] or found["server"] == "":
         raise Misuse(f"--source {spec}: name it and say where it is, --source NAME=PATH")
-    return Spec(found["name"], found["server"], Path(found["path"]))
+    return SourceSpec(found["name"], found["server"], Path(found["path"]))
 
 
 def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
-    """Give the files that are themselves sources by what imported rows call them: Terms.origins."""
+    """Return the files that are themselves sources by what imported rows call them: IngestContext.origins."""
     found: dict[str, list[Path]] = {}
     for source in sources:
         for origin in source.origins:

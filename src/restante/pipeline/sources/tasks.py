@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 from restante.pipeline.schemas import Table
 from restante.pipeline.sources import rows
 
-FORMAT: Final = "restante.tasks"
+DATA_SOURCE: Final = "restante.tasks"
 
-SMALL: Final = 4 << 20
+TASK_GROUP_BYTES: Final = 4 << 20
 """Bytes from which a task is one by itself: Spark takes a tenth of a second for each, a client's log has 8 kB."""
 
 
@@ -32,7 +32,7 @@ class Task(Protocol):
         """Read it: the columns of restante.pipeline.sources.rows."""
 
 
-class Several(NamedTuple):
+class TaskGroup(NamedTuple):
     """Small tasks, one after the other."""
 
     each: tuple[Task, ...]
@@ -43,41 +43,41 @@ class Several(NamedTuple):
             yield from task.batches()
 
 
-def together(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
+def grouped(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
     """Make few tasks of many small ones, each with its bytes; their order stays."""
     found: list[Task] = []
     some: list[Task] = []
     size = 0
     for task, more in tasks:
-        if some and size + more > SMALL:
-            found.append(Several(tuple(some)))
+        if some and size + more > TASK_GROUP_BYTES:
+            found.append(TaskGroup(tuple(some)))
             some, size = [], 0
         some.append(task)
         size += more
-    return [*found, Several(tuple(some))] if some else found
+    return [*found, TaskGroup(tuple(some))] if some else found
 
 
 def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:
-    """Give what the tasks read as rows for a table of the lake."""
+    """Return what the tasks read as rows for a table of the lake."""
     if not tasks:
         return spark.createDataFrame([], rows.ddl(table))
-    spark.dataSource.register(Tasks)
+    spark.dataSource.register(TaskSource)
     carried = base64.b64encode(pickle.dumps(list(tasks))).decode()
-    return spark.read.format(FORMAT).schema(rows.ddl(table)).option("tasks", carried).load()
+    return spark.read.format(DATA_SOURCE).schema(rows.ddl(table)).option("tasks", carried).load()
 
 
-class Tasks(DataSource):
+class TaskSource(DataSource):
     """Tasks, carried in an option."""
 
     @classmethod
     def name(cls) -> str:
-        return FORMAT
+        return DATA_SOURCE
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - every batch has it
-        return _Reader(self.options["tasks"])
+        return _TaskReader(self.options["tasks"])
 
 
-class _Reader(DataSourceReader):
+class _TaskReader(DataSourceReader):
     def __init__(self, carried: str) -> None:
         self._carried = carried
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from enum import Enum
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,24 +16,24 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from restante.pipeline.clean import timing
-from restante.pipeline.clean.rules import Fault, Limits
+from restante.pipeline.clean.rules import Fault, TimeLimits
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import SERVER_COMMANDS
 from restante.pipeline.sources import paths
-from restante.pipeline.sources.paths import File
+from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import batches
 
-LONGEST: Final = 1 << 16
+MAX_LINE_BYTES: Final = 1 << 16
 """Bytes of a line that are looked at; a server's have some 200."""
 
-CHUNK: Final = 1 << 20
+CHUNK_BYTES: Final = 1 << 20
 """Bytes that are read at a time."""
 
-PIECE: Final = 16 << 20
+TASK_BYTES: Final = 16 << 20
 """Bytes that one task reads, about: a second of work, so that every core has some."""
 
 
-class Grown(NamedTuple):
+class NewLines(NamedTuple):
     """What a trace has that was not read yet: whole lines."""
 
     stop: int
@@ -46,53 +47,66 @@ class Grown(NamedTuple):
 def first_line(data: BufferedReader) -> str | None:
     """Give what a trace is known by; None where its first line has no end yet, or is none of a trace."""
     data.seek(0)
-    line = data.readline(LONGEST)
+    line = data.readline(MAX_LINE_BYTES)
     return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else None
 
 
-def last_line(data: BufferedReader, mark: Mark) -> bool | None:
-    """Tell whether the line that was read last is still the same one; None: the trace does not reach it."""
+class LastLine(Enum):
+    """What became of the line that was read last."""
+
+    SAME = "same"
+    CHANGED = "changed"
+    GONE = "gone"
+    """The trace is shorter than it was."""
+
+
+def last_line(data: BufferedReader, mark: Mark) -> LastLine:
+    """Return what became of the line that was read last."""
     found = _digest_at(data, mark.last)
-    return found == mark.last_digest if found else None
+    if not found:
+        return LastLine.GONE
+    return LastLine.SAME if found == mark.last_digest else LastLine.CHANGED
 
 
-def grown(data: BufferedReader, name: str, size: int, mark: Mark | None) -> Grown | None:
+def find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | None) -> NewLines | None:
     """Find what was written behind the mark, among the first `size` bytes; None: no line."""
     start = at = last = stop = 0 if mark is None else _behind(data, mark.last)
     data.seek(start)
     lines = 0
     cuts = [start]
-    while chunk := data.read(min(CHUNK, size - at)):
+    while chunk := data.read(min(CHUNK_BYTES, size - at)):
         lines += chunk.count(b"\n")
         end = chunk.rfind(b"\n")
         if end >= 0:
             before = chunk.rfind(b"\n", 0, end)
             last = at + before + 1 if before >= 0 else stop
             stop = at + end + 1
-            if stop - cuts[-1] >= PIECE:
+            if stop - cuts[-1] >= TASK_BYTES:
                 cuts.append(stop)
         at += len(chunk)
     if not lines:
         return None
-    return Grown(stop, tuple(cut for cut in cuts if cut < stop), lines, Mark(last, _digest_at(data, last), 0, name))
+    return NewLines(
+        stop, tuple(cut for cut in cuts if cut < stop), lines, Mark(last, _digest_at(data, last), 0, name)
+    )
 
 
 def _digest_at(data: BufferedReader, at: int) -> str:
     data.seek(at)
-    line = data.readline(LONGEST)
-    return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") or len(line) == LONGEST else ""
+    line = data.readline(MAX_LINE_BYTES)
+    return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") or len(line) == MAX_LINE_BYTES else ""
 
 
-class Piece(NamedTuple):
+class TraceTask(NamedTuple):
     """A task: some lines of a trace."""
 
-    file: File
+    file: SourceFile
     name: str
     """What it is known by."""
     start: int
     stop: int
     source: str
-    limits: Limits
+    limits: TimeLimits
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Clean them."""
@@ -101,7 +115,7 @@ class Piece(NamedTuple):
 
     def _rows(self, data: BufferedReader) -> Iterator[tuple[Any, ...]]:
         for at, line in _lines(data, self.start, self.stop):
-            values = Fault(timing.NO_JSON) if len(line) == LONGEST else timing.command(line, self.limits)
+            values = Fault(timing.NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.command(line, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(line).hexdigest()
                 where = f"{self.file.shown}:{at}"
@@ -115,7 +129,7 @@ def _lines(data: BufferedReader, start: int, stop: int) -> Iterator[tuple[int, b
     at = start
     while at < stop:
         data.seek(at)
-        line = data.readline(LONGEST)
+        line = data.readline(MAX_LINE_BYTES)
         yield at, line
         at = at + len(line) if line.endswith(b"\n") else _behind(data, at)
 
@@ -123,7 +137,7 @@ def _lines(data: BufferedReader, start: int, stop: int) -> Iterator[tuple[int, b
 def _behind(data: BufferedReader, at: int) -> int:
     """Find where the line that begins there ends."""
     data.seek(at)
-    while not (some := data.readline(LONGEST)).endswith(b"\n"):
+    while not (some := data.readline(MAX_LINE_BYTES)).endswith(b"\n"):
         if not some:
             raise paths.changed(Path(data.name))
     return data.tell()

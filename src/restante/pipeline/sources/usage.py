@@ -16,36 +16,52 @@ from typing import TYPE_CHECKING, Any, Final
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import RULES
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
+from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
 from restante.pipeline.sources import paths, schema
-from restante.pipeline.sources.job import Job
-from restante.pipeline.sources.marks import Ids, behind, broken
-from restante.pipeline.sources.schema import APPLICATION_ID, FILE, OURS, THEIRS, Shape, shown
+from restante.pipeline.sources.marks import IdRange, behind, broken
+from restante.pipeline.sources.schema import (
+    MAILBOX_APPLICATION_ID,
+    MAILBOX_FILE,
+    OUR_SHAPE,
+    REFERENCE_SHAPE,
+    Shape,
+    shown,
+)
 from restante.pipeline.sources.snapshot import reading, snapshot
-from restante.pipeline.sources.source import Inode, Look, Part, Say, SourceError, Span, Spec, Terms
+from restante.pipeline.sources.source import (
+    IngestContext,
+    Inode,
+    Part,
+    PathPreview,
+    Say,
+    SourceError,
+    SourceSpec,
+    Span,
+)
+from restante.pipeline.sources.usage_scan import UsageScan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
+USAGE_TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
 
 
-def recognised(spec: Spec, look: Look) -> UsageSource | None:
-    """Give the source, where it is a mailbox server's. Raises SourceError."""
+def recognised(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
+    """Return the source, where it is a mailbox server's. Raises SourceError."""
     path = spec.path
-    if look.files is not None:
-        if FILE not in look.files:
+    if preview.files is not None:
+        if MAILBOX_FILE not in preview.files:
             return None
-        path /= FILE
-    elif not look.sqlite:
+        path /= MAILBOX_FILE
+    elif not preview.sqlite:
         return None
     with reading(path, spec.name) as database:
         [(application,)] = database.execute("PRAGMA application_id")
         entries = schema.entries(database)
-    if application == APPLICATION_ID:
-        shape = OURS
+    if application == MAILBOX_APPLICATION_ID:
+        shape = OUR_SHAPE
     elif {"nameplates", "mailboxes", "version"} <= entries.keys():
-        shape = THEIRS
+        shape = REFERENCE_SHAPE
         if "messages" in entries:
             raise SourceError(
                 f"source {spec.name}: {path} is the reference server's channel database, everybody's post: nothing of"
@@ -61,7 +77,7 @@ def recognised(spec: Spec, look: Look) -> UsageSource | None:
 class UsageSource:
     """A mailbox server's database, by its name."""
 
-    feeds = TABLES
+    feeds = USAGE_TABLES
     empty = False
     whole = True
 
@@ -78,30 +94,30 @@ class UsageSource:
         return () if self._shape.own else (os.fsencode(self.path.name).decode(errors="replace"),)
 
     @contextmanager
-    def opened(self, scratch: Path, say: Say, terms: Terms) -> Iterator[Usage]:
+    def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedUsage]:
         """Copy it, and see whether it is as we know it. Raises SourceError."""
         with snapshot(self.path, scratch, self.name) as copy:
-            yield Usage(self, copy, self._shape, terms, say)
+            yield OpenedUsage(self, copy, self._shape, context, say)
 
 
-class Usage:
+class OpenedUsage:
     """A copy of a database."""
 
-    def __init__(self, source: UsageSource, copy: Path, shape: Shape, terms: Terms, say: Say) -> None:
+    def __init__(self, source: UsageSource, copy: Path, shape: Shape, context: IngestContext, say: Say) -> None:
         self._name, self._path, self._copy, self._shape = source.name, source.path, copy, shape
-        self._terms, self._say = terms, say
-        self._limits = rules.limits(terms.first_day, terms.now)
+        self._context, self._say = context, say
+        self._limits = rules.limits(context.first_day, context.now)
         with self._reading() as database:
             self._version = version = schema.version(database, shape, self._name)
-            self.tables = tuple(table for table in TABLES if version >= shape.since.get(table.name, 0))
+            self.tables = tuple(table for table in USAGE_TABLES if version >= shape.since.get(table.name, 0))
             self._ids = {
                 table.name: schema.id_column(database, shape, version, table.name, self._name, say)
                 for table in self.tables
             }
             self._setting = schema.blur_us(database, shape, self._name, self._limits)
 
-    def span(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Tell what is new.
+    def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
+        """Return what is new; None: nothing.
 
         Rows that were imported are duplicates where the file that they came from is a source itself. That is kept in
         mind, as marks whose parts have the origins' names, since not every run has all sources. Raises SourceError.
@@ -128,15 +144,15 @@ class Usage:
                 marks={"": behind(ids, rows.digest)} | {origin: Mark(0, "", 0, "") for origin in duplicates},
             )
 
-    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Give it."""
-        from restante.pipeline.sources import reader  # which needs Spark
+    def read(self, spark: SparkSession, span: Span) -> DataFrame:
+        """Return it."""
+        from restante.pipeline.sources import tasks, usage_tasks  # and Spark
 
-        return reader.rows(spark, self.job(span))
+        return tasks.frame(spark, CLEAN_TABLES[span.table], usage_tasks.cut(self.scan(span), span.parts))
 
-    def job(self, span: Span) -> Job:
-        """Tell Spark's workers what there is to read."""
-        return Job(
+    def scan(self, span: Span) -> UsageScan:
+        """Return what Spark's workers are to read."""
+        return UsageScan(
             source=self._name,
             table=span.table,
             copy=str(self._copy),
@@ -148,7 +164,6 @@ class Usage:
                 *(rule.source for rule in RULES[span.table]),
                 *(name or "NULL" for name in self._shape.own_columns(span.table, self._version)),
             ),
-            parts=span.parts,
             limits=self._limits,
             setting_us=self._setting,
             duplicates=frozenset(span.marks) - {""},
@@ -164,11 +179,11 @@ class Usage:
         its server waits for whoever reads.
         """
         found = set()
-        for origin in self._terms.origins.keys() - known if self._shape.own else ():
+        for origin in self._context.origins.keys() - known if self._shape.own else ():
             row = rows.imported(origin)
             if row is None:
                 continue
-            if any(self._held(file, rows.table, row) for file in self._terms.origins[origin]):
+            if any(self._held(file, rows.table, row) for file in self._context.origins[origin]):
                 found.add(origin)
             else:
                 what = f"{rows.table} that it imported from {shown(origin)}"
@@ -191,7 +206,7 @@ class UsageTable:
         self.table, self.called = table, shape.table(table)
         self._database, self._shape, self._id = database, shape, id_
 
-    def ids(self) -> Ids:
+    def ids(self) -> IdRange:
         """Tell which ids there are."""
         first, last = self._one(
             f"SELECT (SELECT min({self._id}) FROM {self.called}), (SELECT max({self._id}) FROM {self.called})"  # noqa: S608
@@ -201,7 +216,7 @@ class UsageTable:
         given = 0
         if self._shape.own:
             [given] = self._one("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", self.called)
-        return Ids(first or 0, max(last or 0, given or 0), kept=self._shape.own)
+        return IdRange(first or 0, max(last or 0, given or 0), kept=self._shape.own)
 
     def count(self, after: int) -> int:
         """Count the rows behind an id."""

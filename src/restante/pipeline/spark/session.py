@@ -24,9 +24,9 @@ from restante.pipeline.spark import java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOCAL: Final = "local[*]"
+LOCAL_MASTER: Final = "local[*]"
 
-SETTINGS: Final = {
+SESSION_SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what Delta tables hold
     "spark.sql.parquet.compression.codec": "zstd",
@@ -40,7 +40,7 @@ SETTINGS: Final = {
 }
 """Of every session, wherever it runs: what the tables' rows and files depend on."""
 
-CONTEXT: Final = {
+CONTEXT_SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -49,16 +49,16 @@ CONTEXT: Final = {
 }
 """Of a session that we begin with a master."""
 
-HERE: Final = {
+LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
 """Of one whose master is this machine."""
 
-MEMORY: Final = "1g"
+LOCAL_JAVA_MEMORY: Final = "1g"
 """Of a local session's Java; the largest job of bench/pipeline.py is done in it."""
 
-PIECES: Final = 16
+PARTITIONS_PER_CORE: Final = 16
 """A shuffle is cut into so many for each core, and Spark puts small ones together again (adaptive execution): five
 million envelopes in four pieces do not fit into a gigabyte of Java to be sorted, and are put aside on disk."""
 
@@ -68,30 +68,30 @@ CONNECT_PORT: Final = 15002
 MASTER_PORT: Final = 7077
 """Of a standalone cluster's master, likewise (its documentation, "Spark Standalone Mode")."""
 
-ANSWER: Final = 10.0
+CONNECT_TIMEOUT: Final = 10.0
 """Seconds that a server of Spark's has to take a connection."""
 
-CHATTER: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+NOISY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """What PySpark writes to standard error of each query that fails, as JSON (pyspark.errors.exceptions.base)."""
 
-JAVA: Final = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS_SETTING: Final = "spark.driver.extraJavaOptions"
 
-JAVA_READS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+JAVA_OPTIONS_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """Variables of the environment from which Java takes options too (the java command's manual; JVM Tool Interface)."""
 
-COLLECTOR: Final = "-XX:+UseParallelGC"
+COLLECTOR_OPTION: Final = "-XX:+UseParallelGC"
 """Of a local session's Java, unless the environment or a setting names one (Java starts with one only): it collects
 garbage with all cores at once. Java's own choice does it beside the work, which that slows by a sixth, and saves
 pauses that nobody notices here."""
 
-PATIENT: Final = (
+COMPILER_OPTIONS: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
     " -XX:Tier4BackEdgeThreshold=400000"
 )
 """Of a local session's Java: its second compiler waits ten times as long. Each query is new code to it, and while a
 day is built it worked longer on that than Spark did; what millions of rows go through is still its."""
 
-MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
+SPARK_MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
 
 
 class SparkError(RestanteError):
@@ -100,7 +100,11 @@ class SparkError(RestanteError):
 
 @contextmanager
 def session(
-    master: str = LOCAL, remote: str | None = None, *, settings: dict[str, str] | None = None, verbose: bool = False
+    master: str = LOCAL_MASTER,
+    remote: str | None = None,
+    *,
+    settings: dict[str, str] | None = None,
+    verbose: bool = False,
 ) -> Iterator[SparkSession]:
     """Begin a session, and end it.
 
@@ -111,7 +115,7 @@ def session(
     try:
         if not verbose:
             _hush()
-        for name, value in SETTINGS.items():
+        for name, value in SESSION_SETTINGS.items():
             spark.conf.set(name, value)
         yield spark
     finally:
@@ -121,7 +125,7 @@ def session(
 def _hush() -> None:
     from pyspark.logger import PySparkLogger
 
-    for name in CHATTER:
+    for name in NOISY_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
 
 
@@ -130,7 +134,7 @@ def _connected(remote: str) -> SparkSession:
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise Misuse(MISSING) from error
+        raise Misuse(SPARK_MISSING) from error
 
     at = urlsplit(remote)
     if at.scheme != "sc" or not at.hostname:
@@ -140,7 +144,7 @@ def _connected(remote: str) -> SparkSession:
     try:
         return SparkSession.builder.remote(remote).create()
     except PySparkException as error:
-        raise SparkError(f"the Spark Connect server at {remote} gives no session: {_why(str(error))}") from error
+        raise SparkError(f"the Spark Connect server at {remote} gives no session: {_cause(str(error))}") from error
 
 
 def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSession:
@@ -151,27 +155,34 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
         from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise Misuse(MISSING) from error
+        raise Misuse(SPARK_MISSING) from error
 
     if master.startswith("spark://"):
         each = (urlsplit(f"spark://{one}") for one in master.removeprefix("spark://").split(","))
         if not any(_answers(at.hostname or "", at.port or MASTER_PORT) for at in each):
             raise SparkError(f"no Spark master answers at {master} (--master)")
-    os.environ["JAVA_HOME"] = str(java.home())
+    os.environ["JAVA_HOME"] = str(java.find_home())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    chosen: dict[str, str] = {**CONTEXT, "spark.master": master, "spark.app.name": "restante"}
+    chosen: dict[str, str] = {**CONTEXT_SETTINGS, "spark.master": master, "spark.app.name": "restante"}
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         cores = os.cpu_count() or 1
-        chosen |= HERE | {JAVA: java_options(settings.get(JAVA, ""), os.environ)}
-        chosen |= {"spark.driver.memory": MEMORY, "spark.sql.shuffle.partitions": str(min(PIECES * cores, 512))}
-    if JAVA in settings:
-        settings = settings | {JAVA: f"{chosen.get(JAVA, '')} {settings[JAVA]}".strip()}
-    chosen |= SETTINGS | settings
+        chosen |= LOCAL_SETTINGS | {
+            JAVA_OPTIONS_SETTING: java_options(settings.get(JAVA_OPTIONS_SETTING, ""), os.environ)
+        }
+        chosen |= {
+            "spark.driver.memory": LOCAL_JAVA_MEMORY,
+            "spark.sql.shuffle.partitions": str(min(PARTITIONS_PER_CORE * cores, 512)),
+        }
+    if JAVA_OPTIONS_SETTING in settings:
+        settings = settings | {
+            JAVA_OPTIONS_SETTING: f"{chosen.get(JAVA_OPTIONS_SETTING, '')} {settings[JAVA_OPTIONS_SETTING]}".strip()
+        }
+    chosen |= SESSION_SETTINGS | settings
     if not verbose:
         quiet = Path(__file__).with_name("log4j2.properties")
-        given = chosen.get(JAVA, "")
-        chosen[JAVA] = f"{given} -Dlog4j2.configurationFile={quiet.as_uri()}".strip()
+        given = chosen.get(JAVA_OPTIONS_SETTING, "")
+        chosen[JAVA_OPTIONS_SETTING] = f"{given} -Dlog4j2.configurationFile={quiet.as_uri()}".strip()
     conf = SparkConf(loadDefaults=False)
     for name, value in chosen.items():
         conf.set(name, value)
@@ -183,7 +194,7 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
         except (PySparkException, Py4JError, OSError) as error:
             noise.seek(0)
             said = str(error) if isinstance(error, Py4JError) else noise.read().decode(errors="replace")
-            why = _why(said or str(error))
+            why = _cause(said or str(error))
             raise SparkError(
                 f"Spark did not start with master {master}: {why} (-v shows all that it says)"
             ) from error
@@ -191,20 +202,20 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
 
 def java_options(given: str, environment: Mapping[str, str]) -> str:
     """Give the options of a local session's Java that go before those that are `given`."""
-    named = " ".join([given, *(environment.get(each, "") for each in JAVA_READS)])
-    return PATIENT if re.search(r"-XX:\+Use\w+GC\b", named) else f"{COLLECTOR} {PATIENT}"
+    named = " ".join([given, *(environment.get(each, "") for each in JAVA_OPTIONS_VARIABLES)])
+    return COMPILER_OPTIONS if re.search(r"-XX:\+Use\w+GC\b", named) else f"{COLLECTOR_OPTION} {COMPILER_OPTIONS}"
 
 
 def _answers(host: str, port: int) -> bool:
     """Tell whether somebody listens there, in seconds: Spark itself would try for a minute, its client for ten."""
     try:
-        socket.create_connection((host, port), timeout=ANSWER).close()
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT).close()
     except OSError:
         return False
     return True
 
 
-def _why(said: str) -> str:
+def _cause(said: str) -> str:
     """Give the line of what Java said that tells most: its first exception's or error's, else its first."""
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Picked up ")]
     telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
@@ -233,8 +244,8 @@ def disconnect(spark: SparkSession) -> None:
         connection.close()
 
 
-def counter(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
-    """Have what this thread asks of Spark from now on known by a name, and give what counts its running tasks.
+def watch_tasks(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
+    """Name what this thread asks of Spark from now on, and return what counts its running tasks.
 
     That tells how many are done, and of how many; None on Connect, which cannot tell.
     """

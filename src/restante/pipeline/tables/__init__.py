@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from restante.pipeline.schemas import CLEAN, Table
+from restante.pipeline.schemas import CLEAN_TABLES, Table
 from restante.pipeline.tables import envelopes, hours, outcomes, timing, versions
 from restante.pipeline.tables.build import Build
 
@@ -15,5 +15,5 @@ BUILDS: Final[dict[str, Build]] = {
 }
 """By name, each after those that it is made of."""
 
-TABLES: Final[Mapping[str, Table]] = {**CLEAN, **{name: build.table for name, build in BUILDS.items()}}
+TABLES: Final[Mapping[str, Table]] = {**CLEAN_TABLES, **{name: build.table for name, build in BUILDS.items()}}
 """All tables of a lake, in the order in which they are made."""

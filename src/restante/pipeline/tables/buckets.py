@@ -21,42 +21,47 @@ from restante.pipeline.schemas import MICROSECONDS, Column
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
-ZERO: Final = -350
+ZERO_BUCKET: Final = -350
 """The bucket of what took no time, or less (a clock was set back): one below that of a microsecond."""
 
-LAST: Final = 1300
+LAST_BUCKET: Final = 1300
 """The last bucket, from four years and nine months on: what was said to take longer is in it too."""
 
-BUCKET: Final = Column(
+BUCKET_COLUMN: Final = Column(
     "bucket",
     "INT",
-    f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {ZERO}: 0 or less. NULL: there is no duration.",
+    f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {ZERO_BUCKET}: 0 or less."
+    " NULL: there is no duration.",
     null=True,
 )
-FROM: Final = Column(
+FROM_COLUMN: Final = Column(
     "from_us", "BIGINT", "Least duration of the bucket. NULL: there is no duration.", null=True, unit=MICROSECONDS
 )
 
 
 def edges() -> list[int]:
-    """Give the least microseconds of each bucket from -349 on, to LAST: the ceiling of 1000 * 1.02^k, exactly."""
-    return [math.ceil(1000 * Fraction(51, 50) ** k) for k in range(ZERO + 1, LAST + 1)]
+    """Return the least microseconds of buckets -349 to LAST_BUCKET: the ceiling of 1000 * 1.02^k, exactly."""
+    return [math.ceil(1000 * Fraction(51, 50) ** k) for k in range(ZERO_BUCKET + 1, LAST_BUCKET + 1)]
 
 
 def bucket(us: Expression) -> Expression:
     """Give the bucket of so many microseconds; NULL for NULL."""
     guess = f.floor(f.log(us / f.lit(1000.0)) / f.lit(math.log(1.02)))
-    near = f.least(f.greatest(guess, f.lit(ZERO + 1)), f.lit(LAST)).cast("int")
-    right = f.when(us < _edge(near), near - 1).when((near < LAST) & (us >= _edge(near + 1)), near + 1).otherwise(near)
-    return f.when(us.isNull(), None).when(us <= 0, ZERO).otherwise(right).cast("int")
+    near = f.least(f.greatest(guess, f.lit(ZERO_BUCKET + 1)), f.lit(LAST_BUCKET)).cast("int")
+    right = (
+        f.when(us < _edge(near), near - 1)
+        .when((near < LAST_BUCKET) & (us >= _edge(near + 1)), near + 1)
+        .otherwise(near)
+    )
+    return f.when(us.isNull(), None).when(us <= 0, ZERO_BUCKET).otherwise(right).cast("int")
 
 
 def least(of: Expression) -> Expression:
     """Give the least microseconds of a bucket."""
-    return f.when(of == ZERO, 0).otherwise(_edge(of)).cast("bigint")
+    return f.when(of == ZERO_BUCKET, 0).otherwise(_edge(of)).cast("bigint")
 
 
 def _edge(of: Expression) -> Expression:
     # A text that Spark makes an array of once, when it plans: 1650 literals, some times over, take it seconds.
     edge = f.split(f.lit(",".join(map(str, edges()))), ",").cast("array<bigint>")
-    return f.get(edge, of - (ZERO + 1))
+    return f.get(edge, of - (ZERO_BUCKET + 1))

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import SOURCE, Table, day_of
+from restante.pipeline.schemas import SOURCE_COLUMN, Table, day_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FOLDERS: Final = Table(
-    "folders", "folder that a table must have, whether or not it has rows for it", (day_of("the folder"), SOURCE)
+    "folders",
+    "folder that a table must have, whether or not it has rows for it",
+    (day_of("the folder"), SOURCE_COLUMN),
 )
 """What `make` gets of Build.folders, as if it were an input. It is in no lake."""
 

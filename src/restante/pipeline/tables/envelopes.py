@@ -9,27 +9,36 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import ARCHIVE, ARCHIVED, BYTES, SOURCE, TOPIC, Column, Table, day_of
+from restante.pipeline.schemas import (
+    ARCHIVED,
+    BYTES,
+    SOURCE_COLUMN,
+    SOURCE_KIND_ARCHIVE,
+    TOPIC_COLUMN,
+    Column,
+    Table,
+    day_of,
+)
 from restante.pipeline.tables.build import FOLDERS, Build, Folder, Partition
 from restante.pipeline.tables.hours import HOUR_US
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MANY: Final = 1000
+MIN_HOUR_ROWS: Final = 1000
 """Rows from which an hour is a folder by itself: fewer make files so small that opening them is the work."""
 
-DAY: Final = day_of("the time at which the envelopes were sent")
+SENT_DAY_COLUMN: Final = day_of("the time at which the envelopes were sent")
 
-_OF_THE_COPY: Final = frozenset({"file", "arrival", *ARCHIVED.partitions})
+_COPY_COLUMN_NAMES: Final = frozenset({"file", "arrival", *ARCHIVED.partitions})
 
-_SAME: Final = tuple(each for each in ARCHIVED.columns if each.name not in _OF_THE_COPY)
+_SHARED_COLUMNS: Final = tuple(each for each in ARCHIVED.columns if each.name not in _COPY_COLUMN_NAMES)
 
 ENVELOPES: Final = Table(
     "envelopes",
     "envelope",
     (
-        *_SAME,
+        *_SHARED_COLUMNS,
         Column(
             "holder",
             "STRING",
@@ -39,10 +48,11 @@ ENVELOPES: Final = Table(
         Column(
             "hour",
             "INT",
-            f"Hour in which it was sent (UTC), 0 to 23. NULL: archived has fewer than {MANY} rows of that hour.",
+            "Hour in which it was sent (UTC), 0 to 23."
+            f" NULL: archived has fewer than {MIN_HOUR_ROWS} rows of that hour.",
             null=True,
         ),
-        DAY,
+        SENT_DAY_COLUMN,
     ),
     ("day", "hour"),
 )
@@ -52,12 +62,12 @@ TRAFFIC: Final = Table(
     "traffic",
     "topic and day",
     (
-        TOPIC,
+        TOPIC_COLUMN,
         Column("envelopes", "BIGINT", "Envelopes, each counted once."),
         Column("bytes", "BIGINT", "Size of these envelopes.", unit=BYTES),
         Column("first", "TIMESTAMP", "When the first of them was sent."),
         Column("last", "TIMESTAMP", "When the last of them was sent."),
-        DAY,
+        SENT_DAY_COLUMN,
     ),
     ("day",),
 )
@@ -74,8 +84,8 @@ COVERAGE: Final = Table(
             "BIGINT",
             "Envelopes that the mailserver lacks and another source has: a mailserver or exported files.",
         ),
-        DAY,
-        SOURCE,
+        SENT_DAY_COLUMN,
+        SOURCE_COLUMN,
     ),
 )
 """Invariant: `envelopes` and `missing` together are the day's rows of envelopes, in each row.
@@ -93,9 +103,9 @@ def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """
     archived = inputs["archived"]
     hour = f.pmod(f.floor(f.unix_micros("sent") / HOUR_US), f.lit(24)).cast("int").alias("hour")
-    busy = archived.select("day", hour).groupBy("day", "hour").agg((f.count("*") >= MANY).alias("many"))
-    columns = ["day", "source", "file", "arrival", *(each.name for each in _SAME)]
-    in_archive = (f.col("source_kind") == ARCHIVE).alias("in_archive")
+    busy = archived.select("day", hour).groupBy("day", "hour").agg((f.count("*") >= MIN_HOUR_ROWS).alias("many"))
+    columns = ["day", "source", "file", "arrival", *(each.name for each in _SHARED_COLUMNS)]
+    in_archive = (f.col("source_kind") == SOURCE_KIND_ARCHIVE).alias("in_archive")
     rows = archived.select(*columns, in_archive, hour).join(f.broadcast(busy), ["day", "hour"])
     rows = rows.withColumn("hour", f.when(f.col("many"), f.col("hour"))).drop("many").repartition("day", "hour")
     same = Window.partitionBy("day", "hour", "hash")
@@ -125,7 +135,7 @@ def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Count what each mailserver has, and lacks."""
-    mailserver = f.when(f.col("source_kind") == ARCHIVE, f.col("source"))
+    mailserver = f.when(f.col("source_kind") == SOURCE_KIND_ARCHIVE, f.col("source"))
     held = inputs["archived"].groupBy("day", "hash").agg(f.collect_set(mailserver).alias("mailservers"))
     alone = (f.size("mailservers") == 1).cast("bigint").alias("alone")
     copies = held.select("day", f.explode("mailservers").alias("source"), f.lit(1).alias("envelopes"), alone)
@@ -143,7 +153,7 @@ def mailserver_days(partitions: Iterable[Partition]) -> set[Folder]:
     for partition in partitions:
         day, source = date.fromisoformat(partition["day"] or ""), partition["source"] or ""
         days.add(day)
-        if partition["source_kind"] == ARCHIVE:
+        if partition["source_kind"] == SOURCE_KIND_ARCHIVE:
             first[source] = min(day, first.get(source, day))
     return {(day, source) for source, begun in first.items() for day in days if day >= begun}
 

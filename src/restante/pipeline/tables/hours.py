@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import MICROSECONDS, SOURCE, Column, Table, day_of
+from restante.pipeline.schemas import MICROSECONDS, SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables.build import Build
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 HOUR_US: Final = 3_600_000_000
 
-REACH: Final = 7
+MAX_LIFE_DAYS: Final = 7
 """Days that a nameplate is followed. An idle one is gone in minutes, one whose sender stays connected may wait for
 days; with each day more, a late row would have one more day built anew."""
 
-LONGEST_US: Final = REACH * 24 * HOUR_US
+MAX_LIFE_US: Final = MAX_LIFE_DAYS * 24 * HOUR_US
 
-DAY: Final = day_of("the hour")
-HOUR: Final = Column(
+HOUR_DAY_COLUMN: Final = day_of("the hour")
+HOUR_COLUMN: Final = Column(
     "hour", "INT", "Hour of the day (UTC), 0 to 23. NULL: for rows whose blur is more than an hour.", null=True
 )
 
@@ -36,7 +36,7 @@ PRESSURE: Final = Table(
     "pressure",
     "server, day and hour in which a nameplate lived",
     (
-        HOUR,
+        HOUR_COLUMN,
         Column("started", "BIGINT", "Nameplates that started."),
         Column("peak", "BIGINT", "Most nameplates that lived at once. NULL: the hour is not known.", null=True),
         Column(
@@ -49,9 +49,10 @@ PRESSURE: Final = Table(
         Column(
             "cut",
             "BIGINT",
-            f"Of those that started: how many lived longer than {REACH} days. They count as live for {REACH} days.",
+            f"Of those that started: how many lived longer than {MAX_LIFE_DAYS} days."
+            f" They count as live for {MAX_LIFE_DAYS} days.",
         ),
-        *(DAY, SOURCE),
+        *(HOUR_DAY_COLUMN, SOURCE_COLUMN),
     ),
 )
 """Invariants: `started` adds up to the rows of nameplates; `live_us` to their lives, cut as said, where the hour is
@@ -61,11 +62,11 @@ BUSY_HOURS: Final = Table(
     "busy_hours",
     "server, day and hour in which something began",
     (
-        HOUR,
+        HOUR_COLUMN,
         Column("connections", "BIGINT", "Connections that bound; a client that reconnects counts again."),
         Column("mailboxes", "BIGINT", "Mailboxes that started."),
         Column("nameplates", "BIGINT", "Nameplates that started."),
-        *(DAY, SOURCE),
+        *(HOUR_DAY_COLUMN, SOURCE_COLUMN),
     ),
 )
 """Invariant: each count adds up to the rows of its input."""
@@ -78,7 +79,7 @@ def told() -> Expression:
 
 def pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Count what lived from hour to hour: beginnings and ends within it, and what was there before."""
-    cut = (f.col("total_us") > LONGEST_US).cast("bigint").alias("cut")
+    cut = (f.col("total_us") > MAX_LIFE_US).cast("bigint").alias("cut")
     rows = inputs["nameplates"].select(
         "source", "day", "total_us", "blur_us", f.unix_micros("started").alias("at"), cut
     )
@@ -93,7 +94,7 @@ def pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 def _events(rows: DataFrame) -> DataFrame:
     """Give beginnings and ends: one is live from its start until just before its end, so no time is no life."""
-    life = f.least(f.greatest("total_us", f.lit(0)), f.lit(LONGEST_US))
+    life = f.least(f.greatest("total_us", f.lit(0)), f.lit(MAX_LIFE_US))
     lived = (life > 0).cast("bigint")
     begins = rows.select("source", "at", lived.alias("change"), f.lit(1).alias("started"), "cut")
     begins = begins.withColumn("hour", f.floor(f.col("at") / HOUR_US))
@@ -155,6 +156,6 @@ def busy_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 BUILDS: Final = (
-    Build(PRESSURE, {"nameplates": (REACH, 0)}, pressure),
+    Build(PRESSURE, {"nameplates": (MAX_LIFE_DAYS, 0)}, pressure),
     Build(BUSY_HOURS, {"client_versions": (0, 0), "mailboxes": (0, 0), "nameplates": (0, 0)}, busy_hours),
 )

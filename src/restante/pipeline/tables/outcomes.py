@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, get_args
 from pyspark.sql import functions as f
 
 from restante.common.usage_records import Result
-from restante.pipeline.schemas import APP, SOURCE, Column, Table, day_of
+from restante.pipeline.schemas import APP_COLUMN, SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.top_n import by_day, grouped
@@ -20,24 +20,26 @@ if TYPE_CHECKING:
 
 RESULTS: Final[tuple[str, ...]] = get_args(Result)
 
-STARTED_DAY: Final = day_of("the start of the nameplates or mailboxes")
-KIND: Final = Column("kind", "STRING", "nameplate; or of mailboxes, claimed: a claim made it; opened: an open did.")
-COUNTS: Final = tuple(Column(result, "BIGINT", f"How many ended {result}.") for result in RESULTS)
+STARTED_DAY_COLUMN: Final = day_of("the start of the nameplates or mailboxes")
+KIND_COLUMN: Final = Column(
+    "kind", "STRING", "nameplate; or of mailboxes, claimed: a claim made it; opened: an open did."
+)
+RESULT_COUNT_COLUMNS: Final = tuple(Column(result, "BIGINT", f"How many ended {result}.") for result in RESULTS)
 
 OUTCOMES: Final = Table(
     "outcomes",
     "server, day, application and kind",
     (
-        *(APP, KIND),
+        *(APP_COLUMN, KIND_COLUMN),
         Column("ended", "BIGINT", "How many ended: the sum of the results."),
-        *COUNTS,
+        *RESULT_COUNT_COLUMNS,
         Column(
             "visited",
             "BIGINT",
             "Mailboxes that had a visitor (see mailboxes). NULL: visitors were not counted.",
             null=True,
         ),
-        *(STARTED_DAY, SOURCE),
+        *(STARTED_DAY_COLUMN, SOURCE_COLUMN),
     ),
 )
 """Invariants: `ended` adds up to the rows of nameplates and mailboxes, `visited` to mailboxes with a visitor."""
@@ -46,13 +48,13 @@ DURATIONS: Final = Table(
     "durations",
     "server, day, application, kind, measure and bucket",
     (
-        *(APP, KIND),
+        *(APP_COLUMN, KIND_COLUMN),
         Column(
             "measure", "STRING", "What was measured. waiting: until the second side joined; total: until the end."
         ),
-        *(buckets.BUCKET, buckets.FROM),
+        *(buckets.BUCKET_COLUMN, buckets.FROM_COLUMN),
         Column("count", "BIGINT", "Nameplates or mailboxes in the bucket."),
-        *(STARTED_DAY, SOURCE),
+        *(STARTED_DAY_COLUMN, SOURCE_COLUMN),
     ),
 )
 """Invariant: of each measure, `count` adds up to the rows of nameplates and mailboxes."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import MICROSECONDS, SOURCE, Column, Table, day_of
+from restante.pipeline.schemas import MICROSECONDS, SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
 
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
-AWAY_US: Final = 86_400_000_000
+MAX_APART_US: Final = 86_400_000_000
 """How far an answer, or the server's clock, may be from the sending: a day is read with its neighbours."""
 
-FAR: Final = 1e11
+MAX_EPOCH_SECONDS: Final = 1e11
 """Seconds since 1970 that no clock shows (the year 5138), before or after: anybody may write 1e300 into a log, and
 in microseconds, or as a difference, that would fit into no BIGINT."""
 
-STAMP: Final = 1.5e-6
+STAMP_TOLERANCE_SECONDS: Final = 1.5e-6
 """Seconds by which a server_tx may differ from its trace's: the wire has it in whole microseconds."""
 
-PHASES: Final = ("network out", "commit", "queue", "network in", "round trip")
-SPANS: Final = {"transit connect": "transit connect", "tx file": "transfer", "rx file": "transfer"}
+EXCHANGE_PHASES: Final = ("network out", "commit", "queue", "network in", "round trip")
+SPAN_PHASES: Final = {"transit connect": "transit connect", "tx file": "transfer", "rx file": "transfer"}
 """Events of the reference client (0.24.0) that have an end and wait for nobody, and what phase they are."""
 
-WAITS: Final = {"user": "human", "crypto": "crypto"}
+WAIT_PHASES: Final = {"user": "human", "crypto": "crypto"}
 
-ALL_PHASES: Final = tuple(dict.fromkeys((*PHASES, *SPANS.values(), *WAITS.values())))
+ALL_PHASES: Final = tuple(dict.fromkeys((*EXCHANGE_PHASES, *SPAN_PHASES.values(), *WAIT_PHASES.values())))
 
-SERVER: Final = Column(
+SERVER_COLUMN: Final = Column(
     "server",
     "STRING",
     "Source of the server's trace, as given in --source NAME@SERVER. NULL: none was given.",
     null=True,
 )
-PHASE: Final = Column(
+PHASE_COLUMN: Final = Column(
     "phase", "STRING", f"What took the time: {', '.join(ALL_PHASES)}. docs/pipeline/tables.md explains each."
 )
 
@@ -67,13 +67,13 @@ TIMING: Final = Table(
     (
         Column("file", "STRING", "Identifies the timing log: SHA-256 of the file."),
         Column("id", "BIGINT", "Position of the event in its log, from 0."),
-        SERVER,
+        SERVER_COLUMN,
         Column(
             "what",
             "STRING",
             "Type of the command that was sent; message: a message of the other side; else the name of the event.",
         ),
-        PHASE,
+        PHASE_COLUMN,
         Column(
             "us",
             "BIGINT",
@@ -98,7 +98,7 @@ TIMING: Final = Table(
             unit=MICROSECONDS,
         ),
         day_of("the event, by the client's clock"),
-        SOURCE,
+        SOURCE_COLUMN,
     ),
 )
 """Invariants: where the parts of a round trip are known, they add up to it, but for roundings; a log and day has one
@@ -108,16 +108,16 @@ TIMES: Final = Table(
     "times",
     "client's source, server, day, phase and bucket",
     (
-        *(SERVER, PHASE, buckets.BUCKET, buckets.FROM),
+        *(SERVER_COLUMN, PHASE_COLUMN, buckets.BUCKET_COLUMN, buckets.FROM_COLUMN),
         Column("count", "BIGINT", "Durations in the bucket; where bucket is NULL, durations that are not known."),
-        *(day_of("the events, by the client's clock"), SOURCE),
+        *(day_of("the events, by the client's clock"), SOURCE_COLUMN),
     ),
 )
 """Invariant: `count` adds up to the rows of timing."""
 
-_LOG: Final = ("source", "file")
-_EVENT: Final = (*_LOG, "id", "day", "server")
-_ROW: Final = (*_EVENT, "what", "phase", "us", "error_us", "offset_us")
+_LOG_KEY: Final = ("source", "file")
+_EVENT_KEY: Final = (*_LOG_KEY, "id", "day", "server")
+_ROW_COLUMNS: Final = (*_EVENT_KEY, "what", "phase", "us", "error_us", "offset_us")
 
 
 def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -127,34 +127,36 @@ def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
     offsets = _offsets(sent)
     phases = _phases(_by_clock(sent, offsets))
     heard = _heard(_by_clock(_messages_of_others(events), offsets))
-    return phases.unionAll(heard).unionAll(_by_clock(_spans(events), offsets.drop("error_us")).select(*_ROW))
+    return phases.unionAll(heard).unionAll(_by_clock(_spans(events), offsets.drop("error_us")).select(*_ROW_COLUMNS))
 
 
 def _us(seconds: str) -> Expression:
     """Give a time in microseconds; NULL for what is none."""
-    return f.when(f.abs(seconds) < FAR, f.floor(f.col(seconds) * 1_000_000 + 0.5))
+    return f.when(f.abs(seconds) < MAX_EPOCH_SECONDS, f.floor(f.col(seconds) * 1_000_000 + 0.5))
 
 
 def _exchanges(events: DataFrame) -> DataFrame:
     """Give each command sent its ack, or else its echo, and when the server says that it came."""
-    sent = events.where("name = 'ws_send'").select(*_EVENT, "command", "command_id", _us("start").alias("t0"))
+    sent = events.where("name = 'ws_send'").select(*_EVENT_KEY, "command", "command_id", _us("start").alias("t0"))
     heard = events.where("name = 'ws_receive' AND (command = 'ack' OR command = 'message' AND own)").select(
-        *(*_LOG, "command_id", (f.col("command") == "ack").alias("acks")),
+        *(*_LOG_KEY, "command_id", (f.col("command") == "ack").alias("acks")),
         *("server_rx", "server_tx", _us("start").alias("t3")),
     )
     ack, echo = f.col("acks"), ~f.col("acks")
-    in_time = f.col("t3").between(f.col("t0"), f.col("t0") + AWAY_US)
-    paired = sent.join(heard, [*_LOG, "command_id"], "left")
+    in_time = f.col("t3").between(f.col("t0"), f.col("t0") + MAX_APART_US)
+    paired = sent.join(heard, [*_LOG_KEY, "command_id"], "left")
     reply = f.struct("t3", "server_tx")
     return (
-        paired.groupBy(*_EVENT, "command", "command_id", "t0")
+        paired.groupBy(*_EVENT_KEY, "command", "command_id", "t0")
         .agg(
             f.min(f.when(ack & in_time, reply)).alias("ack"),
             f.min(f.when(echo & in_time, reply)).alias("echo"),
             f.min(f.when(echo & in_time, f.col("server_rx"))).alias("rx"),
         )
         .withColumn("reply", f.coalesce("ack", "echo"))
-        .select(*_EVENT, "command", "command_id", "t0", "rx", f.col("reply.t3"), f.col("reply.server_tx").alias("tx"))
+        .select(
+            *_EVENT_KEY, "command", "command_id", "t0", "rx", f.col("reply.t3"), f.col("reply.server_tx").alias("tx")
+        )
     )
 
 
@@ -163,16 +165,16 @@ def _with_partner(sent: DataFrame, commands: DataFrame) -> DataFrame:
     line = f.struct("server_rx", "commit", "server_tx").alias("line")
     lines = commands.select(f.col("source").alias("server"), "command_id", line)
     echoed = f.col("line.server_rx") == f.col("rx")
-    answered = f.col("rx").isNull() & (f.abs(f.col("line.server_tx") - f.col("tx")) < STAMP)
-    near = f.abs(f.col("line.server_rx") * 1_000_000 - f.col("t0")) <= AWAY_US
-    columns = [*_EVENT, "command", "t0", "rx", "t3", "tx"]
+    answered = f.col("rx").isNull() & (f.abs(f.col("line.server_tx") - f.col("tx")) < STAMP_TOLERANCE_SECONDS)
+    near = f.abs(f.col("line.server_rx") * 1_000_000 - f.col("t0")) <= MAX_APART_US
+    columns = [*_EVENT_KEY, "command", "t0", "rx", "t3", "tx"]
     found = (
         sent.join(lines, ["server", "command_id"], "left")
         .groupBy(*columns)
         .agg(f.min(f.when((echoed | answered) & near, f.col("line"))).alias("line"))
     )
     times = found.select(
-        *(*_EVENT, "command", "t0", "t3"),
+        *(*_EVENT_KEY, "command", "t0", "t3"),
         f.coalesce("rx", "line.server_rx").alias("rx"),
         f.col("tx"),
         f.col("line").isNotNull().alias("traced"),
@@ -185,24 +187,24 @@ def _offsets(sent: DataFrame) -> DataFrame:
     """Estimate each log's clock a day: what to take from the client's time to have the server's."""
     delay = (f.col("t3") - f.col("t0")) - (f.col("tx") - f.col("rx"))
     offset = f.floor(((f.col("rx") - f.col("t0")) + (f.col("tx") - f.col("t3"))) / 2)
-    known = sent.select(*_LOG, "day", f.struct(delay.alias("delay"), offset.alias("offset")).alias("best"))
+    known = sent.select(*_LOG_KEY, "day", f.struct(delay.alias("delay"), offset.alias("offset")).alias("best"))
     best = (
         known.where("best.delay >= 0 AND best.offset IS NOT NULL")
-        .groupBy(*_LOG, "day")
+        .groupBy(*_LOG_KEY, "day")
         .agg(f.min("best").alias("best"))
     )
     error = f.ceil(f.col("best.delay") / 2).alias("error_us")
-    return best.select(*_LOG, "day", (-f.col("best.offset")).alias("offset_us"), error)
+    return best.select(*_LOG_KEY, "day", (-f.col("best.offset")).alias("offset_us"), error)
 
 
 def _by_clock(rows: DataFrame, offsets: DataFrame) -> DataFrame:
-    return rows.join(offsets, [*_LOG, "day"], "left")
+    return rows.join(offsets, [*_LOG_KEY, "day"], "left")
 
 
 def _messages_of_others(events: DataFrame) -> DataFrame:
     """Give the messages that this client did not send."""
     heard = events.where("name = 'ws_receive' AND command = 'message' AND NOT own")
-    return heard.select(*_EVENT, "command", _us("start").alias("t3"), _us("server_tx").alias("tx"))
+    return heard.select(*_EVENT_KEY, "command", _us("start").alias("t3"), _us("server_tx").alias("tx"))
 
 
 def _phases(sent: DataFrame) -> DataFrame:
@@ -215,26 +217,28 @@ def _phases(sent: DataFrame) -> DataFrame:
         "network in": (f.col("t3") - f.col("offset_us") - f.col("tx"), error),
         "round trip": (f.col("t3") - f.col("t0"), none),
     }
-    phases = f.explode(f.array(*(_phase(name, *measured[name]) for name in PHASES)))
-    rows = sent.select(*_EVENT, f.col("command").alias("what"), "traced", "commit", phases.alias("each"), "offset_us")
+    phases = f.explode(f.array(*(_phase(name, *measured[name]) for name in EXCHANGE_PHASES)))
+    rows = sent.select(
+        *_EVENT_KEY, f.col("command").alias("what"), "traced", "commit", phases.alias("each"), "offset_us"
+    )
     unchanged = (f.col("each.phase") == "commit") & f.col("traced") & f.col("commit").isNull()
-    return rows.where(~unchanged).select(*_EVENT, "what", "each.*", "offset_us")
+    return rows.where(~unchanged).select(*_EVENT_KEY, "what", "each.*", "offset_us")
 
 
 def _heard(theirs: DataFrame) -> DataFrame:
     way = _phase("network in", f.col("t3") - f.col("offset_us") - f.col("tx"), f.col("error_us"))
-    rows = theirs.select(*_EVENT, f.col("command").alias("what"), way.alias("each"), "offset_us")
-    return rows.select(*_EVENT, "what", "each.*", "offset_us")
+    rows = theirs.select(*_EVENT_KEY, f.col("command").alias("what"), way.alias("each"), "offset_us")
+    return rows.select(*_EVENT_KEY, "what", "each.*", "offset_us")
 
 
 def _spans(events: DataFrame) -> DataFrame:
     phase = f.lit(None).cast("string")
-    for name, called in SPANS.items():
+    for name, called in SPAN_PHASES.items():
         phase = f.when(f.col("name") == name, called).otherwise(phase)
-    for whom, called in WAITS.items():
+    for whom, called in WAIT_PHASES.items():
         phase = f.when(f.col("waiting") == whom, called).otherwise(phase)
     spans = events.select(
-        *_EVENT, f.col("name").alias("what"), phase.alias("phase"), (_us("stop") - _us("start")).alias("us")
+        *_EVENT_KEY, f.col("name").alias("what"), phase.alias("phase"), (_us("stop") - _us("start")).alias("us")
     )
     return spans.where(f.col("phase").isNotNull()).withColumn("error_us", f.lit(None).cast("bigint"))
 

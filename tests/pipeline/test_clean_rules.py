@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.pipeline.clean import rules as cleaning_rules
-from restante.pipeline.clean.rules import FAULTS, OWN, Fault, Limits
-from restante.pipeline.schemas import CLEAN, TEXT
-from restante.pipeline.sources.job import Job, finished
+from restante.pipeline.clean import rules
+from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, TimeLimits
+from restante.pipeline.schemas import CLEAN_TABLES, MAX_TEXT_CHARACTERS
+from restante.pipeline.sources.usage_scan import UsageScan, clean_rows
 from support.pipeline.servers import FIRST_DAY, NOW, T0
 
-CASES = json.loads((Path(__file__).parent / "cleaning.json").read_text())["cases"]
+CASES = json.loads((Path(__file__).parent / "clean_rules.json").read_text())["cases"]
 
-WITHIN = cleaning_rules.limits(FIRST_DAY, NOW)
+WITHIN = rules.limits(FIRST_DAY, NOW)
 
-RULES = {table: (*rules, *OWN[table]) for table, rules in cleaning_rules.RULES.items()}
+RULES = {table: (*each, *OWN_RULES[table]) for table, each in rules.RULES.items()}
 """Of our own servers' rows."""
 
 GOOD: dict[str, Any] = {
@@ -56,7 +56,7 @@ def row(table: str, **values: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("table", "column", "value", "expected"), CASES, ids=lambda each: ascii(each)[:40])
 def test_a_value_is_cleaned_or_it_is_the_rows_fault(table: str, column: str, value: Any, expected: Any) -> None:
-    cleaned = cleaning_rules.clean(RULES[table], row(table, **{column: value_of(value)}), WITHIN)
+    cleaned = rules.clean(RULES[table], row(table, **{column: value_of(value)}), WITHIN)
     if isinstance(expected, dict):
         assert cleaned == expected["fault"]
         assert isinstance(cleaned, Fault)
@@ -68,25 +68,25 @@ def test_a_value_is_cleaned_or_it_is_the_rows_fault(table: str, column: str, val
 
 
 def test_every_column_has_a_case_and_every_fault_one() -> None:
-    assert {case[1] for case in CASES} == {rule.column for rules in RULES.values() for rule in rules}
-    assert {case[3]["fault"] for case in CASES if isinstance(case[3], dict)} == set(FAULTS)
+    assert {case[1] for case in CASES} == {rule.column for each in RULES.values() for rule in each}
+    assert {case[3]["fault"] for case in CASES if isinstance(case[3], dict)} == set(USAGE_FAULTS)
 
 
 def test_a_row_has_the_first_of_its_faults() -> None:
-    assert cleaning_rules.clean(RULES["nameplates"], [None, "x", "x", "x", "x", 0], WITHIN) == "missing value"
-    assert cleaning_rules.clean(RULES["nameplates"], ["x", 1e300, None, "x", "x", 0], WITHIN) == "out of range"
+    assert rules.clean(RULES["nameplates"], [None, "x", "x", "x", "x", 0], WITHIN) == "missing value"
+    assert rules.clean(RULES["nameplates"], ["x", 1e300, None, "x", "x", 0], WITHIN) == "out of range"
 
 
 def test_rules_are_in_the_order_of_the_lakes_columns_and_allow_null_where_it_does() -> None:
-    for name, rules in RULES.items():
-        columns = {column.name: column for column in CLEAN[name].columns}
-        assert ["id", "origin", *(rule.column for rule in rules), "day", "source"] == list(columns)
-        assert all(rule.null == columns[rule.column].null for rule in rules)
+    for name, each in RULES.items():
+        columns = {column.name: column for column in CLEAN_TABLES[name].columns}
+        assert ["id", "origin", *(rule.column for rule in each), "day", "source"] == list(columns)
+        assert all(rule.null == columns[rule.column].null for rule in each)
 
 
 def test_long_text_is_cut() -> None:
-    assert cleaning_rules.text("é" * 1000) == "é" * TEXT
-    assert cleaning_rules.text("\0" * 1000) == "\ufffd" * TEXT
+    assert rules.text("é" * 1000) == "é" * MAX_TEXT_CHARACTERS
+    assert rules.text("\0" * 1000) == "\ufffd" * MAX_TEXT_CHARACTERS
 
 
 values = st.one_of(
@@ -103,15 +103,15 @@ values = st.one_of(
 @given(st.data(), st.sampled_from(sorted(RULES)))
 def test_whatever_stands_in_a_row_it_is_clean_or_has_one_of_few_faults(data: st.DataObject, table: str) -> None:
     found = data.draw(st.tuples(*(values for _ in RULES[table])))
-    cleaned = cleaning_rules.clean(RULES[table], found, WITHIN)
+    cleaned = rules.clean(RULES[table], found, WITHIN)
     if isinstance(cleaned, Fault):
-        assert cleaned in FAULTS
+        assert cleaned in USAGE_FAULTS
         return
     for rule, value in zip(RULES[table], cleaned, strict=True):
         if value is None:
             assert rule.null
         elif isinstance(value, str):
-            assert len(value.encode()) <= 4 * TEXT
+            assert len(value.encode()) <= 4 * MAX_TEXT_CHARACTERS
             assert "\0" not in value
         elif rule.column.endswith("_us"):
             assert 0 <= value < 2**63
@@ -122,24 +122,24 @@ def test_whatever_stands_in_a_row_it_is_clean_or_has_one_of_few_faults(data: st.
 @given(values, values)
 def test_digests_tell_rows_apart(one: Any, other: Any) -> None:
     same = type(one) is type(other) and repr(one) == repr(other)
-    assert (cleaning_rules.digest([one, "x"]) == cleaning_rules.digest([other, "x"])) == same
+    assert (rules.digest([one, "x"]) == rules.digest([other, "x"])) == same
 
 
 def test_of_a_row_at_fault_nothing_is_left_but_its_id_and_its_digest() -> None:
-    job = Job("north", "nameplates", "", "", "", (), (), WITHIN, 1, frozenset({"theirs.sqlite"}))
+    scan = UsageScan("north", "nameplates", "", "", "", (), WITHIN, 1, frozenset({"theirs.sqlite"}))
     bad = (7, "", *row("nameplates", result="canary"))
     double = (8, "theirs.sqlite", *row("nameplates", app_id="canary"))
-    found = list(finished(job, [bad, double]))
+    found = list(clean_rows(scan, [bad, double]))
     assert found == [
-        (7, *[None] * 8, "north", "unknown result", "7", cleaning_rules.digest(bad[1:])),
-        (8, *[None] * 8, "north", "duplicate", "8", cleaning_rules.digest(double[1:])),
+        (7, *[None] * 8, "north", "unknown result", "7", rules.digest(bad[1:])),
+        (8, *[None] * 8, "north", "duplicate", "8", rules.digest(double[1:])),
     ]
 
 
 def test_a_day_is_that_of_the_first_time_in_utc() -> None:
-    job = Job("north", "mailboxes", "", "", "", (), (), Limits(-(2**60), 2**60), None, frozenset())
+    scan = UsageScan("north", "mailboxes", "", "", "", (), TimeLimits(-(2**60), 2**60), None, frozenset())
     for started, day in ((86_399.999999, 0), (86_400, 1), (-0.5, -1)):
-        [found] = finished(job, [(1, "", *row("mailboxes", started=started))])
+        [found] = clean_rows(scan, [(1, "", *row("mailboxes", started=started))])
         assert found[10] == day
 
 
@@ -162,10 +162,10 @@ def test_a_day_is_that_of_the_first_time_in_utc() -> None:
 def test_the_blur_of_a_row_is_the_recorded_one_or_else_what_its_time_and_the_setting_tell(
     recorded: int | None, setting: int | None, time: int, blur: int | None
 ) -> None:
-    assert cleaning_rules.blur_us(recorded, setting, time) == blur
+    assert rules.blur_us(recorded, setting, time) == blur
 
 
 def test_the_setting_of_our_server_says_nothing_of_rows_that_another_one_wrote() -> None:
-    job = Job("north", "nameplates", "", "", "", (), (), WITHIN, 40_000_000, frozenset())
+    scan = UsageScan("north", "nameplates", "", "", "", (), WITHIN, 40_000_000, frozenset())
     rows = [(1, origin, *row("nameplates", started=T0, blur_us=None)) for origin in ("", "theirs.sqlite")]
-    assert [found[7] for found in finished(job, rows)] == [40_000_000, 1_000_000]
+    assert [found[7] for found in clean_rows(scan, rows)] == [40_000_000, 1_000_000]

@@ -11,14 +11,14 @@ from unittest.mock import patch
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import Table
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.source import Opened, Span, Terms
+from restante.pipeline.sources.source import IngestContext, OpenedSource, Span
 from restante.pipeline.sources.tasks import Task
-from support.pipeline.servers import TERMS
+from support.pipeline.servers import CONTEXT
 
 Row = dict[str, Any]
 
 
-class Took(NamedTuple):
+class SourceRead(NamedTuple):
     """What was new, row by row."""
 
     span: Span | None
@@ -40,20 +40,22 @@ class Took(NamedTuple):
         return self.span.marks
 
 
-def take(spec: str, table: str, scratch: Path, marks: Mapping[str, Mark] | None = None, terms: Terms = TERMS) -> Took:
+def read_source(
+    spec: str, table: str, scratch: Path, marks: Mapping[str, Mark] | None = None, context: IngestContext = CONTEXT
+) -> SourceRead:
     """Read what is new for a table since the marks."""
     said: list[str] = []
-    with recognise(spec).opened(scratch, said.append, terms) as opened:
-        span = opened.span(table, marks or {})
+    with recognise(spec).opened(scratch, said.append, context) as opened:
+        span = opened.find_new(table, marks or {})
         rows = [] if span is None else rows_of(opened, span)
     assert list(scratch.iterdir() if scratch.exists() else ()) == []  # nothing is left behind
-    return Took(span, rows, said)
+    return SourceRead(span, rows, said)
 
 
-def rows_of(opened: Opened, span: Span) -> list[Row]:
+def rows_of(opened: OpenedSource, span: Span) -> list[Row]:
     """Do the tasks of a span, one after the other; they give as many rows as the source counts."""
     with _here():
-        rows: Any = opened.rows(None, span)  # type: ignore[arg-type]
+        rows: Any = opened.read(None, span)  # type: ignore[arg-type]
     assert len(rows) == span.counted
     return list(rows)
 

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.common.errors import Misuse, StoreError
-from restante.pipeline.lake import columns, delta_log
+from restante.pipeline.lake import columns, delta_log, delta_table
 from restante.pipeline.lake import table as lake_table
-from restante.pipeline.lake.commit_info import Ledger, Mark, Note, Point
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, Point
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark.session import SparkError
@@ -30,9 +30,9 @@ from support.pipeline.lakes import (
     contents,
     frame,
     held,
+    info,
+    infos,
     letter,
-    note,
-    notes,
     opened,
     rows,
     seen,
@@ -45,8 +45,8 @@ def foreign(*rows: Row) -> pa.Table:
     return pa.Table.from_pylist(list(rows), arrow(LETTERS))
 
 
-def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(tmp_path: Path) -> None:
-    noted = Note(
+def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactions(tmp_path: Path) -> None:
+    given = CommitInfo(
         run="r1",
         table="letters",
         finished=1_795_000_000.25,
@@ -59,16 +59,16 @@ def test_a_first_commit_makes_the_table_with_its_rows_note_and_transactions(tmp_
         staged = table.stage(held([letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]))
         assert (staged.rows, staged.days) == (3, {"2026-11-01", "2026-11-02"})
         assert seen(tmp_path).version is None
-        assert table.commit([staged], note=noted, transactions={"main": 4, "other": 2**40}) == 0
+        assert table.commit([staged], info=given, transactions={"main": 4, "other": 2**40}) == 0
         assert table.version == 0
     there = seen(tmp_path)
     assert there.version == 0
-    [found] = notes(there)
+    [found] = infos(there)
     days = ["2026-11-01", "2026-11-02"]
-    assert found == replace(noted, days=days, commit=found.commit, state=there.state)
+    assert found == replace(given, days=days, commit=found.commit, state=there.state)
     assert there.state.days() == set(days)
     assert there.marks("main") == {"": Mark(4, "d4", 1, "d1")}
-    assert there.state.inputs == noted.inputs
+    assert there.state.inputs == given.inputs
     assert [there.transaction(app) for app in ("main", "other", "none")] == [4, 2**40, None]
     assert stored(tmp_path) == [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
     [log] = (tmp_path / "letters" / "_delta_log").iterdir()
@@ -123,7 +123,7 @@ def test_spark_stages_what_is_committed_and_reads_it_of_all_partitions_or_some(
         assert (staged.rows, len(staged.files), staged.days) == (4, 4, {"2026-11-01", "2026-11-02"})
         nothing = table.stage(frame(spark, []))
         assert (nothing.rows, nothing.files) == (0, ())
-        table.commit([staged, nothing], note=note())
+        table.commit([staged, nothing], info=info())
     assert by_spark(spark, tmp_path) == stored(tmp_path) == meant
     assert by_spark(spark, tmp_path, {"hour": {None, "7"}, "source": ["main"]}) == [meant[0], *meant[2:]]
 
@@ -163,7 +163,7 @@ def test_a_replaced_day_is_the_new_rows_and_nothing_else(tmp_path: Path) -> None
         assert stored(tmp_path) == [letter(3, day="2026-11-02"), letter(9)]
         add(table, [letter(8)], replace={"day": {"2026-11-02"}, "source": {"main"}}, run="r2")
         assert stored(tmp_path) == [letter(8), letter(9)]
-        assert [(each.run, each.days) for each in notes(table)] == [
+        assert [(each.run, each.days) for each in infos(table)] == [
             ("r2", ["2026-11-01", "2026-11-02"]),  # it was the second that lost a row
             ("r1", ["2026-11-01"]),
             ("r0", ["2026-11-01", "2026-11-02"]),
@@ -175,22 +175,22 @@ def test_a_day_replaced_with_nothing_is_gone(tmp_path: Path) -> None:
         add(table, [letter(1), letter(3, day="2026-11-02")])
         staged = table.stage(held([]))
         assert (staged.rows, staged.files, staged.days) == (0, (), set())
-        table.commit([staged], note=note(), replace={"day": {"2026-11-01"}})
+        table.commit([staged], info=info(), replace={"day": {"2026-11-01"}})
         assert stored(tmp_path) == [letter(3, day="2026-11-02")]
-        table.commit(note=note(), replace={})
+        table.commit(info=info(), replace={})
         assert stored(tmp_path) == []
-        assert [each.days for each in notes(table)][:2] == [["2026-11-02"], ["2026-11-01"]]
-        table.commit(note=note(), replace={"day": {"2026-11-01"}})  # there is no such day: that is well
+        assert [each.days for each in infos(table)][:2] == [["2026-11-02"], ["2026-11-01"]]
+        table.commit(info=info(), replace={"day": {"2026-11-01"}})  # there is no such day: that is well
         assert table.version == 3
 
 
-def test_a_commit_without_files_has_its_note_and_transaction(tmp_path: Path) -> None:
+def test_a_commit_without_files_has_its_commit_info_and_transaction(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        assert table.commit(note=note("first"), transactions={"main": 1}) == 0
+        assert table.commit(info=info("first"), transactions={"main": 1}) == 0
         add(table, [letter(1)], run="rows")
-        assert table.commit(note=note("third", marks={"": Mark(1, "a", 2, "b")}), transactions={"main": 9}) == 2
+        assert table.commit(info=info("third", marks={"": Mark(1, "a", 2, "b")}), transactions={"main": 9}) == 2
     there = seen(tmp_path)
-    assert [each.run for each in notes(there)] == ["third", "rows", "first"]
+    assert [each.run for each in infos(there)] == ["third", "rows", "first"]
     assert there.transaction("main") == 9
     assert stored(tmp_path) == [letter(1)]
 
@@ -199,7 +199,7 @@ def test_several_stages_are_seen_at_once(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         parts = [table.stage(held([letter(number)])) for number in range(3)]
         assert seen(tmp_path).version is None
-        table.commit(parts, note=note())
+        table.commit(parts, info=info())
         assert stored(tmp_path) == [letter(number) for number in range(3)]
         assert not list((tmp_path / "letters").glob("run-*"))
 
@@ -209,7 +209,7 @@ def test_a_table_stays_as_it_was_when_it_was_asked_for(tmp_path: Path) -> None:
         add(table, [letter(1)], run="old")
         before = seen(tmp_path)
         add(table, [letter(2)], run="new", replace={})
-        assert (before.version, [each.run for each in notes(before)]) == (0, ["old"])
+        assert (before.version, [each.run for each in infos(before)]) == (0, ["old"])
         assert rows(contents(before)) == [letter(1)]
 
 
@@ -217,7 +217,7 @@ def test_columns_are_found_by_name_and_types_may_be_narrower(spark: SparkSession
     given = frame(spark, [letter(5)])
     turned = given.selectExpr("'x' AS more", *reversed(given.columns)).withColumn("id", given["id"].cast("INT"))
     with opened(tmp_path) as table:
-        table.commit([table.stage(turned)], note=note())
+        table.commit([table.stage(turned)], info=info())
     assert stored(tmp_path) == [letter(5)]
 
 
@@ -263,7 +263,7 @@ def test_a_foreign_commit_in_between_is_not_lost_and_its_rows_are_replaced_too(
         assert add(table, [letter(9)], replace={"day": {"2026-11-01"}}, run="ours too") == 2
         found = [letter(2, day="2026-11-02"), letter(4, day="2026-11-02"), letter(9)]
         assert by_spark(spark, tmp_path) == stored(tmp_path) == found
-        [_, between, _] = notes(table)
+        [_, between, _] = infos(table)
         assert (between.run, between.days) == ("", ["2026-11-01", "2026-11-02"])
         assert between.finished > 0
 
@@ -271,7 +271,7 @@ def test_a_foreign_commit_in_between_is_not_lost_and_its_rows_are_replaced_too(
 def test_foreign_commits_without_end_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)])
-        properly = lake_table._open
+        properly = delta_table.open_table
         theirs = foreign(letter(3))
 
         def interfere(folder: Path, meant: Table) -> DeltaTable | None:
@@ -279,10 +279,10 @@ def test_foreign_commits_without_end_are_told(tmp_path: Path, monkeypatch: pytes
             write_deltalake(folder, theirs, mode="append", partition_by=list(LETTERS.partitions))
             return found
 
-        monkeypatch.setattr(lake_table, "_open", interfere)
+        monkeypatch.setattr(delta_table, "open_table", interfere)
         write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
         with pytest.raises(StoreError, match="another program keeps changing"):
-            table.commit(note=note())
+            table.commit(info=info())
 
 
 def test_days_are_not_touched_by_rows_that_are_only_written_anew(tmp_path: Path) -> None:
@@ -292,18 +292,18 @@ def test_days_are_not_touched_by_rows_that_are_only_written_anew(tmp_path: Path)
         DeltaTable(tmp_path / "letters").optimize.compact()
     there = seen(tmp_path)
     assert (there.version, len(there.files())) == (2, 1)
-    assert [each.run for each in notes(there)] == ["r", "r"]
+    assert [each.run for each in infos(there)] == ["r", "r"]
     assert stored(tmp_path) == [letter(1), letter(2)]
 
 
-def test_notes_outlive_checkpoints_and_other_programs_that_clean_logs(
+def test_commit_infos_outlive_checkpoints_and_other_programs_that_clean_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_table, "CHECKPOINT", 3)
+    monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 3)
     with opened(tmp_path) as table:
         add(table, [letter(1)], run="0", transactions={"a": 1})
         for number in range(1, 8):
-            table.commit(note=note(str(number)), transactions={"a": number})
+            table.commit(info=info(str(number)), transactions={"a": number})
     log = tmp_path / "letters" / "_delta_log"
     assert sorted(path.name for path in log.glob("*.checkpoint.parquet")) == [
         f"{version:020}.checkpoint.parquet" for version in (3, 6)
@@ -315,7 +315,7 @@ def test_notes_outlive_checkpoints_and_other_programs_that_clean_logs(
     theirs.cleanup_metadata()
     theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
     there = seen(tmp_path)
-    assert [each.run for each in notes(there)] == [str(number) for number in reversed(range(8))]
+    assert [each.run for each in infos(there)] == [str(number) for number in reversed(range(8))]
     assert there.transaction("a") == 7
     assert stored(tmp_path) == [letter(1)]
 
@@ -323,17 +323,17 @@ def test_notes_outlive_checkpoints_and_other_programs_that_clean_logs(
 def test_log_entries_that_nobody_needs_are_removed_thirty_days_after_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_table, "CHECKPOINT", 3)
+    monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 3)
     log = tmp_path / "letters" / "_delta_log"
     written = 1_000_000_000
 
     def there(kind: str) -> list[int]:
         return sorted(int(path.name[:20]) for path in log.glob(f"*.{kind}"))
 
-    def commits(count: int, days: float, **noted: Any) -> None:
+    def commits(count: int, days: float, **fields: Any) -> None:
         """Commit so many times, this many days after the first commit."""
         for _ in range(count):
-            version = table.commit(note=note(finished=written + days * 86400, **noted))
+            version = table.commit(info=info(finished=written + days * 86400, **fields))
             for path in log.glob(f"{version:020}.*"):
                 os.utime(path, (written + days * 86400,) * 2)
 
@@ -360,8 +360,8 @@ def test_a_clean_up_that_is_cut_off_is_done_by_the_next(tmp_path: Path, monkeypa
             add(table, [letter(number)], source="main", ledger=Ledger(), marks={"": Mark(number, "a", 2, "b")})
             DeltaTable(table.folder).create_checkpoint()
         state = table.state
-    monkeypatch.setattr(lake_table, "CHECKPOINT", 1)
-    monkeypatch.setattr(delta_log, "RETENTION", float("-inf"))
+    monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
+    monkeypatch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))
     properly = Path.unlink
     cut_off = 0
     for count in range(20):
@@ -391,8 +391,8 @@ def test_a_clean_up_that_is_cut_off_is_done_by_the_next(tmp_path: Path, monkeypa
 
 
 def test_a_log_that_cannot_be_cleaned_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_table, "CHECKPOINT", 1)
-    monkeypatch.setattr(delta_log, "RETENTION", float("-inf"))
+    monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
+    monkeypatch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))
 
     def refuse(*_given: object) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -402,15 +402,15 @@ def test_a_log_that_cannot_be_cleaned_fails_no_commit(tmp_path: Path, monkeypatc
             patch.setattr(Path, "unlink", refuse)
             for number in range(4):
                 add(table, [letter(number)])
-        assert len(notes(table)) == 4
+        assert len(infos(table)) == 4
         add(table, [letter(4)])
-        assert len(notes(table)) == 2
+        assert len(infos(table)) == 2
 
 
 def test_a_checkpoint_that_was_missed_is_made_by_the_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_table, "CHECKPOINT", 3)
+    monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 3)
     with opened(tmp_path) as table:
         add(table, [letter(1)])
         theirs = foreign(letter(3))
@@ -454,12 +454,12 @@ def test_a_commit_is_known_from_those_of_other_tables_and_of_backups(tmp_path: P
 def test_old_days_are_dropped_at_once_and_do_not_count_as_touched(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(day, day=f"2026-11-0{day}") for day in (1, 2, 3, 4)])
-        assert table.keep("2026-11-03", note("keep")) == 2
+        assert table.keep("2026-11-03", info("keep")) == 2
         assert table.version == 1
         assert [row["day"].day for row in stored(tmp_path)] == [3, 4]
-        assert table.keep("2026-11-03", note("again")) == 0
+        assert table.keep("2026-11-03", info("again")) == 0
         assert table.version == 1
-        newest = notes(table)[0]
+        newest = infos(table)[0]
         assert (newest.run, newest.kept, newest.days) == ("keep", "2026-11-03", [])
 
 
@@ -481,10 +481,10 @@ def test_a_table_without_partitions_is_replaced_as_a_whole(spark: SparkSession, 
     whole = Table("whole", "thing", (Column("id", "BIGINT", ""), Column("day", "DATE", "")), ())
     with opened(tmp_path, whole) as table:
         for given in ([], [letter(1), letter(2)], [letter(3)]):
-            table.commit([table.stage(held(given, whole))], note=note(), replace={})
+            table.commit([table.stage(held(given, whole))], info=info(), replace={})
             assert contents(table).column("id").to_pylist() == [row["id"] for row in given]
         assert [row.id for row in table.read(spark).collect()] == [3]
-        table.commit([table.stage(frame(spark, [], whole))], note=note(), replace={})
+        table.commit([table.stage(frame(spark, [], whole))], info=info(), replace={})
         assert table.files() == []
 
 

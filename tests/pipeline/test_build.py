@@ -19,14 +19,17 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from restante.common.errors import Misuse, StoreError
-from restante.pipeline import build as pipeline_build
-from restante.pipeline.build import Built, Days, _Room
+from restante.pipeline.build import freshness
+from restante.pipeline.build import run as build_run
+from restante.pipeline.build.freshness import DayRange
+from restante.pipeline.build.row_budget import RowBudget
+from restante.pipeline.build.run import BuildResult
 from restante.pipeline.lake import commit_info, delta_log
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import CLEAN
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import Build
 from support.effort import rounds
@@ -52,9 +55,9 @@ def add(world: LakeWorld, rows: Some, replace: Where | None = None) -> None:
     """Commit rows of clean tables, as if they had been ingested."""
     with world.run() as run:
         for name, values in rows.items():
-            table = run.lake.table(CLEAN[name])
+            table = run.lake.table(CLEAN_TABLES[name])
             staged = table.stage(held(dicts(name, values), table.table))
-            table.commit([staged], note=world.note(name), replace=replace)
+            table.commit([staged], info=world.info(name), replace=replace)
 
 
 def lived(world: LakeWorld, *days: str, replace: Where | None = None) -> None:
@@ -65,13 +68,13 @@ def lived(world: LakeWorld, *days: str, replace: Where | None = None) -> None:
 
 def build(
     world: LakeWorld, first: str = "", last: str = "", builds: Mapping[str, Build] = PLAIN, *, plan: bool = False
-) -> dict[str, Built]:
-    days = Days(date.fromisoformat(first), date.fromisoformat(last)) if first else None
+) -> dict[str, BuildResult]:
+    days = DayRange(date.fromisoformat(first), date.fromisoformat(last)) if first else None
     with world.run() as run:
-        return {built.table: built for built in pipeline_build.build(run, days, plan=plan, builds=builds)}
+        return {built.table: built for built in build_run.build(run, days, plan=plan, builds=builds)}
 
 
-def outcomes(world: LakeWorld, first: str = "", last: str = "") -> Built:
+def outcomes(world: LakeWorld, first: str = "", last: str = "") -> BuildResult:
     """Build one table."""
     return build(world, first, last, builds={"outcomes": PLAIN["outcomes"]})["outcomes"]
 
@@ -223,7 +226,7 @@ def test_a_built_table_that_was_put_back_from_a_backup_is_brought_up_to_date(pla
 
 
 def test_what_is_made_of_a_built_table_follows_when_that_is_made_again(plain: LakeWorld) -> None:
-    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     builds = {name: PLAIN[name] for name in ("envelopes", "traffic")}
     archived = busy.busy_week(Random(2), 20)["archived"]
     add(plain, {"archived": archived})
@@ -243,10 +246,10 @@ def test_days_that_were_dropped_by_age_stay_as_they_were_built_where_their_input
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
     assert plain.keep("nameplates", SECOND) == 1
-    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     add(plain, {"archived": busy.busy_week(Random(2), 5)["archived"]})
     both = build(plain, builds={name: PLAIN[name] for name in ("outcomes", "coverage")})
-    assert both["outcomes"].days == [], "nothing of it is built, and yet it is noted what was dropped"
+    assert both["outcomes"].days == [], "nothing of it is built, and yet it is committed what was dropped"
     assert both["coverage"].days
     for commits in range(1, 3):
         remove(plain)
@@ -260,8 +263,8 @@ def test_days_that_were_dropped_by_age_stay_as_they_were_built_where_their_input
 def test_a_table_that_lags_behind_by_more_commits_than_are_told_apart_is_built_anew(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (commit_info, pipeline_build):
-        monkeypatch.setattr(module, "COMMITS", 4)
+    for module in (commit_info, freshness, build_run):
+        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
     lived(plain, FIRST)
     outcomes(plain)
     for _ in range(3):
@@ -276,8 +279,8 @@ def test_a_table_that_lags_behind_by_more_commits_than_are_told_apart_is_built_a
 def test_commits_that_leave_no_day_to_build_do_not_make_a_table_lag_behind(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (commit_info, pipeline_build):
-        monkeypatch.setattr(module, "COMMITS", 4)
+    for module in (commit_info, freshness, build_run):
+        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
     lived(plain, FIRST, THIRD)
     plain.keep("nameplates", SECOND)
     outcomes(plain)
@@ -298,7 +301,7 @@ def test_a_lake_of_before_is_built_anew_once_and_its_marks_are_found(plain: Lake
     for table in ("nameplates", "outcomes"):
         of_before(plain.path / table)
     with plain.run() as run:
-        before = run.lake.table(CLEAN["nameplates"])
+        before = run.lake.table(CLEAN_TABLES["nameplates"])
         assert before.marks("server") == marks
         assert (before.state.kept, before.state.days()) == (SECOND, {SECOND, THIRD})
     assert [str(day) for day in outcomes(plain).days] == [SECOND, THIRD]
@@ -335,7 +338,7 @@ def test_a_build_reads_as_many_log_entries_however_many_there_are(
         build(plain, builds={"outcomes": PLAIN["outcomes"]}) if number % 10 == 0 else None
     entries.clear()
     with plain.run() as run:
-        marks = run.lake.table(CLEAN["nameplates"]).marks("server 1")
+        marks = run.lake.table(CLEAN_TABLES["nameplates"]).marks("server 1")
     assert marks == {"": Mark(37, "", 0, "")}
     assert len(entries) == 2
     assert reads() == few < 10
@@ -344,10 +347,10 @@ def test_a_build_reads_as_many_log_entries_however_many_there_are(
 def test_days_are_built_some_at_a_time_where_they_have_many_rows(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_build, "ROWS", 2)
+    monkeypatch.setattr(build_run, "MAX_JOB_ROWS", 2)
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
-    assert [note.days for note in plain.notes("outcomes")] == [[THIRD], [FIRST, SECOND]]
+    assert [info.days for info in plain.infos("outcomes")] == [[THIRD], [FIRST, SECOND]]
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
     assert any("outcomes: 2 of 3 days" in words for words in plain.steps.said)
 
@@ -366,7 +369,7 @@ def test_a_run_that_was_cut_off_between_two_days_is_finished_by_the_next(
 
     lived(plain, FIRST, SECOND, THIRD)
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline_build, "ROWS", 1)
+        patched.setattr(build_run, "MAX_JOB_ROWS", 1)
         patched.setattr(LakeTable, "commit", cut_off)
         with pytest.raises(KeyboardInterrupt):
             outcomes(plain)
@@ -408,7 +411,7 @@ Some = Mapping[str, Sequence[Values]]
 def test_a_table_that_fails_ends_the_run_and_what_is_made_of_it_waits_for_the_next(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     rows = busy.busy_week(Random(2), 20)
     builds = {name: PLAIN[name] for name in ("envelopes", "traffic", "coverage")}
     add(plain, {"archived": rows["archived"]})
@@ -430,10 +433,10 @@ def test_a_table_that_fails_ends_the_run_and_what_is_made_of_it_waits_for_the_ne
 
 
 def test_jobs_go_on_beside_one_another_where_they_read_no_more_than_one_may() -> None:
-    room, both = _Room(10), Barrier(2)
+    budget, both = RowBudget(10), Barrier(2)
 
     def job(rows: int) -> None:
-        with room.taken(rows):
+        with budget.reserve(rows):
             both.wait(60)
 
     with ThreadPoolExecutor(2) as pool:
@@ -448,15 +451,15 @@ def test_a_job_waits_until_there_is_room_and_one_that_is_too_large_until_it_is_a
             waits.set()
             return super().wait(timeout)
 
-    room, waits, begun = _Room(10), Event(), Event()
-    room._changed = Watched()  # type: ignore[misc]
+    budget, waits, begun = RowBudget(10), Event(), Event()
+    budget._changed = Watched()  # type: ignore[misc]
 
     def job() -> None:
-        with room.taken(rows):
+        with budget.reserve(rows):
             begun.set()
 
     with ThreadPoolExecutor(1) as pool:
-        with room.taken(6):
+        with budget.reserve(6):
             waiting = pool.submit(job)
             assert waits.wait(60)
             assert not begun.is_set()
@@ -465,12 +468,12 @@ def test_a_job_waits_until_there_is_room_and_one_that_is_too_large_until_it_is_a
 
 
 def test_no_job_is_begun_any_more_where_one_has_failed() -> None:
-    room = _Room(10)
-    with ThreadPoolExecutor(1) as pool, room.taken(10):
-        waiting = pool.submit(room.taken(1).__enter__)
-        room.close()
+    budget = RowBudget(10)
+    with ThreadPoolExecutor(1) as pool, budget.reserve(10):
+        waiting = pool.submit(budget.reserve(1).__enter__)
+        budget.close()
         assert isinstance(waiting.exception(60), CancelledError)
-    with pytest.raises(CancelledError), room.taken(1):
+    with pytest.raises(CancelledError), budget.reserve(1):
         pass
 
 
@@ -491,7 +494,7 @@ def test_spark_builds_days_that_came_one_by_one_as_if_all_had_come_at_once(
 
 def come_one_by_one(world: LakeWorld, builds: Mapping[str, Build]) -> None:
     steps = one_by_one(busy.busy_week(Random(1), 1000))
-    world.now = (busy.DAY + timedelta(days=30)).timestamp()
+    world.now = (busy.TODAY + timedelta(days=30)).timestamp()
     for step in steps:
         add(world, step)
         build(world, builds={name: builds[name] for name in REACHING})
@@ -505,10 +508,10 @@ def come_one_by_one(world: LakeWorld, builds: Mapping[str, Build]) -> None:
 
 def one_by_one(rows: Some) -> Sequence[Some]:
     """Part rows of some days into those up to one, those of the days after it, and late ones of the day before it."""
-    today, yesterday, first = (busy.DAY.date() - timedelta(days) for days in range(3))
+    today, yesterday, first = (busy.TODAY.date() - timedelta(days) for days in range(3))
     steps: list[dict[str, Sequence[Values]]] = [{}, {}, {}]
     for name in {each for build in REACHING.values() for each in build.inputs}:
-        day = [column.name for column in CLEAN[name].columns].index("day")
+        day = [column.name for column in CLEAN_TABLES[name].columns].index("day")
         some = [row for row in rows[name] if row[-1] != "second"]  # of one server: each folder more takes time
         late = [row for row in some if row[day] == yesterday][::2]
         steps[0][name] = [row for row in some if first <= row[day] <= today and row not in late]
@@ -582,7 +585,7 @@ def test_mailservers_that_came_in_any_order_are_covered_as_if_all_had_come_at_on
         if dice.random() < 0.7:
             coverage(plain)
     coverage(plain)
-    names = [column.name for column in CLEAN["archived"].columns]
+    names = [column.name for column in CLEAN_TABLES["archived"].columns]
     rows = {"archived": [tuple(row[name] for name in names) for row in plain.rows("archived")]}
     expected = ORACLES["coverage"](with_folders(PLAIN["coverage"], rows))
     columns = [column.name for column in BUILDS["coverage"].table.columns]
@@ -600,18 +603,18 @@ def test_spark_counts_what_a_mailserver_lacks_on_a_day_on_which_it_has_nothing(w
 def test_a_table_with_other_columns_is_refused_and_made_again_once_it_is_removed(plain: LakeWorld) -> None:
     older = [
         table._replace(columns=tuple(each for each in table.columns if each.name not in {"visitors", "visited"}))
-        for table in (CLEAN["mailboxes"], BUILDS["outcomes"].table)
+        for table in (CLEAN_TABLES["mailboxes"], BUILDS["outcomes"].table)
     ]
     with plain.run() as run:
         for table in older:
             target = run.lake.table(table)
-            target.commit([target.stage(held([], table))], note=plain.note(table.name))
+            target.commit([target.stage(held([], table))], info=plain.info(table.name))
 
     def ended_today() -> None:
         add(plain, {"mailboxes": written("mailboxes", [{"visitors": 2}])})
         outcomes(plain)
 
-    plain.now = (busy.DAY + timedelta(days=30)).timestamp()
+    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     for table in older:
         folder = plain.path / table.name
         with pytest.raises(Misuse, match=f"{folder} is a table with other columns .*: remove it, and run ingest and"):

@@ -10,17 +10,17 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from restante.pipeline.schemas import CLEAN
-from restante.pipeline.sources import reader
-from restante.pipeline.sources.reader import ROWS, UsageReader
+from restante.pipeline.schemas import CLEAN_TABLES
+from restante.pipeline.sources import usage_tasks
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.rows import FAULT
+from restante.pipeline.sources.rows import FAULT_COLUMNS
 from restante.pipeline.sources.source import Part, Span
-from restante.pipeline.sources.usage import Usage
+from restante.pipeline.sources.usage import OpenedUsage
+from restante.pipeline.sources.usage_tasks import ROWS_PER_TASK, cut
 from support.mailbox.reference_sources import Their
-from support.pipeline.servers import T0, TABLES, TERMS, alter, client, current, drained, mailbox, nameplate, ours
+from support.pipeline.servers import CONTEXT, T0, TABLES, alter, client, current, drained, mailbox, nameplate, ours
 
-MANY = 2 * ROWS + 50_000
+ROWS = 2 * ROWS_PER_TASK + 50_000
 
 
 def collected(frame: DataFrame) -> list[dict[str, Any]]:
@@ -43,8 +43,8 @@ def micros(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def span_of(opened: Usage, table: str) -> Span:
-    span = opened.span(table, {})
+def span_of(opened: OpenedUsage, table: str) -> Span:
+    span = opened.find_new(table, {})
     assert span is not None
     return span
 
@@ -52,12 +52,12 @@ def span_of(opened: Usage, table: str) -> Span:
 def test_spark_gives_the_rows_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
     with ours(tmp_path / "data", nameplate(1), nameplate(2, started=1.0), mailbox(3), client(5)) as server:
         server.write(mailbox(4, result="scary"), current(60))
-    with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened:
-        assert isinstance(opened, Usage)
+    with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened:
+        assert isinstance(opened, OpenedUsage)
         for table in TABLES:
             span = span_of(opened, table)
-            frame = opened.rows(spark, span)
-            wanted = (*CLEAN[table].columns, *FAULT)
+            frame = opened.read(spark, span)
+            wanted = (*CLEAN_TABLES[table].columns, *FAULT_COLUMNS)
             assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
                 (column.name, column.type.lower()) for column in wanted
             ]
@@ -74,10 +74,10 @@ def test_nothing_that_spark_writes_of_them_has_what_is_not_for_the_lake(spark: S
         their.claim("canary-side", f"1{number}", T0)
         their.release("canary-side", f"1{number}", T0 + 1)
     alter(their.usage, "UPDATE nameplates SET result = 'canary' WHERE rowid = 1")
-    with recognise(f"a={their.usage}").opened(tmp_path / "s", print, TERMS) as opened:
-        assert isinstance(opened, Usage)
+    with recognise(f"a={their.usage}").opened(tmp_path / "s", print, CONTEXT) as opened:
+        assert isinstance(opened, OpenedUsage)
         for table in ("nameplates", "client_versions"):
-            opened.rows(spark, span_of(opened, table)).write.json(str(tmp_path / "written" / table))
+            opened.read(spark, span_of(opened, table)).write.json(str(tmp_path / "written" / table))
     written = b"".join(file.read_bytes() for file in (tmp_path / "written").rglob("*") if file.is_file())
     assert b"unknown result" in written
     assert b"0.24.0" in written
@@ -86,37 +86,37 @@ def test_nothing_that_spark_writes_of_them_has_what_is_not_for_the_lake(spark: S
 
 def test_what_is_to_be_replaced_by_nothing_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     with ours(tmp_path / "one", nameplate(1)), ours(tmp_path / "two"):
-        with recognise(f"a={tmp_path / 'one'}").opened(tmp_path / "s", print, TERMS) as opened:
+        with recognise(f"a={tmp_path / 'one'}").opened(tmp_path / "s", print, CONTEXT) as opened:
             marks = span_of(opened, "nameplates").marks  # type: ignore[arg-type]
-        with recognise(f"a={tmp_path / 'two'}").opened(tmp_path / "s", print, TERMS) as opened:
-            span = opened.span("nameplates", marks)
+        with recognise(f"a={tmp_path / 'two'}").opened(tmp_path / "s", print, CONTEXT) as opened:
+            span = opened.find_new("nameplates", marks)
             assert span
             assert (span.replace, span.counted) == (True, 0)
-            assert opened.rows(spark, span).count() == 0
+            assert opened.read(spark, span).count() == 0
 
 
 def test_each_task_has_so_many_rows_wherever_ids_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ours(tmp_path / "data", *(nameplate(number) for number in range(20))) as server:
         server.forget(T0 + 2)
         alter(server.file, "DELETE FROM usage_nameplates WHERE id BETWEEN 8 AND 12")
-        with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened:
-            assert isinstance(opened, Usage)
+        with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened:
+            assert isinstance(opened, OpenedUsage)
             span = span_of(opened, "nameplates")
-            assert [tuple(each.value) for each in UsageReader(opened.job(span)).partitions()] == [(1, 20)]
-            monkeypatch.setattr(reader, "ROWS", 5)
-            partitions = UsageReader(opened.job(span)).partitions()
-            assert [tuple(each.value) for each in partitions] == [(1, 12), (13, 17), (18, 20)]
+            assert [(task.first, task.last) for task in cut(opened.scan(span), span.parts)] == [(1, 20)]
+            monkeypatch.setattr(usage_tasks, "ROWS_PER_TASK", 5)
+            tasks = cut(opened.scan(span), span.parts)
+            assert [(task.first, task.last) for task in tasks] == [(1, 12), (13, 17), (18, 20)]
             assert [row["id"] for row in drained(opened, span)] == [*range(3, 8), *range(13, 21)]
 
 
 def test_the_tasks_are_done_beside_one_another_each_once(spark: SparkSession, tmp_path: Path) -> None:
     with (
         ours(tmp_path / "data", *(nameplate(number) for number in range(20))),
-        recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, TERMS) as opened,
+        recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened,
     ):
-        assert isinstance(opened, Usage)
+        assert isinstance(opened, OpenedUsage)
         parts = (Part("", 1, 7), Part("", 8, 17), Part("", 18, 20))
-        frame = opened.rows(spark, span_of(opened, "nameplates")._replace(parts=parts))
+        frame = opened.read(spark, span_of(opened, "nameplates")._replace(parts=parts))
         found = frame.select("id", F.spark_partition_id().alias("task")).collect()
     assert sorted(tuple(row) for row in found) == [(id_, (id_ > 7) + (id_ > 17)) for id_ in range(1, 21)]
 
@@ -128,15 +128,15 @@ def test_many_rows_are_read_by_several_tasks_each_once(spark: SparkSession, tmp_
     alter(
         their.usage,
         f"""INSERT INTO client_versions
-            WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {MANY})
+            WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {ROWS})
             SELECT 'app-' || (i % 7), 'canary-side', {T0} + i % 5000 / 8.0, 'python', '0.' || i FROM n""",
         "DELETE FROM client_versions WHERE rowid BETWEEN 1000 AND 100999",
     )
-    with recognise(f"a={their.usage}").opened(tmp_path / "s", print, TERMS) as opened:
-        assert isinstance(opened, Usage)
+    with recognise(f"a={their.usage}").opened(tmp_path / "s", print, CONTEXT) as opened:
+        assert isinstance(opened, OpenedUsage)
         span = span_of(opened, "client_versions")
-        assert (span.counted, span.missed) == (MANY - 100_000, 100_000)
-        frame = opened.rows(spark, span)
+        assert (span.counted, span.missed) == (ROWS - 100_000, 100_000)
+        frame = opened.read(spark, span)
         counts = (
             frame.withColumn("task", F.spark_partition_id())
             .agg(
@@ -149,4 +149,4 @@ def test_many_rows_are_read_by_several_tasks_each_once(spark: SparkSession, tmp_
             )
             .collect()
         )
-    assert tuple(counts[0]) == (MANY - 100_000, MANY - 100_000, 1, MANY, 0, 2)
+    assert tuple(counts[0]) == (ROWS - 100_000, ROWS - 100_000, 1, ROWS, 0, 2)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
+from restante.pipeline.clean.rules import (
+    MICROSECONDS_PER_DAY,
+    ORIGIN_RULE,
+    OWN_RULES,
+    RULES,
+    Fault,
+    TimeLimits,
+    blur_us,
+    clean,
+    digest,
+)
+from restante.pipeline.sources.source import DUPLICATE
 
-from restante.pipeline.clean import rules as cleaning_rules
-from restante.pipeline.clean.rules import DAY, ORIGIN, OWN, RULES, Fault, Limits, clean, digest
-from restante.pipeline.sources.source import DUPLICATE, Part
 
-
-class Job(msgspec.Struct, frozen=True):
-    """What is to be read, whole: it goes to the workers as an option."""
+class UsageScan(NamedTuple):
+    """What is to be read, and how: a part of each task."""
 
     source: str
     table: str
@@ -25,28 +32,27 @@ class Job(msgspec.Struct, frozen=True):
     """Of the table in the copy."""
     columns: tuple[str, ...]
     """In the copy: the id, the origin, then those of the table's rules, and of our own servers' rules."""
-    parts: tuple[Part, ...]
-    limits: Limits
+    limits: TimeLimits
     setting_us: int | None
     """What the server floors times to now, for its own rows that do not say what theirs were floored to."""
     duplicates: frozenset[str]
     """Origins whose rows another source has."""
 
 
-def finished(job: Job, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+def clean_rows(scan: UsageScan, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Clean rows: each becomes one of the lake's table, and what is wrong with it; with a fault it has no content."""
-    rules, within, source = (ORIGIN, *RULES[job.table], *OWN[job.table]), job.limits, job.source
+    rules, within, source = (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table]), scan.limits, scan.source
     when = next(place for place, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
     nothing = (None,) * (len(rules) + 1)  # and day
     for row_id, *row in found:
-        if row[0] in job.duplicates:
+        if row[0] in scan.duplicates:
             fault: str = DUPLICATE
         else:
             values = clean(rules, row, within)
             if not isinstance(values, Fault):
                 own = values[0] == ""  # what was imported was written by another server, with its setting
-                values[-1] = cleaning_rules.blur_us(values[-1], job.setting_us if own else None, values[when])
-                yield (row_id, *values, values[when] // DAY, source, None, None, None)
+                values[-1] = blur_us(values[-1], scan.setting_us if own else None, values[when])
+                yield (row_id, *values, values[when] // MICROSECONDS_PER_DAY, source, None, None, None)
                 continue
             fault = str(values)
         yield (row_id, *nothing, source, fault, str(row_id), digest(row))

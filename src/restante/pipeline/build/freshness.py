@@ -1,0 +1,122 @@
+"""Which days of a built table are not up to date with the tables that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, NamedTuple, Self
+
+import msgspec
+
+from restante.common.plural import counted
+from restante.pipeline.lake import data_files
+from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, Point
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.schemas import Table
+from restante.pipeline.tables import TABLES
+from restante.pipeline.tables.build import Build, Folder
+
+MAX_CLOCK_SKEW_DAYS: Final = 1
+"""Days that a row may be ahead of us (restante.pipeline.clean.rules)."""
+
+
+class DayRange(NamedTuple):
+    """From a day to another, both included."""
+
+    first: date
+    last: date
+
+
+class TableWithInputs(NamedTuple):
+    """A table to build and those that it is made of, as they were when they were asked for."""
+
+    build: Build
+    target: LakeTable
+    inputs: Mapping[str, LakeTable]
+
+    @classmethod
+    def of(cls, build: Build, asked: Callable[[Table], LakeTable]) -> Self:
+        """Ask for the tables."""
+        return cls(build, asked(build.table), {name: asked(TABLES[name]) for name in build.inputs})
+
+    def behind(self, coming: Mapping[str, Collection[date]]) -> set[date]:
+        """Name the days that are not up to date; `coming` are those of inputs that will be built before."""
+        found: set[date] = set()
+        replaced = self.replaced()
+        for name, table in self.inputs.items():
+            known = self.target.state.inputs.get(name)
+            changed = set(coming.get(name, ()))
+            if known is not None and name not in replaced:
+                changed |= _dates(table.state.days(known.version))
+            elif table.version is not None:  # an input that is not there yet, or not again, changes nothing
+                changed |= _dates(data_files.days(table.files()))
+                found |= _dates(data_files.days(self.target.files()))  # they may have rows that the input has not
+            found |= self.build.touches(name, changed)
+        if found:  # a source of which these days are the first has rows of later days, too
+            found |= {day for day, _ in self.folders() - self.present()}
+        first = self.first()
+        return {day for day in found if day >= first}
+
+    def folders(self) -> set[Folder]:
+        """Return the folders that the table must have (Build.folders)."""
+        if self.build.folders is None:
+            return set()
+        return self.build.folders(file.partition for table in self.inputs.values() for file in table.files())
+
+    def present(self) -> set[Folder]:
+        """Return the folders that it has, of those that it must have."""
+        if self.build.folders is None:
+            return set()
+        partitions = (file.partition for file in self.target.files())
+        return {(date.fromisoformat(found["day"] or ""), found["source"] or "") for found in partitions}
+
+    def within(self, only: DayRange) -> set[date]:
+        """Name the days of a range that have rows in an input, and can be built."""
+        days = {name: _dates(data_files.days(table.files())) for name, table in self.inputs.items()}
+        found = {day for name, there in days.items() for day in self.build.touches(name, there)}
+        first = max(only.first, self.first())
+        return {day for day in found if first <= day <= only.last}
+
+    def first(self) -> date:
+        """Return the first day that can be built: into the days before it reach rows that were dropped, by age."""
+        kept = {name: {date.fromisoformat(point.kept)} for name, point in self.points().items() if point.kept}
+        return max((day for name, days in kept.items() for day in self.build.touches(name, days)), default=date.min)
+
+    def points(self) -> dict[str, Point]:
+        """Return what the table is up to date with when it was built of these inputs.
+
+        An input that was removed and made again does not know what was dropped of it before; the built table does.
+        """
+        found = dict(self.target.state.inputs)
+        for name, table in self.inputs.items():
+            if now := table.point:
+                kept = {each.kept for each in (now, found.get(name)) if each and each.kept}
+                found[name] = msgspec.structs.replace(now, kept=max(kept, default=None))
+        return found
+
+    def replaced(self) -> dict[str, str]:
+        """Tell of which inputs the table is up to date with a commit that they do not have, and why that is."""
+        found = {}
+        for name, known in self.target.state.inputs.items():
+            if name in self.inputs and (now := self.inputs[name].point) and not self.inputs[name].follows(known):
+                if known.table != now.table:
+                    found[name] = f"{name} was removed and made again"
+                elif now.version - known.version >= MAX_COMMIT_IDS:
+                    found[name] = f"{name} had {counted(now.version - known.version, 'commit')} since it was built"
+                else:
+                    found[name] = f"{name} was put back from a backup"
+        return found
+
+
+def due_days(
+    tables: TableWithInputs, now: float, only: DayRange | None, coming: Mapping[str, Collection[date]]
+) -> Sequence[date]:
+    """Return the days to build; `coming` are those of tables that will be built before. `now`: seconds since 1970."""
+    wanted = tables.behind(coming) if only is None else tables.within(only)
+    # A row's effect may reach days ahead, but not into days that nobody has lived in.
+    last = datetime.fromtimestamp(now, UTC).date() + timedelta(MAX_CLOCK_SKEW_DAYS)
+    return sorted(day for day in wanted if day <= last)
+
+
+def _dates(days: Collection[str]) -> set[date]:
+    return {date.fromisoformat(day) for day in days}

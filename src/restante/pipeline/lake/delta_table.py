@@ -1,0 +1,133 @@
+"""What `deltalake` does for a table of the lake: it opens one, and appends a commit to its log."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import (
+    AddAction,
+    CommitProperties,
+    PostCommitHookProperties,
+    RemoveAction,
+    Transaction,
+    create_table_with_add_actions,
+)
+
+from restante.common.errors import Misuse, plain
+from restante.pipeline.lake import columns, delta_log
+from restante.pipeline.lake.commit_info import CommitInfo
+from restante.pipeline.lake.data_files import DataFile
+from restante.pipeline.schemas import Table
+
+TABLE_PROPERTIES: Final[dict[str, str | None]] = {
+    # Other programs remove log entries by their age alone. We keep those whose commit infos are needed
+    # (delta_log.expired).
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": "interval 36500 days",
+}
+
+MAX_READER_VERSION: Final = 1
+"""The version of the protocol for readers that needs nothing but Parquet files as they are (Delta protocol,
+"Valid Feature Names in Table Features"): no deletion vectors, no mapped columns."""
+
+
+def open_table(folder: Path, table: Table) -> DeltaTable | None:
+    """Open the table in a folder; None: there is none. Raises StoreError or Misuse where it cannot be ours."""
+    try:
+        delta = DeltaTable(str(folder))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise delta_log.damaged(folder / delta_log.LOG_FOLDER, message(error)) from error
+    if delta.protocol().min_reader_version > MAX_READER_VERSION:
+        raise Misuse(f"{folder} was changed by a program with features of Delta tables that are not read here")
+    if _fields(delta.schema().to_json()) != _fields(columns.schema(table)) or (
+        tuple(delta.metadata().partition_columns) != table.partitions
+    ):
+        raise Misuse(
+            f"{folder} is a table with other columns than this version of Restante has there:"
+            " remove it, and run ingest and build again, or name another lake with --lake"
+        )
+    return delta
+
+
+def _fields(schema: str) -> dict[str, tuple[Any, bool]]:
+    return {field["name"]: (field["type"], field["nullable"]) for field in json.loads(schema)["fields"]}
+
+
+def message(error: Exception) -> str:
+    """Return in a line what deltalake says, whose errors are trees of several; or what the system does."""
+    if isinstance(error, OSError) and error.errno:
+        return plain(error)
+    if found := re.search(r"\(os error (\d+)\)", str(error)):
+        return os.strerror(int(found[1]))
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def append(
+    delta: DeltaTable | None,
+    folder: Path,
+    table: Table,
+    *,
+    added: Sequence[DataFile],
+    removed: Sequence[DataFile],
+    info: CommitInfo,
+    transactions: Mapping[str, int],
+) -> None:
+    """Append a commit to the log; where `delta` is None, make the table with it. Raises DeltaError, OSError."""
+    schema = Schema.from_json(columns.schema(table))
+    adds = [
+        AddAction(
+            path=file.path.relative_to(folder).as_posix(),
+            size=file.size,
+            partition_values=file.partition,
+            modification_time=int(info.finished * 1000),
+            data_change=True,
+            stats=json.dumps({"numRecords": file.rows}),
+        )
+        for file in added
+    ]
+    properties = CommitProperties(
+        custom_metadata={delta_log.COMMIT_INFO_KEY: msgspec.to_builtins(info)},
+        max_commit_retries=0,  # what is to be removed was decided on this version
+        app_transactions=[Transaction(app, version) for app, version in transactions.items()],
+    )
+    hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+    if delta is None:
+        folder.mkdir(exist_ok=True)
+        create_table_with_add_actions(
+            str(folder),
+            schema,
+            adds,
+            partition_by=list(table.partitions),
+            configuration=TABLE_PROPERTIES,
+            commit_properties=properties,
+            post_commithook_properties=hooks,
+        )
+        return
+    removes = [
+        RemoveAction(
+            file.path.relative_to(folder).as_posix(),
+            data_change=True,
+            deletion_timestamp=int(info.finished * 1000),
+            size=file.size,
+            partition_values=dict(file.partition),
+        )
+        for file in removed
+    ]
+    delta.create_write_transaction(
+        [*adds, *removes],
+        "append",
+        schema,
+        list(table.partitions),
+        commit_properties=properties,
+        post_commithook_properties=hooks,
+    )
