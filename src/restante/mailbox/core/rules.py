@@ -289,7 +289,7 @@ def _row_of(rows: list[_MemberRow], side: str) -> _MemberRow | None:
 def _leavers(
     view: State, rows: Sequence[MailboxSide | NameplateSide], mailbox: Mailbox, side: str
 ) -> list[str] | None:
-    """Return the sides that must leave so that `side` can become a member (none or one), or None if there is no place.
+    """Return the sides that must leave so that `side` can join (none or one), or None if there is no place.
 
     A side may have to leave if its last connection is gone and it never added a message. It has not guessed the code:
     it was a receiver that was stopped with Ctrl-C, and the side that replaces it is the second side, not a third

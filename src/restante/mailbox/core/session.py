@@ -46,7 +46,7 @@ class Session(msgspec.Struct, frozen=True, gc=False):
 
 NEW_SESSION: Final = Session()
 
-# ── commands: messages that passed the checks ──────────────────────────────────────────────────────────────────
+# ── commands: messages that passed the checks ────────────────────────────────────────────────────
 
 
 class Command(msgspec.Struct, gc=False):
