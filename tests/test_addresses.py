@@ -79,7 +79,7 @@ def test_limits_count_for_public_addresses(peer: tuple[Any, ...], wanted: tuple[
         ({"X-Real-IP": "8.8.8.8", "X-Real-Port": "٣"}, ("8.8.8.8", 0, True)),
     ],
 )
-def test_a_trusted_proxy_says_who_its_client_is(headers: dict[str, str], wanted: tuple[str, int, bool]) -> None:
+def test_a_trusted_proxy_names_its_client(headers: dict[str, str], wanted: tuple[str, int, bool]) -> None:
     assert seen(LOCAL, headers, PROXY) == wanted
 
 
@@ -96,21 +96,19 @@ def test_a_trusted_proxy_says_who_its_client_is(headers: dict[str, str], wanted:
         ("8.8.8.8", "", None),
     ],
 )
-def test_where_a_proxy_s_headers_differ_the_other_one_is_known_too(
-    forwarded: str, real: str, other: str | None
-) -> None:
+def test_if_a_proxy_s_headers_differ_both_addresses_are_known(forwarded: str, real: str, other: str | None) -> None:
     found = identify(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real}, PROXY).other
     assert other == (None if found is None else str(found))
 
 
 @pytest.mark.parametrize("peer", [LOCAL, ABROAD])
-def test_nobody_else_s_headers_count(peer: tuple[str, int]) -> None:
+def test_headers_of_untrusted_peers_do_not_count(peer: tuple[str, int]) -> None:
     headers = {"X-Forwarded-For": "9.9.9.9", "X-Real-IP": "9.9.9.9", "X-Real-Port": "1"}
     assert seen(peer, headers) == seen(peer, {})
     assert seen(ABROAD, headers, PROXY) == seen(ABROAD, {})
 
 
-def test_a_proxy_that_is_not_believed_is_noticed_where_it_may_be_the_operator_s_own() -> None:
+def test_headers_of_an_untrusted_private_peer_are_noticed() -> None:
     assert identify(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, ()).unheeded
     assert identify(LOCAL, {"X-Real-IP": "9.9.9.9"}, ()).unheeded
     assert not identify(ABROAD, {"X-Forwarded-For": "9.9.9.9"}, ()).unheeded
@@ -119,7 +117,7 @@ def test_a_proxy_that_is_not_believed_is_noticed_where_it_may_be_the_operator_s_
 
 
 @given(st.text(), st.text(), st.text())
-def test_no_header_is_an_error_of_ours(forwarded: str, real: str, port: str) -> None:
+def test_no_header_raises_an_unexpected_error(forwarded: str, real: str, port: str) -> None:
     identify(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real, "X-Real-Port": port}, PROXY)
 
 
@@ -144,7 +142,7 @@ def test_an_ipv4_address_and_an_ipv6_network_have_a_quota_each() -> None:
     assert quota("2001:4860:0:1::1") is not quota("2001:4860:0:2::1")
 
 
-def test_what_an_address_is_called_changes_at_midnight_and_with_the_process() -> None:
+def test_the_name_of_an_address_changes_at_midnight_and_with_the_process() -> None:
     address = identify(ABROAD, {}, ()).address
     book = AddressRegistry(secrets())
     day = 20_000 * 86400.0
@@ -171,7 +169,7 @@ def test_different_nameplates_are_counted_and_the_same_one_only_once() -> None:
     assert claim(4, 1.0) == 0
 
 
-def test_names_that_have_no_nameplate_are_counted_each_time() -> None:
+def test_claims_of_names_without_a_nameplate_are_counted_each_time() -> None:
     quota = AddressQuota()
     assert [quota.charge_claim(None, 0.0, LIMITS) for _ in range(4)] == [0, 0, 0, 1]
 
@@ -181,7 +179,7 @@ def test_without_a_limit_any_number_may_be_claimed() -> None:
     assert {quota.charge_claim(None, 0.0, UNLIMITED) for _ in range(1000)} == {0.0}
 
 
-def test_work_is_demanded_of_who_guesses_more_the_more_it_does_and_forgiven_in_time() -> None:
+def test_an_address_that_guesses_must_show_more_work_and_the_score_decays() -> None:
     quota = AddressQuota()
     for _ in range(ABUSE_SCORE_TOLERATED):
         quota.charge_claim(None, 0.0, UNLIMITED)
@@ -221,7 +219,7 @@ def test_looking_for_idle_quotas_takes_some_at_a_time_and_finds_all(monkeypatch:
     assert left[-1] == 50
 
 
-def test_so_many_connections_may_come_at_once_and_then_so_many_a_minute() -> None:
+def test_connections_are_limited_to_a_burst_and_a_rate() -> None:
     limits = replace(UNLIMITED, address_connects=60.0, address_connects_at_once=3)
     quota = AddressQuota()
     assert [quota.charge_connect(0.0, limits) for _ in range(5)] == [0, 0, 0, 1, 1]
@@ -251,7 +249,7 @@ class Seen(AddressQuota):
 
 
 @pytest.mark.parametrize("live", [0, 1], ids=["nothing live", "all live"])
-def test_no_call_looks_at_more_than_some_hundreds_of_quotas(monkeypatch: pytest.MonkeyPatch, live: int) -> None:
+def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.MonkeyPatch, live: int) -> None:
     monkeypatch.setattr(address_quotas, "AddressQuota", Seen)
     monkeypatch.setattr(address_quotas, "MAX_ADDRESSES", 3000)
     book = AddressRegistry(secrets())

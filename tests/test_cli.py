@@ -45,7 +45,7 @@ def test_importing_the_command_line_loads_no_servers() -> None:
     assert run(sys.executable, "-c", code).stdout == "[]\n"
 
 
-def test_a_start_of_the_server_does_not_pay_for_what_structlog_would_like_to_have() -> None:
+def test_the_server_starts_without_the_optional_imports_of_structlog() -> None:
     code = "import restante.mailbox.server.main, sys; print([m for m in ('rich', 'twisted') if m in sys.modules])"
     code += "; import rich.errors; print('twisted' in sys.modules, rich.errors)"
     assert run(sys.executable, "-c", code).stdout.startswith("[]\nFalse <module")

@@ -16,9 +16,7 @@ steps = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1000)), max_size=20)
 
 
 @given(steps, st.floats(0.1, 100))
-def test_a_bucket_gives_back_so_much_a_second_and_never_more_than_was_taken(
-    taken: list[tuple[float, float]], rate: float
-) -> None:
+def test_a_bucket_empties_at_its_rate_and_never_below_zero(taken: list[tuple[float, float]], rate: float) -> None:
     bucket, now, spent = Bucket(), 0.0, 0.0
     for passed, amount in taken:
         now += passed
@@ -40,7 +38,7 @@ def test_a_bucket_tells_when_there_is_room_again() -> None:
 LIMITS = replace(UNLIMITED, commands=10.0, commands_at_once=5, bytes=1000.0, bytes_at_once=5000)
 
 
-def test_so_many_commands_may_come_at_once_and_then_so_many_a_second() -> None:
+def test_commands_are_limited_to_a_burst_and_a_rate() -> None:
     limiter = RateLimiter()
     for _ in range(5):
         limiter.charge(100.0, LIMITS, 1)
@@ -52,14 +50,14 @@ def test_so_many_commands_may_come_at_once_and_then_so_many_a_second() -> None:
     assert not limiter.owing
 
 
-def test_one_command_that_costs_much_is_let_through_and_paid_for_after() -> None:
+def test_an_expensive_command_is_executed_and_the_next_ones_wait() -> None:
     limiter = RateLimiter()
     limiter.charge(0.0, LIMITS, 20_000)
     assert limiter.refresh(0.0, LIMITS) == pytest.approx(15.0)
     assert limiter.refresh(15.01, LIMITS) == 0
 
 
-def test_silence_earns_no_more_than_what_may_come_at_once() -> None:
+def test_a_pause_allows_no_more_than_the_burst() -> None:
     limiter = RateLimiter()
     limiter.charge(0.0, LIMITS, 1)
     for _ in range(5):
@@ -70,7 +68,7 @@ def test_silence_earns_no_more_than_what_may_come_at_once() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 3000)), min_size=1, max_size=50))
-def test_whoever_keeps_to_its_waits_is_never_faster_than_the_limits(said: list[tuple[float, int]]) -> None:
+def test_a_connection_that_keeps_its_waits_never_exceeds_the_limits(said: list[tuple[float, int]]) -> None:
     limiter, now, commands, size = RateLimiter(), 0.0, 0, 0
     for passed, cost in said:
         now += passed
@@ -81,7 +79,7 @@ def test_whoever_keeps_to_its_waits_is_never_faster_than_the_limits(said: list[t
         commands, size = commands + 1, size + cost
 
 
-def test_without_limits_nobody_waits() -> None:
+def test_without_limits_no_connection_waits() -> None:
     limiter = RateLimiter()
     for _ in range(1000):
         limiter.charge(0.0, UNLIMITED, 10**9)

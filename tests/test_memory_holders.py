@@ -36,30 +36,30 @@ def test_an_address_that_holds_much_is_closed_before_those_that_hold_a_little_fo
     assert len(gone) == 25
 
 
-def test_many_small_ones_of_an_address_are_much() -> None:
+def test_many_small_connections_of_one_address_count_together() -> None:
     attackers = [(Client("attacker", holding=SPARED_BYTES // 2), 0) for _ in range(100)]
     large = Client("honest", holding=2 * MIB)
     assert large not in closed(MIB, *attackers, (large, 20), now=20)
 
 
-def test_whoever_has_another_address_named_for_each_connection_counts_as_one_all_the_same() -> None:
+def test_connections_that_share_one_of_two_addresses_count_together() -> None:
     attackers = [(Client("attacker", f"named {number}", holding=SPARED_BYTES // 2), 0) for number in range(100)]
     large = Client("honest", holding=2 * MIB)
     assert large not in closed(MIB, *attackers, (large, 20), now=20)
 
 
-def test_a_newcomer_is_spared_while_others_hold_as_much_for_longer() -> None:
+def test_a_new_holder_is_spared_while_others_hold_as_much_for_longer() -> None:
     attackers = [(Client(f"attacker {number}", holding=4 * MIB), 0) for number in range(64)]
     newcomer = Client("honest", holding=4 * MIB)
     assert newcomer not in closed(32 * MIB, (newcomer, LONG_HOLD_SECONDS), *attackers, now=LONG_HOLD_SECONDS)
 
 
-def test_where_all_is_equal_the_first_to_hold_it_goes_first() -> None:
+def test_among_equals_the_longest_holder_is_closed_first() -> None:
     clients = [Client(number, holding=MIB) for number in range(4)]
     assert closed(2 * MIB, *((client, 0) for client in clients), now=0) == set(clients[:2])
 
 
-def test_who_let_go_and_holds_anew_counts_from_then_on() -> None:
+def test_a_connection_that_held_nothing_in_between_counts_from_then_on() -> None:
     memory_holders, first, second = MemoryHolders(), Client(1, holding=MIB), Client(2, holding=MIB)
     memory_holders.note(first, 0)
     memory_holders.note(second, 5)

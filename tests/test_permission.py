@@ -45,7 +45,7 @@ def test_the_sample_of_the_specification_is_good() -> None:
         ("hashcash", SAMPLE.replace("000003n", "\ud800"), "6 zero bits"),
     ],
 )
-def test_what_is_wrong_with_a_submission_is_said(method: object, stamp: object, words: str) -> None:
+def test_an_invalid_submission_is_explained(method: object, stamp: object, words: str) -> None:
     found = problem(OURS, method, stamp)
     assert found is not None
     assert words in found
@@ -57,7 +57,7 @@ def test_the_date_of_a_stamp_may_be_anything() -> None:
 
 
 @given(st.integers(0, 10), st.text("abcdef0123456789", min_size=1, max_size=24), st.text("xyz", max_size=5))
-def test_what_is_minted_is_good_for_its_demand_and_no_other(bits: int, resource: str, random: str) -> None:
+def test_a_minted_stamp_is_valid_for_its_demand_only(bits: int, resource: str, random: str) -> None:
     demand = Demand(bits, resource)
     stamp = mint(demand, date="261121", random=random)
     assert problem(demand, "hashcash", stamp) is None
@@ -66,7 +66,7 @@ def test_what_is_minted_is_good_for_its_demand_and_no_other(bits: int, resource:
 
 
 @given(st.text())
-def test_no_stamp_is_an_error_of_ours(stamp: str) -> None:
+def test_no_stamp_raises_an_unexpected_error(stamp: str) -> None:
     assert isinstance(problem(OURS, "hashcash", stamp), str)
 
 
@@ -83,7 +83,7 @@ def passing(load_level: LoadLevel, seconds: int, connections: int) -> list[int |
     return [load_level.bits(20) for _ in range(seconds) if load_level.tick(connections, 100.0)]
 
 
-def test_in_peace_nothing_is_demanded_of_everybody() -> None:
+def test_without_load_no_work_is_demanded() -> None:
     assert passing(LoadLevel(), 3600, 100) == []
 
 
@@ -97,7 +97,7 @@ def test_under_attack_the_work_rises_bit_by_bit_and_falls_again_more_slowly() ->
     assert load_level.changes == 2 * MAX_STEPS
 
 
-def test_between_half_the_load_and_the_load_it_stays_as_it_is() -> None:
+def test_between_half_the_load_and_the_load_the_demand_stays() -> None:
     load_level = LoadLevel()
     passing(load_level, RISE_INTERVAL_SECONDS, 1000)
     steps = load_level.steps
@@ -114,7 +114,7 @@ def test_a_single_second_of_many_connections_is_no_attack() -> None:
     assert passing(load_level, 60, 0) == []
 
 
-def test_no_more_is_demanded_than_anybody_can_do() -> None:
+def test_the_demand_never_exceeds_the_maximum() -> None:
     load_level = LoadLevel()
     passing(load_level, RISE_INTERVAL_SECONDS * 20, 1000)
     assert load_level.bits(39) == MAX_BITS

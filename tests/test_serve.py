@@ -35,7 +35,7 @@ async def welcome(server: Serving, **headers: str) -> dict[str, Any]:
 # ── SIGHUP ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_sighup_takes_over_what_a_running_server_can(tmp_path: Path) -> None:
+async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text('[serve]\nmotd = "before"\n[serve.limits]\nmailbox_messages = 1\n')
     options = ("--config", str(file), "--signal-error", "fixed here")
@@ -49,11 +49,13 @@ async def test_sighup_takes_over_what_a_running_server_can(tmp_path: Path) -> No
             "[serve.limits]\nmailbox_messages = 2\n"
         )
         server.send(signal.SIGHUP)
-        await server.logged("set", setting="motd", before="before", after="after")
-        await server.logged("set", setting="limits.mailbox_messages", before=1, after=2)
-        await server.logged("set", setting="permission", before="none", after="hashcash")
-        await server.logged("fixed, whatever the file says", setting="signal_error", by="--signal-error")
-        await server.logged("needs a restart", setting="prune_after", before=660.0, after=99.0)
+        await server.logged("the setting has changed", setting="motd", before="before", after="after")
+        await server.logged("the setting has changed", setting="limits.mailbox_messages", before=1, after=2)
+        await server.logged("the setting has changed", setting="permission", before="none", after="hashcash")
+        await server.logged(
+            "the setting is fixed; the file has no effect on it", setting="signal_error", by="--signal-error"
+        )
+        await server.logged("the setting needs a restart", setting="prune_after", before=660.0, after=99.0)
         await there.ask("add", phase="2", body="")  # it was let in without work, and stays so
         assert (await there.refused(await there.say("add", phase="3", body="")))["error"] == "the mailbox is full"
         told = await welcome(server)
@@ -88,18 +90,18 @@ async def test_a_file_with_an_error_changes_nothing_and_is_one_line(tmp_path: Pa
             assert "permission-required" not in told, words
             [line] = server.log[before:]
             said = json.loads(line)
-            assert said["event"] == "the settings were not reloaded, and stay as they are"
+            assert said["event"] == "the settings were not reloaded; the previous ones stay in effect"
             assert words in said["error"]
         await server.stop()
 
 
-async def test_what_listening_sockets_are_made_with_needs_a_restart(tmp_path: Path) -> None:
+async def test_limits_of_the_listening_sockets_need_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text("[serve.limits]\nmessage_bytes = 10000\n")
     async with serving(tmp_path / "data", options=("--config", str(file))) as server:
         file.write_text("[serve.limits]\nmessage_bytes = 100000\n")
         server.send(signal.SIGHUP)
-        await server.logged("needs a restart", setting="limits.message_bytes", before=10000, after=100000)
+        await server.logged("the setting needs a restart", setting="limits.message_bytes", before=10000, after=100000)
         socket = await RawSocket.dial(server.port)
         await socket.hear()
         socket.say(type="ping", ping="0" * 15000)
@@ -112,7 +114,7 @@ async def test_what_listening_sockets_are_made_with_needs_a_restart(tmp_path: Pa
 # ── --trace ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_trace_tells_when_each_command_came_was_durable_and_was_answered(tmp_path: Path) -> None:
+async def test_the_trace_has_the_times_of_receipt_commit_and_answer(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     async with serving(tmp_path / "data", options=("--trace", str(path))) as server, Clients() as clients:
         a = await clients.bind(server.url, "app", "a")
@@ -157,7 +159,7 @@ async def test_the_trace_tells_when_each_command_came_was_durable_and_was_answer
         assert secret not in text + path.read_text()
 
 
-async def test_a_trace_on_a_full_disk_costs_one_line_and_nobody_s_service(tmp_path: Path) -> None:
+async def test_a_trace_on_a_full_disk_is_logged_once_and_clients_are_served(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", options=("--trace", "/dev/full")) as server, Clients() as clients:
         a = await clients.bind(server.url, "app", "a")
         await a.ask("ping", ping=1)
@@ -192,7 +194,7 @@ def test_a_trace_that_cannot_be_written_is_misuse(tmp_path: Path) -> None:
     assert result.stderr == f"restante: cannot write {gone}: No such file or directory (--trace)\n"
 
 
-def test_a_server_that_does_not_come_to_serve_leaves_signals_as_they_were(tmp_path: Path) -> None:
+def test_a_server_that_fails_to_start_restores_the_signal_handlers(tmp_path: Path) -> None:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     called("serve", "--data", tmp_path / "data", "--admin", "off", "--listen", "127.0.0.1:0", "--trace", tmp_path)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
@@ -202,7 +204,7 @@ def test_a_server_that_does_not_come_to_serve_leaves_signals_as_they_were(tmp_pa
 # ── disk and descriptors ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_without_room_on_the_disk_nothing_new_is_taken_and_what_ends_ends(tmp_path: Path) -> None:
+async def test_without_room_on_the_disk_the_server_refuses_new_data_and_accepts_closes(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text("")
     async with serving(tmp_path / "data", options=("--config", str(file))) as server, Clients() as clients:
@@ -212,7 +214,7 @@ async def test_without_room_on_the_disk_nothing_new_is_taken_and_what_ends_ends(
         await a.ask("add", phase="1", body="")
         file.write_text("[serve.limits]\nfree_disk = 1000000000000000000\n")
         server.send(signal.SIGHUP)
-        await server.logged("the disk is all but full: nothing new is taken until there is room")
+        await server.logged("the disk is nearly full: the server accepts nothing new until there is room")
         b = await clients.bind(server.url, "app", "b")
         for refused in (
             await a.say("add", phase="2", body=""),
@@ -238,10 +240,10 @@ async def test_without_room_on_the_disk_nothing_new_is_taken_and_what_ends_ends(
         await server.stop()
 
 
-async def test_a_data_directory_that_is_gone_for_a_moment_ends_nothing(tmp_path: Path) -> None:
+async def test_the_server_survives_a_data_directory_that_is_gone_for_a_moment(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as server, Clients() as clients:
         (tmp_path / "data").rename(tmp_path / "elsewhere")
-        await server.logged("the disk is all but full: nothing new is taken until there is room")
+        await server.logged("the disk is nearly full: the server accepts nothing new until there is room")
         (tmp_path / "elsewhere").rename(tmp_path / "data")
         await server.logged("the disk has room again")
         a = await clients.bind(server.url, "app", "a")
@@ -250,7 +252,7 @@ async def test_a_data_directory_that_is_gone_for_a_moment_ends_nothing(tmp_path:
         await server.stop()
 
 
-async def test_connections_that_say_nothing_take_descriptors_too(tmp_path: Path) -> None:
+async def test_silent_connections_take_descriptors_too(tmp_path: Path) -> None:
     """Nobody is taken in until the handshakes that do not come have timed out."""
     program = ("prlimit", "--nofile=250:500", *RESTANTE)
     async with serving(tmp_path / "data", program, ("--limit", "handshake=4")) as server:
@@ -293,7 +295,7 @@ async def test_as_many_descriptors_as_are_needed_suffice(tmp_path: Path) -> None
         await server.stop()
 
 
-async def test_when_descriptors_run_out_the_rest_waits_until_there_are_some(tmp_path: Path) -> None:
+async def test_when_descriptors_run_out_further_connections_wait(tmp_path: Path) -> None:
     soft, hard = 250, 500
     program = ("prlimit", f"--nofile={soft}:{hard}", *RESTANTE)
     async with serving(tmp_path / "data", program) as server:

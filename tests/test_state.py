@@ -49,7 +49,7 @@ def picture(state: State) -> Any:
     st.data(),
 )
 @examples(60)
-def test_a_listing_has_the_names_that_live_in_order_whatever_they_are(names: list[str], data: st.DataObject) -> None:
+def test_a_listing_has_all_live_names_sorted(names: list[str], data: st.DataObject) -> None:
     state = State()
     state.put_mailbox(Mailbox(1, "app", "m", True, 2.5, [], crowded=False))
     plates = [Nameplate(key, "app", name, "m", []) for key, name in enumerate(names, 2)]
@@ -64,7 +64,7 @@ def test_a_listing_has_the_names_that_live_in_order_whatever_they_are(names: lis
 
 @given(rows())
 @examples(40)
-def test_many_at_once_are_as_many_one_by_one(given_rows: tuple[list[Mailbox], list[Nameplate]]) -> None:
+def test_adding_many_rows_equals_adding_them_one_by_one(given_rows: tuple[list[Mailbox], list[Nameplate]]) -> None:
     mailboxes, nameplates = given_rows
     singly, together = State(), State()
     for mailbox in mailboxes:

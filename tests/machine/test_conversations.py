@@ -42,7 +42,7 @@ def test_a_batch_means_what_its_commands_mean_one_after_the_other() -> None:
     run_state_machine_as_test(Batched, settings=examples(40))
 
 
-def test_the_commit_loop_batches_without_anybody_noticing() -> None:
+def test_batches_of_the_commit_loop_do_not_change_its_answers() -> None:
     run_state_machine_as_test(CommitLoopMachine, settings=examples(16))
 
 

@@ -86,7 +86,7 @@ def test_each_free_digit_comes_up_for_one_number_of_the_dice() -> None:
             assert chosen == Counter(free) + Counter({free[0]: size})
 
 
-def test_dice_that_insist_on_a_taken_number_end_with_any_of_the_free_ones() -> None:
+def test_draws_that_all_fail_end_with_one_of_the_listed_free_nameplates() -> None:
     for size in range(1, 9):
         for names in itertools.combinations(DIGITS, size):
             free = shortest_free(names)
@@ -117,7 +117,9 @@ def fill_levels(draw: st.DrawFn) -> list[str]:
 
 @given(fill_levels(), st.integers(0, 2**32), st.booleans())
 @examples(40)
-def test_at_every_fill_level_it_is_free_and_shortest(names: list[str], seed: int, insists: bool) -> None:
+def test_at_every_fill_level_the_allocated_nameplate_is_free_and_shortest(
+    names: list[str], seed: int, insists: bool
+) -> None:
     state, free = taken(names), set(shortest_free(names))
     dice = random.Random(seed)
 
@@ -133,7 +135,7 @@ def test_at_every_fill_level_it_is_free_and_shortest(names: list[str], seed: int
 
 @given(st.data(), fill_levels())
 @examples(25)
-def test_names_that_came_and_went_leave_no_trace(data: st.DataObject, names: list[str]) -> None:
+def test_names_that_have_ended_do_not_affect_allocation(data: st.DataObject, names: list[str]) -> None:
     state = taken(names)
     gone = data.draw(st.sets(st.sampled_from(sorted(set(names))), max_size=8)) if names else set()
     for name in gone:
@@ -164,7 +166,7 @@ def test_apps_do_not_share_nameplates() -> None:
     assert ask(state, session.AllocateCommand("another app", "me")).name in DIGITS
 
 
-def test_of_five_digits_some_are_left_free_so_that_one_is_found_without_a_list() -> None:
+def test_some_nameplates_of_five_digits_stay_free_so_that_draws_find_one() -> None:
     """To list 90,000 names takes 24 ms."""
     state = State()
     state._make_app("x").taken = {1: 9, 2: 90, 3: 900, 4: 9000, 5: 88_199}

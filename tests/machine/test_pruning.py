@@ -159,7 +159,7 @@ async def prune_a_scene(
     st.lists(st.lists(deeds, max_size=3), max_size=12) | st.just([]),
 )
 @examples(60)
-def test_pruning_ends_the_idle_and_nobody_else(
+def test_pruning_ends_idle_mailboxes_only(
     before: list[tuple[int, str]], late: list[tuple[int, str]], meanwhile: list[list[Any]]
 ) -> None:
     asyncio.run(prune_a_scene(before, late, meanwhile))

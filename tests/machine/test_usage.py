@@ -69,7 +69,7 @@ def test_a_mailbox_s_record(
 
 @given(st.lists(st.tuples(moments, moods), min_size=1, max_size=2), moments)
 @examples(40)
-def test_the_record_is_of_the_moods_that_were_said_last(sides: list[tuple[float, str | None]], now: float) -> None:
+def test_the_record_has_the_last_mood_of_each_side(sides: list[tuple[float, str | None]], now: float) -> None:
     """Of the rows that are handed over, that is: those of the mailbox lack what the last close says."""
     rows = [MailboxSide(f"side {number}", when, mood=mood) for number, (when, mood) in enumerate(sides)]
     stale = [msgspec.structs.replace(row, mood="scary") for row in rows]

@@ -40,7 +40,7 @@ def begin(their: Their) -> str:
     return mailbox
 
 
-def test_a_transfer_under_way_is_taken_over_whole(their: Their, data: Path) -> None:
+def test_a_running_transfer_is_imported_completely(their: Their, data: Path) -> None:
     mailbox = begin(their)
     their.release("a", "4", 1011.5)
     report = taking(data, their.relay)
@@ -91,7 +91,7 @@ def test_a_transfer_under_way_is_taken_over_whole(their: Their, data: Path) -> N
     ]
 
 
-async def test_it_ends_with_us_as_it_would_have_there(their: Their, data: Path) -> None:
+async def test_an_imported_transfer_ends_as_it_would_in_the_reference(their: Their, data: Path) -> None:
     mailbox = begin(their)
     taking(data, their.relay)
     store = open_store(data)
@@ -145,7 +145,7 @@ def test_apps_are_kept_apart(their: Their, data: Path) -> None:
     }
 
 
-async def test_a_mailbox_has_its_full_life_before_it_however_old_it_is(their: Their, data: Path) -> None:
+async def test_an_imported_mailbox_starts_its_full_idle_time(their: Their, data: Path) -> None:
     store = open_store(data)
     ledger = Ledger(await store.view())
     ledger.pass_(5000.0)
@@ -183,7 +183,7 @@ def test_third_and_later_sides_become_the_crowded_mark(their: Their, data: Path)
     assert report.skipped == {"mailbox_sides_beyond_two": 2, "nameplate_sides_beyond_two": 2}
 
 
-def test_the_first_two_are_who_came_first_and_then_who_stands_first(their: Their, data: Path) -> None:
+def test_the_first_two_sides_are_the_earliest_and_then_the_first_rows(their: Their, data: Path) -> None:
     for side, when in (("c", 1003), ("b", 1001), ("d", 1001), ("a", 1000)):
         try:
             their.claim(side, "4", when)
@@ -193,7 +193,7 @@ def test_the_first_two_are_who_came_first_and_then_who_stands_first(their: Their
     assert [row.side for row in state(data).app("x").nameplates["4"].sides] == ["a", "b"]
 
 
-def test_only_the_place_that_was_crowded_is_marked(their: Their, data: Path) -> None:
+def test_only_the_nameplate_or_mailbox_that_was_crowded_is_marked(their: Their, data: Path) -> None:
     mailbox = begin(their)
     with pytest.raises(CrowdedError):
         their.open("c", mailbox, 1020)
@@ -231,7 +231,7 @@ def test_messages_hold_what_the_reference_would_replay(their: Their, data: Path)
     ]
 
 
-def test_a_number_that_stands_in_a_text_column_stays_a_number(their: Their, data: Path) -> None:
+def test_a_number_in_a_text_column_stays_a_number(their: Their, data: Path) -> None:
     """SQLite makes it text when it is written; but where it is one, the reference replays one."""
     their.add("a", "m", "p", "b", 1000)
     alter(
@@ -277,7 +277,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("kind", LEFT_OUT)
-def test_rows_that_belong_nowhere_are_left_out_and_counted(their: Their, data: Path, kind: str) -> None:
+def test_orphaned_rows_are_skipped_and_counted(their: Their, data: Path, kind: str) -> None:
     their.claim("a", "4", 1000)
     their.add("a", "m", "p", "b", 1001)
     alter(their.relay, *LEFT_OUT[kind])
@@ -293,7 +293,7 @@ def test_rows_that_belong_nowhere_are_left_out_and_counted(their: Their, data: P
     assert state(data).app("x").mailboxes
 
 
-def test_rows_of_another_app_belong_nowhere(their: Their, data: Path) -> None:
+def test_rows_of_another_app_are_orphaned(their: Their, data: Path) -> None:
     """The reference shows them to nobody either: it asks for app and mailbox."""
     their.claim("a", "4", 1000)
     their.add("a", "m", "p", "b", 1001)
@@ -306,16 +306,14 @@ def test_rows_of_another_app_belong_nowhere(their: Their, data: Path) -> None:
     assert set(state(data).apps) == {"x"}
 
 
-def test_a_name_that_nobody_can_claim_leaves_its_mailbox_to_those_who_are_in(their: Their, data: Path) -> None:
+def test_a_nameplate_that_cannot_be_claimed_is_skipped_and_its_mailbox_stays(their: Their, data: Path) -> None:
     mailbox = their.claim("a", "٣", 1000)
     taking(data, their.relay)
     app = state(data).app("x")
     assert (list(app.mailboxes), list(app.nameplates)) == ([mailbox], [])
 
 
-async def test_a_code_still_leads_to_its_mailbox_when_a_close_elsewhere_took_its_side_away(
-    their: Their, data: Path
-) -> None:
+async def test_a_nameplate_without_sides_still_leads_to_its_mailbox(their: Their, data: Path) -> None:
     mailbox = their.claim("a", "4", 1000)
     their.open("a", "m", 1001)
     their.close("a", "m", "happy", 1002)
@@ -333,7 +331,7 @@ async def test_a_code_still_leads_to_its_mailbox_when_a_close_elsewhere_took_its
         await store.close()
 
 
-def test_what_the_reference_leaves_when_the_last_close_fails_is_no_obstacle(their: Their, data: Path) -> None:
+def test_rows_that_a_failed_last_close_leaves_in_the_reference_are_imported(their: Their, data: Path) -> None:
     """Both still hold the nameplate: then it fails, having committed the half of it."""
     mailbox = begin(their)
     their.close("a", mailbox, "happy", 1020)
@@ -346,7 +344,7 @@ def test_what_the_reference_leaves_when_the_last_close_fails_is_no_obstacle(thei
     assert [row.side for row in app.nameplates["4"].sides] == ["a"]
 
 
-def test_an_odd_flag_or_mood_costs_nobody_a_place(their: Their, data: Path) -> None:
+def test_an_unexpected_flag_or_mood_excludes_no_side(their: Their, data: Path) -> None:
     their.open("a", "m", 1000)
     with closing(sqlite3.connect(their.relay)) as database, database:
         database.execute("UPDATE mailbox_sides SET opened = NULL, mood = x'00'")

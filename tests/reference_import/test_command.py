@@ -46,7 +46,7 @@ def files(their: Their) -> list[str]:
     return ["--channel", str(their.relay), "--usage", str(their.usage)]
 
 
-def test_an_import_reports_what_was_taken_and_what_was_not(their: Their, data: Path) -> None:
+def test_an_import_reports_imported_and_skipped_rows(their: Their, data: Path) -> None:
     play(their)
     result = restante("import", *files(their), "--data", data)
     assert (result.returncode, result.stderr) == (0, "")
@@ -60,7 +60,7 @@ def test_an_import_reports_what_was_taken_and_what_was_not(their: Their, data: P
     assert result.stderr.count("\n") == 1
 
 
-def test_an_import_reports_to_machines(their: Their, data: Path) -> None:
+def test_an_import_reports_as_json(their: Their, data: Path) -> None:
     play(their)
     report = json.loads(called("import", *files(their), "--json", RESTANTE_DATA=str(data)).stdout)
     assert report["imported"]["usage_client_versions"] == 1
@@ -73,9 +73,7 @@ def test_nothing_to_import_is_misuse(data: Path) -> None:
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
-async def test_a_running_server_keeps_its_directory_and_is_exported_beside(
-    their: Their, data: Path, tmp_path: Path
-) -> None:
+async def test_a_running_server_blocks_imports_and_allows_exports(their: Their, data: Path, tmp_path: Path) -> None:
     play(their)
     assert called("import", "--usage", str(their.usage), "--data", data).returncode == 0
     async with serving(data):

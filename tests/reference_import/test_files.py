@@ -45,7 +45,7 @@ def test_the_source_is_not_touched(their: Their, data: Path) -> None:
     assert prints(their.relay.parent) == before
 
 
-def test_a_source_that_we_may_only_read_is_enough(their: Their, data: Path) -> None:
+def test_a_read_only_source_can_be_imported(their: Their, data: Path) -> None:
     their.add("a", "m", "p", "b", 1000)
     their.stop()
     their.relay.chmod(0o400)
@@ -56,7 +56,7 @@ def test_a_source_that_we_may_only_read_is_enough(their: Their, data: Path) -> N
         their.relay.parent.chmod(0o700)
 
 
-def test_a_transaction_that_was_cut_off_is_taken_back_in_the_copy(their: Their, data: Path) -> None:
+def test_an_interrupted_transaction_is_rolled_back_in_the_copy(their: Their, data: Path) -> None:
     their.add("a", "m", "whole", "b", 1000)
     their.stop()
     whole = their.relay.read_bytes()
@@ -69,7 +69,7 @@ def test_a_transaction_that_was_cut_off_is_taken_back_in_the_copy(their: Their, 
     assert prints(their.relay.parent) == before
 
 
-def test_what_is_only_in_the_wal_is_taken_over(their: Their, data: Path) -> None:
+def test_rows_that_are_only_in_the_wal_are_imported(their: Their, data: Path) -> None:
     their.add("a", "m", "p", "b", 1000)
     their.stop()
     cut_off("wal", their.relay)
@@ -94,9 +94,7 @@ def test_a_source_that_changes_while_it_is_copied_is_refused(
     assert said == f"--channel {their.relay} was being written: stop the server that uses it, then try again"
 
 
-def test_the_copies_are_nobody_else_s_business_and_do_not_stay(
-    their: Their, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_copies_are_private_and_are_removed(their: Their, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     copy = shutil.copyfile
 
@@ -110,7 +108,7 @@ def test_the_copies_are_nobody_else_s_business_and_do_not_stay(
     assert sorted(file.name for file in data.iterdir()) == ["lock", "restante.sqlite"]
 
 
-def test_any_name_will_do(their: Their, data: Path) -> None:
+def test_a_file_may_have_any_name(their: Their, data: Path) -> None:
     their.bind("a", 1000)
     their.stop()
     odd = their.usage.rename(their.usage.with_name(os.fsdecode(b"%?#\xff'\n.db")))
@@ -155,7 +153,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "zero bytes": (lambda path: write(path, b""), "is empty: name the file that the reference server has written"),
     "text": (
         lambda path: write(path, b"Dear Sir or Madam,\n" * 500),
-        "is no SQLite database, or damaged (file is not a database)",
+        "is not an SQLite database, or is damaged (file is not a database)",
     ),
     "a header alone": (lambda path: write(path, path.read_bytes()[:100]), "damaged"),
     "truncated": (truncated, "damaged (database disk image is malformed)"),
@@ -182,7 +180,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_whole_channel_database_is_refused(their: Their, data: Path, what: str) -> None:
+def test_an_incomplete_channel_database_is_refused(their: Their, data: Path, what: str) -> None:
     their.add("a", "m", "p", "b", 1000)
     their.stop()
     spoil, words = REFUSED[what]
@@ -223,5 +221,5 @@ def test_a_file_that_cannot_be_opened_is_misuse(tmp_path: Path, data: Path, flag
 
 
 def test_no_file_at_all_is_misuse(data: Path) -> None:
-    assert refused(data, misuse=True) == "name what is to be imported: --channel FILE, --usage FILE or both"
+    assert refused(data, misuse=True) == "nothing to import: name --channel FILE, --usage FILE or both"
     assert not data.exists()

@@ -70,7 +70,7 @@ def test_the_same_file_is_not_imported_twice(their: Their, data: Path) -> None:
         assert "was imported already" in refused(data, usage=their.usage, merge=merge)
 
 
-def test_not_even_under_another_name_vacuumed_touched_or_upgraded(their: Their, data: Path) -> None:
+def test_the_same_content_is_refused_when_renamed_vacuumed_touched_or_upgraded(their: Their, data: Path) -> None:
     play(their)
     taking(data, their.relay, their.usage)
     other = their.relay.with_name("other.sqlite")
@@ -82,7 +82,7 @@ def test_not_even_under_another_name_vacuumed_touched_or_upgraded(their: Their, 
     assert "was imported already" in refused(data, other, merge=True)
 
 
-async def test_nor_after_all_of_it_has_ended(their: Their, data: Path) -> None:
+async def test_the_same_content_is_refused_after_all_of_it_has_ended(their: Their, data: Path) -> None:
     mailbox = play(their)
     taking(data, their.relay)
     store = open_store(data)
@@ -95,28 +95,28 @@ async def test_nor_after_all_of_it_has_ended(their: Their, data: Path) -> None:
     assert "was imported already" in refused(data, their.relay, merge=True)
 
 
-def test_one_file_that_was_imported_keeps_the_other_out(their: Their, data: Path) -> None:
+def test_if_one_file_was_imported_before_neither_is_imported(their: Their, data: Path) -> None:
     play(their)
     taking(data, their.relay)
     refused(data, their.relay, their.usage, merge=True)
     assert taking(data, usage=their.usage, merge=True).imported["usage_mailboxes"] == 1
 
 
-def test_what_has_grown_since_is_another_file(their: Their, data: Path) -> None:
+def test_a_file_that_has_grown_is_imported_again(their: Their, data: Path) -> None:
     play(their)
     taking(data, usage=their.usage)
     their.bind("b", 2000)
     assert taking(data, usage=their.usage, merge=True).imported["usage_client_versions"] == 2
 
 
-def test_files_in_which_nothing_is_may_come_as_often_as_they_like(their: Their, data: Path) -> None:
+def test_empty_databases_may_be_imported_repeatedly(their: Their, data: Path) -> None:
     for _ in range(2):
         report = taking(data, their.relay, their.usage)
         assert not any(report.imported.values())
     assert counts(data) == [0] * 7
 
 
-def test_each_import_is_written_down(their: Their, data: Path) -> None:
+def test_each_import_is_recorded(their: Their, data: Path) -> None:
     play(their)
     taking(data, their.relay, their.usage)
     found = rows(data, "SELECT kind, name, length(digest), at = (SELECT saved FROM service) FROM imports ORDER BY 1")
@@ -147,7 +147,7 @@ def data_made(data: Path) -> Path:
     return data
 
 
-async def test_a_server_that_nobody_has_visited_leaves_its_directory_empty(their: Their, data: Path) -> None:
+async def test_a_server_without_clients_leaves_its_directory_empty(their: Their, data: Path) -> None:
     store = open_store(data)
     ledger = Ledger(await store.view())
     ledger.pass_(1000)
@@ -177,13 +177,13 @@ async def test_a_merge_keeps_both(their: Their, data: Path) -> None:
     assert rows(data, "SELECT origin FROM usage_mailboxes ORDER BY id") == [("",), ("usage.sqlite",)]
 
 
-async def test_a_merge_refuses_what_is_in_use_here(their: Their, data: Path) -> None:
+async def test_a_merge_refuses_names_that_are_in_use_here(their: Their, data: Path) -> None:
     await work(data)
     their.claim("a", "7", 1000)
     their.open("a", "box1", 1000)
     said = refused(data, their.relay, their.usage, merge=True)
     assert said.startswith(
-        f"--channel {their.relay} cannot be merged, 1 of its mailboxes and 1 of its nameplates are in use here too:"
+        f"--channel {their.relay} cannot be merged: 1 of its mailboxes and 1 of its nameplates are in use here too."
     )
 
 
@@ -229,7 +229,7 @@ STATEMENTS = [
 
 
 @pytest.mark.parametrize("statement", some(STATEMENTS, "INSERT INTO imports", "UPDATE service", "COMMIT", "the end"))
-def test_an_import_that_is_killed_is_whole_or_was_not(their: Their, data: Path, statement: str) -> None:
+def test_a_killed_import_is_complete_or_absent(their: Their, data: Path, statement: str) -> None:
     """SIGKILL before this statement; `the end` is when all is said and done."""
     play(their)
     files = ("--channel", their.relay, "--usage", their.usage)
@@ -261,10 +261,10 @@ class Refuses(sqlite3.Connection):
     ("statement", "words"),
     [
         ("UPDATE service", r"\Anothing was imported into [^\n]*: database or disk is full\Z"),
-        ("COMMIT", r"\Athe commit failed \(database or disk is full\): import once more; [^\n]*\Z"),
+        ("COMMIT", r"\Athe commit failed \(database or disk is full\): repeat the import; [^\n]*\Z"),
     ],
 )
-def test_a_full_disk_is_told_and_nothing_is_imported(
+def test_a_full_disk_is_reported_and_nothing_is_imported(
     their: Their, data: Path, monkeypatch: pytest.MonkeyPatch, statement: str, words: str
 ) -> None:
     play(their)

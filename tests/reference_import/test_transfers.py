@@ -46,7 +46,7 @@ async def taken_over(scene: Scene) -> AsyncIterator[None]:
         raise
 
 
-async def test_a_code_that_the_reference_gave_is_good_with_us(scene: Scene) -> None:
+async def test_a_code_of_the_reference_works_after_the_import(scene: Scene) -> None:
     sender = await scene.send_text(TEXT)
     code = await sender.code()
     await scene.proxy.passed(to_client(SENDER, "message", phase="pake", author=SENDER))
@@ -82,7 +82,7 @@ async def test_the_reference_may_be_killed_in_the_middle(scene: Scene, moment: s
         scene.assert_one_happy_session()
 
 
-async def test_a_file_is_offered_there_and_taken_here(scene: Scene) -> None:
+async def test_a_file_offered_at_the_reference_is_received_here(scene: Scene) -> None:
     killed = scene.kill_at(to_client(SENDER, "message", phase="version", author=RECEIVER), BEFORE)
     sender = await scene.send_file("parcel.bin", FILE)
     receiver = await scene.receive(await sender.code(), "--accept-file")

@@ -63,7 +63,7 @@ def counted(taken: int, skipped: Counts, prefix: str) -> int:
 
 @examples(60)
 @given(tables(CHANNEL))
-def test_every_live_row_is_taken_or_counted_and_what_is_taken_can_be_served(
+def test_every_live_row_is_imported_or_counted_and_imported_rows_can_be_served(
     given: dict[str, list[tuple[Any, ...]]],
 ) -> None:
     state = State()
@@ -87,7 +87,7 @@ def test_every_live_row_is_taken_or_counted_and_what_is_taken_can_be_served(
 
 @examples(60)
 @given(tables(USAGE))
-def test_every_usage_row_is_taken_or_counted(given: dict[str, list[tuple[Any, ...]]]) -> None:
+def test_every_usage_row_is_imported_or_counted(given: dict[str, list[tuple[Any, ...]]]) -> None:
     skipped = Counts()
     with closing(connect(":memory:")) as database:
         for table, rows in given.items():

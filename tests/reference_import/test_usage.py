@@ -45,7 +45,7 @@ def theirs(path: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("blur", [None, 60])
-def test_usage_records_are_taken_as_they_are(tmp_path: Path, data: Path, blur: int | None) -> None:
+def test_usage_records_are_imported_unchanged(tmp_path: Path, data: Path, blur: int | None) -> None:
     their = Their(tmp_path / "their", blur=blur)
     play(their)
     their.stop()
@@ -104,7 +104,7 @@ UNUSABLE = {
 }
 
 
-def test_rows_that_are_no_records_are_left_out_and_counted(their: Their, data: Path) -> None:
+def test_invalid_usage_rows_are_skipped_and_counted(their: Their, data: Path) -> None:
     play(their)
     alter(their.usage, *(statement for statements in UNUSABLE.values() for statement in statements))
     report = taking(data, usage=their.usage)
@@ -112,7 +112,7 @@ def test_rows_that_are_no_records_are_left_out_and_counted(their: Their, data: P
     assert report.imported == {"usage_nameplates": 2, "usage_mailboxes": 7, "usage_client_versions": 3}
 
 
-def test_a_file_of_which_nothing_is_of_use_is_reported_and_no_error(their: Their, data: Path) -> None:
+def test_a_file_without_usable_rows_is_reported_without_an_error(their: Their, data: Path) -> None:
     alter(their.usage, *UNUSABLE["usage_mailboxes_unusable"])
     assert taking(data, usage=their.usage).skipped == {"usage_mailboxes_unusable": 3}
 
@@ -159,7 +159,7 @@ def test_an_export_has_the_reference_s_schema(tmp_path: Path, data: Path, their:
         assert found.execute("SELECT * FROM version").fetchall() == [(2,)]
 
 
-async def test_our_own_records_are_read_by_the_reference_and_by_its_munin_plugins(tmp_path: Path, data: Path) -> None:
+async def test_exported_records_are_read_by_the_reference_and_its_munin_plugins(tmp_path: Path, data: Path) -> None:
     """Beside a running server, whose store is open here."""
     store = open_store(data)
     try:

@@ -95,7 +95,7 @@ async def test_an_empty_store_shows_nothing(engine: Engine) -> None:
     assert (state.apps, state.next_key, state.next_sequence, engine.store.service) == ({}, 1, 1, 0.0)
 
 
-async def test_what_was_applied_is_there_for_others_and_after_a_crash(engine: Engine) -> None:
+async def test_applied_changes_are_visible_to_other_programs_and_after_a_crash(engine: Engine) -> None:
     ledger = await Ledger.begin(engine.store)
     ledger.bind("a")
     mailbox = ledger.claim("a", "4")
@@ -106,7 +106,7 @@ async def test_what_was_applied_is_there_for_others_and_after_a_crash(engine: En
     await assert_shown(engine.store, ledger)
 
 
-async def test_what_comes_and_goes_in_one_batch_leaves_nothing(engine: Engine) -> None:
+async def test_rows_created_and_removed_in_one_batch_leave_nothing(engine: Engine) -> None:
     ledger = await Ledger.begin(engine.store)
     ledger.bind("a")
     await ledger.commit(engine.store)
@@ -123,7 +123,7 @@ async def test_what_comes_and_goes_in_one_batch_leaves_nothing(engine: Engine) -
     await assert_shown(engine.store, ledger)
 
 
-async def test_a_row_that_changes_five_times_is_written_once_as_it_ends(engine: Engine) -> None:
+async def test_a_mailbox_that_changes_five_times_is_written_once_in_its_final_form(engine: Engine) -> None:
     ledger = await Ledger.begin(engine.store)
     ledger.open("a", "m")
     await ledger.commit(engine.store)
@@ -145,7 +145,7 @@ async def test_a_row_that_changes_five_times_is_written_once_as_it_ends(engine: 
     assert (found.crowded, found.touched) == (True, 1.0)
 
 
-async def test_a_nameplate_that_changes_often_is_written_once_as_it_ends(engine: Engine) -> None:
+async def test_a_nameplate_that_changes_often_is_written_once_in_its_final_form(engine: Engine) -> None:
     ledger = await Ledger.begin(engine.store)
     name = ledger.allocate("a")
     await ledger.commit(engine.store)
@@ -203,7 +203,7 @@ async def test_a_mailbox_that_ends_and_is_opened_anew_in_one_batch_is_empty(engi
     assert engine.rows("SELECT body FROM messages") == [('"new"',)]
 
 
-async def test_who_leaves_and_who_comes_in_one_batch(engine: Engine) -> None:
+async def test_sides_that_leave_and_join_in_one_batch(engine: Engine) -> None:
     """The receiver that was stopped gives its place to the next one, in the nameplate and in the mailbox."""
     ledger = await Ledger.begin(engine.store)
     for side in ("a", "b"):
@@ -221,7 +221,7 @@ async def test_who_leaves_and_who_comes_in_one_batch(engine: Engine) -> None:
     assert [row.side for row in found.mailboxes[mailbox].sides] == ["a", "c"]
 
 
-async def test_the_rows_of_a_batch_are_of_its_end_although_it_is_applied_later(engine: Engine) -> None:
+async def test_a_batch_that_is_applied_later_writes_the_rows_of_its_end(engine: Engine) -> None:
     """Changes carry the live mailbox: whoever wrote rows one change at a time might write a future."""
     ledger = await Ledger.begin(engine.store)
     ledger.open("a", "m")
@@ -232,7 +232,7 @@ async def test_the_rows_of_a_batch_are_of_its_end_although_it_is_applied_later(e
     assert engine.rows("SELECT body FROM messages ORDER BY sequence") == [("0",), ("1",), ("2",)]
 
 
-async def test_messages_are_replayed_in_the_order_of_their_coming_although_the_clock_goes_back(
+async def test_messages_are_replayed_in_order_although_the_clock_goes_back(
     engine: Engine,
 ) -> None:
     ledger = await Ledger.begin(engine.store)
@@ -270,7 +270,7 @@ async def test_a_touch_is_not_written_and_a_saved_one_is(engine: Engine) -> None
     assert (await assert_shown(engine.store, ledger)).app(APP).mailboxes["m"].touched == 50.0
 
 
-async def test_what_can_wait_changes_nothing(engine: Engine) -> None:
+async def test_a_checkpoint_changes_no_data(engine: Engine) -> None:
     """There may be a lot of it: the log is moved into the database."""
     ledger = await Ledger.begin(engine.store)
     ledger.open("a", "m")
@@ -299,7 +299,7 @@ async def test_names_may_be_any_text(engine: Engine) -> None:
     assert set(found.apps) == set(names)
 
 
-async def test_the_row_of_how_the_server_is_is_rewritten(engine: Engine) -> None:
+async def test_the_row_of_usage_current_is_rewritten(engine: Engine) -> None:
     for updated, blur in ((10.0, None), (20.0, 60.0)):
         await engine.store.apply([CurrentUsage(5.0, updated, blur, 3), model.Pruned(updated)], model.Now(1.0, 1.0))
     assert engine.rows("SELECT rebooted, updated, blur_time, connections_websocket FROM usage_current") == [

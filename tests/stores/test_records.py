@@ -20,7 +20,7 @@ def ids(engine: Engine, table: str) -> list[int]:
     return [row[0] for row in engine.rows(f"SELECT id FROM {table} ORDER BY id")]
 
 
-async def test_usage_rows_hold_the_records_and_are_ours(engine: Engine) -> None:
+async def test_usage_rows_hold_the_records_and_have_no_origin(engine: Engine) -> None:
     nameplate = NameplateUsage("é", 1.5, None, 2.5, "lonely")
     mailbox = MailboxUsage("x", True, 1.5, 0.25, 2.5, "happy")
     await engine.store.apply([nameplate, mailbox, nameplate], model.Now(1.0, 1.0))
@@ -34,7 +34,7 @@ async def test_usage_rows_hold_the_records_and_are_ours(engine: Engine) -> None:
     ]
 
 
-async def test_an_id_of_a_usage_row_is_never_given_again(engine: Engine) -> None:
+async def test_an_id_of_a_usage_row_is_never_used_again(engine: Engine) -> None:
     """Not after it was forgotten, not after all were, not after a restart in between."""
 
     async def use(wall: float) -> None:
@@ -63,7 +63,7 @@ async def test_an_id_of_a_usage_row_is_never_given_again(engine: Engine) -> None
             await engine.crash()
 
 
-async def test_forgetting_takes_what_is_old_and_no_more_than_it_may(engine: Engine) -> None:
+async def test_forgetting_deletes_old_records_up_to_the_maximum(engine: Engine) -> None:
     records = [
         record
         for started in (10.0, 50.0, 20.0, 40.0, 30.0)
@@ -107,7 +107,7 @@ async def test_service_time_is_saved_with_a_commit(engine: Engine) -> None:
             assert engine.store.service == service
 
 
-async def test_service_time_goes_up_over_restarts_whatever_the_clocks_do(engine: Engine) -> None:
+async def test_service_time_never_decreases_across_restarts_and_clock_changes(engine: Engine) -> None:
     """The machine boots and counts from 0, somebody sets the wall clock back, the server crashes or ends in order."""
     served = [0.0]
     for wall, uptime in ((1e9, 5000.0), (2e9, 0.0), (5e8, 10.0), (1e9, 0.0)):

@@ -155,7 +155,7 @@ def test_a_conversion_is_announced(tmp_path: Path) -> None:
     assert (line["event"], line["schema"], line["to_schema"]) == ("converting the database", 1, newest)
 
 
-def test_a_database_that_was_found_empty_is_told_of(tmp_path: Path) -> None:
+def test_an_empty_database_file_is_logged(tmp_path: Path) -> None:
     """A file that was cut to nothing is a new database to SQLite."""
     with capture_logs() as logged:
         connect(str(tmp_path / "new")).close()
@@ -171,7 +171,7 @@ def test_a_newer_database_is_refused(tmp_path: Path) -> None:
     assert_refused(tmp_path / "newer", "use the newer restante")
 
 
-def test_somebody_else_s_database_is_refused(tmp_path: Path) -> None:
+def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "other")) as database:
         database.execute("CREATE TABLE mailboxes (id)")
     assert_refused(tmp_path / "other", "not a database of this mailbox server")
@@ -236,7 +236,7 @@ async def test_the_frozen_database_is_not_damaged(thawed: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_damage_is_told_in_one_sentence(thawed: Store, damage: str) -> None:
+async def test_damage_is_reported_in_one_sentence(thawed: Store, damage: str) -> None:
     thawed.database.execute(DAMAGE[damage])
     with pytest.raises(
         StoreError, match=r"\Athe database is damaged \([^\n]+\); restore a backup[^\n]*\Z"

@@ -16,54 +16,76 @@ from restante.mailbox.settings import SERVE, Serve
 
 app = typer.Typer()
 config_app = typer.Typer(no_args_is_help=True)
-app.add_typer(config_app, name="config", help="Settings.")
+app.add_typer(config_app, name="config", help="Show settings.")
 
 Config = Annotated[Path | None, typer.Option(help="TOML file with a table [serve]; keys are named like the flags.")]
 
 
 def _options(
     config: Config = None,
-    data: Annotated[str | None, typer.Option(metavar="DIR", help="Where everything is kept.")] = None,
-    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="*:PORT is every interface.")] = None,
-    admin: Annotated[str | None, typer.Option(metavar="HOST:PORT|off", help="Health checks over HTTP.")] = None,
-    motd: Annotated[str | None, typer.Option(metavar="TEXT", help="Shown by every client that connects.")] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Data directory; created if it does not exist.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Address for clients; *:PORT listens on every interface.")
+    ] = None,
+    admin: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT|off", help="Address of the HTTP health check.")
+    ] = None,
+    motd: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Message that clients show to their users.")
+    ] = None,
     signal_error: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Clients show it and give up; they are served all the same.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Clients show this message and give up; the server still serves them."),
     ] = None,
     advertise_version: Annotated[
-        str | None, typer.Option(metavar="V", help="Older clients tell their user to upgrade.")
+        str | None, typer.Option(metavar="V", help="Clients older than this version tell their users to upgrade.")
     ] = None,
     no_list: Annotated[bool | None, typer.Option("--no-list", help="Answer `list` with no nameplates.")] = None,
-    frames: Annotated[str | None, typer.Option(metavar="text|binary", help="What we send; we take both.")] = None,
+    frames: Annotated[
+        str | None, typer.Option(metavar="text|binary", help="Type of the frames that the server sends.")
+    ] = None,
     blur_usage: Annotated[
         str | None, typer.Option(metavar="SECONDS", help="Round times in usage records down to a multiple of this.")
     ] = None,
     keep_usage: Annotated[
-        str | None, typer.Option(metavar="DAYS", help="Drop older usage records. Default: keep them.")
+        str | None, typer.Option(metavar="DAYS", help="Delete older usage records. Default: keep all.")
     ] = None,
     prune_every: Annotated[str | None, typer.Option(metavar="SECONDS", help="Time between prunes.")] = None,
     prune_after: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="Idle mailboxes are pruned after this much service.")
+        str | None,
+        typer.Option(metavar="SECONDS", help="Prune mailboxes that were idle for this long while the server ran."),
     ] = None,
     permission: Annotated[
-        str | None, typer.Option(metavar="none|hashcash|adaptive", help="Work to be shown before one is served.")
+        str | None, typer.Option(metavar="none|hashcash|adaptive", help="When clients must show proof of work.")
     ] = None,
-    permission_bits: Annotated[str | None, typer.Option(metavar="BITS", help="How much; one doubles it.")] = None,
+    permission_bits: Annotated[
+        str | None, typer.Option(metavar="BITS", help="Difficulty in bits; each extra bit doubles the work.")
+    ] = None,
     permission_load: Annotated[
-        str | None, typer.Option(metavar="RATE", help="adaptive: more connections a second, and all must work.")
+        str | None,
+        typer.Option(
+            metavar="RATE", help="adaptive: new connections a second above which all clients must show work."
+        ),
     ] = None,
     trust_proxy: Annotated[
-        list[str] | None, typer.Option(metavar="NETWORK", help="Proxies that say who their clients are; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NETWORK", help="Network of proxies whose headers name the client; repeatable."),
     ] = None,
     limit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="`restante config show` lists them; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="Set a limit; `restante config show` lists the names; repeatable."),
     ] = None,
     trace: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write when each command came and was answered.")
+        str | None, typer.Option(metavar="FILE", help="Append the times of each command to this file.")
     ] = None,
-    log_format: Annotated[str | None, typer.Option(metavar="auto|console|json")] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(metavar="auto|console|json", help="Format of the log; auto: console on a terminal, else JSON."),
+    ] = None,
 ) -> None:
-    """Declare the options of `serve` and `config show`; `_taking_options` hands them on."""
+    """Declare the options of `serve` and `config show`; `_taking_options` passes them on."""
 
 
 ReadSettings = Callable[[], tuple[Serve, list[Source]]]
@@ -91,28 +113,28 @@ def serve_command(read_settings: ReadSettings) -> None:
         refuse_taken(*address(settings.admin, "--admin"), "--admin")
 
     from restante.common import logs
-    from restante.mailbox.server.main import serve  # takes as long as all that was before
+    from restante.mailbox.server.main import serve  # this import takes as long as all of the above
 
     logs.start(settings.log_format)
-    os.umask(0o077)  # what is in the data directory is nobody else's business
+    os.umask(0o077)  # only the owner may read the data directory
     serve(settings, read_settings)
 
 
 @config_app.command("show")
 @_taking_options
 def config_show(read_settings: ReadSettings) -> None:
-    """Show the settings that `serve` would use, and where each comes from."""
+    """Show the settings that `serve` would use, and the origin of each."""
     print("\n".join(shown(read_settings()[1])))
 
 
-Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", help="The data directory.")]
-Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", help="Data directory.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DATA = Path("restante-data")
 
 
 @app.command()
 def status(data: Data = DATA, json: Json = False) -> None:
-    """Show what a mailbox server holds, read from its data directory; it may be running."""
+    """Count what a mailbox server has stored. The server may be running."""
     from restante.mailbox.store.status import read, render
 
     found = read(data)
@@ -122,30 +144,31 @@ def status(data: Data = DATA, json: Json = False) -> None:
 @app.command("import")
 def import_command(
     channel: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The reference server's --channel-db: what is live.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The reference server's --channel-db: nameplates, mailboxes and messages."),
     ] = None,
     usage: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The reference server's --usage-db: usage records.")
     ] = None,
-    merge: Annotated[bool, typer.Option("--merge", help="Into a directory that is not empty, too.")] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Import although the data directory is not empty.")] = False,
     data: Data = DATA,
     json: Json = False,
 ) -> None:
-    """Take over from the reference server; both servers must be stopped."""
+    """Import the databases of the reference server. Both servers must be stopped."""
     from restante.mailbox.reference_import.importing import import_databases
     from restante.mailbox.reference_import.report import render
 
-    os.umask(0o077)  # as for `serve`
+    os.umask(0o077)  # as in `serve`
     report = import_databases(data, channel, usage, merge=merge)
     print(msgspec.json.encode(report).decode() if json else render(msgspec.structs.asdict(report)))
 
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Is made; must not exist.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create; it must not exist.")],
     data: Data = DATA,
 ) -> None:
-    """Write usage records as a usage database of the reference server; ours may be running."""
+    """Export usage records as a usage database of the reference server. The server may be running."""
     from restante.mailbox.reference_import.exporting import export_usage
     from restante.mailbox.reference_import.report import render
 

@@ -15,7 +15,7 @@ from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
 
 
 class Serve(msgspec.Struct, frozen=True, kw_only=True):
-    """`restante serve`: table [serve] of the file, RESTANTE_<NAME> in the environment, --<name> as a flag."""
+    """The settings of `restante serve`: keys of the table [serve], variables RESTANTE_<NAME>, flags --<name>."""
 
     data: Annotated[str, Meta(min_length=1)] = "restante-data"
     listen: str = "127.0.0.1:4000"
@@ -39,7 +39,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RELOADED: Final = frozenset({"motd", "signal_error", "permission", "permission_bits", "permission_load", "limits"})
-"""What a running server takes from its file anew on SIGHUP."""
+"""Settings that a running server reloads from its file on SIGHUP."""
 
 
 def _check(settings: Serve, places: Places) -> None:

@@ -1,4 +1,4 @@
-"""How much work `--permission adaptive` demands: more while connections come too fast."""
+"""The work that `--permission adaptive` demands of all clients. It grows while connections come too fast."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ from typing import Final
 from restante.mailbox.protocol.hashcash import MAX_BITS
 
 RISE_INTERVAL_SECONDS: Final = 10
-"""Seconds between steps up while connections come too fast: what came before the last step has ended by then."""
+"""Seconds between steps up while connections come too fast. By then the connections from before the previous
+step have ended."""
 
 FALL_INTERVAL_SECONDS: Final = 30
-"""Seconds between steps down: slower than up, so that a wave that comes and goes finds the demand as it left it."""
+"""Seconds between steps down. It is slower than up, so that an attack that pauses and returns meets the same
+demand."""
 
 MAX_STEPS: Final = 9
-"""Steps at most. Eight bits more are 256 times the work."""
+"""Maximum number of steps. The first demands the configured bits; eight more bits are 256 times the work."""
 
 
 class LoadLevel:
-    """How much is demanded of everybody in mode `adaptive`.
+    """The work that is demanded of all clients in mode `adaptive`.
 
-    Rises while connections come faster than the operator wants, falls when they come at less than half that rate.
+    It rises while connections come faster than `--permission-load`, and falls while they come at less than half that
+    rate.
     """
 
     def __init__(self) -> None:
         self.steps = 0
-        """0: nothing; n: the configured bits and n - 1 more."""
+        """0: no work is demanded; n: the configured bits plus n - 1."""
         self.changes = 0
-        """How often it has risen or fallen."""
+        """How often `steps` has changed."""
         self.rate = 0.0
-        """Connections a second, smoothed over about ten seconds."""
+        """New connections a second, smoothed over about ten seconds."""
         self._since = RISE_INTERVAL_SECONDS
 
     def tick(self, connections: int, load: float) -> bool:
-        """Take note of a second in which so many connections came; return whether the demand has changed."""
+        """Record the number of new connections in the last second, and return whether the demand has changed."""
         self.rate += (connections - self.rate) / 10
         self._since += 1
         before = self.steps
@@ -47,5 +50,5 @@ class LoadLevel:
         return True
 
     def bits(self, base: int) -> int | None:
-        """Return what is demanded of everybody; None: nothing."""
+        """Return the bits that are demanded of all clients, or None."""
         return min(MAX_BITS, base + self.steps - 1) if self.steps else None

@@ -1,7 +1,7 @@
-"""What each address has used up.
+"""The quotas of each address.
 
-An address counts as its household (restante.common.net). It is kept as a keyed hash whose key
-lives as long as the process; in logs and usage records it is another one, whose key lives for a day.
+Addresses of one household (restante.common.net) share a quota. The registry knows a household by a keyed hash whose
+key lives as long as the process. Logs and usage records name it by another keyed hash, whose key lives for a day.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from restante.mailbox.core.limits import SECONDS_PER_DAY, Limits
 from restante.mailbox.protocol.hashcash import MAX_BITS
 
 MAX_ADDRESSES: Final = 100_000
-"""Address quotas that are kept, of some 500 bytes each. Beyond that, one that has nothing live is forgotten for
-each that comes."""
+"""Maximum number of address quotas in memory, of about 500 bytes each. Beyond it, each new quota replaces one that
+has nothing live."""
 
 FORGET_CHECKS_PER_SECOND: Final = 500
-"""Address quotas looked at in a second: 0.7 ms, and all of them in 200 s."""
+"""Address quotas that are checked for idleness in a second. This takes 0.7 ms, and 200 s for all of them."""
 
 EVICTION_CHECKS: Final = 50
-"""Address quotas looked at for a new one: 0.03 ms. If all of them have something live, there is one more than
-`MAX_ADDRESSES`."""
+"""Maximum number of address quotas that are checked to make room for a new one. This takes 0.03 ms. If all of them
+have something live, none is removed, and the registry exceeds `MAX_ADDRESSES`."""
 
 MAX_KNOWN_NAMEPLATES: Final = 64
-"""Live nameplates an address claimed last: to claim one of them again, after a lost connection, is no new guess."""
+"""Maximum number of live nameplates that an address is known to have claimed, the latest ones. Claiming one of them
+again, after a lost connection, is not a new guess."""
 
 ABUSE_SCORE_TOLERATED: Final = 80
-"""Points before an adaptive server demands work of an address: a claim that was refused for being one too
-many and a denied permission are 2, a nameplate it had not claimed before is 1, a connection a tenth. An office that
-comes back after an outage has 20, a class of thirty that sends and receives 36."""
+"""Abuse score above which an adaptive server demands work of an address. A claim beyond `address_claims` and a
+denied permission add 2 points, a nameplate that the address had not claimed before adds 1, a connection adds 0.1. An
+office that reconnects after an outage scores 20, a class of thirty that sends and receives scores 36."""
 
 ABUSE_SCORE_DECAY: Final = 1 / 15
-"""Points a second that are forgiven: four a minute."""
+"""Points that the abuse score loses each second: four a minute."""
 
 ABUSE_SCORE_PER_BIT: Final = 10
-"""Points for each bit more."""
+"""Points above ABUSE_SCORE_TOLERATED for each extra bit."""
 
 
 REFUSALS_PER_SECOND: Final = 20
@@ -48,7 +49,7 @@ could keep any number open, a second each."""
 
 
 class AddressQuota:
-    """What one address has, and has used up."""
+    """What one address has live, and its rates and abuse score."""
 
     __slots__ = (
         *("_claims", "_connects", "_recent", "_records", "_refusals", "_abuse_score"),
@@ -57,29 +58,29 @@ class AddressQuota:
 
     def __init__(self) -> None:
         self.pending_requests = 0
-        """Connections that have not asked for a WebSocket yet."""
+        """Connections that have not requested a WebSocket yet."""
         self.connections = 0
         self.nameplates = 0
-        """Live ones that were made from here."""
+        """Live nameplates that this address created."""
         self.stored = 0
-        """Bytes of live mailboxes and messages that were made from here."""
+        """Bytes of live mailboxes and messages that this address created."""
         self.demanded = 0
-        """Bits that were demanded of it last, for what it had done itself."""
+        """Bits that were last demanded of this address because of its own abuse score; 0: none."""
         self._claims = Bucket()
         self._connects = Bucket()
         self._refusals = Bucket()
         self._recent: dict[int, None] = {}
-        """Keys of nameplates. Names would do for another nameplate, too, that has one of them later."""
+        """Keys of nameplates. A name may belong to another nameplate later; a key may not."""
         self._records = Bucket()
         self._abuse_score = Bucket()
 
     @property
     def live(self) -> bool:
-        """Something that was made from here lives."""
+        """Whether the address has a live connection, nameplate or mailbox."""
         return bool(self.pending_requests or self.connections or self.nameplates or self.stored)
 
     def idle(self, now: float, limits: Limits) -> bool:
-        """Tell whether there is nothing to remember."""
+        """Return whether the quota holds nothing that must be remembered."""
         return not (
             self.live
             or self._claims.spent(now, limits.address_claims / 60)
@@ -90,7 +91,7 @@ class AddressQuota:
         )
 
     def charge_connect(self, now: float, limits: Limits) -> float:
-        """Take note of a connection; gives the seconds after which it may try again, 0 where it may stay."""
+        """Charge a new connection. Return 0, or the seconds after which it may try again if it comes too fast."""
         self.connections += 1
         rate = limits.address_connects / 60
         if rate and self._connects.spent(now, rate) + 1 > limits.address_connects_at_once:
@@ -106,9 +107,10 @@ class AddressQuota:
         return False
 
     def charge_claim(self, key: int | None, now: float, limits: Limits) -> float:
-        """Charge a claim of a nameplate that it does not know, or an allocation. `key` is None where none lives.
+        """Charge an allocation, or a claim of a nameplate that the address has not claimed before.
 
-        Return the seconds that it must wait; 0: it may go on.
+        `key` is the nameplate's key, or None if no such nameplate is live. Return 0, or the seconds after which the
+        address may try again.
         """
         if key in self._recent:
             return 0.0
@@ -121,13 +123,13 @@ class AddressQuota:
         return 0.0
 
     def remember_nameplate(self, key: int) -> None:
-        """Note a live nameplate that is no guess."""
+        """Remember a live nameplate of this address: claiming it again is not a guess."""
         self._recent[key] = None
         if len(self._recent) > MAX_KNOWN_NAMEPLATES:
             del self._recent[next(iter(self._recent))]
 
     def charge_record(self, now: float, limits: Limits) -> bool:
-        """Charge a usage record; tells whether it may be written."""
+        """Charge a usage record, and return whether the server may write it."""
         rate = limits.address_records / SECONDS_PER_DAY
         if rate and self._records.spent(now, rate) + 1 > limits.address_records:
             return False
@@ -138,13 +140,13 @@ class AddressQuota:
         self._abuse_score.take(now, ABUSE_SCORE_DECAY, points)
 
     def bits(self, now: float, base: int) -> int | None:
-        """Give the work that an adaptive server demands of this address; None: none."""
+        """Return the bits that an adaptive server demands of this address, or None."""
         over = self._abuse_score.spent(now, ABUSE_SCORE_DECAY) - ABUSE_SCORE_TOLERATED
         return min(MAX_BITS, base + int(over // ABUSE_SCORE_PER_BIT)) if over > 0 else None
 
 
 class AddressRegistry:
-    """The quotas of all addresses, and the names that addresses go by."""
+    """The quotas of all addresses, and the names of addresses in logs."""
 
     def __init__(self, secret: Callable[[], bytes]) -> None:
         self._secret = secret
@@ -152,11 +154,11 @@ class AddressRegistry:
         self._day = -1
         self._day_key = b""
         self.quotas: OrderedDict[bytes, AddressQuota] = OrderedDict()
-        """Those that were looked at last are the last. A dict that loses its first again and again is slow to find
-        the next one."""
+        """The least recently checked quota is first. A plain dict whose first item is removed repeatedly becomes
+        slow at finding the next one."""
 
     def get_or_add(self, address: Address) -> AddressQuota:
-        """Return the quota that this address counts for."""
+        """Return the quota of an address; add one if it has none."""
         key = _hash(address, self._key)
         quota = self.quotas.get(key)
         if quota is None:
@@ -166,21 +168,21 @@ class AddressRegistry:
         return quota
 
     def day_id(self, address: Address, wall: float) -> str:
-        """Give the address's name in logs and usage records: another one from 00:00 UTC on."""
+        """Return the address's name in logs and usage records. It changes at 00:00 UTC."""
         day = int(wall // SECONDS_PER_DAY)
         if day != self._day:
             self._day, self._day_key = day, self._secret()
         return _hash(address, self._day_key).hex()[:10]
 
     def forget(self, now: float, limits: Limits) -> None:
-        """Drop quotas of which there is nothing to remember; to be called once a second, and looks at some."""
+        """Remove idle quotas, checking FORGET_CHECKS_PER_SECOND of them. The server calls this once a second."""
         for _ in range(min(FORGET_CHECKS_PER_SECOND, len(self.quotas))):
             key, quota = self.quotas.popitem(last=False)
             if not quota.idle(now, limits):
                 self.quotas[key] = quota
 
     def _forget_one(self) -> None:
-        """Drop a quota that has nothing live, if there is one among the next."""
+        """Remove one quota that has nothing live, if there is one among the next EVICTION_CHECKS."""
         for _ in range(min(EVICTION_CHECKS, len(self.quotas))):
             key, quota = self.quotas.popitem(last=False)
             if not quota.live:

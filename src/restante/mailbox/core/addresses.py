@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and what a trusted proxy says about it."""
+"""The client's address, from the connection and from the headers of a trusted proxy."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Client(msgspec.Struct, frozen=True, gc=False):
-    """Who is at the other end, as far as we can know."""
+    """The client of a connection, as far as the server can know it."""
 
     address: Address
     port: int
-    """0: not known."""
+    """The client's port; 0: not known."""
     counted: bool
-    """Limits per address apply. They do not to a loopback or private peer, behind which anybody may be, unless it is
-    a trusted proxy that says who."""
+    """Whether limits per address apply. They do not apply to a loopback or private peer, which may stand for many
+    clients, unless it is a trusted proxy that names the client."""
     unheeded: bool = False
-    """It may be a proxy that names its clients, and is not trusted."""
+    """Whether the peer may be a proxy that names its clients but is not trusted."""
     other: Address | None = None
-    """What X-Real-IP says, where X-Forwarded-For says something else. The client may have invented one of them."""
+    """The address in X-Real-IP if X-Forwarded-For names another. The client may have forged one of them."""
 
 
 def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Network]) -> Client:
-    """Find out who is at the other end of a connection from this peer, whose request had these headers.
+    """Return the client of a connection from this peer, whose request had these headers.
 
-    What a header says counts only if a trusted proxy said it. Of X-Forwarded-For that is its last entry that is not
-    a trusted proxy's own; without one, X-Real-IP. Where both are there and differ, what X-Real-IP says is `other`. A
-    header that is there more than once is given with commas. Clients that a proxy names in a way that cannot be read
-    count together, as the proxy.
+    Headers count only if the peer is a trusted proxy. The client's address is then the last entry of X-Forwarded-For
+    that is not a trusted proxy, or X-Real-IP if there is no X-Forwarded-For. If both are present and differ, `other`
+    is the address in X-Real-IP. Repeated headers must be joined with commas. If the address in a header cannot be
+    parsed, the client counts as the proxy.
     """
     address = read(str(peer[0]))
-    assert address is not None, "the kernel knows its addresses"
-    hidden = _hidden(address)
+    assert address is not None, "the kernel returns valid addresses"
+    shared = _shared(address)
     forwarded, real = headers.get("X-Forwarded-For"), headers.get("X-Real-IP")
-    if not _among(address, trusted):
-        return Client(address, int(peer[1]), counted=not hidden, unheeded=hidden and bool(forwarded or real))
+    if not _in_any(address, trusted):
+        return Client(address, int(peer[1]), counted=not shared, unheeded=shared and bool(forwarded or real))
     real_ip = read((real or "").rpartition(",")[2].strip())
-    named = _last_stranger(forwarded, trusted) if forwarded else real_ip
-    # To a proxy behind another one, X-Real-IP may be the other proxy.
-    other = None if real_ip is None or real_ip == named or _among(real_ip, trusted) else real_ip
+    named = _last_untrusted(forwarded, trusted) if forwarded else real_ip
+    # If one proxy is behind another, its X-Real-IP may be the other proxy.
+    other = None if real_ip is None or real_ip == named or _in_any(real_ip, trusted) else real_ip
     if named is None:
         return Client(address, int(peer[1]), counted=bool(forwarded or real), other=other)
     port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
@@ -55,38 +55,42 @@ def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[
 
 
 _PRIVATE: Final = [
-    # RFC 1918, RFC 3927, RFC 4193, RFC 4291. Python's is_private has more, which are routed, or nobody's.
+    # RFC 1918, RFC 3927, RFC 4193, RFC 4291. Python's is_private includes more networks, which are routed or unused.
     ipaddress.ip_network(text)
     for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10")
 ]
 
 
-@lru_cache(1024)  # to look through all private networks takes 10 µs
-def _hidden(address: Address) -> bool:
+@lru_cache(1024)  # checking all private networks takes 10 µs
+def _shared(address: Address) -> bool:
     """Return whether the address is loopback or private, so that many clients may share it."""
-    return address.is_loopback or _among(address, _PRIVATE)
+    return address.is_loopback or _in_any(address, _PRIVATE)
 
 
-def _last_stranger(forwarded: str, trusted: Sequence[Network]) -> Address | None:
+def _last_untrusted(forwarded: str, trusted: Sequence[Network]) -> Address | None:
+    """Return the last entry that is not a trusted proxy, or None if that entry cannot be parsed.
+
+    Only the last 16 entries are checked. If all of them are trusted proxies, return the first of them.
+    """
     named = None
     for entry in reversed(forwarded.split(",")[-16:]):
-        named = read(_bare(entry.strip()))
-        if named is None or not _among(named, trusted):
+        named = read(_without_port(entry.strip()))
+        if named is None or not _in_any(named, trusted):
             return named
     return named
 
 
-def _bare(entry: str) -> str:
-    """Take away a port: 192.0.2.1:443, [2001:db8::1]:443."""
+def _without_port(entry: str) -> str:
+    """Return an address without its port: 192.0.2.1:443, [2001:db8::1]:443."""
     if entry.startswith("["):
         return entry[1:].partition("]")[0]
     return entry.partition(":")[0] if entry.count(":") == 1 else entry
 
 
-def _among(address: Address, networks: Sequence[Network]) -> bool:
+def _in_any(address: Address, networks: Sequence[Network]) -> bool:
     return any(address in network for network in networks)
 
 
 def networks(texts: Sequence[str]) -> list[Network]:
-    """Read networks like 127.0.0.0/8 and ::1. Raises ValueError, whose text says what is wrong."""
+    """Parse networks like 127.0.0.0/8 and ::1. Raises ValueError with a text for the operator."""
     return [ipaddress.ip_network(text, strict=False) for text in texts]

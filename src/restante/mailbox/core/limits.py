@@ -1,6 +1,6 @@
-"""Limits: how much one connection, one mailbox, one address and all together may have.
+"""Limits of one connection, one mailbox, one address, and the whole server.
 
-Every limit is a field of `Limits`, with its default, and the reason for it.
+Each limit is a field of `Limits`, with its default and the reason for it.
 """
 
 from __future__ import annotations
@@ -20,87 +20,95 @@ Rate = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 RESERVED_SHARE: Final = 0.1
-"""Part of `stored_bytes` that is kept for small mailboxes of addresses that hold little. Without it sixteen addresses
-that have as much as they may have leave no room for anybody else."""
+"""Share of `stored_bytes` that is reserved for small mailboxes of addresses that hold little. Without it, sixteen
+addresses that use their whole quota would leave no room for others."""
 
 SMALL_MAILBOX_BYTES: Final = 64 * KIB
-"""Bytes that a mailbox in that part may have. One of a file transfer has some 6 KiB."""
+"""Maximum size of a mailbox that may use the reserved share, in bytes. The mailbox of a file transfer has about 6
+KiB."""
 
 SMALL_HOLDER_BYTES: Final = MIB
-"""Bytes that an address holds at most that makes something in that part: 150 transfers at once."""
+"""Maximum number of bytes that an address may hold to create something in the reserved share: 150 transfers at
+once."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is allowed. 0: no limit; of `message_bytes`, `handshake` and `bind` there always is one."""
+    """The limits. 0 means no limit; `message_bytes`, `handshake` and `bind` cannot be 0."""
 
     message_bytes: Annotated[int, Meta(ge=4 * KIB, le=100 * MIB)] = 2 * MIB
-    """Bytes in a message, fragments together. The largest that shipped clients send are texts, whole and in hex: this
-    is a megabyte of text. Files do not come here."""
+    """Bytes of one message, including all its fragments. The largest messages of shipped clients are texts, sent in
+    one piece and in hex: this is a megabyte of text. Files do not pass through this server."""
 
     commands: Rate = 100.0
-    """Commands a second and connection; more wait. A session has twenty, all told."""
+    """Commands a second, per connection; further ones wait. A transfer has twenty in total."""
 
     commands_at_once: Count = 1000
-    """Commands that may come faster than that, after a silence: who reconnects says again what was not answered."""
+    """Commands that may come faster, after a pause: a client that reconnects repeats all commands that were not
+    answered."""
 
     bytes: Rate = 2.0 * MIB
-    """Bytes a second and connection, both ways: a command, its answers, and what it makes others be sent."""
+    """Bytes a second, per connection: its commands, their answers, and the messages that the server sends to others
+    because of them."""
 
     bytes_at_once: Count = 8 * MIB
-    """Bytes that may go faster than that, after a silence."""
+    """Bytes that may go faster, after a pause: four messages of full size."""
 
     handshake: Annotated[float, Meta(gt=0, le=600)] = 5.0
-    """Seconds within which a connection must have asked for a WebSocket. Once around the world is a third of one."""
+    """Seconds within which a client must request the WebSocket. A round trip around the world takes a third of a
+    second."""
 
     bind: Annotated[float, Meta(ge=1, le=86400)] = 300.0
-    """Seconds within which it must bind. Clients bind at once, unless they have work to show first (permission)."""
+    """Seconds within which a client must bind. Clients bind at once, unless they must show work first
+    (permission)."""
 
     mailbox_messages: Count = 5000
-    """Messages in a mailbox. A file transfer has ten; all of them are replayed to whoever opens it."""
+    """Messages in a mailbox. A file transfer has ten. All of them are replayed to each side that opens it."""
 
     mailbox_bytes: Count = 16 * MIB
-    """Bytes of messages in a mailbox: what one `open` may have to replay, and so what a slow reader may owe."""
+    """Bytes of messages in a mailbox. One `open` replays all of them, and a slow reader may leave them all unread."""
 
     address_connections: Count = 100
-    """Connections at once from one address: an IPv4 address, which may be a whole office's, or an IPv6 /64. As many
-    may have asked for no WebSocket yet: no more of them could be let in."""
+    """Open connections of one address: an IPv4 address, which may be a whole office's, or an IPv6 /64. As many again
+    may be open that have not requested a WebSocket yet; the server could not admit more of them."""
 
     address_connects: Rate = 60.0
-    """New connections a minute from one address. Clients come once for a transfer, and back at most once a second."""
+    """New connections a minute of one address. A client connects once for a transfer, and reconnects at most once a
+    second."""
 
     address_connects_at_once: Count = 200
-    """New connections that may come faster than that, after a silence: an office after an outage."""
+    """New connections that may come faster, after a pause: an office after an outage."""
 
     address_nameplates: Count = 50
-    """Live nameplates made from one address. There are nine of one digit, and ninety of two, for everybody."""
+    """Live nameplates created from one address. All clients share nine nameplates of one digit and ninety of two."""
 
     address_claims: Rate = 12.0
-    """Different nameplates a minute that one address may claim, known or not. Each is a guess, or a transfer."""
+    """Different nameplates that one address may claim or allocate in a minute. Each is a transfer, or a guess."""
 
     address_claims_at_once: Count = 60
-    """Different nameplates that it may claim faster than that, after a silence: a class of thirty, both ways."""
+    """Different nameplates that may be claimed faster, after a pause: a class of thirty that sends and receives."""
 
     connections: Count = 20_000
-    """Connections at once: 10 KiB each, idle. Also as many as there are descriptors (`ulimit -n`)."""
+    """Open connections. An idle one takes 10 KiB. The file descriptors (`ulimit -n`) limit them too."""
 
     address_bytes: Count = 64 * MIB
-    """Bytes of live mailboxes and messages made from one address: a sixteenth of what all may have."""
+    """Bytes of live mailboxes and messages created from one address: a sixteenth of `stored_bytes`."""
 
     address_records: Count = 5000
-    """Usage records a day that one address may cause, of some 300 bytes each. A transfer has six; an office with
-    eight hundred a day has all of its own."""
+    """Usage records a day that one address may cause, of about 300 bytes each. A transfer causes six, so the records
+    of eight hundred transfers a day are complete."""
 
     stored_bytes: Count = 1024 * MIB
-    """Bytes of live messages, mailboxes and nameplates, all of which are kept in memory. The last tenth is for small
+    """Bytes of live messages, mailboxes and nameplates, which are all in memory. The last tenth is reserved for small
     mailboxes of addresses that hold little (RESERVED_SHARE)."""
 
     owed_bytes: Count = 256 * MIB
-    """Bytes that all clients together may leave unread; in which their messages are read: a connection keeps
-    twice the size of its largest; and what they said and is not done. Beyond that, connections of addresses that hold
-    much are closed (memory_holders.py)."""
+    """Bytes of memory that all connections together may hold: replies that clients have not read; receive buffers
+    (twice the largest message of a connection); and commands that wait to be executed. Beyond it, the server closes
+    connections, first those of addresses that hold much (memory_holders.py)."""
 
     free_disk: Count = 256 * MIB
-    """Bytes that must stay free on the disk: room for the log, a checkpoint, and for ending what lives."""
+    """Bytes that must stay free on the disk: room for the write-ahead log, a checkpoint, and for ending live
+    mailboxes."""
 
 
 UNLIMITED: Final = Limits(
@@ -129,11 +137,11 @@ UNLIMITED: Final = Limits(
 
 
 MIN_WAIT_SECONDS: Final = 0.001
-"""Seconds that are not waited for: timers are no finer."""
+"""Debts of at most this many seconds are ignored, because timers are no finer."""
 
 
 class RateLimiter:
-    """How fast one connection may go on: two buckets, each kept as the time at which it will be empty again."""
+    """The rate limits of one connection: two leaky buckets, each stored as the time at which it will be empty."""
 
     __slots__ = ("_bytes", "_commands", "owing")
 
@@ -141,10 +149,10 @@ class RateLimiter:
         self._commands = 0.0
         self._bytes = 0.0
         self.owing = False
-        """It must wait before it goes on."""
+        """Whether the connection must wait before its next command."""
 
     def charge(self, now: float, limits: Limits, size: int) -> None:
-        """Charge a command that cost so many bytes."""
+        """Charge a command that cost `size` bytes."""
         if limits.commands:
             self._commands = max(self._commands, now) + 1 / limits.commands
         if limits.bytes:
@@ -152,13 +160,13 @@ class RateLimiter:
         self.owing = self._debt(now, limits) > MIN_WAIT_SECONDS
 
     def room(self, now: float, limits: Limits) -> int:
-        """Return how many commands it may say until it must wait, if they are short; one at least."""
+        """Return how many short commands the connection may send before it must wait, at least 1."""
         if not limits.commands:
             return sys.maxsize
         return max(0, int(limits.commands_at_once - max(0.0, self._commands - now) * limits.commands)) + 1
 
     def refresh(self, now: float, limits: Limits) -> float:
-        """Bring `owing` up to date, and return the seconds that its next command must wait."""
+        """Update `owing`, and return how many seconds the connection's next command must wait."""
         debt = self._debt(now, limits)
         self.owing = debt > MIN_WAIT_SECONDS
         return debt if self.owing else 0.0

@@ -1,8 +1,8 @@
-"""Memory that connections hold: what they sent and is not done yet, and what they were sent and did not read.
+"""The memory that connections hold: commands that wait to be executed, receive buffers, and unread replies.
 
-All together may hold `owed_bytes`. Beyond that, connections are closed, in an order that spares newcomers and
-addresses that hold little. An attacker holds much, or has many connections, or holds it for longer than a message
-takes.
+All connections together may hold `owed_bytes`. Beyond that, the server closes connections, in an order that spares
+new holders and addresses that hold little. An attacker holds much memory, or has many connections, or holds the
+memory for longer than it takes to send a message.
 """
 
 from __future__ import annotations
@@ -15,39 +15,41 @@ from typing import Final, Protocol
 from restante.mailbox.core.limits import KIB
 
 SPARED_BYTES: Final = 64 * KIB
-"""Bytes that an address may hold before its connections are closed in the first place: a client that sent a few
-messages of some KiB holds less."""
+"""Bytes that an address may hold before its connections are among the first that are closed. A client that sent a few
+messages of a few KiB holds less."""
 
 LONG_HOLD_SECONDS: Final = 10
-"""Seconds after which a connection has held its bytes for long. To send 2 MiB takes less, on most lines."""
+"""Seconds after which holding memory for longer no longer raises a connection's priority for closing. On most lines,
+sending 2 MiB takes less."""
 
 FREED_FRACTION: Final = 8
-"""Of `owed_bytes`, one part in so many is freed at once: sorting the holders takes milliseconds."""
+"""When the holders exceed `owed_bytes`, the server frees the excess and `owed_bytes` divided by this. It frees that
+much at once because sorting the holders takes milliseconds."""
 
 
 class MemoryHolder(Protocol):
-    """A connection."""
+    """A connection, as `MemoryHolders` sees it."""
 
     @property
     def holding(self) -> int:
-        """Bytes that it holds."""
+        """Return how many bytes the connection holds."""
 
     @property
     def addresses(self) -> Sequence[Hashable]:
-        """Whom it counts for: each is equal for all connections from one address."""
+        """Return the addresses that the connection counts for, as values that are equal for equal addresses."""
 
     def give_up(self) -> None:
-        """Let go of all that it holds, and close."""
+        """Release all memory that the connection holds, and close it."""
 
 
 class MemoryHolders:
-    """The connections that hold memory, and since when."""
+    """The connections that hold memory, and the second since which each holds it."""
 
     def __init__(self) -> None:
         self._since: dict[MemoryHolder, int] = {}
 
     def note(self, holder: MemoryHolder, second: int, *, anew: bool = False) -> None:
-        """Note that what a connection holds has changed. `anew`: it held nothing before."""
+        """Record that the memory that a connection holds has changed. `anew`: it held none in between."""
         if anew or not holder.holding:
             self._since.pop(holder, None)
         if holder.holding and holder not in self._since:
@@ -57,7 +59,7 @@ class MemoryHolders:
         return len(self._since)
 
     def close(self, excess: int, second: int) -> None:
-        """Close connections until so many bytes are free, or nobody holds any."""
+        """Close connections until `excess` bytes are free or no connection holds memory."""
         sizes = {holder: size for holder in self._since if (size := holder.holding)}
         self._since = {holder: self._since[holder] for holder in sizes}
         by_address = Counter[Hashable]()
@@ -68,9 +70,10 @@ class MemoryHolders:
         def excessive(holder: MemoryHolder) -> int:
             return max(0, *(by_address[address] - SPARED_BYTES for address in holder.addresses))
 
+        # Among equals, the number sorts the one that has held memory for longest first.
         order = [
             (-excessive(holder) * min(LONG_HOLD_SECONDS, second - since + 1), number, holder)
-            for number, (holder, since) in enumerate(self._since.items())  # of equals, who has held for longest
+            for number, (holder, since) in enumerate(self._since.items())
         ]
         heapq.heapify(order)
         while excess > 0 and order:

@@ -1,8 +1,9 @@
-"""What the rules and the store hand each other: rows, changes, decisions.
+"""The data that the rules, the state and the store exchange: rows, changes and decisions.
 
-Rows are what the server knows; only `State.fold` alters them. Changes say what a command does to rows;
-`decide` returns them, the state folds them in, the store writes them. All times named `added` or
-`server_rx` are wall clock seconds; `touched` is service time: seconds the service has run, all told.
+Rows are the live data. `State` alters them; the dispatcher alters only `Mailbox.shown`. Changes say what a command
+does to rows: `decide` returns them, `State.fold` applies them to memory, and the store writes them. Times named
+`added` or `server_rx` are wall clock seconds. `touched` is service time: the seconds that the service has run in
+total.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ from restante.mailbox.core.limits import UNLIMITED, Limits
 
 
 class Now(msgspec.Struct, frozen=True, gc=False):
-    """The clock, as an argument: the moment a command came."""
+    """The time at which a command was received. The rules receive it as an argument."""
 
     wall: float
-    """Seconds since 1970: for records, and for the `server_rx` of what came now."""
+    """Seconds since 1970, for usage records and for `server_rx`."""
     service: float
-    """Seconds the service has run, all told: for idleness. Downtime and set clocks do not exist in it."""
+    """Seconds that the service has run in total, for idleness. Downtime and clock changes do not affect it."""
 
 
 class Dice(Protocol):
-    """Chance, as an argument."""
+    """A source of randomness. The rules receive it as an argument."""
 
     def below(self, bound: int) -> int:
-        """Give a number from 0 to bound - 1, each as likely as any other."""
+        """Return a uniformly random number from 0 to bound - 1."""
 
     def mailbox_id(self) -> str:
-        """Give an unguessable mailbox id."""
+        """Return an unguessable mailbox id."""
 
 
 class Policy(msgspec.Struct, frozen=True, gc=False):
-    """What the operator decided."""
+    """The operator's settings that the rules need."""
 
     blur: int = 0
-    """Usage times are floored to a multiple of this many seconds; 0 keeps them."""
+    """Times in usage records are rounded down to a multiple of this many seconds; 0: they are exact."""
     list_nameplates: bool = True
     limits: Limits = UNLIMITED
 
@@ -47,14 +48,14 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
 
 
 class NameplateSide(msgspec.Struct, frozen=True, gc=False):
-    """One row per member of a nameplate."""
+    """A member of a nameplate."""
 
     side: str
     added: float
     claimed: bool = True
     """False once the side has released it."""
     allocated: bool = False
-    """It was allocated to this side, which has not sent its `claim` yet."""
+    """True if the nameplate was allocated to this side and the side has not claimed it yet."""
 
 
 def text_bytes(text: str) -> int:
@@ -63,12 +64,12 @@ def text_bytes(text: str) -> int:
 
 
 def size_of(text: str) -> int:
-    """Return the bytes of memory that a text takes, at most: one character beyond ASCII makes all of them wider."""
+    """Return the maximum number of bytes that a text takes in memory. One non-ASCII character widens all of them."""
     return len(text) if text.isascii() else 4 * len(text)
 
 
 class MailboxSide(msgspec.Struct, frozen=True, gc=False):
-    """One row per member of a mailbox."""
+    """A member of a mailbox."""
 
     side: str
     added: float
@@ -78,7 +79,7 @@ class MailboxSide(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """A message in its mailbox: `wire` is its `message` frame, lacking only the stamp."""
+    """A message in its mailbox. `wire` is its `message` frame without the `server_tx` stamp."""
 
     sequence: int
     side: str
@@ -86,35 +87,35 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
 
 class Mailbox(msgspec.Struct, eq=False, gc=False):
-    """One row per mailbox of an app."""
+    """A mailbox of an app."""
 
     key: int
-    """Ours alone: the row's key in the store. Not given twice while the server runs."""
+    """The row's key in the store. Clients do not see it. No key is used twice while the server runs."""
     app_id: str
     mailbox_id: str
     for_nameplate: bool
     touched: float
     sides: list[MailboxSide]
-    """Members: the first two sides, in order of arrival."""
+    """The members: the first two sides, in order of arrival."""
     messages: list[Stored] = []
     crowded: bool = False
-    """A third side was turned away."""
+    """True if a third side was refused."""
     nameplate: str | None = None
-    """The nameplate that points here, while it lives."""
+    """The live nameplate that points to this mailbox, if there is one."""
     spoke: list[str] = []
-    """Sides that have added a message, members or not."""
+    """Sides that have added a message, whether they are still members or not."""
     size: int = 0
-    """Bytes of the messages, as they go over the wire."""
+    """Bytes of the messages in their wire form."""
     shown: list[str] = []
-    """Sides that were sent another side's message. It is not stored: after a start each member counts for which there
-    is one."""
+    """Sides that were sent another side's message. It is not stored. After a start it has each member for which the
+    mailbox has a message of another side."""
     visitors: int = 0
-    """Sides that were shown a message, added none and gave up their place."""
+    """Number of sides that were sent another side's message, added none and gave up their place."""
     names: int = 0
-    """Bytes of memory for its names, about; State enters it."""
+    """Approximate bytes of memory that the mailbox's names take; `State` sets it."""
 
     def keep(self, message: Stored) -> None:
-        """Take in a message, as the last one."""
+        """Append a message."""
         self.messages.append(message)
         self.size += len(message.wire)
         if message.side not in self.spoke:
@@ -122,7 +123,7 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
 
 
 class Nameplate(msgspec.Struct, eq=False, gc=False):
-    """One row per nameplate of an app."""
+    """A nameplate of an app."""
 
     key: int
     app_id: str
@@ -140,7 +141,7 @@ class MailboxMade(msgspec.Struct, gc=False):
 
 
 class MailboxGone(msgspec.Struct, gc=False):
-    """With its sides and its messages; whoever has it open is detached."""
+    """A mailbox ended, with its sides and messages. Connections that have it open are detached."""
 
     mailbox: Mailbox
 
@@ -162,27 +163,27 @@ class MailboxSideGone(msgspec.Struct, gc=False):
 
 
 class MailboxVisited(msgspec.Struct, gc=False):
-    """A side was shown another side's message, added none, and gave up its place."""
+    """A side that was sent another side's message and added none gave up its place."""
 
     mailbox: Mailbox
     side: str
 
 
 class MailboxTouched(msgspec.Struct, gc=False):
-    """Somebody did something there. Soft: kept in memory, saved by the next pruning, worth no commit."""
+    """A mailbox was used. The change stays in memory until the row is next written: it is not worth a commit."""
 
     mailbox: Mailbox
     touched: float
 
 
 class MailboxSaved(msgspec.Struct, gc=False):
-    """Its last touch is to be written; alters nothing."""
+    """The store must write the mailbox's `touched`. No row changes."""
 
     mailbox: Mailbox
 
 
 class MessageAdded(msgspec.Struct, gc=False):
-    """A message was stored; it goes to everyone who has the mailbox open. Touches the mailbox."""
+    """A message was added. It is sent to all connections that have the mailbox open. It also sets `touched`."""
 
     mailbox: Mailbox
     message: Stored
@@ -216,7 +217,7 @@ class NameplateSideGone(msgspec.Struct, gc=False):
 
 
 class Pruned(msgspec.Struct, gc=False):
-    """A prune has looked at every mailbox."""
+    """A prune has checked every mailbox."""
 
     wall: float
 
@@ -248,16 +249,16 @@ Change = (
 
 
 class Decision(msgspec.Struct, gc=False):
-    """What a command does (`changes`) and what it is answered."""
+    """The changes that a command makes, and what its answer needs."""
 
     changes: list[Change] = []
     error: str | None = None
-    """The words of a refusal; a refusal may have changes too (the crowded mark)."""
+    """The error if the command is refused. A refusal may have changes too (the crowded mark)."""
     hint: str = ""
-    """What its sender can do about it."""
+    """What the client can do about the error."""
     name: str = ""
-    """What was allocated or claimed: a nameplate, or the id of a mailbox."""
+    """For `allocate` the nameplate, for `claim` the id of its mailbox."""
     listing: bytes = b"[]"
-    """The nameplates of a `list`, as JSON."""
+    """The nameplates that answer a `list`, as JSON."""
     mailbox: Mailbox | None = None
-    """The mailbox that was opened."""
+    """The mailbox that an `open` opened."""

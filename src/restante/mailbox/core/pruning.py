@@ -1,7 +1,7 @@
-"""Pruning: looks at every mailbox now and then, ends the idle ones, and saves what was only touched.
+"""Pruning: ends idle mailboxes, and saves when the others were last touched.
 
-It works in slices, a slice to a batch, so that nobody waits for it: the reference server prunes in one go, which
-takes minutes at 50,000 mailboxes.
+It works in slices, one per batch, so that clients do not wait for it. The reference server prunes in one step, which
+takes minutes for 50,000 mailboxes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now
 
 SLICE_WEIGHT: Final = 1000
-"""Weight of a slice. Looking at a mailbox weighs 1, saving one 5, pruning one 20, its messages 2 each, and 1 for
-each 2 KiB of them: about 3 µs a point on a slow core, so that a slice stays well below 10 ms."""
+"""Maximum weight of a slice. Checking a mailbox weighs 1, saving one 5, pruning one 20, plus 2 for each of its
+messages and 1 for each 2 KiB of them. A point takes about 3 µs on a slow core, so a slice stays well below 10 ms."""
 
 _SAVE_WEIGHT: Final = 5
 _PRUNE_WEIGHT: Final = 20
@@ -27,17 +27,17 @@ _BYTES_PER_POINT: Final = 2048
 def prune_idle(
     dispatcher: Dispatcher, clock: Callable[[], Now], prune_after: float, rebooted: float
 ) -> Iterator[None]:
-    """Prune mailboxes idle for `prune_after` seconds of service and save touches; yields between slices.
+    """Prune mailboxes that were idle for `prune_after` seconds of service, and save touches. Yields between slices.
 
-    While sides may be on their way back after a start, nothing is pruned.
+    During the grace period after a start nothing is pruned, because clients may still reconnect.
     """
     state = dispatcher.state
     weight, pruned = 0, 0
     waiting = list(state.mailboxes())
     while waiting:
-        mailbox = waiting.pop()  # and let go of it, now: 50,000 at once would take the loop 9 ms
+        mailbox = waiting.pop()  # releases the list one by one: freeing 50,000 at once would block the loop for 9 ms
         if state.app(mailbox.app_id).mailboxes.get(mailbox.mailbox_id) is not mailbox:
-            continue  # it ended while we were looking elsewhere
+            continue  # it ended since the list was made
         now = clock()
         weight += 1
         if mailbox.key in dispatcher.subscribers:
@@ -58,10 +58,10 @@ def prune_idle(
 
 
 def save_touches(dispatcher: Dispatcher) -> Iterator[None]:
-    """Save when mailboxes were touched; yields between slices."""
+    """Save when mailboxes were last touched. Yields between slices."""
     weight = 0
     for mailbox in list(dispatcher.state.unsaved.values()):
-        if mailbox.key in dispatcher.state.unsaved:  # it may have ended, or been saved, meanwhile
+        if mailbox.key in dispatcher.state.unsaved:  # it may have ended or been saved since
             dispatcher.apply_change(model.MailboxSaved(mailbox))
             weight += _SAVE_WEIGHT
         if weight >= SLICE_WEIGHT:

@@ -1,6 +1,6 @@
-"""Quotas per address: what each address has made that still lives, and what was refused to it.
+"""Quotas per address: what each address created that is still live, and what the server refused it.
 
-A refusal here is for want of room of one's own (limits.py, `address_…`); what the rules refuse, they refuse to all.
+These refusals depend on the address (limits.py, `address_…`). Refusals by the rules are the same for all addresses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from restante.mailbox.core.session import Command
 from restante.mailbox.core.state import MAILBOX_BYTES, MESSAGE_BYTES, State
 
 MAX_REFUSAL_COUNTERS: Final = 10_000
-"""Addresses whose refusals are counted one by one in a minute."""
+"""Maximum number of pairs of error and address whose refusals are counted separately in a minute."""
 
 TOO_MANY_NAMEPLATES: Final = "too many nameplates from your address"
 TOO_MUCH_STORED: Final = "too much is kept for your address"
@@ -36,47 +36,48 @@ _TAKES_ROOM: Final = (session.AddCommand, session.OpenCommand, session.ClaimComm
 
 
 class Quotas:
-    """Who made what, by the keys of nameplates and mailboxes."""
+    """Which addresses created which nameplates and mailboxes, and counters of refusals and visitors."""
 
     def __init__(self) -> None:
         self.refused: Counter[tuple[str, str | None]] = Counter()
-        """How often what was refused for want of permission or room, by address id; who logs it clears it."""
+        """Refusals for lack of permission or room, by error and address id. The caller that logs them clears them."""
         self.visited = 0
+        """Mailboxes that ended and had visitors. The caller that logs it clears it."""
         self.visitors = 0
-        """Mailboxes that had visitors, and how many (records.MailboxUsage); who logs it clears it."""
+        """Number of their visitors (usage_records.MailboxUsage). The caller that logs it clears it."""
         self._owners: dict[int, tuple[AddressQuota, ...]] = {}
-        """From which addresses a live nameplate was made."""
+        """The quotas of the addresses that created a live nameplate, by its key."""
         self._kept: dict[int, dict[AddressQuota, int]] = {}
-        """How much of a live mailbox was made from which address, in bytes."""
+        """Bytes of a live mailbox that each address created, by the mailbox's key and the address's quota."""
 
     def count_refusal(self, words: str, address_id: str | None) -> None:
-        """Count a refusal; when there are too many addresses to tell apart, as nobody's."""
+        """Count a refusal. Beyond MAX_REFUSAL_COUNTERS, new pairs of error and address count without an address."""
         key = words, address_id
         self.refused[key if key in self.refused or len(self.refused) < MAX_REFUSAL_COUNTERS else (words, None)] += 1
 
     def charge_command(
         self, view: State, quota: AddressQuota, command: Command, now: Now, limits: Limits
     ) -> tuple[str, str] | None:
-        """Charge a command to an address. Return a refusal, words and hint, of what is more than it may have."""
-        names = isinstance(command, session.ClaimCommand | session.AllocateCommand)
-        lives: model.Nameplate | None = None
+        """Charge a command to an address. If it exceeds a quota, return the error and the hint."""
+        claims = isinstance(command, session.ClaimCommand | session.AllocateCommand)
+        live: model.Nameplate | None = None
         if isinstance(command, session.ClaimCommand):
-            lives = view.app(command.app_id).nameplates.get(command.nameplate)
-        # Charged first: whatever the answer is, it tells whether the nameplate lives.
-        if names and (wait := quota.charge_claim(lives.key if lives else None, now.service, limits)):
+            live = view.app(command.app_id).nameplates.get(command.nameplate)
+        # This check is first, because the answer of any later one reveals whether the nameplate is live.
+        if claims and (wait := quota.charge_claim(live.key if live else None, now.service, limits)):
             return TOO_MANY_CLAIMS, f"try again in {math.ceil(wait)} s"
         if limits.address_bytes and quota.stored >= limits.address_bytes and isinstance(command, _TAKES_ROOM):
             return TOO_MUCH_STORED, f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
-        if quota.stored >= SMALL_HOLDER_BYTES and view.nearly_full(limits) and _makes(view, command):
+        if quota.stored >= SMALL_HOLDER_BYTES and view.nearly_full(limits) and _creates(view, command):
             return SERVER_FULL, HOLDS_MUCH
-        if names and not lives and limits.address_nameplates and quota.nameplates >= limits.address_nameplates:
+        if claims and not live and limits.address_nameplates and quota.nameplates >= limits.address_nameplates:
             return TOO_MANY_NAMEPLATES, f"{limits.address_nameplates} may live at a time: close some"
-        if lives:
-            quota.remember_nameplate(lives.key)
+        if live:
+            quota.remember_nameplate(live.key)
         return None
 
     def record_made(self, address_quotas: tuple[AddressQuota, ...], decision: Decision) -> None:
-        """Add what a command from these addresses has made."""
+        """Add what a command from these addresses has created."""
         for change in decision.changes:
             if type(change) is model.NameplateMade:
                 self._owners[change.nameplate.key] = address_quotas
@@ -96,10 +97,10 @@ class Quotas:
         now: float,
         limits: Limits,
     ) -> bool:
-        """Charge a usage record, and return whether it may be written. One that may not is counted.
+        """Charge a usage record, and return whether the server may write it. Count the refusal if not.
 
-        That of a bind is charged to these quotas. That of a nameplate or mailbox is followed by `gone`, which tells
-        which one it was, and charged to whoever made it.
+        The record of a bind is charged to `address_quotas`. The record of a nameplate or mailbox is charged to the
+        address that created it; `gone` is the change that follows the record and identifies it.
         """
         if isinstance(record, NameplateUsage) and isinstance(gone, model.NameplateGone):
             address_quotas = self._owners.get(gone.nameplate.key, ())
@@ -111,7 +112,7 @@ class Quotas:
         return False
 
     def record_gone(self, change: Change) -> None:
-        """Remove what lives no more, and count its visitors."""
+        """Remove a nameplate or mailbox that has ended from the quotas, and count its visitors."""
         if type(change) is MailboxUsage and change.visitors:
             self.visited += 1
             self.visitors += change.visitors
@@ -121,7 +122,7 @@ class Quotas:
             self._forget_mailbox(change.mailbox.key)
 
     def forget_all_but(self, state: State) -> None:
-        """Remove all that is not in this state."""
+        """Remove all nameplates and mailboxes that are not in this state."""
         nameplates = {plate.key for app in state.apps.values() for plate in app.nameplates.values()}
         for key in self._owners.keys() - nameplates:
             self._forget_nameplate(key)
@@ -143,8 +144,8 @@ class Quotas:
             quota.stored -= size
 
 
-def _makes(view: State, command: Command) -> bool:
-    """Return whether a command creates something that takes room. To join what exists takes none."""
+def _creates(view: State, command: Command) -> bool:
+    """Return whether a command creates something that takes room. Joining what exists takes none."""
     app = view.app(command.app_id)
     if isinstance(command, session.ClaimCommand):
         return command.nameplate not in app.nameplates

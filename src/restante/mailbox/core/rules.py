@@ -1,7 +1,7 @@
-"""What a command does to nameplates and mailboxes: `decide`, pure and complete.
+"""The rules: what each command does to nameplates and mailboxes.
 
-Each rule looks at the view and returns a decision; none alters anything. The spec is 000 "Nameplates" and
-"Mailboxes"; where we part from the reference server the reason is in docs/mailbox/protocol.md.
+Each rule reads the view and returns a decision. Rules are pure: they alter nothing. The specification is 000
+"Nameplates" and "Mailboxes". docs/mailbox/protocol.md gives the reason for each difference from the reference server.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ from restante.mailbox.core.state import App, State
 from restante.mailbox.protocol import messages
 
 MAX_MEMBERS: Final = 2
-"""A nameplate and a mailbox are for two sides."""
+"""Maximum number of sides of a nameplate or a mailbox: the two ends of a transfer."""
 
 MAX_DRAWS: Final = 64
-"""Draws for a free nameplate before the free ones are listed: below 9 in 10 taken, a list is needed
-for one allocation in 800."""
+"""Maximum number of random draws for a free nameplate; after that, the free ones are listed. While fewer than 9 in
+10 are taken, at most one allocation in 800 needs the list."""
 
 MAX_LISTED_DIGITS: Final = 4
-"""Digits of the longest nameplates that are listed: to list those of five takes 24 ms. Of five and more digits, two
-in a hundred are left free, so that MAX_DRAWS_OF_LONG find one."""
+"""Maximum length of nameplates of which the free ones are listed: listing those of five digits takes 24 ms. Of each
+longer length, two in a hundred are left free, so that MAX_DRAWS_OF_LONG draws find one."""
 
 MAX_DRAWS_OF_LONG: Final = 1000
-"""Draws for those: with two in a hundred free, all of them fail once in 600 million times. Each takes 1.1 µs."""
+"""Maximum number of random draws for a longer nameplate. With two in a hundred free, all draws fail once in 600
+million allocations. A draw takes 1.1 µs."""
 
 
 class PruneCommand(msgspec.Struct, gc=False):
-    """Our own command: this mailbox has been idle for too long."""
+    """A command of the server itself: the mailbox has been idle for too long."""
 
     mailbox: Mailbox
 
 
 def decide(view: State, command: session.Command | PruneCommand, now: Now, dice: Dice, policy: Policy) -> Decision:
-    """Decide what a command does. Same arguments, same decision; the view stays as it is."""
+    """Return what a command does. Equal arguments give equal decisions. The view is not altered."""
     return _RULES[type(command)](view, command, now, dice, policy)
 
 
 def _bind(view: State, c: session.BindCommand, now: Now, _dice: Dice, policy: Policy) -> Decision:
     if not view.room:
-        return Decision()  # a record of who came is the first thing to go without
+        return Decision()  # when the disk is nearly full, the usage records of binds are dropped first
     record = usage.client_version(
         c.app_id, c.side, now.wall, c.client_version, blur=policy.blur, address_id=c.address_id
     )
@@ -65,7 +66,7 @@ def _bind(view: State, c: session.BindCommand, now: Now, _dice: Dice, policy: Po
 
 
 def _nothing(*_: object) -> Decision:
-    """Decide a `ping` or a permission: they change nothing."""
+    """Return an empty decision, for `ping` and permission submissions."""
     return Decision()
 
 
@@ -73,7 +74,7 @@ def _list(view: State, c: session.ListCommand, _now: Now, _dice: Dice, policy: P
     return Decision(listing=view.app(c.app_id).listing()) if policy.list_nameplates else Decision()
 
 
-# ── room ─────────────────────────────────────────────────────────────────────────────────────────
+# ── room in memory and on disk ───────────────────────────────────────────────────────────────────
 
 SERVER_FULL: Final = "the server is full"
 FULL_FOR_LARGE: Final = (
@@ -83,9 +84,9 @@ MAILBOX_FULL: Final = "the mailbox is full"
 
 
 def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
-    """Return the refusal of a command that needs room when there is none, or None. What ends something needs none.
+    """Return the refusal of a command that needs room if there is none, else None.
 
-    `size` is how many bytes of messages the mailbox would then have.
+    Commands that end something need no room. `size` is how many bytes of messages the mailbox would have afterwards.
     """
     if not view.room:
         return Decision(error=SERVER_FULL, hint="its disk has no room for more; try again later")
@@ -103,7 +104,7 @@ def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
 def _allocate(view: State, c: session.AllocateCommand, now: Now, dice: Dice, policy: Policy) -> Decision:
     app = view.app(c.app_id)
     for name in app.allocated.get(c.side, ()):
-        if name not in app.answered:  # the connection that was told is gone: the answer may be lost
+        if name not in app.answered:  # the connection that was answered is gone, so the answer may be lost
             mailbox = app.mailboxes[app.nameplates[name].mailbox_id]
             return Decision([model.MailboxTouched(mailbox, now.service)], name=name)
     if (full := _no_room(view, policy)) is not None:
@@ -114,7 +115,7 @@ def _allocate(view: State, c: session.AllocateCommand, now: Now, dice: Dice, pol
 
 
 def _free_nameplate(app: App, dice: Dice) -> str:
-    """Draw one of the shortest free nameplates, each as likely as any other; of long ones some are left free."""
+    """Return a random nameplate of the shortest length that has enough free ones, all equally likely."""
     length = 1
     while app.taken.get(length, 0) >= _allocatable(length):
         length += 1
@@ -128,7 +129,7 @@ def _free_nameplate(app: App, dice: Dice) -> str:
 
 
 def _allocatable(length: int) -> int:
-    """Return how many nameplates of a length may be live before longer ones are allocated."""
+    """Return how many nameplates of this length may be live before longer ones are allocated."""
     count: int = 9 * 10 ** (length - 1)
     return count if length <= MAX_LISTED_DIGITS else count - count // 50
 
@@ -164,7 +165,7 @@ def _claim(view: State, c: session.ClaimCommand, now: Now, dice: Dice, policy: P
     mine = _row_of(nameplate.sides, c.side)
     if mine is not None and not mine.claimed:
         return Decision(error="reclaimed")
-    # Both have room, or neither is entered: a refusal leaves no trace but the mark.
+    # The side joins both the nameplate and the mailbox, or neither. A refusal changes only the crowded mark.
     off_nameplate = _leavers(view, nameplate.sides, mailbox, c.side)
     off_mailbox = _leavers(view, mailbox.sides, mailbox, c.side)
     if off_nameplate is None or off_mailbox is None:
@@ -180,7 +181,7 @@ def _claim(view: State, c: session.ClaimCommand, now: Now, dice: Dice, policy: P
     elif mine.allocated:
         changes.append(model.NameplateSideSet(nameplate, replace(mine, allocated=False)))
     changes += _leave(mailbox, off_mailbox)
-    if _row_of(mailbox.sides, c.side) is None:  # a claim opens the mailbox, too
+    if _row_of(mailbox.sides, c.side) is None:  # a claim also makes the side a member of the mailbox
         changes.append(model.MailboxSideSet(mailbox, MailboxSide(c.side, now.wall)))
     changes.append(model.MailboxTouched(mailbox, now.service))
     return Decision(changes, name=mailbox.mailbox_id)
@@ -262,7 +263,7 @@ def _prune(view: State, c: PruneCommand, now: Now, _dice: Dice, policy: Policy) 
 def _end(
     view: State, mailbox: Mailbox, sides: list[MailboxSide], now: Now, policy: Policy, *, pruned: bool
 ) -> list[Change]:
-    """End a mailbox and the nameplate that still points at it: a usage record for each."""
+    """Return the changes that end a mailbox and its live nameplate, with a usage record for each."""
     changes: list[Change] = []
     if mailbox.nameplate is not None:
         nameplate = view.app(mailbox.app_id).nameplates[mailbox.nameplate]
@@ -288,10 +289,11 @@ def _row_of(rows: list[_MemberRow], side: str) -> _MemberRow | None:
 def _leavers(
     view: State, rows: Sequence[MailboxSide | NameplateSide], mailbox: Mailbox, side: str
 ) -> list[str] | None:
-    """Name who must leave so that `side` is a member: nobody, or one who left without a word. None: crowded.
+    """Return the sides that must leave so that `side` can join (none or one), or None if there is no place.
 
-    A side whose last connection is gone before it added any message has made no guess at the code: it was
-    a receiver stopped by Ctrl-C, and its successor is the second side, not a third (mailbox server issue 19).
+    A side may have to leave if its last connection is gone and it never added a message. It has not guessed the code:
+    it was a receiver that was stopped with Ctrl-C, and the side that replaces it is the second side, not a third
+    (mailbox server issue 19).
     """
     if len(rows) < MAX_MEMBERS or any(row.side == side for row in rows):
         return []
@@ -302,7 +304,7 @@ def _leavers(
 
 
 def _leave(mailbox: Mailbox, leavers: list[str]) -> list[Change]:
-    """Return the changes that remove sides from a mailbox. A side that was sent a message counts as a visitor."""
+    """Return the changes that remove sides from a mailbox. A side that was sent a message becomes a visitor."""
     changes: list[Change] = []
     for side in leavers:
         changes.append(model.MailboxSideGone(mailbox, side))

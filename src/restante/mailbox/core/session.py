@@ -1,8 +1,8 @@
-"""What one connection has said so far, and what it may say next.
+"""The protocol state of one connection, and which messages it allows next.
 
-`CHECKS` is the whole truth: for each message, what must hold, in the order in which the reference server looks
-(server_websocket.py:200-330, 0.8.0), with its words for when it does not. `step` reads it, and a command's
-`after` returns the session that follows.
+`CHECKS` lists the conditions of each message type, in the order in which the reference server checks them
+(server_websocket.py:200-330, 0.8.0), each with the reference's error for when it does not hold. `step` applies the
+checks, and a command's `after` returns the next session.
 """
 
 from __future__ import annotations
@@ -20,48 +20,51 @@ from restante.mailbox.protocol.messages import Malformed, Received
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):
-    """Four tracks that run side by side; each only moves forward, but `subscribed`, which comes and goes."""
+    """The protocol state of one connection.
+
+    Fields change once and are not reset, except `mailbox_id` and `subscribed`.
+    """
 
     demand: hashcash.Demand | None = None
-    """The work that its welcome demanded, and that it has not shown yet."""
+    """The work that the welcome demanded, until the client has shown it."""
     address_id: str | None = None
-    """What the client's address is called today."""
+    """The name of the client's address in logs and usage records, on the day of the connection."""
     app_id: str | None = None
-    """Bound to this app; None before the bind."""
+    """The app of the bind; None before the bind."""
     side: str = ""
     allocated: str | None = None
-    """The nameplate that this connection was allocated."""
+    """The nameplate that the connection was allocated."""
     claimed: str | None = None
-    """The nameplate that it claimed, or was refused."""
+    """The nameplate that it claimed or tried to claim."""
     released: bool = False
     mailbox_id: str | None = None
-    """The mailbox that it opened last, or was refused."""
+    """The mailbox that it last opened or tried to open."""
     subscribed: int | None = None
-    """The key of the mailbox whose messages it gets."""
+    """The key of the mailbox whose messages it receives."""
     closed: bool = False
 
 
 NEW_SESSION: Final = Session()
 
-# ── commands: accepted messages ──────────────────────────────────────────────────────────────────
+# ── commands: messages that passed the checks ────────────────────────────────────────────────────
 
 
 class Command(msgspec.Struct, gc=False):
-    """An accepted message, with what the rules need to know of its connection.
+    """A message that passed the checks, with the connection's data that the rules need.
 
-    Methods, not a `match`: each case that does not fit costs 0.1 µs, since the classes of msgspec are abstract base
-    classes, and `match` in place of all tables made a command a sixth slower.
+    It has methods instead of a `match`, because each case that does not match costs 0.1 µs: msgspec's classes are
+    abstract base classes. With `match` in place of all tables a command took a sixth longer.
     """
 
     app_id: str
     side: str
 
     def after(self, session: Session, _decision: Decision) -> Session:
-        """Return the session that the command leaves. What was refused was said all the same."""
+        """Return the session after the command. A command that the rules refused changes it too."""
         return session
 
     def response(self, _decision: Decision, _message_id: Raw, _wall: float) -> messages.Reply | None:
-        """Return the direct response when the command was carried out; what `open` and `add` get are messages."""
+        """Return the direct response to a command that succeeded. `open` and `add` have none; they cause messages."""
         return None
 
 
@@ -144,42 +147,42 @@ class PingCommand(Command, gc=False):
         return messages.Pong(message_id, wall, self.ping)
 
 
-# ── the table ────────────────────────────────────────────────────────────────────────────────────
+# ── checks ───────────────────────────────────────────────────────────────────────────────────────
 
 _Check = tuple[Callable[[Session, Any], bool], str | None]
 
 
-def _said(track: Callable[[Session], object], words: str) -> _Check:
-    """Refuse what may be said once and was said."""
-    return (lambda session, _: not track(session), words)
+def _once(field: Callable[[Session], object], words: str) -> _Check:
+    """Return a check that passes until the field is set: the message is allowed once."""
+    return (lambda session, _: not field(session), words)
 
 
-def _same(key: str, track: Callable[[Session], str | None], words: str) -> _Check:
-    """Refuse a name that is not the one this connection used."""
+def _same_name(key: str, field: Callable[[Session], str | None], words: str) -> _Check:
+    """Return a check that the message's name, if it has one, is the one that the connection used before."""
     return (
         lambda session, message: (
-            getattr(message, key) is UNSET or track(session) is None or getattr(message, key) == track(session)
+            getattr(message, key) is UNSET or field(session) is None or getattr(message, key) == field(session)
         ),
         words,
     )
 
 
-def _named(key: str, track: Callable[[Session], str | None], words: str) -> _Check:
-    """Refuse to guess a name that neither the message nor the connection has."""
+def _has_name(key: str, field: Callable[[Session], str | None], words: str) -> _Check:
+    """Return a check that the message has a name, or the connection used one before."""
     return (
-        lambda session, message: getattr(message, key) is not UNSET or track(session) is not None,
+        lambda session, message: getattr(message, key) is not UNSET or field(session) is not None,
         words,
     )
 
 
-# The words of these two are in the Malformed message itself.
+# The Malformed message has the errors of these two checks.
 _COMPLETE: Final[_Check] = (lambda _, message: message.missing is None, None)
 _TYPED: Final[_Check] = (lambda _, message: message.mistyped is None, None)
 DENIED: Final = "permission denied"
-"""After this one the connection is closed."""
+"""After this error the server closes the connection."""
 
 _PERMITTED: Final[_Check] = (lambda session, _: session.demand is None, DENIED)
-_PAID: Final[_Check] = (
+_WORK_SHOWN: Final[_Check] = (
     lambda session, message: session.demand is None or problem(session.demand, message) is None,
     DENIED,
 )
@@ -190,21 +193,21 @@ _MAILBOX: Final = "mailbox"
 
 CHECKS: Final[dict[str | None, tuple[_Check, ...]]] = {
     "ping": (_COMPLETE,),
-    "submit-permissions": (_PAID,),
-    "submit-permission": (_PAID,),
-    "bind": (_PERMITTED, _said(lambda s: s.app_id is not None, "already bound"), _COMPLETE, _TYPED),
+    "submit-permissions": (_WORK_SHOWN,),
+    "submit-permission": (_WORK_SHOWN,),
+    "bind": (_PERMITTED, _once(lambda s: s.app_id is not None, "already bound"), _COMPLETE, _TYPED),
     "list": (_PERMITTED, _BOUND),
-    "allocate": (_PERMITTED, _BOUND, _said(lambda s: s.allocated, "you already allocated one, don't be greedy")),
-    "claim": (_PERMITTED, _BOUND, _COMPLETE, _said(lambda s: s.claimed, "only one claim per connection"), _TYPED),
+    "allocate": (_PERMITTED, _BOUND, _once(lambda s: s.allocated, "you already allocated one, don't be greedy")),
+    "claim": (_PERMITTED, _BOUND, _COMPLETE, _once(lambda s: s.claimed, "only one claim per connection"), _TYPED),
     "release": (
         _PERMITTED,
         _BOUND,
-        _said(lambda s: s.released, "only one release per connection"),
-        _same(_NAMEPLATE, lambda s: s.claimed, "release and claim must use same nameplate"),
-        _named(_NAMEPLATE, lambda s: s.claimed, "release without nameplate must follow claim"),
+        _once(lambda s: s.released, "only one release per connection"),
+        _same_name(_NAMEPLATE, lambda s: s.claimed, "release and claim must use same nameplate"),
+        _has_name(_NAMEPLATE, lambda s: s.claimed, "release without nameplate must follow claim"),
         _TYPED,
     ),
-    "open": (_PERMITTED, _BOUND, _said(lambda s: s.subscribed, "only one open per connection"), _COMPLETE, _TYPED),
+    "open": (_PERMITTED, _BOUND, _once(lambda s: s.subscribed, "only one open per connection"), _COMPLETE, _TYPED),
     "add": (
         _PERMITTED,
         _BOUND,
@@ -214,9 +217,9 @@ CHECKS: Final[dict[str | None, tuple[_Check, ...]]] = {
     "close": (
         _PERMITTED,
         _BOUND,
-        _said(lambda s: s.closed, "only one close per connection"),
-        _same(_MAILBOX, lambda s: s.mailbox_id, "open and close must use same mailbox"),
-        _named(_MAILBOX, lambda s: s.mailbox_id, "close without mailbox must follow open"),
+        _once(lambda s: s.closed, "only one close per connection"),
+        _same_name(_MAILBOX, lambda s: s.mailbox_id, "open and close must use same mailbox"),
+        _has_name(_MAILBOX, lambda s: s.mailbox_id, "close without mailbox must follow open"),
         _TYPED,
     ),
     "": (_PERMITTED, _BOUND, (lambda *_: False, "unknown type")),
@@ -228,16 +231,17 @@ _CHECKS_OF: Final = {
     for kind, checks in CHECKS.items()
     if kind
 }
-"""The checks of a well-formed message: it is complete, and its values are what they should be."""
+"""The checks of a well-formed message, which is complete and has values of the right types."""
 
 
 def step(session: Session, message: Received | Malformed) -> Command | str:
-    """Return the command that a message amounts to, or the error's words where it may not be said now."""
+    """Return the command for a message, or the error if the message is not allowed now."""
     if isinstance(message, Malformed):
         for holds, words in CHECKS[message.kind]:
             if not holds(session, message):
                 return words or message.missing or message.mistyped or ""
-        # No value is wrong, and yet it was not read: a key is there twice, and the first value was of a wrong type.
+        # Every check passed, but the message was not decoded: a key is repeated, and its first value was of a wrong
+        # type.
         return message.missing or message.mistyped or f"{message.kind}: keys must not be repeated"
     for holds, words in _CHECKS_OF[type(message)]:
         if not holds(session, message):
@@ -246,7 +250,7 @@ def step(session: Session, message: Received | Malformed) -> Command | str:
 
 
 def problem(demand: hashcash.Demand, message: Received | Malformed) -> str | None:
-    """Return what is wrong with what was said to a demand, a hint for its sender; None: it is met."""
+    """Return why a message does not meet a demand, as a hint for the client, or None if it does."""
     if not isinstance(message, messages.Submit):
         return f"work comes first here: submit a hashcash stamp of {demand.bits} bits, or use a client that can"
     return hashcash.problem(demand, _value(message.method), _value(message.stamp))
@@ -261,7 +265,7 @@ def _mailbox_of(session: Session, m: messages.Close) -> str:
 
 
 def _value(raw: Raw | UnsetType) -> object:
-    """Read a value that may be anything; None for what is too long or cannot be read."""
+    """Return the decoded value, or None if it is absent, too long or cannot be decoded."""
     try:
         return None if raw is UNSET else messages.value_of(raw)
     except ValueError:

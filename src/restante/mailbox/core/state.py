@@ -1,7 +1,7 @@
-"""Everything live, in memory: what the rules look at, and the one place that alters it.
+"""All live data, in memory.
 
-`State` is the view that `decide` is given, and `fold` applies its changes. It also knows who is here: that is
-never stored, the dispatcher reports it (`arrive`, `leave`, `answered`).
+`State` is the view that `decide` reads, and `State.fold` applies the changes that it returns. The state also knows
+which sides are connected. That is never stored; the dispatcher reports it (`arrive`, `leave`, `App.answered`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from restante.mailbox.core.limits import RESERVED_SHARE, Limits
 from restante.mailbox.core.model import Change, Mailbox, Nameplate, size_of
 
 MAILBOX_BYTES: Final = 2048
+"""Bytes of memory that a mailbox with its nameplate takes, without their names (bench/README.md)."""
+
 MESSAGE_BYTES: Final = 200
-"""Bytes of memory that a mailbox with its nameplate, less their names, and a message less its text, take
-(bench/README.md)."""
+"""Bytes of memory that a message takes, without its text (bench/README.md)."""
 
 
 class App:
-    """One application's part of the world; no app can see another's."""
+    """The live data of one application. Applications cannot see each other's."""
 
     __slots__ = (
         "_listing",
@@ -43,29 +44,32 @@ class App:
         self.nameplates: dict[str, Nameplate] = {}
         self.mailboxes: dict[str, Mailbox] = {}
         self.taken: dict[int, int] = {}
-        """How many live nameplates could have been allocated, by length."""
+        """Number of live nameplates that `allocate` could have drawn (no leading zero), by length."""
         self.allocated: dict[str, list[str]] = {}
-        """Nameplates allocated and not yet claimed, by side."""
+        """Nameplates that are allocated and not yet claimed, by side."""
         self.connections_by_side: dict[str, int] = {}
-        """Live connections, by side."""
+        """Number of live connections, by side."""
         self.answered: dict[str, object] = {}
-        """The live connection that was told of an allocation, by nameplate."""
+        """The live connection that was sent the answer to an `allocate`, by nameplate."""
         self._sorted: list[str] = []
-        """The names of its nameplates; kept in order, because to sort 50,000 takes 10 ms."""
+        """The names of the nameplates, always sorted, because sorting 50,000 takes 10 ms."""
         self._listing: bytes | None = None
 
     def listing(self) -> bytes:
-        """Give the `nameplates` of a list response as JSON, sorted as strings; kept until one comes or goes."""
+        """Return the `nameplates` of a list response as JSON, sorted as strings.
+
+        The result is cached until a nameplate is added or removed.
+        """
         if self._listing is None:
             names = self._sorted
-            if "".join(names).isdigit():  # as all are that were claimed here; those that were imported may not be
+            if "".join(names).isdigit():  # always true of names that were claimed here, perhaps not of imported names
                 self._listing = ('[{"id":"' + '"},{"id":"'.join(names) + '"}]').encode()
             else:
                 self._listing = msgspec.json.encode([{"id": name} for name in names])
         return self._listing
 
     def put_nameplates(self, nameplates: Sequence[Nameplate]) -> None:
-        """Take in many, whose mailboxes are here. Raises LookupError where one is not."""
+        """Add many nameplates. Raises LookupError if a nameplate's mailbox is missing."""
         self.nameplates.update({nameplate.name: nameplate for nameplate in nameplates})
         for nameplate in nameplates:
             self.mailboxes[nameplate.mailbox_id].nameplate = nameplate.name
@@ -80,54 +84,58 @@ class App:
         self._listing = None
 
     def idle(self) -> bool:
+        """Return whether the app has no data and no connections."""
         return not (self.nameplates or self.mailboxes or self.connections_by_side)
 
 
 EMPTY_APP = App("")
-"""What the view shows of an app that has nothing. Never altered."""
+"""The view of an app that has no data. It is never altered."""
 
 
 class State:
-    """The view, and the fold."""
+    """The live data of all applications, and the method that applies changes to it."""
 
     def __init__(self) -> None:
         self.apps: dict[str, App] = {}
         self.next_key = 1
-        """Of the next mailbox or nameplate; never reused."""
+        """The key of the next mailbox or nameplate. Keys are never reused."""
         self.next_sequence = 1
-        """Of the next message: replay is in this order, clocks have no say."""
+        """The sequence number of the next message. Messages are replayed in this order; clocks have no influence."""
         self.in_grace_period = False
-        """True right after a start, while sides that were here before may be on their way back."""
+        """True for a time after a start, while sides that were connected before may reconnect."""
         self.unsaved: dict[int, Mailbox] = {}
-        """Mailboxes touched since their row was written, by key."""
+        """Mailboxes whose `touched` has changed since it was saved, by key."""
         self.stored = 0
-        """Bytes of memory that all this takes, about."""
+        """Approximate bytes of memory that the live data takes."""
         self.room = True
-        """False while the disk is all but full."""
+        """False while less than `free_disk` is free on the disk, or the disk fails."""
         self._seen: set[tuple[str, str]] = set()
+        """Sides that connected during the grace period, as (app id, side)."""
 
     def app(self, app_id: str) -> App:
+        """Return an app's data, or EMPTY_APP. The caller must not alter it."""
         return self.apps.get(app_id, EMPTY_APP)
 
     def nearly_full(self, limits: Limits) -> bool:
-        """Return whether the room that is left is reserved for small mailboxes (limits.RESERVED_SHARE)."""
+        """Return whether only the room that is reserved for small mailboxes is left (limits.RESERVED_SHARE)."""
         return bool(limits.stored_bytes) and self.stored >= limits.stored_bytes * (1 - RESERVED_SHARE)
 
     def mailboxes(self) -> Iterator[Mailbox]:
+        """Yield all live mailboxes."""
         for app in self.apps.values():
             yield from app.mailboxes.values()
 
-    # ── who is here ──────────────────────────────────────────────────────────────────────────────
+    # ── connected sides ──────────────────────────────────────────────────────────────────────────
 
     def arrive(self, app_id: str, side: str) -> None:
-        """Note that a connection was bound to this side."""
+        """Record that a connection has bound as this side."""
         connections_by_side = self._make_app(app_id).connections_by_side
         connections_by_side[side] = connections_by_side.get(side, 0) + 1
         if self.in_grace_period:
             self._seen.add((app_id, side))
 
     def leave(self, app_id: str, side: str) -> None:
-        """Note that such a connection is lost."""
+        """Record that a connection of this side is lost."""
         app = self.apps[app_id]
         app.connections_by_side[side] -= 1
         if not app.connections_by_side[side]:
@@ -135,20 +143,23 @@ class State:
         self._drop_if_idle(app)
 
     def end_grace_period(self) -> None:
-        """Whoever has not come back by now is gone."""
+        """End the grace period. Sides that have not reconnected now count as gone."""
         self.in_grace_period = False
         self._seen.clear()
 
     def gone(self, app_id: str, side: str) -> bool:
-        """Tell whether the side's last connection is gone, for all we know."""
+        """Return whether the side has no connection any more.
+
+        During the grace period a side that has not reconnected yet does not count as gone.
+        """
         if side in self.app(app_id).connections_by_side:
             return False
         return not self.in_grace_period or (app_id, side) in self._seen
 
-    # ── the fold ─────────────────────────────────────────────────────────────────────────────────
+    # ── applying changes ─────────────────────────────────────────────────────────────────────────
 
     def fold(self, change: Change) -> None:
-        """Alter the rows as one change says; usage records alter none."""
+        """Apply one change to the rows. Usage records alter no rows."""
         fold = _FOLDS.get(type(change))
         if fold is not None:
             fold(self, change)
@@ -164,9 +175,10 @@ class State:
             del self.apps[app.app_id]
 
     def put_all(self, mailboxes: Sequence[Mailbox], nameplates: Sequence[Nameplate]) -> None:
-        """Take in what was read from the store, as if one by one: at 50,000 of each that takes three times as long.
+        """Add what was read from the store, except the messages, which `keep` adds afterwards.
 
-        The messages come after it, by `keep`. Raises LookupError for a nameplate that has no mailbox, or no name.
+        For 50,000 of each, adding them one by one would take three times as long. Raises LookupError if a nameplate
+        has no mailbox or an empty name.
         """
         for app_id, boxes in _by_app(mailboxes):
             self._make_app(app_id).mailboxes.update({box.mailbox_id: box for box in boxes})
@@ -179,7 +191,7 @@ class State:
             self.next_key = max(self.next_key, max([row.key for row in rows], default=0) + 1)
 
     def put_mailbox(self, mailbox: Mailbox) -> None:
-        """Take in a mailbox."""
+        """Add a mailbox."""
         app = self.apps.get(mailbox.app_id) or self._make_app(mailbox.app_id)
         app.mailboxes[mailbox.mailbox_id] = mailbox
         if mailbox.key >= self.next_key:
@@ -223,12 +235,12 @@ class State:
         self.next_sequence = change.message.sequence + 1
 
     def keep(self, mailbox: Mailbox, message: model.Stored) -> None:
-        """Take in a message; also one that was read from the store."""
+        """Add a message, new or read from the store."""
         mailbox.keep(message)
         self.stored += MESSAGE_BYTES + len(message.wire)
 
     def put_nameplate(self, nameplate: Nameplate) -> None:
-        """Take in a nameplate, after its mailbox."""
+        """Add a nameplate. Its mailbox must have been added before."""
         name = nameplate.name
         app = self.apps.get(nameplate.app_id) or self._make_app(nameplate.app_id)
         app.nameplates[name] = nameplate
@@ -277,15 +289,16 @@ class State:
 
 
 def _names(mailbox: Mailbox) -> int:
-    """Return the bytes of memory for the names of a new mailbox.
+    """Return the bytes of memory that the names of a new mailbox take.
 
-    Its second side counts as the first does. The app's name is kept twice, for the mailbox and its nameplate.
+    The second side is assumed to be as long as the first. The app id counts twice, for the mailbox and its nameplate.
     """
     sides = 2 * size_of(mailbox.sides[0].side) if mailbox.sides else 0
     return 2 * size_of(mailbox.app_id) + size_of(mailbox.mailbox_id) + sides
 
 
 def _weight(mailbox: Mailbox) -> int:
+    """Return the bytes of memory that a mailbox with its messages takes."""
     return MAILBOX_BYTES + mailbox.names + MESSAGE_BYTES * len(mailbox.messages) + mailbox.size
 
 
@@ -311,7 +324,7 @@ def _put(rows: list[_SideRow], row: _SideRow) -> None:
 
 
 def _unmark(app: App, nameplate: Nameplate, row: model.NameplateSide) -> None:
-    """Forget that the nameplate is allocated to this side and unclaimed."""
+    """Remove the nameplate from those that are allocated to this side and unclaimed."""
     names = app.allocated.get(row.side)
     if names is not None and nameplate.name in names:
         names.remove(nameplate.name)

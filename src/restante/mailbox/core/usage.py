@@ -1,8 +1,8 @@
-"""Sides and moods → usage records, as the reference server computes them.
+"""Makes usage records from sides and moods, as the reference server does.
 
-Source: magic-wormhole-mailbox-server 0.8.0, server.py:353 (nameplates) and :430 (mailboxes): later rules win.
-Differences, each with its reason in docs/mailbox/protocol.md: a mark remembers crowding, not a third row, and
-no duration is negative.
+Source: magic-wormhole-mailbox-server 0.8.0, server.py:353 (nameplates) and :430 (mailboxes). The last rule that
+applies determines the result. There are two differences, whose reasons are in docs/mailbox/protocol.md: a mark
+records crowding, not a third row, and no duration is negative.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate, Namepla
 
 
 def blurred(when: float, blur: int) -> float:
-    """Floor a time to a multiple of `blur` seconds; 0 keeps it."""
+    """Return a time rounded down to a multiple of `blur` seconds, or unchanged if `blur` is 0."""
     return blur * (when // blur) if blur else when
 
 
 def nameplate_usage(nameplate: Nameplate, when: float, *, blur: int, pruned: bool = False) -> NameplateUsage:
-    """Summarize a nameplate that ends now."""
+    """Return the usage record of a nameplate that ends at `when`."""
     result: Result = "happy" if len(nameplate.sides) == 2 else "lonely"
     if pruned:
         result = "pruney"
@@ -33,7 +33,7 @@ def nameplate_usage(nameplate: Nameplate, when: float, *, blur: int, pruned: boo
 def mailbox_usage(
     mailbox: Mailbox, sides: Sequence[MailboxSide], when: float, *, blur: int, pruned: bool = False
 ) -> MailboxUsage:
-    """Summarize a mailbox that ends now; `sides` are its members with their last moods."""
+    """Return the usage record of a mailbox that ends at `when`. `sides` are its members with their last moods."""
     moods = [row.mood for row in sides]
     result: Result = "happy" if len(sides) == 2 else "lonely"
     if "lonely" in moods:
@@ -62,12 +62,12 @@ def mailbox_usage(
 
 
 MAX_TEXT_BYTES: Final = 128
-"""Bytes of a client's text that are kept. App ids, sides, implementations and versions have up to 60. Longer ones
-would fill the disk."""
+"""Maximum size of a client's text in a usage record, in bytes. Real app ids, sides, implementations and versions
+have up to 60. Without the limit, clients could fill the disk with long ones."""
 
 
 def cut(text: str) -> str:
-    """Cut a client's text to MAX_TEXT_BYTES of UTF-8, between two characters."""
+    """Return a client's text, cut between two characters to at most MAX_TEXT_BYTES of UTF-8."""
     if 4 * len(text) <= MAX_TEXT_BYTES:
         return text
     return text.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
@@ -76,7 +76,10 @@ def cut(text: str) -> str:
 def client_version(
     app_id: str, side: str, when: float, said: object, *, blur: int, address_id: str | None = None
 ) -> ClientVersion:
-    """Record who bound: `said` is the bind's client_version, a list [implementation, version] or anything."""
+    """Return the usage record of a bind.
+
+    `said` is the bind's client_version: a list [implementation, version], or any other value, which is ignored.
+    """
     implementation, version = said[:2] if isinstance(said, list) and len(said) >= 2 else (None, None)
     return ClientVersion(
         cut(app_id),
@@ -90,7 +93,7 @@ def client_version(
 
 
 def _times(sides: Sequence[MailboxSide] | Sequence[NameplateSide], when: float) -> tuple[float, float | None, float]:
-    """Give started, waiting and total time. A clock set back in between makes a duration 0, not negative."""
+    """Return start, waiting time and total time. If the clock was set back, the total is 0, not negative."""
     added = sorted(row.added for row in sides) or [when]
     waiting = added[1] - added[0] if len(added) > 1 else None
     return added[0], waiting, max(0.0, when - added[0])

@@ -1,1 +1,1 @@
-"""Messages and stamps as they are on the wire; no state."""
+"""The wire format: messages and hashcash stamps. No state."""

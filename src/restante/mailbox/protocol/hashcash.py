@@ -1,8 +1,9 @@
-"""Permission: proof of work that a connection shows before it is served.
+"""Permission: proof of work that a client shows before the server serves it.
 
-A welcome may demand it; then nothing but pings is taken from that connection before a valid submission. Method
-`hashcash`: find a stamp whose SHA-1 begins with so many zero bits (spec 002 "Permission to Use the Server";
-hashcash.org, format 1). Each bit doubles the work of whoever asks, checking is one hash.
+A welcome may demand it. The server then answers only pings on that connection until a valid submission arrives. The
+method is `hashcash`: the client finds a stamp whose SHA-1 begins with the demanded number of zero bits (spec 002
+"Permission to Use the Server"; hashcash.org, format 1). Each extra bit doubles the client's work; the server checks a
+stamp with one hash.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import msgspec
 Mode = Literal["none", "hashcash", "adaptive"]
 
 MAX_STAMP_CHARACTERS: Final = 1000
-"""Characters of a stamp. Real ones have some 60; its hash is all that an attacker could make us work on."""
+"""Maximum length of a stamp. Real stamps have about 60 characters. The server hashes the whole stamp, so the limit
+bounds the work that an attacker can cause."""
 
 MAX_BITS: Final = 40
-"""More would take a phone a month."""
+"""Maximum difficulty in bits. A phone would need a month for more."""
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
-    """What a welcome demanded of one connection; the resource is its own, so a stamp is good for it alone."""
+    """The work that a welcome demands. Each connection has its own resource, so a stamp is valid only there."""
 
     bits: int
     resource: str
@@ -31,9 +33,10 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 
 
 def offer(demand: Demand | None) -> dict[str, Any]:
-    """Give the welcome's `permission-required`.
+    """Return the welcome's `permission-required`.
 
-    The key `none` is there in both cases: the shipped Rust client cannot read it otherwise (null: not offered).
+    The key `none` is always present (null: not offered), because the shipped Rust client cannot read the object
+    without it.
     """
     if demand is None:
         return {"none": {}}
@@ -41,7 +44,7 @@ def offer(demand: Demand | None) -> dict[str, Any]:
 
 
 def problem(demand: Demand, method: object, stamp: object) -> str | None:
-    """Return what is wrong with a submission, in words for its sender; None: it is good."""
+    """Return why a submission is invalid, as a hint for the client, or None if it is valid."""
     if method != "hashcash":
         return "the method must be hashcash"
     if not isinstance(stamp, str) or len(stamp) > MAX_STAMP_CHARACTERS:
@@ -54,19 +57,22 @@ def problem(demand: Demand, method: object, stamp: object) -> str | None:
     claimed = fields[1]
     if not (claimed.isascii() and claimed.isdigit() and len(claimed) <= 3 and int(claimed) >= demand.bits):
         return f"the stamp must claim at least {demand.bits} bits"
-    # Its date is not looked at: the shipped Rust client writes it in a form of its own, and the resource is fresh.
+    # The date is not checked: the shipped Rust client writes it in its own format, and the resource is fresh anyway.
     if zero_bits(stamp) < demand.bits:
         return f"the stamp's SHA-1 must begin with {demand.bits} zero bits"
     return None
 
 
 def zero_bits(stamp: str) -> int:
-    """Count the zero bits that the stamp's SHA-1 begins with."""
+    """Return the number of leading zero bits of the stamp's SHA-1."""
     return 160 - int.from_bytes(_sha1(stamp.encode(errors="replace"))).bit_length()
 
 
 def mint(demand: Demand, *, date: str, random: str) -> str:
-    """Find a stamp: about 2**bits hashes, a second or so for 20 bits. `date` is YYMMDD, `random` is anybody's."""
+    """Find and return a valid stamp. `date` is YYMMDD, `random` is any string without a colon.
+
+    It takes about 2**bits hashes: roughly a second for 20 bits.
+    """
     start = f"1:{demand.bits}:{date}:{demand.resource}::{random}:"
     hashed = sha1(start.encode(), usedforsecurity=False)
     below = 1 << (160 - demand.bits)
@@ -76,7 +82,7 @@ def mint(demand: Demand, *, date: str, random: str) -> str:
         attempt.update(counter)
         if int.from_bytes(attempt.digest()) < below:
             return start + counter.decode()
-    raise AssertionError("numbers do not end")
+    raise AssertionError("count() is infinite")
 
 
 def _sha1(data: bytes) -> bytes:

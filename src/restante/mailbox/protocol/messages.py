@@ -1,4 +1,4 @@
-"""Every message of the mailbox protocol, both directions: the protocol page that compiles.
+"""All messages of the mailbox protocol, in both directions.
 
     client to server                                   server to client
     submit-permissions        method, stamp?
@@ -8,15 +8,15 @@
     claim     nameplate                                claimed     mailbox
     release   nameplate?                               released
     open      mailbox                                  message     side, phase, body, id, server_rx (all stored ones)
-    add       phase, body                              message     (to everyone who has the mailbox open)
+    add       phase, body                              message     (to each connection that has the mailbox open)
     close     mailbox?, mood?                          closed
     ping      ping                                     pong        pong
-                                                       ack         id (first answer to whatever has a type)
+                                                       ack         id (first answer to each message with a type)
                                                        error       error, orig, hint?
 
-Source: spec 000 "All Message Types", spec 002 for permissions; what shipped clients need beyond it stands in
-docs/mailbox/protocol.md.
-`id`, `phase`, `body` and `ping` are kept as the very JSON text the client sent, and returned so.
+Source: spec 000 "All Message Types", spec 002 for permissions. docs/mailbox/protocol.md says what shipped clients
+need beyond these. The server keeps and returns `id`, `phase`, `body` and `ping` as the exact JSON text that the
+client sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from msgspec import UNSET, Raw, UnsetType
 from restante.common.errors import PeerError
 
 MAX_SHORT_MESSAGE_CHARACTERS: Final = 64 * 1024
-"""Characters of a message, at most, but of those that hand on JSON, `add` and `ping`. Others have some 200."""
+"""Maximum length of a message other than `add` and `ping`, which carry JSON of the client. Real ones have about 200
+characters."""
 
 # ── client to server ─────────────────────────────────────────────────────────────────────────────
 
@@ -38,14 +39,14 @@ NULL: Final = Raw(b"null")
 
 
 class Message(msgspec.Struct, tag_field="type", tag=str.lower, frozen=True, gc=False, kw_only=True):
-    """What every command may carry: an `id` that its ack and its response echo. Unknown keys are ignored."""
+    """A message from a client. Its `id` is echoed in its ack and its response. Unknown keys are ignored."""
 
     id: Raw = NULL
 
 
 MAX_NAME_CHARACTERS: Final = 500
-"""Characters of an app id, a side, a mailbox id, a mood: they are kept with every mailbox and every usage record. The
-longest that are known, app ids with a domain name, have some 50."""
+"""Maximum length of an app id, a side, a mailbox id or a mood. The server stores them with every mailbox and every
+usage record. The longest known ones, app ids with a domain name, have about 50 characters."""
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)]
 
@@ -56,8 +57,9 @@ strings. Each value takes 50 ns, so that 2 MiB of them would take 10 ms. Clients
 _FEWER_VALUES: Final = f"a long message has at most {MAX_LONG_MESSAGE_VALUES} commas, and brackets of each kind"
 
 MAX_DECODED_BYTES: Final = 6 * MAX_NAME_CHARACTERS + 2
-"""Bytes of a value that is decoded, at most: a name, every character of it an escape. What is longer is handed on as
-it came, or it is of a wrong type: nested lists of 2 MiB take 200 ms to decode."""
+"""Maximum size of a JSON value that the server decodes: a name of MAX_NAME_CHARACTERS in which each character is a
+\\uXXXX escape. A longer value is either passed on undecoded or of a wrong type. Decoding nested lists of 2 MiB would
+take 200 ms."""
 
 
 class Submit(Message, frozen=True, gc=False, kw_only=True, tag="submit-permissions"):
@@ -66,7 +68,10 @@ class Submit(Message, frozen=True, gc=False, kw_only=True, tag="submit-permissio
 
 
 class SubmitOne(Submit, frozen=True, gc=False, kw_only=True, tag="submit-permission"):
-    """The same: the specification has the plural, the client that does it (magic-wormhole.rs) the singular."""
+    """A Submit with the tag in the singular.
+
+    The specification has the plural. magic-wormhole.rs, the only client that submits work, sends the singular.
+    """
 
 
 class Bind(Message, frozen=True, gc=False, kw_only=True):
@@ -84,7 +89,7 @@ class Allocate(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Claim(Message, frozen=True, gc=False, kw_only=True):
-    # ASCII digits only: the reference's ^\d+$ also takes "1\n" and Arabic digits (server.py:9, 0.8.0).
+    # ASCII digits only: the reference's ^\d+$ also accepts "1\n" and Arabic digits (server.py:9, 0.8.0).
     nameplate: Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,40}\Z")]
 
 
@@ -118,7 +123,7 @@ KINDS: Final[dict[str, type[Message]]] = {
 
 
 class _Mistyped:
-    """Stands for a value of a wrong type; equal to nothing."""
+    """The type of MISTYPED, which stands for a value of a wrong type and equals no other value."""
 
     def __repr__(self) -> str:
         return "MISTYPED"
@@ -128,9 +133,10 @@ MISTYPED: Final = _Mistyped()
 
 
 class _Fields(msgspec.Struct, gc=False):
-    """The values of all keys that any message has.
+    """The values of all keys that any message type has.
 
-    A struct, because the decoder skips every other key: a dictionary of 200,000 of them takes 60 ms.
+    This is a struct, because the decoder then skips unknown keys: decoding 200,000 keys into a dictionary takes 60
+    ms.
     """
 
     type: Raw | UnsetType = UNSET
@@ -149,7 +155,7 @@ class _Fields(msgspec.Struct, gc=False):
 
 
 class _LongFields(msgspec.Struct, gc=False):
-    """The values of the keys of `add` and `ping`. Decoding takes longer the more keys are looked for."""
+    """The values of the keys of `add` and `ping`. Decoding is slower the more keys the struct has."""
 
     id: Raw = NULL
     type: Raw | UnsetType = UNSET
@@ -159,11 +165,11 @@ class _LongFields(msgspec.Struct, gc=False):
 
 
 class Malformed:
-    """A JSON object that is not a message: it is answered with an error, never cut.
+    """A JSON object that is not a valid message. The server answers it with an error and keeps the connection open.
 
-    `kind` is the message type, "" for one we do not know, None where the key is missing. `missing` and
-    `mistyped` are the words for the first required key that is absent and the first value of a wrong type.
-    `nameplate` and `mailbox` are strings, UNSET or MISTYPED, for the checks that compare them.
+    `kind` is the message type, "" for an unknown type, None if the key is missing. `missing` is the error for the
+    first required key that is absent, `mistyped` the error for the first value of a wrong type. `nameplate` and
+    `mailbox` are strings, UNSET or MISTYPED, for the checks that compare them.
     """
 
     __slots__ = ("id", "kind", "mailbox", "missing", "mistyped", "nameplate")
@@ -179,7 +185,7 @@ class Malformed:
             value = getattr(fields, name)
             if value is UNSET:
                 if required and self.missing is None:
-                    # The reference's words (server_websocket.py:203-303, 0.8.0): "missing" for add alone.
+                    # The reference's errors (server_websocket.py:203-303, 0.8.0): "missing" for `add` only.
                     form = "missing '{1}'" if kind == "add" else "{0} requires '{1}'"
                     self.missing = form.format(kind, name)
             elif self.mistyped is None and not _fits(value, decode):
@@ -214,16 +220,17 @@ _FIELDS_OF: Final[dict[str, tuple[tuple[str, bool, _Decode | None], ...]]] = {
     )
     for tag, kind in KINDS.items()
 }
-"""Of each message its keys, whether it must have them, and what decodes their values; None: any value will do."""
+"""For each message type its keys. For each key: whether it is required, and the decoder of its value (None: any value
+is valid)."""
 
 
 def value_of(raw: Raw, decode: _Decode = _decode_any) -> Any:
-    """Decode a value, if it is short. Raises ValueError for what is too long, and for what is of a wrong type."""
+    """Decode a short value. Raises ValueError if it is longer than MAX_DECODED_BYTES or of a wrong type."""
     if len(raw) > MAX_DECODED_BYTES:
         raise ValueError("the value is too long")
     try:
         return decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:  # numbers of 4,000 digits and more cannot be read either
+    except (msgspec.DecodeError, RecursionError) as error:  # also for numbers out of range, such as 1e999
         raise ValueError(str(error)) from None
 
 
@@ -248,16 +255,16 @@ def _name(raw: Raw | UnsetType) -> str | UnsetType | _Mistyped:
 
 
 def parse(text: str) -> Received | Malformed:
-    """Read one frame.
+    """Parse the text of one frame.
 
-    Raises PeerError(1007) for what is not JSON, PeerError(1003) for JSON that is not an object.
+    Raises PeerError(1007) if it is not JSON, PeerError(1003) if it is JSON but not an object.
     """
     if len(text) > MAX_SHORT_MESSAGE_CHARACTERS:
         return _parse_long(text)
     try:
         message: Received = _decode(text)
     except msgspec.ValidationError:
-        # A JSON value, but not one of our messages: find out why, off the fast path.
+        # JSON, but not a valid message. Finding out why is slower, so it is not on the fast path.
         return _malformed(_decoded(text, _decode_fields))
     except (msgspec.DecodeError, RecursionError) as error:
         raise PeerError(1007, f"not JSON: {error}") from None
@@ -265,9 +272,9 @@ def parse(text: str) -> Received | Malformed:
 
 
 def _parse_long(text: str) -> Received | Malformed:
-    """Read a frame of more than MAX_SHORT_MESSAGE_CHARACTERS, in one pass.
+    """Parse a text of more than MAX_SHORT_MESSAGE_CHARACTERS in one pass: 2 MiB take at most 8 ms.
 
-    Raises PeerError(1009) for one that takes long because it has many values, whatever it says.
+    Raises PeerError(1009) for a text with many values: it would take longer, whatever it says.
     """
     if any(text.count(each) > MAX_LONG_MESSAGE_VALUES for each in ",[{"):
         raise PeerError(1009, "the message has too many values", hint=_FEWER_VALUES)
@@ -279,7 +286,7 @@ def _parse_long(text: str) -> Received | Malformed:
     if malformed.kind == "ping" and not malformed.missing:
         return Ping(id=fields.id, ping=cast(Raw, fields.ping))
     if malformed.kind and malformed.kind not in ("add", "ping"):
-        malformed.missing = None  # its keys were not looked for
+        malformed.missing = None  # _LongFields does not have this message's keys
         malformed.mistyped = (
             f"{malformed.kind}: only 'add' and 'ping' may have more than {MAX_SHORT_MESSAGE_CHARACTERS} characters"
         )
@@ -309,7 +316,7 @@ def _malformed(fields: _Fields) -> Malformed:
 
 
 class Reply(msgspec.Struct, tag_field="type", tag=str.lower, gc=False):
-    """What we say. `server_tx` is not here: `stamp` adds it when the frame leaves."""
+    """A message to a client, without `server_tx`: `stamp` adds it when the frame leaves."""
 
 
 class Welcome(Reply, gc=False):
@@ -321,7 +328,7 @@ class Ack(Reply, gc=False):
 
 
 class Direct(Reply, gc=False):
-    """A direct response: repeats the command's `id` and says when it came (spec 000, the Hint)."""
+    """A direct response: it has the command's `id` and the time at which it was received (spec 000, the Hint)."""
 
     id: Raw
     server_rx: float
@@ -352,7 +359,7 @@ class Pong(Direct, gc=False):
 
 
 class Delivery(Reply, tag="message", gc=False):
-    """A stored message, to whoever has the mailbox open. `id` and `server_rx` are those of the `add`."""
+    """A stored message, for connections that have the mailbox open. `id` and `server_rx` are those of the `add`."""
 
     side: str
     phase: Raw
@@ -365,17 +372,17 @@ class Error(Reply, gc=False):
     error: str
     orig: Raw
     hint: str | UnsetType = UNSET
-    """What to do about it, for people. The words of `error` are for programs, and are always the same."""
+    """What the user can do, for people. The text of `error` is for programs and never varies."""
 
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def encode(reply: Reply) -> bytes:
-    """Encode a reply, all but its end: `encode(r) + stamp(tx)` is the frame's payload."""
+    """Encode a reply without its closing brace: `encode(r) + stamp(tx)` is the frame's payload."""
     return _encode(reply)[:-1]
 
 
 def stamp(server_tx: float) -> bytes:
-    """Close an encoded reply with the time at which it leaves: seconds since 1970."""
+    """Return the end of an encoded reply: `server_tx`, in seconds since 1970, and the closing brace."""
     return b',"server_tx":%.6f}' % server_tx

@@ -1,1 +1,1 @@
-"""Taking over from the reference server (magic-wormhole-mailbox-server), and giving back: its databases ↔ ours."""
+"""Imports the databases of the reference server (magic-wormhole-mailbox-server), and exports usage records to one."""

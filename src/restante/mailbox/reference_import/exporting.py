@@ -1,4 +1,4 @@
-"""`restante export`: usage records as a usage database of the reference server, for programs that read those."""
+"""`restante export`: writes usage records to a usage database of the reference server, for programs that read it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TABLES: Final = {
     "mailboxes": "app_id, for_nameplate, started, total_time, waiting_time, result",
     "client_versions": "app_id, side, connect_time, implementation, version",
 }
-"""Each is `usage_` and this with us; its columns have the same names."""
+"""The reference's tables and their columns. This server's tables have the prefix `usage_` and the same columns."""
 
 _CURRENT: Final = "rebooted, updated, blur_time, connections_websocket"
 
 
 def export_usage(data: Path, file: Path) -> dict[str, int]:
-    """Write all usage records, our own and imported ones, to a new file; tell how many of each kind.
+    """Write all usage records, also imported ones, to a new file, and return how many of each kind.
 
-    A server may be running on the data directory. The file appears when it is complete. Raises Misuse where it exists
-    already or there is nothing to export, StoreError where one of the two databases cannot be used.
+    A server may be running on the data directory. The file appears when it is complete. Raises Misuse if the file
+    exists or the data directory has no database, StoreError if one of the two databases cannot be used.
     """
     with new_file(file) as unfinished, SCHEMA.reading(data) as ours:
         try:
@@ -38,7 +38,7 @@ def export_usage(data: Path, file: Path) -> dict[str, int]:
 
 
 def _write(ours: sqlite3.Connection, theirs: sqlite3.Connection) -> dict[str, int]:
-    ours.execute("BEGIN")  # all of it as it is at one moment
+    ours.execute("BEGIN")  # so that all tables are read from one snapshot
     schema = resources.files("restante.mailbox.reference_import") / "usage-2.sql"
     theirs.executescript(f"BEGIN; {schema.read_text()}")
     counts = {

@@ -1,4 +1,4 @@
-"""`restante import`: the reference server's databases into a data directory, all in one transaction or not at all."""
+"""`restante import`: imports the reference server's databases into a data directory, in one transaction."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from restante.mailbox.store.rows import Rows
 from restante.mailbox.store.schema import FILE, connect
 
 COPIES_FOLDER: Final = "importing"
-"""In the data directory, while an import runs: the copies, which hold what everybody's post is opened with."""
+"""Folder in the data directory for the copies while an import runs. It is private: anyone who reads them can join
+any live mailbox."""
 
 RECORDS_PER_CHUNK: Final = 10_000
-"""Usage records that are in memory at a time."""
+"""Usage records that are in memory at once."""
 
 _RECORD_TABLES: Final = (
     "mailboxes",
@@ -40,13 +41,14 @@ _RECORD_TABLES: Final = (
 
 
 def import_databases(data: Path, channel: Path | None, usage: Path | None, *, merge: bool) -> Report:
-    """Import databases of the reference server; both servers are stopped.
+    """Import databases of the reference server. Both servers must be stopped.
 
-    Raises Misuse where there is nothing to read, StoreError where it cannot be taken over; then nothing is changed.
+    Raises Misuse if no file is named or a file cannot be opened, StoreError if its content cannot be imported. Then
+    nothing is changed.
     """
     wanted = [(kind, path) for kind, path in ((CHANNEL, channel), (USAGE, usage)) if path is not None]
     if not wanted:
-        raise Misuse("name what is to be imported: --channel FILE, --usage FILE or both")
+        raise Misuse("nothing to import: name --channel FILE, --usage FILE or both")
     for kind, path in wanted:
         must_exist(kind, path)
     held = lock(data)
@@ -61,7 +63,10 @@ def import_databases(data: Path, channel: Path | None, usage: Path | None, *, me
 
 @contextmanager
 def _private_folder(data: Path) -> Iterator[Path]:
-    """Make it anew: whoever has the lock may clear away what an import left that was killed."""
+    """Create an empty folder for the copies, and remove it at the end.
+
+    If a killed import left a folder behind, it is removed first. The caller must hold the lock of the data directory.
+    """
     folder = data / COPIES_FOLDER
     try:
         shutil.rmtree(folder, ignore_errors=True)
@@ -79,30 +84,30 @@ def _in_one_transaction(database: sqlite3.Connection, data: Path, sources: list[
         database.execute("BEGIN IMMEDIATE")
         now = time.time()
         for source in sources:
-            _note(database, source, now)
+            _register(database, source, now)
         if not merge:
-            _must_be_empty(database, data)
+            _require_empty(database, data)
         report = Report({}, {})
         for source in sources:
-            take = _take_channel if source.kind is CHANNEL else _take_usage
-            take(database, source, report)
+            run = _import_channel if source.kind is CHANNEL else _import_usage
+            run(database, source, report)
         database.execute("UPDATE service SET saved = ?", (now,))
     except sqlite3.Error as error:
-        raise StoreError(f"nothing was imported into {data}: {error}") from error  # closing it rolls back
+        raise StoreError(f"nothing was imported into {data}: {error}") from error  # closing the connection rolls back
     try:
         database.execute("COMMIT")
     except sqlite3.Error as error:
         raise StoreError(
-            f"the commit failed ({error}): import once more; should it be there after all, that will be refused"
+            f"the commit failed ({error}): repeat the import; it is refused if this one succeeded after all"
         ) from error
     return report
 
 
-def _note(database: sqlite3.Connection, source: Source, now: float) -> None:
-    """Keep in mind that it was imported, and refuse what was."""
+def _register(database: sqlite3.Connection, source: Source, now: float) -> None:
+    """Record an import. Raises StoreError if the same content was imported before."""
     digest = source.digest()
     if digest is None:
-        return  # two empty files are no reason to refuse the second
+        return  # an empty file may be imported twice
     before = database.execute("SELECT name, at FROM imports WHERE digest = ?", (digest,)).fetchone()
     if before is not None:
         name, at = before
@@ -111,33 +116,33 @@ def _note(database: sqlite3.Connection, source: Source, now: float) -> None:
     database.execute("INSERT INTO imports VALUES (?, ?, ?, ?)", (digest, source.kind.name, source.name, now))
 
 
-def _must_be_empty(database: sqlite3.Connection, data: Path) -> None:
+def _require_empty(database: sqlite3.Connection, data: Path) -> None:
     exists = " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in _RECORD_TABLES)  # noqa: S608
     if database.execute(f"SELECT {exists}").fetchone()[0]:
         raise StoreError(f"{data} is not empty: name a new directory with --data, or add to this one with --merge")
 
 
-def _take_channel(database: sqlite3.Connection, source: Source, report: Report) -> None:
+def _import_channel(database: sqlite3.Connection, source: Source, report: Report) -> None:
     tables = {table: list(source.rows(table)) for table in CHANNEL.tables}
     service: float = database.execute("SELECT seconds FROM service").fetchone()[0]
     found = translation.channel(tables, load(database), service)
     if any(found.clashes.values()):
-        # To skip them would cut off whoever holds their codes, and to let two pairs share one is worse.
+        # Skipping them would cut off the users who have their codes. Letting two pairs of users share one is worse.
         raise StoreError(
-            f"{source.called} cannot be merged, {found.clashes['mailboxes']} of its mailboxes and"
-            f" {found.clashes['nameplates']} of its nameplates are in use here too: let them end here first"
-            " (a quarter of an hour), or name another directory with --data"
+            f"{source.called} cannot be merged: {found.clashes['mailboxes']} of its mailboxes and"
+            f" {found.clashes['nameplates']} of its nameplates are in use here too. Wait until they have ended here"
+            " (about a quarter of an hour), or name another directory with --data"
         )
     _write(database, Rows(found.changes))
     report.imported |= found.imported
     report.skipped |= found.skipped
 
 
-def _take_usage(database: sqlite3.Connection, source: Source, report: Report) -> None:
+def _import_usage(database: sqlite3.Connection, source: Source, report: Report) -> None:
     for table in USAGE.tables:
         rows, skipped, count = source.rows(table), Counts(), 0
-        while some := list(islice(rows, RECORDS_PER_CHUNK)):
-            records = translation.usage(table, some, skipped)
+        while chunk := list(islice(rows, RECORDS_PER_CHUNK)):
+            records = translation.usage(table, chunk, skipped)
             _write(database, Rows(records, origin=source.name))
             count += len(records)
         report.imported[f"usage_{table}"] = count

@@ -1,7 +1,8 @@
-"""The reference server's databases, as far as we read them: tables, columns, and what a row must be to be of use.
+"""The tables and columns of the reference server's databases that the import reads, and which rows are usable.
 
-Source: magic-wormhole-mailbox-server 0.8.0, db-schemas/. Channel v2, which its unreleased head writes, adds tables
-of connections: no post is in them. SQLite lets any value stand in any column, so every row is looked at.
+Source: magic-wormhole-mailbox-server 0.8.0, db-schemas/. Channel version 2, which its unreleased head writes, adds
+tables of connections; they contain no messages. SQLite allows any value in any column, so the import checks every
+row.
 """
 
 from __future__ import annotations
@@ -15,34 +16,35 @@ from msgspec import Meta
 from restante.common.usage_records import Result
 
 Row = tuple[Any, ...]
-"""As SQLite gives it."""
+"""A row as SQLite returns it."""
 
 Time = Annotated[float, Meta(ge=-1e15, le=1e15)]
-"""Seconds; not infinite, which JSON cannot say."""
+"""Seconds. Infinity is excluded, because JSON has no form for it."""
 
 Truth = Any
-"""As they ask it: neither NULL nor 0. A strange flag costs nobody a place."""
+"""A flag. As in the reference, any value but NULL and 0 is true, so an unexpected value excludes no side."""
 
 Text = str | int | Time | None
-"""What a client sent, after the column's affinity: text, but for NULL."""
+"""A value that a client sent. The column's affinity turns all values but NULL into text."""
 
 
 class DatabaseKind(msgspec.Struct, frozen=True):
-    """A kind of database."""
+    """A kind of database of the reference server."""
 
     name: str
     tables: Mapping[str, type[tuple[Any, ...]]]
-    """What is read, each with the shape of its rows; the fields are named like the columns."""
+    """The tables that are read, each with the type of its rows. The fields have the names of the columns."""
     since: Mapping[str, int]
-    """Tables that came with a later version."""
+    """Tables that a later version added, each with that version."""
     versions: tuple[int, ...] = (1, 2)
 
     @property
     def flag(self) -> str:
+        """Return the flag that names a database of this kind."""
         return f"--{self.name}"
 
 
-# ── channel: what is live ────────────────────────────────────────────────────────────────────────
+# ── channel: live data ───────────────────────────────────────────────────────────────────────────
 
 
 class ReferenceMailbox(NamedTuple):
@@ -95,7 +97,7 @@ CHANNEL: Final = DatabaseKind(
     {},
 )
 
-# ── usage: what has ended ────────────────────────────────────────────────────────────────────────
+# ── usage records ────────────────────────────────────────────────────────────────────────────────
 
 
 class ReferenceNameplateUsage(NamedTuple):

@@ -1,4 +1,4 @@
-"""What an import did, for its operator."""
+"""The report of an import or export, for the operator."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Counts = Counter[str]
 
 
 class Report(msgspec.Struct):
-    """Every row that was read is counted once, in `imported` or in `skipped`."""
+    """How many rows were imported and skipped. Each row that was read is counted once."""
 
     imported: dict[str, int]
-    """By kind of row."""
+    """Rows by kind."""
     skipped: dict[str, int]
-    """By kind and reason; only what there was."""
+    """Rows by kind and reason. Only reasons that occurred are listed."""
 
 
 def render(groups: Mapping[str, Mapping[str, int]]) -> str:
-    """Show counts as a table: what was done, with what, how often."""
+    """Return counts as a table with three columns: what was done, the kind of row, the count."""
     lines = [
         (done, name.replace("_", " "), number) for done, counts in groups.items() for name, number in counts.items()
     ]

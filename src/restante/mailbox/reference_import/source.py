@@ -1,4 +1,4 @@
-"""A database of the reference server, read in a copy: recovered there, recognised, and never touched itself."""
+"""Reads a database of the reference server from a copy. The original is never changed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from restante.common.errors import Misuse, StoreError
 from restante.mailbox.reference_import.reference import CHANNEL, USAGE, DatabaseKind, Row
 
-_BESIDE = ("", "-journal", "-wal")
-"""What of a database is on disk. From its -journal SQLite takes back a transaction that was cut off, from its -wal it
-adds what was committed (sqlite.org/tempfiles.html)."""
+_SUFFIXES = ("", "-journal", "-wal")
+"""Suffixes of the files that make up a database. SQLite uses -journal to roll back an interrupted transaction, and
+-wal to add committed ones (sqlite.org/tempfiles.html)."""
 
 
 class Source:
-    """An open copy."""
+    """An open copy of a database of the reference server."""
 
     def __init__(self, kind: DatabaseKind, path: Path, database: sqlite3.Connection) -> None:
         self.kind = kind
@@ -29,20 +29,20 @@ class Source:
         self._present = _columns(database)
 
     def rows(self, table: str) -> Iterator[Row]:
-        """Give the rows of a table in the order in which they were written."""
-        if table not in self._present:  # it came with a later version
+        """Yield the rows of a table in the order in which they were written."""
+        if table not in self._present:  # a later version added it
             return
         columns = ", ".join(f'"{column}"' for column in _fields(self.kind, table))
         try:
             yield from self._database.execute(f'SELECT {columns} FROM "{table}" ORDER BY rowid')  # noqa: S608
         except sqlite3.Error as error:
-            raise StoreError(f"{self.called} is damaged ({error}): bring back a copy that is whole") from error
+            raise StoreError(f"{self.called} is damaged ({error}): restore an undamaged copy") from error
 
     def digest(self) -> str | None:
-        """Name the content: the same for a copy, and after a VACUUM; None where there is none.
+        """Return a hash of the content, or None if there is none.
 
-        It is taken of the rows that are read here, not of the file: the same rows may stand on other pages, in a
-        -wal, or in the file's next version, and must not be taken over twice.
+        It is a hash of the rows that are read here, not of the file. The same rows may be on other pages (after a
+        VACUUM), in a -wal, or in a file of a later version, and must not be imported twice.
         """
         content, count = hashlib.sha256(self.kind.name.encode()), 0
         for table in self.kind.tables:
@@ -53,18 +53,20 @@ class Source:
         return content.hexdigest() if count else None
 
     def check(self) -> None:
-        """Raise StoreError where this is not what the flag says, or is damaged."""
+        """Raise StoreError if this is not a database of the kind that the flag names, or is damaged."""
         try:
             present = self._present
             if not present:
                 raise StoreError(f"{self.called} is empty: name the file that the reference server has written")
             for other in (CHANNEL, USAGE):
-                if other is not self.kind and _has(present, other):
+                if other is not self.kind and _has_tables_of(present, other):
                     raise StoreError(f"{self.called} is a {other.name} database: name it with {other.flag}")
             versions = (
-                self._database.execute("SELECT version FROM version").fetchall() if _has(present, self.kind) else []
+                self._database.execute("SELECT version FROM version").fetchall()
+                if _has_tables_of(present, self.kind)
+                else []
             )
-            if len(versions) != 1:  # it is made together with the tables
+            if len(versions) != 1:  # the reference writes the version when it creates the tables
                 raise StoreError(f"{self.called} is not a {self.kind.name} database of the reference server")
             [(version,)] = versions
             if version not in self.kind.versions:
@@ -79,14 +81,14 @@ class Source:
         except sqlite3.Error as error:
             problem = str(error)
         if problem != "ok":
-            raise StoreError(f"{self.called} is damaged ({_line(problem)}): bring back a copy that is whole")
+            raise StoreError(f"{self.called} is damaged ({_one_line(problem)}): restore an undamaged copy")
 
 
 @contextmanager
 def opened(kind: DatabaseKind, path: Path, folder: Path) -> Iterator[Source]:
-    """Copy a database into a private folder and open it there.
+    """Copy a database into a private folder and open the copy.
 
-    Raises StoreError where it is not of this kind or is damaged.
+    Raises StoreError if it is not of this kind or is damaged.
     """
     copy = folder / f"{kind.name}.sqlite"
     _copy(f"{kind.flag} {path}", path, copy)
@@ -97,16 +99,16 @@ def opened(kind: DatabaseKind, path: Path, folder: Path) -> Iterator[Source]:
     with closing(database):
         database.text_factory = _text
         try:
-            database.execute("PRAGMA trusted_schema = OFF")  # whoever wrote it
-            source = Source(kind, path, database)  # reading it is what recovers it
+            database.execute("PRAGMA trusted_schema = OFF")  # do not run functions that a hostile schema names
+            source = Source(kind, path, database)  # this reads the copy, and thereby recovers it
         except sqlite3.Error as error:
-            raise StoreError(f"{kind.flag} {path} is no SQLite database, or damaged ({error})") from error
+            raise StoreError(f"{kind.flag} {path} is not an SQLite database, or is damaged ({error})") from error
         source.check()
         yield source
 
 
 def must_exist(kind: DatabaseKind, path: Path) -> None:
-    """Raise Misuse where there is no file that could be read."""
+    """Raise Misuse if the file does not exist or cannot be read."""
     try:
         with path.open("rb"):
             pass
@@ -115,20 +117,21 @@ def must_exist(kind: DatabaseKind, path: Path) -> None:
 
 
 def _copy(called: str, path: Path, copy: Path) -> None:
-    """Copy the file and what is beside it, as they are at one moment."""
-    before = _stamps(path)
+    """Copy a database with its -journal and -wal. Raises StoreError if they change meanwhile."""
+    before = _fingerprints(path)
     try:
         for end in before:
             shutil.copyfile(f"{path}{end}", f"{copy}{end}")
     except OSError as error:
         raise StoreError(f"{called} cannot be copied to {copy.parent}: {error.strerror}") from error
-    if _stamps(path) != before:
+    if _fingerprints(path) != before:
         raise StoreError(f"{called} was being written: stop the server that uses it, then try again")
 
 
-def _stamps(path: Path) -> dict[str, tuple[int, int, int]]:
+def _fingerprints(path: Path) -> dict[str, tuple[int, int, int]]:
+    """Return inode, size and modification time of each of a database's files, by suffix."""
     found = {}
-    for end in _BESIDE:
+    for end in _SUFFIXES:
         try:
             there = Path(f"{path}{end}").stat()
         except OSError:
@@ -138,7 +141,7 @@ def _stamps(path: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def _text(value: bytes) -> str | bytes:
-    """Read a text; what is no UTF-8 stays bytes, which no column of theirs may hold."""
+    """Decode a text. Text that is not UTF-8 stays bytes, which are not valid in any column that is read."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -158,13 +161,13 @@ def _fields(kind: DatabaseKind, table: str) -> tuple[str, ...]:
     return fields
 
 
-def _has(present: dict[str, set[str]], kind: DatabaseKind) -> bool:
-    """Tell by tables and columns whether it is a database of this kind."""
+def _has_tables_of(present: dict[str, set[str]], kind: DatabaseKind) -> bool:
+    """Return whether tables and columns are those of a database of this kind."""
     wanted = {table: set(_fields(kind, table)) for table in kind.tables} | {"version": {"version"}}
     return all(
         columns <= present[table] if table in present else table in kind.since for table, columns in wanted.items()
     )
 
 
-def _line(words: str) -> str:
+def _one_line(words: str) -> str:
     return " ".join(words.split())

@@ -1,9 +1,9 @@
-"""The reference server's rows → ours. Pure: rows and a view in, changes and counts out.
+"""Translates the reference server's rows into changes. It is pure: rows and a view in, changes and counts out.
 
-Every row is taken over or counted as skipped, with the reason. A mailbox without a side is skipped: the reference
-leaves one when it is killed between the two commits of a claim, before anybody is told of it. A nameplate without a
-side is taken over with its mailbox: a close takes the side off all its nameplates there (server.py:160, 0.8.0), and
-the code that was given to somebody must still lead to the mailbox.
+Each row is imported, or counted as skipped with the reason. A mailbox without sides is skipped: the reference leaves
+one if it is killed between the two commits of a claim, before it answers the client. A nameplate without sides is
+imported with its mailbox: in the reference a close removes the side from all its nameplates (server.py:160, 0.8.0),
+and the code that a user may have been given must still lead to the mailbox.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from restante.mailbox.reference_import.reference import Row
 from restante.mailbox.reference_import.report import Counts
 
 CLAIMABLE: Final = re.compile(r"[0-9]{1,40}")
-"""Names that a `claim` may have with us (messages.py); the reference's pattern takes a few more."""
+"""Names that a `claim` can have in this server (messages.py). The reference's pattern accepts a few more."""
 
 _to_json: Final = msgspec.json.encode
-_Their = TypeVar("_Their")
+_ReferenceRow = TypeVar("_ReferenceRow")
 
 
 class Channel(msgspec.Struct):
-    """What is live, translated."""
+    """A translated channel database."""
 
     changes: list[Change]
     imported: dict[str, int]
     skipped: Counts
     clashes: dict[str, int]
-    """What the view has already, of the same app and name."""
+    """Number of mailboxes and nameplates that the view already has, with the same app and name."""
 
 
 def channel(tables: Mapping[str, Sequence[Row]], view: State, touched: float) -> Channel:
-    """Translate what is live, to be added to what is in the view.
+    """Translate a channel database into changes to be applied to the view.
 
-    A mailbox counts as touched now, in service time, whatever its `updated`: it has its full life before it, as if
-    there had been no change of servers.
+    Each mailbox counts as touched at `touched`, in service time, whatever its `updated`: it starts its full idle
+    time.
     """
     skipped = Counts()
     usable = {name: _usable(tables[name], shape, skipped, name) for name, shape in reference.CHANNEL.tables.items()}
@@ -78,7 +78,7 @@ def channel(tables: Mapping[str, Sequence[Row]], view: State, touched: float) ->
 
 _Usable = Mapping[str, Iterator[Any]]
 _Mailboxes = dict[str, model.Mailbox]
-"""By id, which with the reference is unique over all apps."""
+"""Mailboxes by id. In the reference an id is unique across all apps."""
 
 
 def _mailboxes(usable: _Usable, touched: float, keys: Iterator[int], skipped: Counts) -> _Mailboxes:
@@ -117,14 +117,14 @@ def _nameplates(
         elif mailbox is None or mailbox.app_id != their.app_id:
             skipped["nameplates_without_mailbox"] += 1
         elif (their.app_id, their.name) in taken or mailbox.nameplate is not None:
-            skipped["nameplates_repeated"] += 1  # one name, one mailbox: there is no rule for two
+            skipped["nameplates_repeated"] += 1  # a nameplate has one mailbox, and a mailbox one nameplate
         else:
             taken.add((their.app_id, their.name))
             mailbox.nameplate = their.name
             nameplate = model.Nameplate(next(keys), their.app_id, their.name, their.mailbox_id, sides=[])
             nameplates.append(nameplate)
             for side in sides.pop(their.id, ()):
-                # With the reference an `allocate` claims: there is nobody whose `claim` is still to come.
+                # In the reference an `allocate` also claims, so no allocated nameplate is still unclaimed.
                 row = model.NameplateSide(side.side, side.added, bool(side.claimed))
                 _join(nameplate, row, skipped, "nameplate_sides")
     if sides:
@@ -133,7 +133,10 @@ def _nameplates(
 
 
 def _messages(usable: _Usable, mailboxes: _Mailboxes, sequence: int, skipped: Counts) -> list[model.MessageAdded]:
-    """In the order in which the reference replays them; among equals that of arrival, which it leaves to chance."""
+    """Return the messages in the order in which the reference replays them.
+
+    Messages of equal time are in the order of arrival, which the reference does not guarantee.
+    """
     added: list[model.MessageAdded] = []
     for their in sorted(usable["messages"], key=lambda message: message.server_rx):
         mailbox = mailboxes.get(their.mailbox_id)
@@ -144,8 +147,8 @@ def _messages(usable: _Usable, mailboxes: _Mailboxes, sequence: int, skipped: Co
     return added
 
 
-def _usable(rows: Iterable[Row], shape: type[_Their], skipped: Counts, table: str) -> Iterator[_Their]:
-    """Give the rows that are what they should be, and count the others."""
+def _usable(rows: Iterable[Row], shape: type[_ReferenceRow], skipped: Counts, table: str) -> Iterator[_ReferenceRow]:
+    """Yield the rows whose values are valid, and count the others as skipped."""
     for row in rows:
         try:
             yield msgspec.convert(row, shape)
@@ -159,7 +162,7 @@ def _added(row: Any) -> float:
 
 
 def _join(place: Any, row: Any, skipped: Counts, table: str) -> None:
-    """Let a side in: the first two are members, any later one leaves the mark that a third side left with us."""
+    """Add a side. The first two become members; any further side marks the place as crowded."""
     if any(member.side == row.side for member in place.sides):
         skipped[f"{table}_repeated"] += 1
     elif len(place.sides) == MAX_MEMBERS:
@@ -180,7 +183,7 @@ def _message(mailbox: model.Mailbox, their: reference.ReferenceMessage, sequence
 
 
 def usage(table: str, rows: Iterable[Row], skipped: Counts) -> list[Change]:
-    """Translate usage records of one of their tables; times are taken as they are."""
+    """Translate the usage records of one of the reference's tables. Times are not rounded."""
     shape = reference.USAGE.tables[table]
     record = _RECORD_OF_TABLE[table]
     return [record(their) for their in _usable(rows, shape, skipped, f"usage_{table}")]

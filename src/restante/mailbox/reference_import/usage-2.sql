@@ -1,5 +1,5 @@
 -- A usage database of the reference server, version 2 (magic-wormhole-mailbox-server 0.8.0, db-schemas/usage-v2.sql):
--- its tables, columns and indexes by their names, for programs that read it.
+-- the same tables, columns and indexes, for programs that read it.
 CREATE TABLE version (version INTEGER);
 INSERT INTO version VALUES (2);
 CREATE TABLE current (rebooted INTEGER, updated INTEGER, blur_time INTEGER, connections_websocket INTEGER);

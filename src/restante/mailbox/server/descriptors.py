@@ -1,4 +1,4 @@
-"""File descriptors: how many are needed, and how many are free."""
+"""File descriptors: how many the server needs, and how many are free."""
 
 from __future__ import annotations
 
@@ -10,38 +10,43 @@ from typing import Final
 from restante.common.errors import Misuse
 
 RESERVED_DESCRIPTORS: Final = 64
-"""Descriptors that are kept free, and a tenth of all: for the database, the admin port, and for connections that are
-taken before anybody can count them: the loop empties the kernel's queue before it looks at any of it."""
+"""Descriptors that stay free, in addition to a tenth of all. They are for the database, the admin port, and
+connections that are accepted before the server can count them: the event loop empties the kernel's queue first."""
 
 OWN_DESCRIPTORS: Final = 32
-"""Descriptors that a server holds without connections, at most: its streams, loop, database and ports."""
+"""Maximum number of descriptors that a server without connections holds: streams, event loop, database and ports."""
 
 MIN_FREE_DESCRIPTORS: Final = 8
-"""With fewer free descriptors nobody is accepted. It is not 1: closed listeners leave theirs, one per address."""
+"""With fewer free descriptors the server accepts no connections. It is more than 1, because closing the listeners
+frees their descriptors, one per address."""
 
 
 def needed_descriptors(own: int) -> int:
-    """Return the lowest limit of descriptors that leaves RESERVED_DESCRIPTORS for connections; `own` are open."""
+    """Return the lowest limit of descriptors that leaves RESERVED_DESCRIPTORS for connections if `own` are open."""
     return math.ceil((own + 2 * RESERVED_DESCRIPTORS) * 10 / 9)
 
 
 def too_few(descriptors: int, needed: int) -> Misuse:
+    """Return the error for a limit of descriptors that is too low."""
     return Misuse(f"the limit of descriptors is {descriptors}, and {needed} are needed: raise it (ulimit -Hn)")
 
 
 def open_descriptors() -> int:
-    """Return how many descriptors are open."""
+    """Return how many descriptors the process has open."""
     return sum(1 for _ in Path("/dev/fd").iterdir())
 
 
 def free_descriptors(any_open: int, most: int, at_most: int) -> int:
-    """Return how many descriptors below `most` are free, up to `at_most`, with one that is open. 100 take 0.05 ms."""
+    """Return how many descriptors below `most` are free, counting up to `at_most`.
+
+    It duplicates `any_open`, which must be an open descriptor, to find free ones. 100 take 0.05 ms.
+    """
     taken: list[int] = []
     try:
         while len(taken) < at_most:
-            taken.append(os.dup(any_open))  # the lowest that is free
+            taken.append(os.dup(any_open))  # the lowest free one
     except OSError:
-        pass  # there are no more
+        pass  # no more are free
     finally:
         for each in taken:
             os.close(each)

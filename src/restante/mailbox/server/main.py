@@ -1,4 +1,4 @@
-"""`restante serve`: puts the parts together, waits for a signal, takes them apart again."""
+"""`restante serve`: builds the server from its parts, runs it until a signal, and shuts it down."""
 
 from __future__ import annotations
 
@@ -33,34 +33,35 @@ from restante.mailbox.settings import RELOADED, Serve
 from restante.mailbox.store.sqlite import Store, open_store
 
 SAVE_INTERVAL_SECONDS: Final = 60
-"""Seconds between saves of when mailboxes were touched: a crash makes them seem idle for this much longer."""
+"""Seconds between saves of when mailboxes were last touched. After a crash a mailbox may seem idle for up to this
+much longer than it was."""
 
 LIMITS_FIXED_AT_START: Final = ("message_bytes", "handshake")
-"""Limits that listening sockets are made with."""
+"""Limits that need a restart, because the listening sockets are created with them."""
 
 ReadSettings = Callable[[], tuple[Serve, list[Source]]]
 
 
 def serve(settings: Serve, read_settings: ReadSettings) -> None:
-    """Serve until SIGTERM or SIGINT; `read_settings` reads the settings anew. Raises Misuse and StoreError."""
+    """Serve until SIGTERM or SIGINT. `read_settings` reads the settings again. Raises Misuse and StoreError."""
     uvloop.run(_serve(settings, read_settings))
 
 
 async def _serve(settings: Serve, read_settings: ReadSettings) -> None:
     watch(asyncio.get_running_loop())
-    with listening_for_signals() as told:
-        await _serve_until(told, settings, read_settings)
+    with listening_for_signals() as stop:
+        await _serve_until(stop, settings, read_settings)
     log.info("stopped")
 
 
-async def _serve_until(told: asyncio.Event, settings: Serve, read_settings: ReadSettings) -> None:
+async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: ReadSettings) -> None:
     descriptors, needed = raise_descriptors(), needed_descriptors(OWN_DESCRIPTORS)
     if descriptors < needed:
         raise too_few(descriptors, needed)
     host, port = address(settings.listen, "--listen")
     store = open_store(Path(settings.data))
     clock = SystemClock()
-    gc.disable()  # while all that is live is made, there is nothing to collect
+    gc.disable()  # while the live data is loaded, there is no garbage to collect
     commit_loop = await CommitLoop.open(
         store,
         clock,
@@ -71,7 +72,7 @@ async def _serve_until(told: asyncio.Event, settings: Serve, read_settings: Read
             keep_usage=settings.keep_usage * SECONDS_PER_DAY if settings.keep_usage else None,
         ),
     )
-    # What was loaded lives long; the collector need not look at it again.
+    # The loaded data lives long, so the garbage collector need not visit it again.
     gc.freeze()
     gc.enable()
     server = Server(
@@ -88,14 +89,14 @@ async def _serve_until(told: asyncio.Event, settings: Serve, read_settings: Read
         reload = Reload(settings, read_settings, server)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         if settings.admin != "off":
-            from restante.common import admin_http  # aiohttp takes a third of the start
+            from restante.common import admin_http  # importing aiohttp takes a third of the start-up time
 
             where = address(settings.admin, "--admin")
             await stack.enter_async_context(admin_http.apart(*where, lambda: store.flushing))
         addresses = await server.listen(host, port)
         for each in addresses:
-            log.info("listening", url=f"ws://{_shown(each)}/v1", version=__version__, data=settings.data)
-        await _until(told, server, commit_loop, store, settings)
+            log.info("listening", url=f"ws://{_host_and_port(each)}/v1", version=__version__, data=settings.data)
+        await _run_until(stop, server, commit_loop, store, settings)
 
 
 def _welcome_options(settings: Serve) -> WelcomeOptions:
@@ -117,7 +118,7 @@ def _admission_terms(settings: Serve) -> AdmissionTerms:
 
 
 class Reload:
-    """SIGHUP: reads the settings anew, and takes over what a running server can."""
+    """The SIGHUP handler: reads the settings again and applies those that a running server can change."""
 
     def __init__(self, settings: Serve, read_settings: ReadSettings, server: Server) -> None:
         self._settings = settings
@@ -128,19 +129,19 @@ class Reload:
         try:
             wanted, sources = self._read_settings()
         except Misuse as error:
-            log.error("the settings were not reloaded, and stay as they are", error=str(error))
+            log.error("the settings were not reloaded; the previous ones stay in effect", error=str(error))
             return
         for source in sources:
             name, _, limit = source.name.partition(".")
             before, after = getattr(self._settings, name), getattr(wanted, name)
             reloaded = name in RELOADED and limit not in LIMITS_FIXED_AT_START
             if reloaded and source.fixed:
-                log.info("fixed, whatever the file says", setting=source.name, by=source.source)
+                log.info("the setting is fixed; the file has no effect on it", setting=source.name, by=source.source)
             elif limit:
                 before, after = getattr(before, limit), getattr(after, limit)
             if before != after:
-                words = "set" if reloaded else "needs a restart"
-                log.info(words, setting=source.name, before=before, after=after)
+                event = "the setting has changed" if reloaded else "the setting needs a restart"
+                log.info(event, setting=source.name, before=before, after=after)
         fresh = {name: getattr(wanted, name) for name in RELOADED}
         kept = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
         fresh["limits"] = replace(wanted.limits, **kept)
@@ -153,17 +154,19 @@ class Reload:
             trace.reopen()
 
 
-async def _until(told: asyncio.Event, server: Server, commit_loop: CommitLoop, store: Store, settings: Serve) -> None:
-    """Serve until told, then drain. Raises StoreError when a commit failed."""
+async def _run_until(
+    stop: asyncio.Event, server: Server, commit_loop: CommitLoop, store: Store, settings: Serve
+) -> None:
+    """Run until `stop` is set, then drain. Raises StoreError if a commit failed."""
     running = asyncio.create_task(commit_loop.run())
     ticking = asyncio.create_task(
         _tick(server, commit_loop, Disk(Path(settings.data), commit_loop), settings.prune_every)
     )
-    waiting = asyncio.create_task(told.wait())
+    waiting = asyncio.create_task(stop.wait())
     await asyncio.wait((running, ticking, waiting), return_when=asyncio.FIRST_COMPLETED)
     for task in (running, ticking):
         if task.done():
-            task.result()  # neither ends by itself but by an error
+            task.result()  # each ends only with an error
     ticking.cancel()
     waiting.cancel()
     await server.drain(running)
@@ -171,28 +174,32 @@ async def _until(told: asyncio.Event, server: Server, commit_loop: CommitLoop, s
 
 
 class Disk:
-    """Looks whether the disk has room for more."""
+    """Checks whether the disk has room for new data."""
 
     def __init__(self, data: Path, commit_loop: CommitLoop) -> None:
         self._data = data
         self._commit_loop = commit_loop
 
     def look(self) -> None:
+        """Set `State.room`, and log when it changes."""
         least, state = self._commit_loop.dispatcher.policy.limits.free_disk, self._commit_loop.dispatcher.state
         try:
             found = os.statvfs(self._data)
             room = found.f_bavail * found.f_frsize >= least
-        except OSError:  # gone, or failing: whether it can be written is for the next commit to find out
+        except OSError:  # the disk is gone or failing; the next commit finds out whether it can be written
             room = False
         if room != state.room:
             state.room = room
             if room:
                 log.info("the disk has room again")
             else:
-                log.error("the disk is all but full: nothing new is taken until there is room", free_disk=least)
+                log.error(
+                    "the disk is nearly full: the server accepts nothing new until there is room", free_disk=least
+                )
 
 
 async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every: float) -> None:
+    """Run what is due every second, every minute and every `prune_every` seconds."""
     next_pruning = commit_loop.now().service + prune_every
     while True:
         await asyncio.sleep(1)
@@ -209,6 +216,6 @@ async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every
             commit_loop.start_saving()
 
 
-def _shown(address: tuple[str, int]) -> str:
+def _host_and_port(address: tuple[str, int]) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Time and chance of a running server."""
+"""The clock and the randomness of a running server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_CLOCK_STEP_SECONDS: Final = 2.0
-"""Seconds between two looks at the clock that count, at most. `tick` looks once a second: when more have gone by, the
-process was stopped, or its machine paused, and CLOCK_MONOTONIC went on (man 2 clock_gettime)."""
+"""Maximum number of seconds that count between two reads of the clock. `tick` reads it once a second. If more time
+has passed, the process was stopped or its machine paused while CLOCK_MONOTONIC went on (man 2 clock_gettime)."""
 
 
 class SystemClock:
-    """The real one; its monotonic time goes on only while the process runs."""
+    """The system's clock. Its monotonic time advances only while the process runs."""
 
     wall = staticmethod(time.time)
 
@@ -23,7 +23,7 @@ class SystemClock:
         self._seen = self._now = monotonic()
 
     def monotonic(self) -> float:
-        """Return seconds since the start. Between two calls count `MAX_CLOCK_STEP_SECONDS` at most."""
+        """Return a time in seconds that advances by at most `MAX_CLOCK_STEP_SECONDS` between two calls."""
         seen = self._monotonic()
         passed = seen - self._seen
         self._seen = seen
@@ -32,16 +32,16 @@ class SystemClock:
 
 
 def system_secret() -> bytes:
-    """Give 32 random bytes."""
+    """Return 32 random bytes."""
     return secrets.token_bytes(32)
 
 
 class SystemDice:
-    """Unguessable ones."""
+    """Cryptographically secure randomness."""
 
     def below(self, bound: int) -> int:
         return secrets.randbelow(bound)
 
     def mailbox_id(self) -> str:
-        """Give 64 random bits as 13 letters and digits, as the reference does (server.py:4, 0.8.0)."""
+        """Return 64 random bits as 13 letters and digits, as the reference does (server.py:4, 0.8.0)."""
         return b32encode(secrets.token_bytes(8)).decode().strip("=").lower()

@@ -1,11 +1,11 @@
-"""The trace: when each command came, was durable, and was answered, as JSON lines for a timing tool.
+"""The trace: when each command was received, was on disk, and was answered, as JSON lines for timing tools.
 
     {"connection": 7, "command": "add", "id": "a3f1", "server_rx": …, "commit": …, "server_tx": …}
 
-One line per command. `connection` counts connections since the server started, `id` is the command's own; times are
-seconds since 1970. `commit` is null for what changed nothing. `server_tx` is that of its ack, its response, and
-its deliveries: the wire's `server_tx`, so that both ends' logs can be joined with it. No names, no bodies; but an id
-is the client's own choice.
+One line per command. `connection` is the connection's number since the server started, `id` is the command's `id`.
+Times are seconds since 1970. `commit` is null if the command's batch changed nothing but usage records of binds.
+`server_tx` is the stamp of the command's ack, response and deliveries, so that the trace can be joined with both
+clients' logs. A trace contains no names and no bodies, but clients choose their ids.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from restante.common.logs import log
 from restante.mailbox.protocol.messages import Malformed, Received
 
 MAX_ID_CHARACTERS: Final = 100
-"""Characters of an id that are written: clients' are four."""
+"""Maximum length of an id in a trace; a longer one becomes null. Shipped clients use ids of four characters."""
 
 
 class TraceLine(msgspec.Struct):
-    """One line."""
+    """One line of the trace."""
 
     connection: int
     command: str | None
-    """The message's type; "" for one that is not known, None for what had none."""
+    """The message's type; "" for an unknown type, None for a missing one."""
     id: str | int | float | None
     server_rx: float
     commit: float | None = None
@@ -38,7 +38,7 @@ class TraceLine(msgspec.Struct):
 
 
 class TraceFile:
-    """A trace, appended to a file. Raises Misuse where that cannot be opened."""
+    """A trace that is appended to a file. Raises Misuse if the file cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,11 +51,13 @@ class TraceFile:
             raise Misuse(f"cannot write {path}: {error.strerror} (--trace)") from error
 
     def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
+        """Record a command that was received; None is a frame that was no message."""
         if message is not None:
             kind = message.kind if isinstance(message, Malformed) else str(message.__struct_config__.tag)
             self._lines.append(TraceLine(connection, kind, _plain(message.id), server_rx))
 
     def said(self, commit: float | None, server_tx: float) -> None:
+        """Write the lines of all commands since the last call, which were answered at `server_tx`."""
         if not self._lines:
             return
         for line in self._lines:
@@ -66,17 +68,17 @@ class TraceFile:
             self._file.write(text)
         except OSError as error:
             if not self._failing:
-                log.warning("the trace could not be written; some of it is missing", error=error.strerror)
+                log.warning("the trace could not be written; lines are missing", error=error.strerror)
             self._failing = True
         else:
             self._failing = False
 
     def reopen(self) -> None:
-        """Go on in a new file, where the old one was moved away."""
+        """Open the file again, for log rotation: if the old file was moved, a new one is created."""
         try:
             fresh = self._path.open("ab", buffering=0)
         except OSError as error:
-            log.warning("the trace could not be opened anew", error=error.strerror)
+            log.warning("the trace could not be reopened; the old file stays in use", error=error.strerror)
             return
         old, self._file = self._file, fresh
         with contextlib.suppress(OSError):
@@ -88,7 +90,7 @@ class TraceFile:
 
 
 def _plain(said: Raw) -> str | int | float | None:
-    """Give an id that is text or a number, as clients' are; anything else could be anything, on many lines."""
+    """Return an id that is a short text or a number, as clients' ids are. Return None for any other JSON value."""
     try:
         value = msgspec.json.decode(said, type=str | int | float)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""The store: SQLite keeps what the rules decided. A store never decides, and a rule never keeps."""
+"""The store: SQLite stores the changes that the rules return. Rules do no I/O, and the store makes no decisions."""

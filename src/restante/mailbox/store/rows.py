@@ -1,7 +1,7 @@
-"""The changes of a batch → the rows to put and to drop, each row at most once.
+"""Turns the changes of a batch into SQL statements that write or delete each row at most once.
 
-A row that changes five times in a batch is written once, as it is in the end; a mailbox that is made and closed
-in one batch is not written at all. So the order of the statements does not matter.
+A row that changes five times in a batch is written once, in its final form. A mailbox that is created and closed in
+one batch is not written at all. So the order of the statements does not matter.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from restante.mailbox.core.model import Change
 Parameters = list[tuple[Any, ...]]
 
 PAGE_BYTES: Final = 4096
-"""Bytes of a page of the database, SQLite's own number."""
+"""Size of a page of the database: SQLite's default."""
 
 HEAVY_STATEMENT_BYTES: Final = 64 * 1024
-"""Bytes of messages from which on a statement is heavy."""
+"""Bytes of messages above which a statement counts as heavy."""
 
 _encode_json: Final = msgspec.json.Encoder().encode
 
 
 class Statement(NamedTuple):
-    """A statement, to be executed with each of its parameters."""
+    """An SQL statement that is executed once for each entry of its parameters."""
 
     sql: str
     parameters: Parameters
     heavy: bool = False
-    """It takes SQLite milliseconds: a message of 2 MiB takes 3 to write, 16 MiB of messages take 25 to drop."""
+    """Whether SQLite needs milliseconds for it: 3 to write a message of 2 MiB, 25 to delete 16 MiB of messages."""
 
 
 class Rows:
-    """What one batch writes."""
+    """The rows that one batch writes and deletes."""
 
     def __init__(self, changes: Sequence[Change], origin: str = "") -> None:
         self._origin = origin
-        """Of the usage records: '' for our own, else the name of the file they come from."""
+        """The origin of the usage records: '' for this server, else the name of the imported file."""
         self._mailboxes: dict[int, model.Mailbox] = {}
         self._nameplates: dict[int, model.Nameplate] = {}
         self._messages: dict[int, Parameters] = {}
@@ -49,15 +49,15 @@ class Rows:
         """Keys of mailboxes and nameplates that are not in the database yet."""
         self._gone_mailboxes: Parameters = []
         self._gone_bytes = 0
-        """Of their messages."""
+        """Bytes of the messages of the mailboxes that are deleted."""
         self._gone_nameplates: Parameters = []
         self._usage: dict[str, Parameters] = {}
         for change in changes:
-            _NOTES[type(change)](self, change)
+            _METHOD_OF_CHANGE[type(change)](self, change)
 
     @property
     def count(self) -> int:
-        """How many rows are put or dropped, about; large messages count as their pages."""
+        """Return the approximate number of rows that are written or deleted. A large message counts by its pages."""
         return (
             len(self._mailboxes)
             + len(self._nameplates)
@@ -69,7 +69,7 @@ class Rows:
         )
 
     def statements(self) -> Iterator[Statement]:
-        """Give each statement that has work to do."""
+        """Yield the statements that are needed."""
         if self._mailboxes:
             yield Statement(
                 "INSERT OR REPLACE INTO mailboxes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -106,7 +106,7 @@ class Rows:
             yield Statement("DELETE FROM nameplates WHERE key = ?", self._gone_nameplates)
         yield from (Statement(sql, parameters) for sql, parameters in self._usage.items())
 
-    # ── one note per kind of change ──────────────────────────────────────────────────────────────
+    # ── one method per kind of change ────────────────────────────────────────────────────────────
 
     def _mailbox_made(self, change: model.MailboxMade) -> None:
         self._made.add(change.mailbox.key)
@@ -171,7 +171,7 @@ class Rows:
         self._usage["UPDATE service SET pruned = ?"] = [(change.wall,)]
 
     def _nothing(self, change: Change) -> None:
-        """Write nothing: a touch waits for the next pruning."""
+        """Write nothing: touches are saved later, by MailboxSaved."""
 
 
 def _size(row: tuple[Any, ...]) -> int:
@@ -190,7 +190,7 @@ _INSERT_OF_RECORD: Final = {
     ClientVersion: _insert("usage_client_versions", ClientVersion),
 }
 
-_NOTES: Final[dict[type, Callable[[Rows, Any], None]]] = {
+_METHOD_OF_CHANGE: Final[dict[type, Callable[[Rows, Any], None]]] = {
     model.MailboxMade: Rows._mailbox_made,
     model.MailboxCrowded: Rows._mailbox_altered,
     model.MailboxSideSet: Rows._mailbox_altered,

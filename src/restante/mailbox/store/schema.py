@@ -9,7 +9,7 @@ from restante.common.sqlite import Schema
 FILE: Final = "restante.sqlite"
 
 APPLICATION_ID: Final = 0x52657374
-"""Marks the file as ours ("Rest"; sqlite.org/pragma.html#pragma_application_id)."""
+"""Identifies the file as a database of this server ("Rest"; sqlite.org/pragma.html#pragma_application_id)."""
 
 SCHEMA: Final = Schema("restante.mailbox.store", FILE, APPLICATION_ID, "mailbox server")
 

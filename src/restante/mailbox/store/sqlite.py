@@ -1,7 +1,7 @@
-"""The store: memory is the authority, the database is written behind it by group commit.
+"""The store: the live data is in memory, and group commits write each batch of changes to the database.
 
-A batch's statements run on the event loop, where they cost microseconds; what takes longer goes to a thread: heavy
-statements, and COMMIT, which waits for the disk. WAL with synchronous=FULL: a commit that returned is on disk
+Most statements of a batch run on the event loop, where they take microseconds. Heavy statements, and COMMIT, which
+waits for the disk, run in a thread. With WAL and synchronous=FULL, a commit that has returned is on disk
 (sqlite.org/pragma.html#pragma_synchronous).
 """
 
@@ -27,18 +27,21 @@ from restante.mailbox.store.rows import Rows
 from restante.mailbox.store.schema import FILE, connect
 
 LOCK_TIMEOUT_SECONDS: Final = 5.0
-"""How long a batch waits for another program that is writing to the file. Longer, and clients time out."""
+"""How long a batch waits for another program that holds the write lock. If it waited longer, clients would time
+out."""
 
 MAX_ROWS_COMMITTED_ON_LOOP: Final = 8
-"""Rows in a batch that is committed on the loop where the disk is fast: one or two commands'. A hand-over to the
-thread and back costs more than a flush that takes 0.1 ms, and a batch this small has nobody waiting behind it."""
+"""Maximum number of rows of a batch that is committed on the event loop if the disk is fast: those of one or two
+commands. Switching to the thread and back takes longer than a flush of 0.1 ms, and behind a batch this small no
+client waits."""
 
 FAST_FLUSH_SECONDS: Final = 0.0005
-"""Seconds of a fast flush. A slow disk is waited for in the thread, and the loop goes on reading."""
+"""A commit below this many seconds means that the disk is fast. For a slow disk the thread waits, and the event loop
+goes on reading."""
 
 ROWS_PER_CHECKPOINT: Final = 1000
-"""Rows after which the log is moved into the database: some 4 to 16 MiB of it. After the batch is answered, and
-never on the loop; the next batch waits for it."""
+"""Rows between checkpoints, which move the write-ahead log into the database: 4 to 16 MiB of log. A checkpoint runs
+in the thread after a batch is answered; the next batch waits for it."""
 
 _USAGE_TIMES: Final = (
     ("usage_nameplates", "started"),
@@ -48,40 +51,41 @@ _USAGE_TIMES: Final = (
 
 
 def open_store(data: Path) -> Store:
-    """Open the store in a data directory, making both if need be.
+    """Open the store in a data directory, and create both if they do not exist.
 
-    Raises StoreError when another process has it, or it is not ours, or it is newer than this program.
+    Raises StoreError if another process uses the directory, or the database is another program's or newer than this
+    program.
     """
     return Store.open(data)
 
 
 class Store:
-    """What the rules decided, on disk: one process, one data directory.
+    """The database of one data directory, which one process uses at a time.
 
-    `view` shows all that was applied before. `apply` makes the changes of one batch durable in one transaction, or
-    raises StoreBusy having changed nothing, or raises StoreError, after which nothing more may be said to anybody.
-    A store never decides, and a rule never keeps.
+    `view` returns all that was applied before. `apply` writes the changes of one batch to disk in one transaction. It
+    raises StoreBusy if nothing was changed, or StoreError, after which the server must not answer any client.
     """
 
-    def __init__(self, database: sqlite3.Connection, held: int | None = None) -> None:
+    def __init__(self, database: sqlite3.Connection, lock_descriptor: int | None = None) -> None:
         self.database = database
-        self._held = held
-        # Statements run on the loop or in this one thread, COMMIT mostly in the thread; never two at once.
+        self._lock_descriptor = lock_descriptor
+        # Statements run on the event loop or in this thread, COMMIT mostly in the thread, and never two at once.
         self._committer = Worker("commit")
-        self._flush = FAST_FLUSH_SECONDS
-        """Seconds that the last commit took; the first is made in the thread, who knows the disk."""
+        self._last_commit_seconds = FAST_FLUSH_SECONDS
+        """Seconds that the last commit took. The first commit runs in the thread, because the disk's speed is
+        unknown."""
         self.flushing: float | None = None
-        """Since when (time.monotonic) the disk is being waited for; None: it is not."""
-        self._unchecked = 0
+        """The time (time.monotonic) since which the store waits for the disk; None: it does not wait."""
+        self._rows_since_checkpoint = 0
         """Rows written since the last checkpoint."""
         self.service: float = self._one("SELECT seconds FROM service")
-        """Seconds the service had run when the store was last written, as read at opening."""
+        """Service time when the database was last written, as read when it was opened."""
         self._saved = float("-inf")
-        """Service time of the last commit that saved it."""
+        """Service time of the last commit that wrote the row of `service`."""
 
     @classmethod
     def open(cls, data: Path) -> Store:
-        """Lock the data directory, making it if need be, and open what is in it."""
+        """Lock the data directory and open its database. Create both if they do not exist."""
         held = lock(data)
         try:
             database = connect(str(data / FILE))
@@ -99,13 +103,13 @@ class Store:
         return value
 
     async def view(self) -> State:
-        """Return the state; called again after StoreBusy, it is read anew."""
+        """Read and return the stored state. Called again after StoreBusy, it reads the state again."""
         return load(self.database)
 
     async def apply(self, changes: Sequence[Change], now: Now) -> None:
-        """Make changes durable that were folded into the view already; return when they are on disk.
+        """Write changes that the state has already folded in. Returns when they are on disk.
 
-        Raises StoreBusy if nothing was written, StoreError if nobody can tell.
+        Raises StoreBusy if nothing was written, StoreError if it is unknown whether the commit succeeded.
         """
         rows = Rows(changes)
         try:
@@ -115,22 +119,22 @@ class Store:
                     await self._in_thread(partial(self.database.executemany, sql, parameters))
                 else:
                     self.database.executemany(sql, parameters)
-            if not 0.0 <= now.service - self._saved < 1.0:  # a page less to flush, most of the time
+            if not 0.0 <= now.service - self._saved < 1.0:  # so most commits write one page less
                 self.database.execute("UPDATE service SET seconds = ?, saved = ?", (now.service, now.wall))
                 self._saved = now.service
         except sqlite3.Error as error:
             raise roll_back(self.database, error) from error
-        self._unchecked += rows.count
-        await self._commit(alone=rows.count <= MAX_ROWS_COMMITTED_ON_LOOP)
+        self._rows_since_checkpoint += rows.count
+        await self._commit(small=rows.count <= MAX_ROWS_COMMITTED_ON_LOOP)
 
     async def tend(self) -> None:
-        """Do what can wait until everything is said: move the log into the database."""
-        if self._unchecked >= ROWS_PER_CHECKPOINT:
-            self._unchecked = 0
+        """Make a checkpoint if one is due. The commit loop calls this after a batch is answered."""
+        if self._rows_since_checkpoint >= ROWS_PER_CHECKPOINT:
+            self._rows_since_checkpoint = 0
             await self._in_thread(self._checkpoint)
 
     async def _begin(self) -> None:
-        """Take the write lock; wait for it, if somebody has it, but not on the loop."""
+        """Begin a transaction with the write lock. If another program holds the lock, wait in the thread."""
         try:
             self.database.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -139,10 +143,10 @@ class Store:
             await self._in_thread(self._wait_and_begin)
 
     async def forget_usage(self, before: float, most: int) -> int:
-        """Drop usage records older than a wall time, at most so many of each kind; return how many went."""
+        """Delete usage records older than a wall time, at most `most` of each kind. Return the number deleted."""
         try:
             await self._begin()
-            gone = sum(
+            deleted = sum(
                 self.database.execute(
                     f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {column} < ? LIMIT ?)",  # noqa: S608
                     (before, most),
@@ -151,9 +155,9 @@ class Store:
             )
         except sqlite3.Error as error:
             raise roll_back(self.database, error) from error
-        self._unchecked += gone
-        await self._commit(alone=False)
-        return gone
+        self._rows_since_checkpoint += deleted
+        await self._commit(small=False)
+        return deleted
 
     def _wait_and_begin(self) -> None:
         self.database.execute(f"PRAGMA busy_timeout = {int(LOCK_TIMEOUT_SECONDS * 1000)}")
@@ -162,9 +166,9 @@ class Store:
         finally:
             self.database.execute("PRAGMA busy_timeout = 0")
 
-    async def _commit(self, *, alone: bool) -> None:
-        """Commit: in the thread, or on the loop where little was written and the disk is fast."""
-        if alone and self._flush < FAST_FLUSH_SECONDS:
+    async def _commit(self, *, small: bool) -> None:
+        """Commit in the thread, or on the event loop if the batch is small and the disk is fast."""
+        if small and self._last_commit_seconds < FAST_FLUSH_SECONDS:
             self._timed_commit()
         else:
             await self._in_thread(self._timed_commit)
@@ -174,21 +178,19 @@ class Store:
         try:
             self.database.execute("COMMIT")
         except sqlite3.Error as error:
-            # Part of it may be on disk: whoever retries may answer what never happened (fsyncgate).
+            # Part of it may be on disk. A retry may succeed although the data is lost (fsyncgate), so do not retry.
             raise StoreError(f"commit failed: {error}") from error
         finally:
             self.flushing = None
-        self._flush = time.monotonic() - begun
+        self._last_commit_seconds = time.monotonic() - begun
 
     def _checkpoint(self, mode: str = "PASSIVE") -> None:
-        """Move the log into the database, as far as readers elsewhere allow; what is left waits for the next time."""
+        """Move the write-ahead log into the database as far as readers allow. The rest stays for the next time."""
         self.flushing = time.monotonic()
         try:
             self.database.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         except sqlite3.Error as error:
-            log.warning(
-                "the database's log could not be moved into it; nothing is lost, but it grows", error=str(error)
-            )
+            log.warning("the checkpoint failed: nothing is lost, but the -wal file grows", error=str(error))
         finally:
             self.flushing = None
 
@@ -196,9 +198,9 @@ class Store:
         await self._committer.do(work)
 
     async def close(self) -> None:
-        """Leave everything on disk in good order."""
+        """Make a last checkpoint, close the database, and release the data directory."""
         self._committer.end()
         self._checkpoint("TRUNCATE")
         self.database.close()
-        if self._held is not None:
-            os.close(self._held)
+        if self._lock_descriptor is not None:
+            os.close(self._lock_descriptor)

@@ -1,4 +1,4 @@
-"""What a data directory holds, read beside a running server without disturbing it."""
+"""Counts what a data directory has stored, without disturbing a running server."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from restante.mailbox.store.schema import SCHEMA
 
 
 class Status(msgspec.Struct):
-    """Counts of what is live; times are wall clock seconds, None where there is nothing to tell."""
+    """Counts of the live data. Times are wall clock seconds; None: no such time."""
 
     running: bool
-    """Whether a process holds the data directory."""
+    """Whether a process holds the lock of the data directory."""
     saved: float | None
-    """When the last commit was made: what is read here is as old as this."""
+    """When the server last committed: the counts are as old as this."""
     age: float | None
-    """Seconds since then."""
+    """Seconds since `saved`."""
     applications: int
     nameplates: int
     mailboxes: int
     messages: int
     sides: int
-    """Members of mailboxes, all told."""
+    """Members of all mailboxes."""
     oldest: float | None
     """When the first side joined the oldest live mailbox."""
     last_prune: float | None
     service_seconds: float
-    """How long the service has run, all told."""
+    """Seconds that the service has run in total."""
 
 
 _COUNTS = """
@@ -47,7 +47,10 @@ FROM service
 
 
 def read(data: Path) -> Status:
-    """Read the status of a data directory. Raises Misuse where there is none, StoreError where it is not ours."""
+    """Read the status of a data directory.
+
+    Raises Misuse if it has no database, StoreError if the database is another program's.
+    """
     busy = running(data)
     with SCHEMA.reading(data) as database:
         counts = database.execute(_COUNTS).fetchone()
@@ -68,7 +71,7 @@ def read(data: Path) -> Status:
 
 
 def render(status: Status) -> str:
-    """Show a status as a few lines of text."""
+    """Return a status as lines of text."""
     now = time.time()
     lines = [
         ("server", "running" if status.running else "not running"),

@@ -1,13 +1,14 @@
--- The mailbox server's database, schema 1. All of it is read into memory at start; while the server runs it
--- reads nothing from here, so what is live has no index but the keys. Wall times are seconds since 1970.
--- REFERENCES tells the reader; foreign_keys is off, since a batch's statements are not in the order it would want.
+-- The mailbox server's database, schema 1. The server reads all live data into memory at start and reads none of it
+-- while it runs, so the tables of live data have no indexes but the keys. Wall times are seconds since 1970.
+-- REFERENCES only documents: foreign_keys is off, because the statements of a batch are not in the order that it
+-- needs.
 
--- One row, always.
+-- Always one row.
 CREATE TABLE service (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
-    seconds REAL NOT NULL,          -- how long the service has run, all told; idleness is counted in this. Saved
-                                    -- with a commit, but not twice a second
-    saved   REAL NOT NULL,          -- wall time at which that was
+    seconds REAL NOT NULL,          -- seconds that the service has run in total, in which idleness is measured;
+                                    -- saved with commits, at most once a second
+    saved   REAL NOT NULL,          -- wall time at which `seconds` was saved
     pruned  REAL                    -- wall time at which the last prune ended
 ) STRICT;
 INSERT INTO service VALUES (1, 0.0, 0.0, NULL);
@@ -17,9 +18,9 @@ CREATE TABLE mailboxes (
     key           INTEGER PRIMARY KEY,
     app_id        TEXT NOT NULL,
     mailbox_id    TEXT NOT NULL,
-    for_nameplate INTEGER NOT NULL, -- 1: a claim made it; 0: an open did
-    crowded       INTEGER NOT NULL, -- 1: a third side was turned away
-    touched       REAL NOT NULL,    -- service time of the last activity; saved once a minute
+    for_nameplate INTEGER NOT NULL, -- 1: a claim created it; 0: an open did
+    crowded       INTEGER NOT NULL, -- 1: a third side was refused
+    touched       REAL NOT NULL,    -- service time at which it was last used; saved once a minute
     sides         TEXT NOT NULL     -- its members, at most two, in order of arrival, as JSON:
                                     -- [{"side", "added": wall time, "opened": false once closed, "mood"}]
 ) STRICT;
@@ -31,25 +32,26 @@ CREATE TABLE nameplates (
     name       TEXT NOT NULL,
     mailbox_id TEXT NOT NULL,       -- of the same app
     crowded    INTEGER NOT NULL,
-    sides      TEXT NOT NULL        -- its members, likewise:
+    sides      TEXT NOT NULL        -- its members, in the same form:
                                     -- [{"side", "added", "claimed": false once released, "allocated": true
-                                    --   until the claim of whom it was allocated to has come}]
+                                    --   until the side to which it was allocated claims it}]
 ) STRICT;
 
 -- One row per message of a live mailbox. phase, body and msg_id are JSON texts, as the client sent them.
 CREATE TABLE messages (
     mailbox   INTEGER NOT NULL REFERENCES mailboxes (key),
-    sequence  INTEGER NOT NULL,     -- the order in which messages came; clocks have no say
+    sequence  INTEGER NOT NULL,     -- the order in which messages were received, whatever the clock says
     side      TEXT NOT NULL,
     phase     TEXT NOT NULL,
     body      TEXT NOT NULL,
     msg_id    TEXT NOT NULL,
-    server_rx REAL NOT NULL,        -- wall time at which it came
+    server_rx REAL NOT NULL,        -- wall time at which it was received
     PRIMARY KEY (mailbox, sequence)
 ) STRICT, WITHOUT ROWID;
 
--- Usage records. An id is never given twice, so that a reader can go on where it stopped. origin is '' for our
--- own rows, else the name of the file they were imported from. Times are floored to the blur where there is one.
+-- Usage records. No id is used twice, so that a reader can continue where it stopped. origin is '' in this server's
+-- own rows, else the name of the file from which they were imported. Times are rounded down to a multiple of
+-- --blur-usage.
 
 -- One row per nameplate that has ended.
 CREATE TABLE usage_nameplates (
@@ -57,7 +59,7 @@ CREATE TABLE usage_nameplates (
     origin       TEXT NOT NULL DEFAULT '',
     app_id       TEXT NOT NULL,
     started      REAL NOT NULL,     -- when the first side claimed it
-    waiting_time REAL,              -- seconds until the second side; NULL: there was none
+    waiting_time REAL,              -- seconds until the second side came; NULL: none came
     total_time   REAL NOT NULL,     -- seconds until it ended
     result       TEXT NOT NULL      -- happy, lonely, pruney, crowded
 ) STRICT;
@@ -69,7 +71,7 @@ CREATE TABLE usage_mailboxes (
     app_id        TEXT NOT NULL,
     for_nameplate INTEGER NOT NULL,
     started       REAL NOT NULL,    -- when the first side joined
-    waiting_time  REAL,             -- seconds until the second side; NULL: there was none
+    waiting_time  REAL,             -- seconds until the second side came; NULL: none came
     total_time    REAL NOT NULL,    -- seconds until it ended
     result        TEXT NOT NULL     -- happy, lonely, errory, scary, pruney, crowded
 ) STRICT;
@@ -85,16 +87,16 @@ CREATE TABLE usage_client_versions (
     version        TEXT
 ) STRICT;
 
--- One row, rewritten by every prune: the server as it is.
+-- One row, which every prune rewrites: the state of the server.
 CREATE TABLE usage_current (
     one                   INTEGER PRIMARY KEY CHECK (one = 1),
     rebooted              REAL NOT NULL,    -- when the server started
     updated               REAL NOT NULL,    -- when this row was written
-    blur_time             REAL,             -- NULL: no blur
+    blur_time             REAL,             -- --blur-usage; NULL: none
     connections_websocket INTEGER NOT NULL  -- connections that have a mailbox open
 ) STRICT;
 
--- For --keep-usage, which drops the oldest.
+-- For --keep-usage, which deletes the oldest records.
 CREATE INDEX usage_nameplates_started ON usage_nameplates (started);
 CREATE INDEX usage_mailboxes_started ON usage_mailboxes (started);
 CREATE INDEX usage_client_versions_connect_time ON usage_client_versions (connect_time);

@@ -1,13 +1,13 @@
--- Schema 2: what was taken over from other servers, and how many different addresses came.
+-- Schema 2: imports from other servers, and names of client addresses.
 
--- One row per file that was imported, so that none is imported twice.
+-- One row per imported file, so that no file is imported twice.
 CREATE TABLE imports (
-    digest TEXT PRIMARY KEY,        -- SHA-256 of the rows that were read, hexadecimal
+    digest TEXT PRIMARY KEY,        -- SHA-256 of the rows that were read, in hexadecimal
     kind   TEXT NOT NULL,           -- channel, usage
-    name   TEXT NOT NULL,           -- the file's name; usage rows that came from it have it as their origin
+    name   TEXT NOT NULL,           -- the file's name; usage records from it have this origin
     at     REAL NOT NULL            -- wall time of the import
 ) STRICT, WITHOUT ROWID;
 
--- Stands for the client's address for one day (UTC), and is nothing to anybody who has not the key, which is never
--- stored. NULL: not known.
+-- A keyed hash of the client's address, whose key is new each day (UTC). The key is never stored, and without it the
+-- hash reveals nothing. NULL: the address is not known.
 ALTER TABLE usage_client_versions ADD COLUMN address_id TEXT;
