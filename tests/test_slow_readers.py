@@ -259,6 +259,7 @@ async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path
         server.commit_loop.queue.hurry = True  # whoever waits is left unread, and a cut is noticed when it is read
         server.commit_loop.start_pruning()
         await until(lambda: not server.sockets())
+        await server.commit_loop.idle.wait()
         assert (server.held, len(server.memory_holders), server.commit_loop.queue.empty) == (0, 0, True)
 
 
