@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.pipeline.lake.changed import packed, unpacked
+from restante.pipeline.lake.changed import from_numbers, to_numbers
 from support.effort import examples
 
 START = date(2016, 1, 1)
@@ -20,12 +20,12 @@ days = st.one_of(near, st.dates()).map(date.isoformat)
 @examples(200)
 @given(st.dictionaries(days, st.integers(0, 4) | st.integers(0, 2**40)))
 def test_what_was_packed_comes_back(versions: dict[str, int]) -> None:
-    assert unpacked(packed(versions)) == versions
+    assert from_numbers(to_numbers(versions)) == versions
 
 
 def size(versions: list[int]) -> int:
     """Give the bytes of JSON for days one after the other."""
-    numbers = packed({(START + timedelta(day)).isoformat(): version for day, version in enumerate(versions)})
+    numbers = to_numbers({(START + timedelta(day)).isoformat(): version for day, version in enumerate(versions)})
     return len(json.dumps(numbers, separators=(",", ":")))
 
 

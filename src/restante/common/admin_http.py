@@ -14,16 +14,16 @@ from aiohttp import web
 from restante.common.errors import StoreError
 from restante.common.settings import unusable
 
-Result = TypeVar("Result")
+CoroutineResult = TypeVar("CoroutineResult")
 
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 """The text format of Prometheus."""
 
 
-HANGS: Final = 1.0
+DISK_TIMEOUT: Final = 1.0
 """Seconds after which a write that has not ended counts as hanging. A working disk takes milliseconds."""
 
-TURNS: Final = 0.8
+LOOP_TIMEOUT: Final = 0.8
 """Seconds within which the event loop must respond. A health check is answered within a second."""
 
 
@@ -84,12 +84,12 @@ async def apart(host: str | None, port: int, flushing: Callable[[], float | None
 
     async def ill() -> str:
         since = flushing()
-        if since is not None and time.monotonic() - since >= HANGS:
-            return f"the disk hangs: what is being written has not ended for {HANGS:g} s"
+        if since is not None and time.monotonic() - since >= DISK_TIMEOUT:
+            return f"the disk hangs: what is being written has not ended for {DISK_TIMEOUT:g} s"
         turned = asyncio.Event()
         served.call_soon_threadsafe(loop.call_soon_threadsafe, turned.set)
         try:
-            async with asyncio.timeout(TURNS):
+            async with asyncio.timeout(LOOP_TIMEOUT):
                 await turned.wait()
         except TimeoutError:
             return "the server hangs: it waits for the disk, or has too much to do"
@@ -99,7 +99,7 @@ async def apart(host: str | None, port: int, flushing: Callable[[], float | None
     thread = threading.Thread(target=loop.run_forever, name="admin", daemon=True)
     thread.start()
 
-    async def there(work: Coroutine[Any, Any, Result]) -> Result:
+    async def there(work: Coroutine[Any, Any, CoroutineResult]) -> CoroutineResult:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 
-class Tally:
+class Histogram:
     """Counts of values by upper bound, and their sum."""
 
     __slots__ = ("_bounds", "_counts", "total")

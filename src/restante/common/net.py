@@ -9,13 +9,13 @@ from typing import Final
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-LONGEST: Final = 60
+MAX_ADDRESS_CHARACTERS: Final = 60
 """Maximum characters of an address: 39, and a zone."""
 
 
 def read(text: str) -> Address | None:
     """Parse an address; None if it is none. An IPv4 address in IPv6 form is returned as IPv4."""
-    return _read(text) if len(text) <= LONGEST else None
+    return _read(text) if len(text) <= MAX_ADDRESS_CHARACTERS else None
 
 
 @lru_cache(1024)  # parsing takes 8 µs, and each connection does it twice

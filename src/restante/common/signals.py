@@ -15,7 +15,7 @@ from restante.common.logs import log
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
-MANY: Final = 1 << 20
+UNLIMITED_DESCRIPTORS: Final = 1 << 20
 """The number of descriptors that stands for no limit."""
 
 
@@ -72,4 +72,4 @@ def raise_descriptors() -> int:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
-    return MANY if soft == resource.RLIM_INFINITY else soft
+    return UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft

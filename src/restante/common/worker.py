@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from restante.common.logs import log, where
 
-Result = TypeVar("Result")
+WorkResult = TypeVar("WorkResult")
 
 
 class Worker:
@@ -26,13 +26,13 @@ class Worker:
         for each in self._threads:
             each.start()
 
-    async def do(self, work: Callable[[], Result]) -> Result:
+    async def do(self, work: Callable[[], WorkResult]) -> WorkResult:
         """Run `work` in a thread and return its result, or raise what it raised.
 
         Work starts in the order in which it was queued. With one thread, it also ends in that order.
         """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Result] = loop.create_future()
+        done: asyncio.Future[WorkResult] = loop.create_future()
 
         def settle(method: Callable[[Any], None], outcome: Any) -> None:
             if not done.done():  # it is done if the caller was cancelled

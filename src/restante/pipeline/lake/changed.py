@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 
 
-def packed(versions: Mapping[str, int]) -> list[int]:
+def to_numbers(versions: Mapping[str, int]) -> list[int]:
     """Return the numbers for a mapping from days, ISO, to versions."""
     runs: list[tuple[int, int, int]] = []
     for day, version in sorted((date.fromisoformat(day).toordinal(), version) for day, version in versions.items()):
@@ -29,7 +29,7 @@ def packed(versions: Mapping[str, int]) -> list[int]:
     return found
 
 
-def unpacked(numbers: Sequence[int]) -> dict[str, int]:
+def from_numbers(numbers: Sequence[int]) -> dict[str, int]:
     """Return the mapping that numbers stand for. Raises ValueError where there is none."""
     found: dict[str, int] = {}
     end, version = 1, 0

@@ -93,7 +93,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def days(self, after: int = -1) -> set[str]:
         """Name the days that versions behind `after` changed, ISO."""
-        return {day for day, version in changed.unpacked(self.changed).items() if version > after}
+        return {day for day, version in changed.from_numbers(self.changed).items() if version > after}
 
 
 class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -123,7 +123,7 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
     """Return the state that later versions leave, given with their commit infos, in their order."""
     commits, kept, sources, inputs = [state.commits], state.kept, dict(state.sources), dict(state.inputs)
-    versions = changed.unpacked(state.changed)
+    versions = changed.from_numbers(state.changed)
     for version, info in infos:
         commits.append(info.commit)
         versions.update(dict.fromkeys(info.days, version))
@@ -134,7 +134,7 @@ def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
         inputs.update(info.inputs)
     return State(
         commits="".join(commits)[-MAX_COMMIT_IDS * COMMIT_ID_CHARACTERS :],
-        changed=changed.packed({day: version for day, version in versions.items() if day >= (kept or "")}),
+        changed=changed.to_numbers({day: version for day, version in versions.items() if day >= (kept or "")}),
         kept=kept,
         sources=sources,
         inputs=inputs,

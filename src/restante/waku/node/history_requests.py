@@ -23,7 +23,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from restante.common.errors import StoreError
-from restante.common.histogram import Tally
+from restante.common.histogram import Histogram
 from restante.common.logs import log, where
 from restante.common.token_bucket import Bucket
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
@@ -143,11 +143,11 @@ class HistoryRequests:
         """What became of requests."""
         self.refusals: Counter[str] = Counter()
         """Why they were refused."""
-        self.delays = Tally(DELAY_BOUNDS)
+        self.delays = Histogram(DELAY_BOUNDS)
         """How long answers took."""
-        self.searches = Tally(DELAY_BOUNDS)
+        self.searches = Histogram(DELAY_BOUNDS)
         """How long their pages took to be found, the wait for a reader with it."""
-        self.packets = Tally(PACKET_SIZE_BOUNDS)
+        self.packets = Histogram(PACKET_SIZE_BOUNDS)
         """Bytes of envelopes in a packet."""
         self.queries: Counter[str] = Counter()
         """By what they asked for: topics, bloom or none."""

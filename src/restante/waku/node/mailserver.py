@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from restante.common.histogram import Tally
+from restante.common.histogram import Histogram
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.node.pool import LiveEnvelope, Pool
 from restante.waku.protocol.acceptance import Policy, judge
@@ -85,7 +85,7 @@ class Mailserver:
         """To be relayed; the shell takes them away."""
         self.counts: Counter[str] = Counter()
         """What became of envelopes: `new`, `known`, `archived`, `not archived`, or why they were refused."""
-        self.sizes, self.archived_sizes = Tally(ENVELOPE_SIZE_BOUNDS), Tally(ENVELOPE_SIZE_BOUNDS)
+        self.sizes, self.archived_sizes = Histogram(ENVELOPE_SIZE_BOUNDS), Histogram(ENVELOPE_SIZE_BOUNDS)
         """Bytes of those that were new, and of those that were archived."""
         self.refused = 0
         """Envelopes that were refused, all told."""

@@ -208,17 +208,17 @@ async def _prune(node: Node) -> None:
 
 async def _foretell(node: Node) -> None:
     """Log what the first prune will remove."""
-    house = node.housekeeping
-    if house.retention is not None:
-        old = await node.archive.older(node.now() - house.retention)
+    housekeeping = node.housekeeping
+    if housekeeping.retention is not None:
+        old = await node.archive.older(node.now() - housekeeping.retention)
         if old:
             log.warning(
                 "envelopes are older than --retention and will be removed; --retention 0 keeps them",
                 envelopes=old,
                 in_seconds=PRUNE_GRACE_SECONDS,
             )
-    if house.retention_bytes is not None:
-        over = (await node.archive.counts()).bytes - house.retention_bytes
+    if housekeeping.retention_bytes is not None:
+        over = (await node.archive.counts()).bytes - housekeeping.retention_bytes
         if over > 0:
             log.warning(
                 "there is more than --retention-bytes; the oldest envelopes will be removed",

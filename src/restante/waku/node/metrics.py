@@ -12,7 +12,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from restante.common.histogram import Tally
+from restante.common.histogram import Histogram
 from restante.waku.archive import Counts
 from restante.waku.node.history_requests import REFUSALS
 from restante.waku.node.node import REJECTION_LABELS, Node
@@ -141,7 +141,7 @@ def _gauge(name: str, words: str, value: float) -> Metric:
     return GaugeMetricFamily(name, words, value=value)
 
 
-def _histogram(name: str, words: str, histogram: Tally, **labels: str) -> Metric:
+def _histogram(name: str, words: str, histogram: Histogram, **labels: str) -> Metric:
     found = HistogramMetricFamily(name, words, labels=[*labels])
     found.add_metric([*labels.values()], histogram.buckets(), histogram.total)
     return found

@@ -1,0 +1,111 @@
+"""The project's words (CONTRIBUTING.md, "Words"): plain, the field's own, and one for each thing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import restante
+
+ROOT = Path(restante.__file__).parent
+
+REPLACED = {
+    "accounts": "quotas",
+    "books": "quotas",
+    "caller": "outbound connection",
+    "chores": "maintenance",
+    "commonest": "top n",
+    "desk": "dispatcher",
+    "door": "admission",
+    "errand": "actions",
+    "gaps": "ranges",
+    "house": "server context",
+    "keeper": "connection handler",
+    "manners": "welcome options",
+    "office": "commit loop",
+    "packed": "snappy",
+    "partfiles": "data files",
+    "riders": "deferred records",
+    "strain": "abuse score",
+    "sweep": "pruning",
+    "takeover": "reference import",
+    "tally": "histogram",
+    "tide": "load level",
+}
+"""Words that names in the code no longer have, and what took their place."""
+
+BARE = {"AGAIN", "DAY", "ENOUGH", "FEW", "LARGEST", "LONGEST", "LOOKS", "MANY", "MOST", "MUCH", "PLENTY"}
+"""Names that say nothing alone: a constant says what it limits, and its unit."""
+
+REGISTRIES = {"app", "BUILDS", "BUILD"}
+"""Names that every module of a family has."""
+
+
+def parsed() -> Iterator[tuple[str, ast.Module]]:
+    """Yield each module's path below `restante`, and its syntax tree."""
+    for path in sorted(ROOT.rglob("*.py")):
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def defined(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a module or class defines."""
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return [name]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)]
+    return []
+
+
+def words(name: str) -> set[str]:
+    """Return the words of a name, however it is written."""
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+
+
+def test_no_name_has_a_word_that_was_replaced() -> None:
+    found = []
+    for path, module in parsed():
+        names = [*Path(path).with_suffix("").parts]
+        for node in ast.walk(module):
+            names += defined(node) if isinstance(node, ast.stmt) else [node.arg] if isinstance(node, ast.arg) else []
+        found += [f"{path}: {name}: {REPLACED[word]}" for name in names for word in words(name) & set(REPLACED)]
+    assert not found
+
+
+def test_no_constant_is_named_by_an_adverb() -> None:
+    found = [
+        f"{path}: {name}"
+        for path, module in parsed()
+        for node in module.body
+        for name in defined(node)
+        if name.lstrip("_") in BARE
+    ]
+    assert not found
+
+
+def test_no_log_event_has_a_word_that_was_replaced() -> None:
+    for path, module in parsed():
+        for node in ast.walk(module):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="log")), args=[ast.Constant(value=str(event)), *_]
+                ):
+                    assert not words(event) & set(REPLACED), f"{path}: {event}"
+
+
+def test_a_part_has_one_meaning_for_each_public_class_and_constant() -> None:
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path, module in parsed():
+        for node in module.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for name in defined(node):
+                if not name.startswith("_") and name not in REGISTRIES:
+                    found[path.partition("/")[0], name].append(path)
+    twice = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert not twice
