@@ -95,7 +95,9 @@ A mailserver has a row for each day on which any source has envelopes, from the 
 
 
 def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Keep one row of each hash: of the least source, then of the least arrival.
+    """Keep one row of each hash: of a mailserver before exported files, of the least source, then the least arrival.
+
+    Only a mailserver's archive knows when the envelope arrived.
 
     Equal hashes were sent in the same hour, so rows go by hour once, which the folders want anyway, and are sorted
     there once: the folders' order is the beginning of that order. Whatever share of them is double, nothing has to
@@ -110,7 +112,7 @@ def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     rows = rows.withColumn("hour", f.when(f.col("many"), f.col("hour"))).drop("many").repartition("day", "hour")
     same = Window.partitionBy("day", "hour", "hash")
     # Last in this order is the least; by then every mailserver has been counted, at the first of its copies.
-    order = same.orderBy(*(f.desc(each) for each in ("source", "arrival", "file", "arrived")))
+    order = same.orderBy("in_archive", *(f.desc(each) for each in ("source", "arrival", "file", "arrived")))
     rows = rows.withColumn("after", f.lead(f.lit(1)).over(order))
     first = ~f.col("source").eqNullSafe(f.lag("source").over(order))
     rows = rows.withColumn("counts", (first & f.col("in_archive")).cast("int"))
