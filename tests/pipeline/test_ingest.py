@@ -191,6 +191,18 @@ def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
     assert world.infos("nameplates")[0].days == ["2023-11-13", "2023-11-14"], "the day that lost a row is touched too"
 
 
+def test_a_copy_of_a_database_under_another_name_is_told_of_and_another_database_is_not(
+    world: LakeWorld, tmp_path: Path
+) -> None:
+    with ours(tmp_path / "a", nameplate(1), current(None)) as server:
+        world.ingest(f"relay={server.data}")
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    with ours(tmp_path / "copy", nameplate(2)) as copy, ours(tmp_path / "b", nameplate(1, started=T0 + 1)) as new:
+        world.ingest(f"backup={copy.data}", f"new={new.data}", plan=True)
+    [said] = world.steps.said
+    assert said.startswith("source backup: nameplates begins with the same row as that of source relay in the lake")
+
+
 def test_a_source_that_is_empty_now_replaces_its_rows_with_none(world: LakeWorld, tmp_path: Path) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)) as server:
         world.ingest(f"relay={server.data}")

@@ -135,6 +135,12 @@ def _ingest_table(run: Run, source: Source, opened: OpenedSource, table: Table, 
     if known and all((part == "") != source.whole for part in known):
         raise another_kind(source, table.name)
     span = opened.find_new(table.name, known)
+    if span is not None and source.whole and not known:
+        for other in _begins_like(target, source.name, span):
+            run.steps.say(
+                f"source {source.name}: {table.name} begins with the same row as that of source {other} in the lake:"
+                " if it is the same database under another name, or a copy, its rows are counted twice"
+            )
     if span is None or plan:
         return IngestResult(source.name, table.name, span)
     if span.why:
@@ -147,6 +153,16 @@ def _ingest_table(run: Run, source: Source, opened: OpenedSource, table: Table, 
             raise _blamed(error) from error
         step.done(counted(ledger.read, "row"))
     return IngestResult(source.name, table.name, span, ledger)
+
+
+def _begins_like(target: LakeTable, source: str, span: Span) -> list[str]:
+    """Return the other sources in the lake whose first row is the first one of this new source."""
+    first = {mark.first_digest for mark in span.marks.values()} - {""}
+    return [
+        other
+        for other in target.state.sources
+        if other != source and first & {mark.first_digest for mark in target.marks(other).values()}
+    ]
 
 
 def _blamed(error: SparkError) -> SparkError | SourceError:
