@@ -175,7 +175,9 @@ def envelopes(inputs: Inputs) -> Rows:
         copies[row["hash"]].append(row)
     rows: Rows = Counter()
     for same in copies.values():
-        best = min(same, key=lambda row: (row["source"], row["arrival"], row["file"]))
+        best = min(
+            same, key=lambda row: (row["source_kind"] != "archive", row["source"], row["arrival"], row["file"])
+        )
         best["hour"] = best["sent"].hour if hours[best["day"], best["sent"].hour] >= 1000 else None
         holders = {row["source"] for row in same if row["source_kind"] == "archive"}
         best |= {"holder": best["source"], "holders": len(holders)}

@@ -96,7 +96,9 @@ A mailserver has a row for each day on which any source has envelopes, starting 
 
 
 def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return one row per hash: of the least source, then of the least arrival.
+    """Return one row per hash: a mailserver's before that of exported files, then by least source and arrival.
+
+    Only a mailserver's archive knows when the envelope arrived.
 
     Equal hashes were sent in the same hour. So one shuffle by hour suffices, which the folders need anyway, followed
     by one sort; the folders' order is a prefix of the sort order. No step needs a folder's rows in memory, whatever
@@ -110,8 +112,8 @@ def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     rows = archived.select(*columns, in_archive, hour).join(f.broadcast(busy), ["day", "hour"])
     rows = rows.withColumn("hour", f.when(f.col("many"), f.col("hour"))).drop("many").repartition("day", "hour")
     same = Window.partitionBy("day", "hour", "hash")
-    # The last row in this order is the least one; by then every mailserver has been counted, at its first copy.
-    order = same.orderBy(*(f.desc(each) for each in ("source", "arrival", "file", "arrived")))
+    # The last row in this order is kept. By then every mailserver has been counted, at the first of its copies.
+    order = same.orderBy("in_archive", *(f.desc(each) for each in ("source", "arrival", "file", "arrived")))
     rows = rows.withColumn("after", f.lead(f.lit(1)).over(order))
     first = ~f.col("source").eqNullSafe(f.lag("source").over(order))
     rows = rows.withColumn("counts", (first & f.col("in_archive")).cast("int"))
