@@ -107,7 +107,10 @@ def opened(file: SourceFile) -> Iterator[BufferedReader]:
 
 @contextmanager
 def growing(file: SourceFile) -> Iterator[BufferedReader]:
-    """Yield a found file, open for reading; it may grow. Raises SourceError if it cannot be read, or shrank."""
+    """Yield a found file, open for reading; it may grow.
+
+    Raises SourceError if it cannot be read, became shorter, or was replaced by another file.
+    """
     try:
         with file.path.open("rb") as data:
             found = os.fstat(data.fileno())

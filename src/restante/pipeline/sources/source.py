@@ -1,4 +1,4 @@
-"""The interface of sources: data of servers and clients as rows for the lake. A live source is copied first.
+"""The interface of sources: data of servers and clients as rows for the lake. A live source is read from a copy.
 
 A source returns what is new since the marks of the last run (`find_new`), and then its rows (`read`), each clean or
 with a fault. It does not decide what becomes of them, and writes nothing but its copy.
