@@ -37,7 +37,7 @@ class RowBudget:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuse all further reservations, also those that are waiting."""
+        """Refuse all further reservations, including those that are waiting."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

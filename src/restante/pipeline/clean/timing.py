@@ -1,8 +1,9 @@
 """Converts a line of a server's trace, or an event of a client's log, to the lake's values or its fault. Pure.
 
 A client's log contains everything that both sides sent: sides, nameplates, the mailbox, the messages and, if the user
-typed it, the code. Only times, ids of commands and the words listed below pass from it into the lake; any other word
-is replaced by UNLISTED. Formats: magic-wormhole 0.24.0, timing.py; restante.mailbox.server.trace.
+typed it, the code. Only times, ids of commands and the words listed below pass from it into the lake. Any other word
+is replaced by UNLISTED, an unknown message type by "". Formats: magic-wormhole 0.24.0, timing.py;
+restante.mailbox.server.trace.
 """
 
 from __future__ import annotations
