@@ -1,4 +1,4 @@
-"""What the servers leave behind, in tables: from their databases and files, on Spark (docs/pipeline/operating.md)."""
+"""Ingests the servers' databases and files with Spark and builds tables of them (docs/pipeline/operating.md)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def files(lake: str | PathLike[str], table: str) -> list[Path]:
-    """List the Parquet files of a table of a lake as it is now, for any program that reads such files.
+    """Return the current Parquet files of a table of a lake, for any program that reads Parquet.
 
-    The partition columns (day, source, …) are not in the files but in their paths. A file stays until it is replaced
-    and `restante pipeline vacuum` has run. Raises Misuse where there is no such lake or table, StoreError where the
-    lake is damaged.
+    The partition columns (day, source, …) are in the files' paths, not in the files. A file stays until it is
+    replaced and `restante pipeline vacuum` has run. Raises Misuse if there is no such lake or table, StoreError if
+    the lake is damaged.
     """
     from restante.pipeline import views
 

@@ -1,8 +1,8 @@
-"""`restante pipeline ingest`: what is new at the sources → the lake's clean tables, each in one commit.
+"""`restante pipeline ingest`: reads the new rows of the sources into the lake's clean tables, one commit per table.
 
-A row is read once: it is clean, a duplicate, or in quarantine, and a commit's ledger counts them against what the
-source itself counts. The commit carries the marks from which the next run goes on, so a run that was killed has done
-a table or has not; what it left undone the next one does.
+Each row is read once. It is clean, a duplicate, or goes into quarantine; a commit's ledger compares these counts with
+the source's own count. The commit carries the marks from which the next run goes on. So a run that is killed has
+either finished a table or not changed it, and the next run reads what is left.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """What a run works with."""
+    """The context of a run."""
 
     lake: Lake
     name: str
-    """Stands for the run in the infos of its commits."""
+    """Identifies the run in the infos of its commits."""
     now: Callable[[], float]
-    """Seconds since 1970."""
+    """Returns the time in seconds since 1970."""
     spark: Callable[[], SparkSession]
-    """Gives the session, which is begun when it is first asked for."""
+    """Returns the Spark session, which the first call starts."""
     steps: Steps
     scratch: Path
-    """A folder for copies; nobody else may read it."""
+    """A folder for copies that no other user may read."""
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """Do what needs Spark as a step that is shown; Spark is begun before."""
+        """Start Spark if it is not running, and show a step that uses it."""
         from restante.pipeline.spark.session import watch_tasks
 
         tasks = watch_tasks(self.spark(), name)
@@ -64,22 +64,22 @@ class Run(NamedTuple):
 
 
 class IngestResult(NamedTuple):
-    """What a run did with a table of a source."""
+    """The result of a run for a table of a source."""
 
     source: str
     table: str
     span: Span | None
-    """What was new; None: nothing."""
+    """The new rows; None if there were none."""
     ledger: Ledger | None = None
-    """None: nothing was new, or it was only planned."""
+    """None if there were no new rows, or the run only planned."""
     failure: str = ""
-    """Why nothing of the source was taken from here on."""
+    """Why the source was not read from here on; "" if it was."""
 
 
 def recognise_all(specs: Sequence[str]) -> tuple[list[Source], list[IngestResult]]:
-    """Tell what the sources are, as the operator named them; of those that cannot be read, only why.
+    """Recognise the sources that the operator named. A source that cannot be read gives a result with the reason.
 
-    Raises Misuse where the words name none.
+    Raises Misuse if a text does not name a source.
     """
     found, unread = [], []
     for spec in specs:
@@ -91,10 +91,10 @@ def recognise_all(specs: Sequence[str]) -> tuple[list[Source], list[IngestResult
 
 
 def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[IngestResult]:
-    """Take what is new at all sources, or only tell what that is (`plan`).
+    """Ingest the new rows of all sources, or only return how many there are (`plan`).
 
-    A source that cannot be read is told of and passed over. Raises StoreError where the lake cannot be written,
-    SparkError where a job fails.
+    A source that cannot be read gives a result with the reason, and the others are read. Raises StoreError if the
+    lake cannot be written, SparkError if a job fails.
     """
     refused = _refused(sources, [run.lake.table(table) for table in CLEAN_TABLES.values()])
     imported = origins([source for source in sources if source.name not in refused])
@@ -113,11 +113,11 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
 
 
 def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
-    """Return why sources are not read, by name: two read the same file, or the kind of one has changed."""
+    """Return why sources are not read, by name: two sources read the same file, or a source's kind has changed."""
     found = {}
     twice = shared(sources)
     for source in sources:
-        # A table's transaction tells who fed it without a look at all of its commit infos.
+        # A table's transactions name the sources that fed it, without reading all of its commit infos.
         fed = [each.table.name for each in tables if each.transaction(source.name) is not None]
         if source.name in twice:
             found[source.name] = (
@@ -166,13 +166,13 @@ def _begins_like(target: LakeTable, source: str, span: Span) -> list[str]:
 
 
 def _blamed(error: SparkError) -> SparkError | SourceError:
-    """Give what reading a source said in one of Spark's workers as its own error: the others go on."""
+    """Return the SourceError that one of Spark's workers raised, if any, so that the others are still read."""
     _, source, words = str(error).partition(f"{SourceError.__module__}.{SourceError.__name__}: ")
     return SourceError(words) if source else error
 
 
 def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: LakeTable) -> Ledger:
-    """Read a span, and commit what came of it."""
+    """Read a span, and commit its rows."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -186,7 +186,7 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
         f.count_if(f.col("fault") != DUPLICATE).alias("quarantined"),
     )
     clean = watched.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
-    staged = target.stage(clean.hint("rebalance", "day"))  # few files to a day, however days are mixed
+    staged = target.stage(clean.hint("rebalance", "day"))  # few files per day, even if the days are mixed
     ledger = Ledger(
         **{name: int(seen.get[name]) for name in ("read", "duplicate", "quarantined")},
         clean=staged.rows,
@@ -214,7 +214,7 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
             marks=dict(span.marks),
         ),
         replace={"source": {source.name}} if span.replace else None,
-        # For other programs that read Delta tables; our own marks tell more (docs/decisions/lake.md).
+        # For other programs that read Delta tables; our own marks say more (docs/decisions/lake.md).
         transactions={source.name: sum(mark.last for mark in span.marks.values())},
     )
     return ledger
@@ -234,7 +234,7 @@ def _check(ledger: Ledger, source: Source, span: Span) -> None:
 
 
 def _quarantine(run: Run, source: Source, table: str, rows: DataFrame) -> None:
-    """Commit what has a fault, but what is in quarantine already: a run that was killed may have been here before."""
+    """Commit the rows with a fault. Skip those already in quarantine: a run that was killed may have written them."""
     from pyspark.sql import functions as f
 
     target = run.lake.table(QUARANTINE)

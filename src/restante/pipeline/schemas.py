@@ -1,8 +1,8 @@
-"""What the lake's tables hold: columns, types, grain and partitions, as data.
+"""The schemas of the lake's tables, as data: columns, types, grain and partitions.
 
-Times are timestamps (UTC, microseconds), durations whole microseconds, days dates (UTC). What has no NULL here has
-none in the lake: ingest puts a row with one into quarantine. The tables that `build` makes are in
-restante.pipeline.tables, beside the functions that make them.
+Times are timestamps (UTC, microseconds), durations are whole microseconds, days are dates (UTC). A column that is not
+nullable here has no NULL in the lake: ingest puts a row with one into quarantine. The schemas of the tables that
+`build` makes are in restante.pipeline.tables, beside the functions that make them.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from typing import Final, NamedTuple
 
 
 class Column(NamedTuple):
-    """One column: its type in Spark's DDL, what it means, and whether it may be NULL."""
+    """A column: its type in Spark's DDL, its meaning, and whether it may be NULL."""
 
     name: str
     type: str
     meaning: str
-    """Sentences that need no other column's: they are its comment in Delta tables and in DuckDB's views."""
+    """Sentences that make sense without the other columns: Delta tables and DuckDB's views show them as its
+    comment."""
     null: bool = False
     unit: str = ""
-    """Of numbers that measure something: MICROSECONDS and the like; "" of counts, ids and what is no number."""
+    """The unit of a measured number, such as MICROSECONDS; "" for counts, ids and values that are not numbers."""
 
     @property
     def comment(self) -> str:
-        """The meaning with the unit."""
+        """Return the meaning and the unit."""
         return f"{self.meaning} In {self.unit}." if self.unit else self.meaning
 
 
 class Table(NamedTuple):
-    """One table of the lake: one row per `grain`; a folder a partition, the day first."""
+    """A table of the lake. It has one row per `grain`, and one folder per partition, with the day outermost."""
 
     name: str
     grain: str
@@ -37,7 +38,7 @@ class Table(NamedTuple):
 
     @property
     def ddl(self) -> str:
-        """Its schema as Spark reads it; partition columns last, as Delta tables have them."""
+        """Return the schema as Spark reads it. Partition columns come last, as in Delta tables."""
         return ", ".join(f"{c.name} {c.type}{'' if c.null else ' NOT NULL'}" for c in self.columns)
 
 
@@ -47,11 +48,11 @@ EPOCH_SECONDS: Final = "seconds since 1970 (UTC)"
 BYTES: Final = "bytes"
 
 MAX_TEXT_CHARACTERS: Final = 128
-"""Characters of a stranger's text that are kept (applications, implementations, versions)."""
+"""Characters that are kept of a text that a client chose (applications, implementations, versions)."""
 
 
 def day_of(what: str) -> Column:
-    """Return the column of the day, which says whose day it is."""
+    """Return the column of the day. Its comment names the event of that day."""
     return Column("day", "DATE", f"UTC day of {what}.")
 
 

@@ -1,4 +1,4 @@
-"""How far a run is: step by step, with Spark's tasks and the time. All on standard error."""
+"""Shows the progress of a run on standard error: its steps, Spark's tasks and the time."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 TaskProgress = Callable[[], tuple[int, int] | None]
-"""Tells how many of Spark's tasks are done, and of how many; None where that cannot be told."""
+"""Returns how many of Spark's tasks are done and how many there are, or None if that is not known."""
 
 POLL_SECONDS: Final = 0.3
-"""Seconds from one look at the tasks to the next."""
+"""Seconds between two queries of the number of tasks."""
 
 
 class Step:
-    """A step that goes on."""
+    """A step that is running."""
 
     def __init__(self, name: str, say: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._name, self._say, self._clock = name, say, clock
         self._began = clock()
         self.words = name
-        """What a live line shows."""
+        """The text of the live line."""
 
     def so_far(self, words: str) -> None:
-        """Tell how far it is: a line, and what the live line shows from now on."""
+        """Write a line about the progress, and show it in the live line from now on."""
         self.words = f"{self._name} · {words}"
         self.done(words)
 
     def done(self, words: str) -> None:
-        """Tell what came of it: a line, with the time since it began."""
+        """Write a line about the result, with the time since the step began."""
         self._say(f"{self._name}: {words}, {self._clock() - self._began:.1f} s")
 
 
 class Steps:
-    """A run's steps: live lines on a terminal; everywhere a line for each that is done. Threads may share it."""
+    """The steps of a run: a line for each that is done, and live lines on a terminal. Threads may share it."""
 
     def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._what, self._clock = what, clock
@@ -55,7 +55,7 @@ class Steps:
 
     @contextmanager
     def step(self, name: str, tasks: TaskProgress = lambda: None) -> Iterator[Step]:
-        """Show a step while it goes on."""
+        """Show a step while it is running."""
         step = Step(name, self.say, self._clock)
         if not self._live:
             yield step
@@ -81,7 +81,7 @@ class Steps:
 
     @contextmanager
     def _progress(self) -> Iterator[Progress]:
-        """Give the live lines, which the steps that go on share: a terminal has one such display."""
+        """Yield the live display, which all running steps share: a terminal can show only one."""
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

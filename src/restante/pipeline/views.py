@@ -1,7 +1,7 @@
-"""The lake for DuckDB: SQL that makes a view of every table, as it is now, with what its columns mean as comments.
+"""Writes SQL that makes a DuckDB view of every table of the lake, with comments that explain the columns.
 
-A view lists the files of one version. It goes on giving the rows of that version when there are newer ones, until
-`restante pipeline vacuum` takes its files: whoever wants the newest makes the views again.
+A view lists the files of one version. It keeps returning the rows of that version after newer commits, until
+`restante pipeline vacuum` removes its files. To read the newest version, make the views again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from restante.pipeline.tables import TABLES
 
 
 def views(lake: Lake, tables: Iterable[Table] = tuple(TABLES.values())) -> Iterator[str]:
-    """Give the statements of each table. Raises StoreError where the lake is damaged."""
+    """Yield the statements of each table. Raises StoreError if the lake is damaged."""
     for table in tables:
         found = lake.table(table)
         yield f"{view(found)}{comments(found.table)}"
 
 
 def comments(table: Table) -> str:
-    """Return the statements that say what a view's rows and columns mean (duckdb_views(), duckdb_columns())."""
+    """Return the statements that comment a view and its columns (duckdb_views(), duckdb_columns())."""
     view = _name(table.name)
     said = [f"COMMENT ON VIEW {view} IS {_text(f'one row per {table.grain}')};\n"]
     said += [f"COMMENT ON COLUMN {view}.{_name(c.name)} IS {_text(c.comment)};\n" for c in table.columns]
@@ -33,7 +33,7 @@ def comments(table: Table) -> str:
 
 
 def view(table: LakeTable) -> str:
-    """Give the statement that makes a table's view; without rows where the table has none yet."""
+    """Return the statement that makes a table's view. The view of a table without files has no rows."""
     files = data_files.whole(table.files())
     create = f"CREATE OR REPLACE VIEW {_name(table.table.name)} AS\nSELECT"
     if not files:
@@ -61,9 +61,9 @@ def _text(text: str) -> str:
 
 
 def files(lake: Path, table: str) -> list[Path]:
-    """List the files of a table as it is now.
+    """Return the current files of a table.
 
-    Raises Misuse where there is no lake or no such table, StoreError where the lake is damaged.
+    Raises Misuse if there is no lake or no such table, StoreError if the lake is damaged.
     """
     if table not in TABLES:
         raise Misuse(f"there is no table {table!r}: there are {', '.join(sorted(TABLES))}")

@@ -1,1 +1,1 @@
-"""The clean tables → the tables that reports are made of: which days are due, and how they are built."""
+"""Builds the tables for reports from the clean tables: decides which days are due, and builds them."""

@@ -1,4 +1,4 @@
-"""Which days of a built table are not up to date with the tables that it is made of."""
+"""Finds the days of a built table that are not up to date with its inputs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from restante.pipeline.tables import TABLES
 from restante.pipeline.tables.build import Build, Folder
 
 MAX_CLOCK_SKEW_DAYS: Final = 1
-"""Days that a row may be ahead of us (restante.pipeline.clean.rules)."""
+"""Days that a row may be ahead of our clock (restante.pipeline.clean.rules)."""
 
 
 class DayRange(NamedTuple):
-    """From a day to another, both included."""
+    """A range of days; both ends are included."""
 
     first: date
     last: date
 
 
 class TableWithInputs(NamedTuple):
-    """A table to build and those that it is made of, as they were when they were asked for."""
+    """A table to build and its inputs, as they were when they were opened."""
 
     build: Build
     target: LakeTable
@@ -36,11 +36,11 @@ class TableWithInputs(NamedTuple):
 
     @classmethod
     def of(cls, build: Build, asked: Callable[[Table], LakeTable]) -> Self:
-        """Ask for the tables."""
+        """Return the table and its inputs; `asked` opens each."""
         return cls(build, asked(build.table), {name: asked(TABLES[name]) for name in build.inputs})
 
     def behind(self, coming: Mapping[str, Collection[date]]) -> set[date]:
-        """Name the days that are not up to date; `coming` are those of inputs that will be built before."""
+        """Return the days that are not up to date; `coming` has the days of inputs that will be built first."""
         found: set[date] = set()
         replaced = self.replaced()
         for name, table in self.inputs.items():
@@ -48,11 +48,11 @@ class TableWithInputs(NamedTuple):
             changed = set(coming.get(name, ()))
             if known is not None and name not in replaced:
                 changed |= _dates(table.state.days(known.version))
-            elif table.version is not None:  # an input that is not there yet, or not again, changes nothing
+            elif table.version is not None:  # an input that is not there yet, or was removed, changes nothing
                 changed |= _dates(data_files.days(table.files()))
-                found |= _dates(data_files.days(self.target.files()))  # they may have rows that the input has not
+                found |= _dates(data_files.days(self.target.files()))  # they may have rows that the input lacks
             found |= self.build.touches(name, changed)
-        if found:  # a source of which these days are the first has rows of later days, too
+        if found:  # a source whose first days are among these has rows on later days, too
             found |= {day for day, _ in self.folders() - self.present()}
         first = self.first()
         return {day for day in found if day >= first}
@@ -64,28 +64,28 @@ class TableWithInputs(NamedTuple):
         return self.build.folders(file.partition for table in self.inputs.values() for file in table.files())
 
     def present(self) -> set[Folder]:
-        """Return the folders that it has, of those that it must have."""
+        """Return the folders that the table has, if Build.folders is set."""
         if self.build.folders is None:
             return set()
         partitions = (file.partition for file in self.target.files())
         return {(date.fromisoformat(found["day"] or ""), found["source"] or "") for found in partitions}
 
     def within(self, only: DayRange) -> set[date]:
-        """Name the days of a range that have rows in an input, and can be built."""
+        """Return the days of a range that have rows in an input and can be built."""
         days = {name: _dates(data_files.days(table.files())) for name, table in self.inputs.items()}
         found = {day for name, there in days.items() for day in self.build.touches(name, there)}
         first = max(only.first, self.first())
         return {day for day in found if first <= day <= only.last}
 
     def first(self) -> date:
-        """Return the first day that can be built: into the days before it reach rows that were dropped, by age."""
+        """Return the first day that can be built. Rows that reach into earlier days were dropped by age."""
         kept = {name: {date.fromisoformat(point.kept)} for name, point in self.points().items() if point.kept}
         return max((day for name, days in kept.items() for day in self.build.touches(name, days)), default=date.min)
 
     def points(self) -> dict[str, Point]:
-        """Return what the table is up to date with when it was built of these inputs.
+        """Return the inputs' commits that the table is up to date with once it is built from these inputs.
 
-        An input that was removed and made again does not know what was dropped of it before; the built table does.
+        An input that was removed and made again does not know what was dropped from it before; the built table does.
         """
         found = dict(self.target.state.inputs)
         for name, table in self.inputs.items():
@@ -95,7 +95,7 @@ class TableWithInputs(NamedTuple):
         return found
 
     def replaced(self) -> dict[str, str]:
-        """Tell of which inputs the table is up to date with a commit that they do not have, and why that is."""
+        """Return the inputs that lack the commit that the table is up to date with, each with the reason."""
         found = {}
         for name, known in self.target.state.inputs.items():
             if name in self.inputs and (now := self.inputs[name].point) and not self.inputs[name].follows(known):
@@ -111,9 +111,12 @@ class TableWithInputs(NamedTuple):
 def due_days(
     tables: TableWithInputs, now: float, only: DayRange | None, coming: Mapping[str, Collection[date]]
 ) -> Sequence[date]:
-    """Return the days to build; `coming` are those of tables that will be built before. `now`: seconds since 1970."""
+    """Return the days to build. `coming` has the days of tables that will be built first.
+
+    `now` is in seconds since 1970.
+    """
     wanted = tables.behind(coming) if only is None else tables.within(only)
-    # A row's effect may reach days ahead, but not into days that nobody has lived in.
+    # A row's effect may reach days ahead, but not into the future.
     last = datetime.fromtimestamp(now, UTC).date() + timedelta(MAX_CLOCK_SKEW_DAYS)
     return sorted(day for day in wanted if day <= last)
 

@@ -1,4 +1,4 @@
-"""A bound on the rows that jobs read which go on beside one another."""
+"""Limits the rows that concurrent jobs read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class RowBudget:
-    """How many rows jobs that go on beside one another may read."""
+    """The number of rows that concurrent jobs may read together."""
 
     def __init__(self, rows: int) -> None:
         self._all: Final = rows
@@ -20,9 +20,9 @@ class RowBudget:
 
     @contextmanager
     def reserve(self, rows: int) -> Iterator[None]:
-        """Wait until there is room for so many, or nobody else has any; give it back at the end.
+        """Wait until the rows fit into the budget, or no other job has a reservation; release them at the end.
 
-        Raises CancelledError where no job is to be begun any more.
+        Raises CancelledError if no more jobs may start.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._reserved or self._reserved + rows <= self._all)
@@ -37,7 +37,7 @@ class RowBudget:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Refuse all further reservations, including those that are waiting."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,9 +1,9 @@
-"""`restante pipeline build`: the clean tables → the tables that reports are made of, day by day.
+"""`restante pipeline build`: builds the tables for reports from the clean tables, day by day.
 
-A day is built anew where rows of it, or of days that reach into it, came or went since it was built. It is replaced
-whole, in one commit, so that a run that was killed has built it or has not. The built table's state has the commit of
-each input that the table is up to date with. Where the input has no such commit, because it was removed and made
-again or put back from a backup, all days are built anew.
+A day is built again if rows of it, or of days that reach into it, were added or removed since it was built. It is
+replaced completely, in one commit, so a run that is killed has either built it or not changed it. The built table's
+state has the commit of each input that the table is up to date with. If the input has no such commit, because it was
+removed and made again or restored from a backup, all days are built again.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
 
 MAX_JOB_ROWS: Final = 5_000_000
-"""Rows of the inputs that one job reads, about: what Spark's Java of a small machine sorts without a great deal of
-room on the disk (bench/pipeline.py), and what is lost where a run is killed. Jobs that read no more together go on
-beside one another."""
+"""Approximate number of input rows that one job reads. A small machine's Spark sorts this many without much disk
+space (bench/pipeline.py), and a run that is killed loses no more work. Jobs run at the same time if they read no more
+than this together."""
 
 TABLES_AT_ONCE: Final = 4
-"""To plan a small job is longer work than to do it, and one thread's: so while one is planned, others are done."""
+"""Planning a small job is single-threaded and takes longer than running it, so some are planned while others run."""
 
 
 class BuildResult(NamedTuple):
-    """What a run did with a table."""
+    """The result of a run for a table."""
 
     table: str
     days: Sequence[date]
-    """That were built anew, or are to be (`plan`)."""
+    """The days that were built again, or are due (`plan`)."""
     rows: int = 0
 
 
 def build(
     run: Run, only: DayRange | None = None, *, plan: bool = False, builds: Mapping[str, Build] = BUILDS
 ) -> list[BuildResult]:
-    """Build the tables' days that are not up to date, or only tell which these are (`plan`).
+    """Build the tables' days that are not up to date, or only return which ones are due (`plan`).
 
-    `only` builds these days, up to date or not, and leaves others as they are. Raises StoreError where the lake
-    cannot be read or written, SparkError where a job fails.
+    `only` builds the days of this range, up to date or not, and no others. Raises StoreError if the lake cannot be
+    read or written, SparkError if a job fails.
     """
     due: dict[str, Sequence[date]] = {}
     asked = functools.cache(run.lake.table)
@@ -65,7 +65,7 @@ def build(
             for each in builds.values():
                 _commit_points(run, TableWithInputs.of(each, asked))
         return [BuildResult(name, days) for name, days in due.items()]
-    run.spark()  # begun here: what begins it sets signal handlers, which only the main thread may
+    run.spark()  # started here: starting it sets signal handlers, which only the main thread may do
     budget = RowBudget(MAX_JOB_ROWS)
     futures: dict[str, Future[BuildResult]] = {}
     with ThreadPoolExecutor(TABLES_AT_ONCE, "build") as pool:
@@ -74,7 +74,7 @@ def build(
             futures[name] = pool.submit(_build_after, run, each, only, first, budget)
         try:
             ended, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
-        finally:  # all are done; or one failed, or we were interrupted, and no job is begun any more
+        finally:  # all are done; or one failed, or the run was interrupted, and no more jobs start
             budget.close()
             pool.shutdown(wait=False, cancel_futures=True)
     return [each.result() for each in futures.values() if each in ended]
@@ -83,7 +83,7 @@ def build(
 def _build_after(
     run: Run, each: Build, only: DayRange | None, first: Sequence[Future[BuildResult]], budget: RowBudget
 ) -> BuildResult:
-    """Build a table, when those that it is made of have been; in a thread of the pool."""
+    """Build a table after its inputs have been built; runs in a thread of the pool."""
     for made in first:
         made.result()
     tables = TableWithInputs.of(each, run.lake.table)
@@ -103,7 +103,7 @@ def _build_after(
 
 
 def _commit_points(run: Run, tables: TableWithInputs) -> None:
-    """Commit what a table is up to date with that has no day to build, where a later run could not tell otherwise."""
+    """Commit the points of a table without days to build, if a later run could not find them otherwise."""
     if tables.target.version is None:
         return
     known, replaced, points = tables.target.state.inputs, tables.replaced(), tables.points()
@@ -134,7 +134,7 @@ def _build_days(
         with budget.reserve(batch.rows):
             staged = _stage(run, tables, folders, batch.days)
         rows += staged.rows
-        # Up to date it is when all its days are: not before the last commit.
+        # The table is up to date when all its days are: not before the last commit.
         tables.target.commit(
             [staged],
             info=_info(run, tables, points if up_to_date and batch is batches[-1] else {}),
@@ -159,15 +159,15 @@ def _stage(run: Run, tables: TableWithInputs, folders: Collection[Folder], days:
 
 
 class _DayBatch(NamedTuple):
-    """What one job builds."""
+    """The days that one job builds."""
 
     days: Sequence[date]
     rows: int
-    """That it reads."""
+    """The rows that the job reads."""
 
 
 def _batches(tables: TableWithInputs, days: Sequence[date]) -> Iterator[_DayBatch]:
-    """Cut the days into jobs of so many rows each, or of one day where that has more."""
+    """Yield batches of at most MAX_JOB_ROWS rows; a day with more is a batch of its own."""
     weights: dict[str, Counter[str]] = {name: Counter() for name in tables.inputs}
     for name, table in tables.inputs.items():
         for file in table.files():

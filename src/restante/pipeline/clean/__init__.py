@@ -1,1 +1,1 @@
-"""A row as it was, to the lake's row or its fault."""
+"""Converts a row of a source to a row of the lake, or to a fault."""

@@ -1,7 +1,8 @@
-"""Envelopes are verified: each one, when it is read for the lake, and never again.
+"""Verifies envelopes: each one once, when it is read for the lake.
 
-Canonical RLP, and of the shape of an envelope; what is stored beside it, its hash above all, agrees; and its time can
-be true. That it has expired is what archives are for, and its work is computed and never judged.
+An envelope must be canonical RLP with the structure of an envelope, must agree with the values that are stored beside
+it, above all its hash, and must have a plausible time. Expired envelopes are valid: archives exist to keep them. The
+proof of work is computed, but not checked.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ SENT_TOO_EARLY: Final = "sent before the lake's first day"
 SENT_TOO_LATE: Final = "sent after it came"
 
 ENVELOPE_FAULTS: Final = ("", NOT_AN_ENVELOPE, OTHER_HASH, OTHER_TOPIC, TTL_TOO_LONG, SENT_TOO_EARLY, SENT_TOO_LATE)
-"""What may be wrong; of several things the first is told."""
+"""The possible faults, in the order of the checks; an envelope gets the first that applies."""
 
 MAX_CLOCK_SKEW_SECONDS: Final = 20
-"""Seconds that an envelope may have been sent after it came, by its own word: a Mailserver lets senders' clocks be 10
-ahead of its own (restante.waku.protocol.acceptance), and sets its own meanwhile."""
+"""Seconds by which an envelope's own time may be after its arrival. A Mailserver accepts senders' clocks that are 10
+s ahead of its own (restante.waku.protocol.acceptance), and its own clock may be set in the meantime."""
 
 SECONDS_PER_DAY: Final = 86400
 
 
 class Stored(NamedTuple):
-    """What an archive or a file says of envelopes, beside them."""
+    """The values that an archive or a file stores beside its envelopes."""
 
     latest: Numbers
-    """When each came, or the latest that it can have come; seconds since 1970."""
+    """When each envelope arrived, or the latest time at which it can have arrived; in seconds since 1970."""
     hashes: Sequence[bytes | None] | None = None
     topics: Numbers | None = None
-    """-1 where that is not told."""
+    """-1 if it is not known."""
     ids: Numbers | None = None
-    """Of an archive's rows, which have the first bits of the hash (restante.waku.archive.ids)."""
+    """The ids of an archive's rows, which contain the first bits of the hash (restante.waku.archive.ids)."""
 
 
 class Verified(NamedTuple):
-    """What envelopes say, a column each; of what has a fault, only that has a meaning."""
+    """The values of envelopes, one column each. Of an envelope with a fault, only the fault has a meaning."""
 
     fault: np.ndarray[Any, np.dtype[np.int8]]
-    """Its place in ENVELOPE_FAULTS."""
+    """Index in ENVELOPE_FAULTS."""
     hash: list[bytes]
     topic: Numbers
     expiry: Numbers
@@ -60,12 +61,12 @@ class Verified(NamedTuple):
 
     @property
     def sent(self) -> Numbers:
-        """When each was made, or so its sender says."""
+        """Return when each was sent, according to its sender."""
         return self.expiry - self.ttl
 
 
 def verify(raws: Sequence[bytes], stored: Stored, first_day: date) -> Verified:
-    """Verify envelopes. What is b"" is none."""
+    """Verify envelopes. b"" is not an envelope."""
     found = _read(raws)
     sent = found.sent
     for words, wrong in (
@@ -84,7 +85,7 @@ def _read(raws: Sequence[bytes]) -> Verified:
     fault = np.where(fields.good, 0, ENVELOPE_FAULTS.index(NOT_AN_ENVELOPE)).astype(np.int8)
     topic, expiry, ttl = (column.astype(np.int64) for column in (fields.topic, fields.expiry, fields.ttl))
     found = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.compute_pow())
-    for place in np.flatnonzero(~fields.good).tolist():  # hardly ever any: the other reader's word counts
+    for place in np.flatnonzero(~fields.good).tolist():  # rare: `parse` decides
         try:
             read = parse(raws[place])
         except RlpError:
@@ -103,8 +104,9 @@ def _other_hash(found: Verified, stored: Stored) -> Truths:
     if stored.ids is not None:
         starts = np.frombuffer(b"".join([name[:4] for name in found.hash]), ">u4").astype(np.int64) >> 1
         sent = found.sent & U32
-        # Where another envelope had its id, it got the next lower one that was free in its second (archive/ids.py).
-        # That all of those between are taken is not looked up: by chance another's id is as near once in a million.
+        # If another envelope has its id, an envelope gets the next lower id that is free in its second
+        # (archive/ids.py). Whether all ids between are taken is not checked: another envelope's id is that near by
+        # chance once in a million.
         above = (sent << BITS | starts) - stored.ids
         wrong |= (above < 0) | (above >= PROBES) | (stored.ids >> BITS != sent)
     return wrong

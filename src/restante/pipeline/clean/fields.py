@@ -1,8 +1,8 @@
-"""The fields of many envelopes, found for all of them at once by operations on arrays.
+"""Reads the fields of many envelopes at once, with operations on arrays.
 
-What is found is what `waku.envelope.envelope` finds, one by one and ten times as slowly; what is not `good` may be an
-envelope nevertheless (one of 16 MiB has a length of four bytes), and is for that module to judge. The tests hold the
-two against each other.
+It finds the same fields as `waku.envelope.envelope`, which reads one envelope at a time and takes ten times as long.
+An envelope that is not `good` here may still be valid (one of 16 MiB has a length of four bytes); that module
+decides. The tests compare the two.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Truths = np.ndarray[Any, np.dtype[np.bool_]]
 
 GAP_BYTES: Final = 32
-"""Bytes behind each envelope: whatever its heads say, what is read or written for it is nobody else's."""
+"""Bytes behind each envelope, so that no read or write goes into another envelope, whatever its lengths say."""
 
 TOPIC_TAG: Final = 0x84
-"""What stands before four bytes."""
+"""The RLP tag of a string of four bytes."""
 
 MANTISSA_BITS: Final = 53
 """Bits of a float that are exact."""
 
 _MIN_NUMBER_BY_SIZE: Final = np.array([0, 0x80, *(1 << 8 * size for size in range(1, 8))], np.uint64)
-"""The least number that is written with so many bytes behind a length; less has a shorter form."""
+"""The least number that is written with this many bytes after the tag; smaller ones have a shorter form."""
 
 _MIN_LENGTH_BY_SIZE: Final = np.array([0, 56, 1 << 8, 1 << 16], np.int64)
-"""The least length that is written with so many bytes."""
+"""The least length that is written with this many bytes."""
 
 
 class Fields:
-    """Where they are, and what they say; without a meaning where an envelope is not `good`."""
+    """The positions and values of the fields; they have no meaning if an envelope is not `good`."""
 
     def __init__(self, raws: Sequence[bytes]) -> None:
         gap = bytes(GAP_BYTES)
@@ -43,7 +43,7 @@ class Fields:
         self._at_each = np.frombuffer(self._bytes, np.uint8)
         places = len(self._bytes) - 7
         self._words: np.ndarray[Any, Any] = np.ndarray((places,), ">u8", self._bytes, strides=(1,))
-        """The eight bytes that begin at each place, as a number."""
+        """The eight bytes that begin at each position, as a number."""
         self.size = np.fromiter(map(len, raws), np.int64, len(raws))
         stop = np.cumsum(self.size + GAP_BYTES)
         self.good: Truths = self.size > 0
@@ -62,7 +62,7 @@ class Fields:
         return self._words[at].astype(np.uint64)
 
     def _enter_list(self, at: Numbers, stop: Numbers) -> Numbers:
-        """Go to the first item of the list there, which must reach to `stop`."""
+        """Return the position of the first item of the list there, which must reach to `stop`."""
         tag = self._at_each[at].astype(np.int64)
         size = np.clip(tag - 0xF7, 0, 4)
         self.good &= (tag >= 0xC0) & (size < 4)
@@ -72,14 +72,14 @@ class Fields:
         return inner
 
     def _read_length(self, at: Numbers, size: Numbers) -> Numbers:
-        """Read the length that has so many bytes, if it has any."""
+        """Return the length that is written in `size` bytes, if `size` is not 0."""
         read = self._read(at + 1) >> (64 - 8 * np.maximum(size, 1)).astype(np.uint64)
         length: Numbers = read.astype(np.int64)
         self.good &= (size == 0) | (length >= _MIN_LENGTH_BY_SIZE[np.minimum(size, 3)])
         return length
 
     def _read_number(self, at: Numbers, most: int) -> tuple[Any, Numbers]:
-        """Read numbers of up to so many bytes, and go on behind them."""
+        """Return numbers of up to `most` bytes, and the positions behind them."""
         tag = self._at_each[at].astype(np.int64)
         size = np.clip(tag - 0x80, 0, most)
         behind = self._read(at + 1) >> (64 - 8 * np.maximum(size, 1)).astype(np.uint64)
@@ -88,7 +88,7 @@ class Fields:
         return number, at + 1 + size
 
     def _skip_string(self, at: Numbers, stop: Numbers) -> Numbers:
-        """Go behind the string there, or to the end of the envelope, if it is none or too long."""
+        """Return the position behind the string there, or the end of the envelope if it is no string or too long."""
         tag = self._at_each[at].astype(np.int64)
         size = np.clip(tag - 0xB7, 0, 4)
         self.good &= (tag < 0xC0) & (size < 4)
@@ -100,9 +100,9 @@ class Fields:
         return reached
 
     def compute_pow(self) -> Floats:
-        """Compute the proof of work: see restante.waku.envelope.envelope, `Envelope.pow`.
+        """Return the proof of work: see restante.waku.envelope.envelope, `Envelope.pow`.
 
-        The bytes that it is done on are made of the envelopes' own, in their place, so this is the last thing to ask.
+        The bytes that are hashed are written over the envelopes' own, so no other method may be called afterwards.
         """
         at, size = self._write_bare_head()
         self._words[self._data_stop] = self.nonce
@@ -112,14 +112,14 @@ class Fields:
         first = np.frombuffer(b"".join([each[:8] for each in shown]), ">u8").astype(np.uint64)
         _, exponent = np.frexp((first >> np.uint64(64 - MANTISSA_BITS)).astype(np.float64))
         zeros = np.where(first >> np.uint64(64 - MANTISSA_BITS) > 0, MANTISSA_BITS - exponent, 0)
-        for place in np.flatnonzero(first >> np.uint64(64 - MANTISSA_BITS) == 0).tolist():  # one of 2^53, or a test's
+        for place in np.flatnonzero(first >> np.uint64(64 - MANTISSA_BITS) == 0).tolist():  # one in 2^53, or a test's
             zeros[place] = 256 - int.from_bytes(shown[place], "big").bit_length()
         with np.errstate(divide="ignore", invalid="ignore"):
             shown_work: Floats = np.ldexp(1.0, zeros) / size / self.ttl.astype(np.float64)
         return shown_work
 
     def _write_bare_head(self) -> tuple[Numbers, Numbers]:
-        """Write the head of a list without the nonce before the items; tell where, and how long the whole is."""
+        """Write the head of the list without the nonce before the items; return its position and the total length."""
         length = self._data_stop - self._inner
         size = np.searchsorted(np.array([56, 1 << 8, 1 << 16]), length, "right")
         for bytes_ in range(4):

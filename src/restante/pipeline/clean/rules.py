@@ -1,7 +1,7 @@
-"""Cleaning: a row as it stands at its source → the lake's values, or its fault. Pure; never raises.
+"""Converts a row of a source to the lake's values, or to its fault. Pure; never raises.
 
-SQLite lets any value stand in any column (sqlite.org/flexibletypegoof.html), hands wrote to these files, and clocks
-were wrong: so every value is looked at. A row has one fault, the first in the order of its rules.
+SQLite allows any value in any column (sqlite.org/flexibletypegoof.html), people edit these files, and clocks can be
+wrong. So every value is checked. A row has one fault: the first in the order of its rules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OUT_OF_RANGE: Final = "out of range"
 UNKNOWN_RESULT: Final = "unknown result"
 
 USAGE_FAULTS: Final = (MISSING_VALUE, WRONG_TYPE, OUT_OF_RANGE, UNKNOWN_RESULT)
-"""All that can be wrong with a row of usage records; docs/pipeline/operating.md tells what each may come from."""
+"""All faults of usage records; docs/pipeline/operating.md says what may cause each."""
 
 MICROSECONDS_PER_SECOND: Final = 1_000_000
 
@@ -31,48 +31,49 @@ MICROSECONDS_PER_DAY: Final = 86_400 * MICROSECONDS_PER_SECOND
 KNOWN_RESULTS: Final = frozenset(get_args(Result))
 
 SourceRow: TypeAlias = Sequence[Any]
-"""As SQLite gives it: int, float, str, bytes or None; what is no UTF-8 in a text as lone surrogates."""
+"""A row as SQLite returns it: int, float, str, bytes or None. Invalid UTF-8 in a text is represented by lone
+surrogates."""
 
 CleanValues: TypeAlias = list[Any]
-"""For the lake: times and durations in microseconds."""
+"""Values for the lake; times and durations are in microseconds."""
 
 
 class Fault(str):
-    """Why a row cannot be taken: one of USAGE_FAULTS."""
+    """Why a row is rejected: one of USAGE_FAULTS."""
 
     __slots__ = ()
 
 
-class Faulty(Exception):  # noqa: N818 - it is the row's, and no error of ours
-    """A value that cannot be taken; its argument is one of USAGE_FAULTS."""
+class Faulty(Exception):  # noqa: N818 - it is the row's fault, not an error of ours
+    """A value is rejected; the argument is one of USAGE_FAULTS."""
 
 
 class TimeLimits(NamedTuple):
-    """The times that can be true, in microseconds since 1970."""
+    """The earliest and latest plausible time, in microseconds since 1970."""
 
     earliest: int
     latest: int
 
 
 class Rule(NamedTuple):
-    """One column: what it must be, and what becomes of it."""
+    """How one column is checked and converted."""
 
     column: str
-    """Of the lake; its name at the source, but for the unit of durations."""
+    """The column of the lake. The source's column has the same name, except for the unit of durations."""
     read: Callable[[Any, TimeLimits], Any]
-    """A value that is not None → the clean one; raises Faulty."""
+    """Converts a value that is not None to the clean one; raises Faulty."""
     null: bool = False
 
     @property
     def source(self) -> str:
-        """Its name at the source."""
+        """Return the column's name at the source."""
         return re.sub(r"_us$", "_time", self.column)
 
 
 def limits(first_day: date, now: float) -> TimeLimits:
-    """Tell what times can be true: from the lake's first day until a day from now.
+    """Return the plausible times: from the lake's first day until a day from now.
 
-    A day, since servers' clocks are not ours; a row that is later still was written by a clock that was wrong.
+    The day allows for servers' clocks that differ from ours. A row that is later still was written by a wrong clock.
     """
     midnight = datetime(first_day.year, first_day.month, first_day.day, tzinfo=UTC)
     return TimeLimits(
@@ -82,7 +83,7 @@ def limits(first_day: date, now: float) -> TimeLimits:
 
 
 def clean(rules: Sequence[Rule], row: SourceRow, within: TimeLimits) -> CleanValues | Fault:
-    """Clean a row, whose values are in the order of the rules."""
+    """Return the clean values of a row, or its fault. The values are in the order of the rules."""
     values: CleanValues = []
     try:
         for (_, read, null), value in zip(rules, row, strict=True):
@@ -98,15 +99,15 @@ def clean(rules: Sequence[Rule], row: SourceRow, within: TimeLimits) -> CleanVal
 
 
 def digest(row: SourceRow) -> str:
-    """Stand for a row: SHA-256, hexadecimal, of its values as they were."""
+    """Return a digest that identifies a row: SHA-256, hexadecimal, of its original values."""
     return hashlib.sha256(ascii(tuple(row)).encode()).hexdigest()
 
 
 def text(value: Any, _within: TimeLimits | None = None) -> str:
-    """Take a stranger's text: so much of it as is kept, as any program can read it.
+    """Return a text that a client chose: cut to the length that is kept, in a form that any program can read.
 
-    NUL ends strings in some, and a surrogate, which is no character, cannot be written as UTF-8: each becomes
-    U+FFFD. Anything else may stand there, and is escaped wherever it is shown.
+    Some programs end strings at NUL, and a surrogate, which is no character, cannot be written as UTF-8. Each of
+    these becomes U+FFFD. Any other character may remain, and is escaped wherever it is shown.
     """
     if not isinstance(value, str):
         raise Faulty(WRONG_TYPE)
@@ -118,7 +119,7 @@ _UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 def time(value: Any, within: TimeLimits) -> int:
-    """Take a time in seconds since 1970."""
+    """Return a time, given in seconds since 1970, in microseconds."""
     found = _microseconds(value)
     if within.earliest <= found <= within.latest:
         return found
@@ -126,11 +127,11 @@ def time(value: Any, within: TimeLimits) -> int:
 
 
 def duration(value: Any, within: TimeLimits) -> int:
-    """Take a duration in seconds.
+    """Return a duration, given in seconds, in microseconds.
 
-    A negative one is 0: the clock was set back meanwhile, which happens, and says nothing against the rest of the row
-    (our own server writes 0 there: mailbox.core.usage). One that is longer than the lake is old, or that has no
-    end, was measured by a clock that jumped: its result would be counted with a time that nobody waited.
+    A negative one becomes 0: the clock was set back meanwhile, which happens and does not invalidate the rest of the
+    row (our own server writes 0 then: mailbox.core.usage). One that is longer than the lake's time span, or infinite,
+    was measured by a clock that jumped: its result would be counted with a waiting time that never happened.
     """
     found = _microseconds(value)
     if found > within.latest - within.earliest:
@@ -139,7 +140,7 @@ def duration(value: Any, within: TimeLimits) -> int:
 
 
 def flag(value: Any, _within: TimeLimits) -> bool:
-    """Take a yes or no, which SQLite has as 1 or 0."""
+    """Return a boolean, which SQLite stores as 1 or 0."""
     if not isinstance(value, int):
         raise Faulty(WRONG_TYPE)
     if value not in {0, 1}:
@@ -148,7 +149,7 @@ def flag(value: Any, _within: TimeLimits) -> bool:
 
 
 def number(value: Any, _within: TimeLimits) -> int:
-    """Take a number of things."""
+    """Return a count."""
     if not isinstance(value, int):
         raise Faulty(WRONG_TYPE)
     if value < 0:
@@ -157,7 +158,7 @@ def number(value: Any, _within: TimeLimits) -> int:
 
 
 def result(value: Any, _within: TimeLimits) -> str:
-    """Take how it ended."""
+    """Return the result."""
     if value in KNOWN_RESULTS:
         return str(value)
     raise Faulty(UNKNOWN_RESULT if isinstance(value, str) else WRONG_TYPE)
@@ -167,7 +168,7 @@ def _microseconds(value: Any) -> int:
     if isinstance(value, float):
         try:
             return round(value * MICROSECONDS_PER_SECOND)
-        except (OverflowError, ValueError):  # it is infinite, or nothing
+        except (OverflowError, ValueError):  # infinite, or NaN
             raise Faulty(OUT_OF_RANGE) from None
     if isinstance(value, int):
         return value * MICROSECONDS_PER_SECOND
@@ -182,7 +183,7 @@ _ENDED_RULES: Final = (
 )
 
 ORIGIN_RULE: Final = Rule("origin", text)
-"""Goes before the others: where a row was imported from, "" for a server's own."""
+"""Goes before the others: where a row was imported from, "" if the server wrote it itself."""
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     NAMEPLATES.name: (Rule("app_id", text), *_ENDED_RULES),
@@ -192,7 +193,7 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         *(Rule("implementation", text, null=True), Rule("version", text, null=True)),
     ),
 }
-"""The columns of usage records that are taken, with our servers and the reference's."""
+"""The columns of usage records that are read from both our servers and the reference server."""
 
 VISITORS_RULE: Final = Rule("visitors", number, null=True)
 BLUR_RULE: Final = Rule("blur_us", duration, null=True)
@@ -202,18 +203,19 @@ OWN_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     MAILBOXES.name: (VISITORS_RULE, BLUR_RULE),
     CLIENT_VERSIONS.name: (BLUR_RULE,),
 }
-"""The columns that only our servers have, read after those; NULL with others. No other column is ever read."""
+"""The columns that only our servers have, read after those of RULES; NULL for the reference server. No other column
+is read."""
 
 BLUR_UNITS_US: Final = tuple(seconds * MICROSECONDS_PER_SECOND for seconds in (86_400, 3_600, 60, 1))
 """Usual blurs, in microseconds, the greatest first."""
 
 
 def blur_us(recorded: int | None, setting: int | None, time: int) -> int | None:
-    """Return what a row's time was floored to a multiple of, in microseconds; None: it was not floored.
+    """Return the unit that a row's time was floored to, in microseconds, or None if it was not floored.
 
-    Our server records it with the row (0: not floored). Where nothing is recorded, it is the server's setting if the
-    time is a multiple of that. A time that is none was written with another setting: then it is the greatest unit of
-    BLUR_UNITS_US that the time is a multiple of. A time that was not floored is not even on a whole second, but for
+    Our server records it with the row (0: not floored). If nothing is recorded, it is the server's setting, provided
+    that the time is a multiple of it. Otherwise the time was written with another setting; then it is the greatest
+    unit of BLUR_UNITS_US that the time is a multiple of. A time that was not floored is on a whole second only by
     chance.
     """
     if recorded is not None:

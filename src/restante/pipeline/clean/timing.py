@@ -1,8 +1,8 @@
-"""Timing: a line of a server's trace, or an event of a client's log → the lake's values, or its fault. Pure.
+"""Converts a line of a server's trace, or an event of a client's log, to the lake's values or its fault. Pure.
 
-A client's log has everything that went over the wire, from both sides: sides, nameplates, the mailbox, what was said
-in it, and, where somebody typed it, the code. Of all that only times pass here, ids of commands, and words of which
-the list is below; where another word stands, the lake gets UNLISTED. Formats: magic-wormhole 0.24.0, timing.py;
+A client's log contains everything that both sides sent: sides, nameplates, the mailbox, the messages and, if the user
+typed it, the code. Only times, ids of commands and the words listed below pass from it into the lake. Any other word
+is replaced by UNLISTED, an unknown message type by "". Formats: magic-wormhole 0.24.0, timing.py;
 restante.mailbox.server.trace.
 """
 
@@ -31,7 +31,7 @@ NOT_JSON: Final = "not JSON"
 NOT_A_LOG: Final = "not a timing log"
 
 TIMING_FAULTS: Final = (NOT_JSON, NOT_A_LOG, MISSING_VALUE, WRONG_TYPE, OUT_OF_RANGE)
-"""All that can be wrong; NOT_A_LOG is a file's, or of the rest of one."""
+"""All faults of timing. NOT_A_LOG is the fault of a whole file, or of the rest of one."""
 
 EVENT_NAMES: Final = frozenset(
     (
@@ -40,7 +40,7 @@ EVENT_NAMES: Final = frozenset(
         *("transit", "transit connect", "transit connected", "find tor", "launch tor"),
     )
 )
-"""The names of events (magic-wormhole 0.24.0, wherever `timing.add` is called)."""
+"""The names of events (magic-wormhole 0.24.0, all calls of `timing.add`)."""
 
 COMMAND_TYPES: Final = frozenset(
     (
@@ -48,27 +48,28 @@ COMMAND_TYPES: Final = frozenset(
         *("close", "ping"),
     )
 )
-"""What clients send (restante.mailbox.protocol.messages)."""
+"""The types of commands (restante.mailbox.protocol.messages)."""
 
 REPLY_TYPES: Final = frozenset(
     (*("welcome", "ack", "nameplates", "allocated", "claimed", "released", "closed", "pong", "message", "error"),)
 )
-"""What servers say (likewise)."""
+"""The types of the server's replies (restante.mailbox.protocol.messages)."""
 
 WAITS_FOR: Final = frozenset(("user", "crypto"))
-"""For whom a client waits."""
+"""What a client waits for."""
 
 MESSAGE_PHASE: Final = re.compile(r"pake|version|(dilate-)?[0-9]{1,9}")
-"""The phases of a message that clients have; an application may call its own as it likes."""
+"""The phases of the messages of known clients. Other applications may choose any name."""
 
 UNLISTED: Final = "other"
-"""Stands for a name, a phase or who is waited for that is not in those lists."""
+"""Replaces a name, a phase or a `waiting` that is not in those lists."""
 
 MAX_ID_CHARACTERS: Final = 100
-"""Characters of an id that are kept, as in a trace (restante.mailbox.server.trace): clients' are four."""
+"""Characters that an id may have, as in a trace (restante.mailbox.server.trace); longer ids are dropped. Clients' ids
+have four."""
 
 _BIGINT_LIMIT: Final = 1 << 63
-"""What a BIGINT is below."""
+"""A BIGINT is less than this."""
 
 JSON_NULL: Final = Raw(b"null")
 
@@ -94,7 +95,7 @@ class _Details(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    """A message: sent, or received."""
+    """A message that was sent or received."""
 
     type: Raw = JSON_NULL
     id: Raw = JSON_NULL
@@ -110,7 +111,7 @@ class _Received(msgspec.Struct):
 
 
 _CLEAN_ERRORS: Final = (Faulty, ValueError, RecursionError)
-"""What an item raises that is wrong; msgspec's errors are ValueErrors."""
+"""The exceptions that a bad item raises; msgspec's errors are ValueErrors."""
 
 _line: Final = msgspec.json.Decoder(_TraceLine).decode
 _event: Final = msgspec.json.Decoder(_Event).decode
@@ -121,7 +122,7 @@ _plain: Final = msgspec.json.Decoder(str | int | float).decode
 
 
 def command(line: bytes, within: TimeLimits) -> CleanValues | Fault:
-    """Clean a line of a trace: the columns of `server_commands` from `connection` on, and the day."""
+    """Return the columns of `server_commands` from `connection` on, and the day, or the line's fault."""
     try:
         read = _line(line)
         came = time(read.server_rx, within)
@@ -142,7 +143,7 @@ def command(line: bytes, within: TimeLimits) -> CleanValues | Fault:
 
 
 def event(item: bytes, within: TimeLimits) -> CleanValues | Fault:
-    """Clean an event of a log: the columns of `client_events` from `name` on, and the day."""
+    """Return the columns of `client_events` from `name` on, and the day, or the event's fault."""
     try:
         read = _event(item)
         waiting = _details(read.details).waiting
@@ -166,13 +167,13 @@ def event(item: bytes, within: TimeLimits) -> CleanValues | Fault:
 
 
 def _said(read: _Event) -> tuple[_Message, bool | None]:
-    """Give the message of an event, and of one that came from a mailbox, whether the client itself had put it there.
+    """Return the message of an event and, for one from a mailbox, whether this client sent it.
 
     Raises ValueError, RecursionError.
     """
     if read.name == "ws_send":
         said = _sent(read.details)
-        said.server_rx = said.server_tx = None  # a client's word for them is worth nothing
+        said.server_rx = said.server_tx = None  # a client cannot know them
         return said, None
     if read.name == "ws_receive":
         received = _received(read.details)
@@ -190,7 +191,7 @@ def _fault(error: Exception) -> Fault:
 
 
 def _value(said: Raw) -> Any:
-    """Read a text or a number; None for anything else."""
+    """Return a text or a number; None for anything else."""
     try:
         return _plain(said)
     except (ValueError, RecursionError):
@@ -203,19 +204,19 @@ def _text(said: Raw) -> str | None:
 
 
 def _id(said: Raw) -> str | None:
-    """Read an id as the trace has it: clients may send numbers."""
+    """Return an id as the trace has it: clients may send numbers."""
     value = _value(said)
     return None if value is None or len(str(value)) > MAX_ID_CHARACTERS else text(str(value))
 
 
 def _kind(said: Raw, known: frozenset[str]) -> str | None:
-    """Read a message's type as the trace has it: "" for one that is not known, None for none."""
+    """Return a message's type as the trace has it: "" if it is unknown, None if it is missing."""
     word = _text(said)
     return word if word is None or word in known else ""
 
 
 def _word(said: Raw, known: Any) -> str | None:
-    """Read a word that must be known."""
+    """Return a word if it is known, else UNLISTED; None if it is missing."""
     if said == JSON_NULL:
         return None
     word = str(_value(said))

@@ -1,10 +1,10 @@
-"""Which version of a table was the last to change each day, in few numbers.
+"""Encodes the last version that changed each day in few numbers.
 
     gap, days, versions,  gap, days, versions, …
 
-is a run of days that the same version changed, after another: how many days lie between it and the one before, how
-many it has, and by how much its version is greater than that one's. Gaps count from 0001-01-01, versions from 0. A
-day that was changed alone takes about seven bytes of JSON.
+Each triple is a run of days that the same version changed: the number of days between it and the previous run, the
+number of its days, and the difference between its version and that of the previous run. The first gap counts from
+0001-01-01, the first version from 0. A day that was changed alone takes about seven bytes of JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import date
 
 
 def to_numbers(versions: Mapping[str, int]) -> list[int]:
-    """Return the numbers for a mapping from days, ISO, to versions."""
+    """Return the numbers for a mapping from ISO days to versions."""
     runs: list[tuple[int, int, int]] = []
     for day, version in sorted((date.fromisoformat(day).toordinal(), version) for day, version in versions.items()):
         if runs and runs[-1][2] == version and sum(runs[-1][:2]) == day:
@@ -30,7 +30,7 @@ def to_numbers(versions: Mapping[str, int]) -> list[int]:
 
 
 def from_numbers(numbers: Sequence[int]) -> dict[str, int]:
-    """Return the mapping that numbers stand for. Raises ValueError where there is none."""
+    """Return the mapping that the numbers encode. Raises ValueError if they encode none."""
     found: dict[str, int] = {}
     end, version = 1, 0
     for gap, days, more in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):

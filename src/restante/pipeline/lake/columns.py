@@ -1,4 +1,4 @@
-"""The lake's types, as each of its readers calls them."""
+"""The lake's types, by the names that each of its readers uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from restante.pipeline.schemas import Column, Table
 
 
 class Type(NamedTuple):
-    """What Delta tables (Delta protocol, "Primitive Types") and DuckDB call one of Spark's types."""
+    """The names of one of Spark's types in Delta tables (Delta protocol, "Primitive Types") and in DuckDB."""
 
     delta: str
     duckdb: str
@@ -25,19 +25,20 @@ TYPES: Final = {
     "STRING": Type("string", "VARCHAR"),
     "TIMESTAMP": Type("timestamp", "TIMESTAMP WITH TIME ZONE"),  # a moment, in all three
 }
-"""The types that a table may have, in Spark's DDL."""
+"""The types that a column may have, in Spark's DDL."""
 
 
 def of(column: Column) -> Type:
-    """Give a column's type."""
+    """Return a column's type."""
     return TYPES[column.type]
 
 
 def schema(table: Table, *, nulls: bool = False) -> str:
-    """Return a table's schema as JSON, which Spark and Delta tables write alike.
+    """Return a table's schema as JSON, in the form that Spark and Delta tables share.
 
-    A column's comment is in its metadata, where Spark has it (StructField.getComment). With `nulls` it is the schema
-    of rows in Spark: each column may be NULL and none has a comment, since Spark loses those of partitions.
+    A column's comment is in its metadata, where Spark reads it (StructField.getComment). With `nulls` the schema is
+    that of rows in Spark: every column may be NULL and none has a comment, because Spark loses the comments of
+    partition columns.
     """
     fields = [
         {

@@ -1,8 +1,8 @@
-"""What a commit to the lake says of itself: which run made it, from what, up to where.
+"""The commit info: which run made a commit to the lake, from which inputs, and up to which row.
 
-Commit infos are kept with the commits, in the tables' own logs, so that a run that was cut off and a run that comes
-again both know what is there already. A field that a later version adds has a default; one that it does not know is
-passed over. A commit info has a summary of all before it (State), so that nobody has to read those, and they can be
+Commit infos are stored with the commits, in the tables' own logs. From them a run knows what the lake already has,
+also after a run that was killed. A field that a later version adds has a default; unknown fields are ignored. Each
+commit info contains a summary of all earlier ones (State), so that the earlier ones need not be read and can be
 removed.
 """
 
@@ -16,112 +16,117 @@ import msgspec
 from restante.pipeline.lake import changed
 
 MAX_COMMIT_IDS: Final = 5_000
-"""Commits whose ids a state has: 20 KB. A table that was built from an older version of an input is built whole."""
+"""Commits whose ids a state has: 20 KB. A table that was built from an even older version of an input is built again
+completely."""
 
 COMMIT_ID_CHARACTERS: Final = 4
-"""Characters of a commit's id, base64: two commits with the same number have the same one in 1 case of 16 million."""
+"""Characters of a commit's id (base64). Two commits with the same version number share an id in 1 of 16 million
+cases."""
 
 
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where reading a part of a source stopped, and how to tell that it is still the same part.
+    """Where reading a part of a source stopped, and how to recognise that it is still the same part.
 
-    Ids are those of the source; digests are SHA-256 of the row that has the id, hexadecimal. If either row is another
-    one now, the source was rewritten (VACUUM, rotation, a restored backup) and is read anew.
+    Ids are those of the source. A digest is the SHA-256 of the row with that id, in hexadecimal. If one of the two
+    rows has changed, the source was rewritten (VACUUM, rotation, a restored backup) and is read again from the start.
     """
 
     last: int
-    """The greatest id that was read, or known to have been given."""
+    """The greatest id that was read, or is known to have been assigned."""
     last_digest: str
-    """Of its row; "" where it had none any more."""
+    """The digest of that row; "" if it no longer existed."""
     first: int
-    """The least id that had a row; 0 where none had."""
+    """The least id that had a row; 0 if there was no row."""
     first_digest: str
-    """Of its row, likewise."""
+    """The digest of that row; "" if there was none."""
     seen: str = ""
-    """Of a file that is known by its digest: how it was found (SourceFile.seen); "" where that would not tell."""
+    """The state of a file that is identified by its digest (SourceFile.seen); "" if the state would not reveal a
+    later change."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the rows of a source that a run read: read = clean + duplicate + quarantined."""
+    """The counts of the rows that a run read from a source: read = clean + duplicate + quarantined."""
 
     read: int = 0
     clean: int = 0
     duplicate: int = 0
     quarantined: int = 0
     missed: int = 0
-    """Ids that were given but were gone before they were read."""
+    """Ids that were assigned, but whose rows were deleted before they were read."""
     counted: int = 0
-    """The source's own count of the rows between the same ids: what `read` is held against."""
+    """The source's own count of the rows between the same ids, which must equal `read`."""
     first: int | None = None
-    """The least id that was read; None: there was no row."""
+    """The least id that was read; None if there was no row."""
     last: int | None = None
     replaced: bool = False
-    """The source was read anew, and its rows of before were replaced."""
+    """Whether the source was read again from the start and its earlier rows were replaced."""
 
 
 class Point(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A commit of a table: no other table's, and not the one with its number after a backup was put back."""
+    """A commit of a table. A commit with the same number after a backup was restored is a different Point."""
 
     table: str
-    """The id that Delta gave the table when it was made."""
+    """The id that Delta assigned to the table when it was made."""
     version: int
     commit: str
-    """Its id."""
+    """The commit's id."""
     kept: str | None = None
-    """Of an input: rows of days before this one, ISO, had been dropped from it by age, or from one before it that
-    had its name."""
+    """Of an input: the ISO day before which rows had been dropped by age, from this table or from an earlier table of
+    the same name."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the commits of a table say together, up to one of them."""
+    """A summary of a table's commits up to one of them."""
 
     commits: str = ""
-    """The ids of the last versions, the greatest last; of no more than MAX_COMMIT_IDS."""
+    """The ids of the last versions, the greatest last; at most MAX_COMMIT_IDS."""
     changed: list[int] = msgspec.field(default_factory=list)
-    """Day → the last version that added or replaced rows of it, packed (restante.pipeline.lake.changed)."""
+    """Day → the last version that added or replaced rows of it, encoded (restante.pipeline.lake.changed)."""
     kept: str | None = None
-    """Older rows than of this day, ISO, were dropped by age. It never moves back: what was dropped is gone."""
+    """The ISO day before which rows were dropped by age. It never moves back, because dropped rows cannot be
+    restored."""
     sources: dict[str, int] = msgspec.field(default_factory=dict)
-    """Source → the version whose commit info has its marks; that one is kept."""
+    """Source → the version whose commit info has its marks; that log entry is kept."""
     inputs: dict[str, Point] = msgspec.field(default_factory=dict)
-    """A table that it was built from → the commit of it that it is up to date with."""
+    """Input table → its commit that this table is up to date with."""
 
     def commit(self, version: int, last: int) -> str | None:
-        """Return the id of the commit with a number; None where it is not known. `last` is the state's own."""
+        """Return the id of a version's commit, or None if it is unknown. `last` is the state's version."""
         at = len(self.commits) - (last - version + 1) * COMMIT_ID_CHARACTERS
         return self.commits[at : at + COMMIT_ID_CHARACTERS] if 0 <= at < len(self.commits) else None
 
     def days(self, after: int = -1) -> set[str]:
-        """Name the days that versions behind `after` changed, ISO."""
+        """Return the ISO days that versions after `after` changed."""
         return {day for day, version in changed.from_numbers(self.changed).items() if version > after}
 
 
 class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a commit says of itself."""
+    """What a commit records about itself."""
 
     run: str
-    """The run that made it; '' where another program did, which left no commit info."""
+    """The run that made it; '' if another program made it without a commit info."""
     table: str
     finished: float
-    """When its rows were all written, in seconds since 1970."""
+    """When all its rows were written, in seconds since 1970."""
     source: str | None = None
     days: list[str] = msgspec.field(default_factory=list)
-    """UTC days of which it added or replaced rows, ISO. The commit itself enters them."""
+    """The UTC days, ISO, of which it added or replaced rows. LakeTable.commit sets them."""
     ledger: Ledger | None = None
     marks: dict[str, Mark] = msgspec.field(default_factory=dict)
     """A part of the source ('' for a database's table, else the file) → where reading it stopped."""
     inputs: dict[str, Point] = msgspec.field(default_factory=dict)
-    """A table that it was built from → the commit of it that was read; {}: days are still to be built."""
+    """Input table → its commit that was read; {} if days are still to be built."""
     kept: str | None = None
-    """Older rows than of this day were dropped, by age; the days they were of are not in `days`."""
+    """The ISO day before which rows were dropped by age. The days of the dropped rows are not in `days`."""
     commit: str = ""
-    """The commit's id, drawn at random. The commit itself enters it; '': an older version of Restante made it."""
+    """The commit's random id. LakeTable.commit sets it; '' if an older version of Restante made the commit."""
     state: State | None = None
-    """What all commit infos up to this one say together. The commit itself enters it; None: like `commit`."""
+    """A summary of all commit infos up to this one. LakeTable.commit sets it; None if an older version of Restante
+    made the commit."""
 
 
 def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
-    """Return the state that later versions leave, given with their commit infos, in their order."""
+    """Return the state after later versions, given in order with their commit infos."""
     commits, kept, sources, inputs = [state.commits], state.kept, dict(state.sources), dict(state.inputs)
     versions = changed.from_numbers(state.changed)
     for version, info in infos:

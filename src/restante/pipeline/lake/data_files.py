@@ -1,4 +1,4 @@
-"""The Parquet files of a table: which partition they are of, and whether they are there."""
+"""The Parquet files of a table: their partitions, and whether they exist."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from urllib.parse import unquote
 from restante.common.errors import StoreError
 
 Where = Mapping[str, Collection[str | None]]
-"""Partition column → the values that are meant, as text; a column that is not named may have any."""
+"""Partition column → the selected values, as text. A column that is not named may have any value."""
 
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
-"""What stands for NULL in a folder's name (Hive's word, and so Spark's and DuckDB's)."""
+"""The name of the folder of NULL (Hive's, and so Spark's and DuckDB's)."""
 
 
 _SPECIAL: Final = re.compile(r"""["#%'*/:=?\\{\[\]^\x01-\x1f\x7f]""")
-"""What Spark escapes in a folder's name, and no more: each %XX is a character to it (ExternalCatalogUtils)."""
+"""The characters that Spark escapes in a folder's name. It escapes no others, and reads each %XX as a character
+(ExternalCatalogUtils)."""
 
 
 class DataFile(NamedTuple):
@@ -27,29 +28,29 @@ class DataFile(NamedTuple):
 
     path: Path
     partition: Mapping[str, str | None]
-    """Its partition: column → value as text; None stands for NULL."""
+    """Column → value as text; None for NULL."""
     rows: int
     size: int
     """In bytes."""
 
     def within(self, where: Where) -> bool:
-        """Return whether its partition is one of those."""
+        """Return whether the file's partition is selected."""
         return all(self.partition[column] in values for column, values in where.items())
 
 
 def days(files: Iterable[DataFile]) -> set[str]:
-    """Give the UTC days that files have rows of, ISO."""
+    """Return the UTC days, ISO, of which the files have rows."""
     return {day for file in files if (day := file.partition.get("day"))}
 
 
 def partition(path: Path) -> dict[str, str | None]:
-    """Read the partition from a file's path in its table: a folder per column, day=2026-11-21/source=main."""
+    """Return the partition in a file's path below its table: one folder per column, day=2026-11-21/source=main."""
     pairs = (part.partition("=") for part in path.parent.parts)
     return {name: None if value == NULL_FOLDER else unquote(value) for name, _, value in pairs}
 
 
 def folder(values: Iterable[tuple[str, str | None]]) -> Path:
-    """Name the folder of a partition, below its table's, as Spark does: an empty text is NULL."""
+    """Return the folder of a partition below its table, named as Spark names it. An empty text is NULL."""
     return Path(*(f"{name}={_escaped(value) if value else NULL_FOLDER}" for name, value in values))
 
 
@@ -58,7 +59,7 @@ def _escaped(value: str) -> str:
 
 
 def whole(files: list[DataFile]) -> list[DataFile]:
-    """Give the files back, if they are all there. Raises StoreError if one is not."""
+    """Return the files if all of them exist. Raises StoreError if one is missing."""
     for file in files:
         if not file.path.exists():
             raise StoreError(
@@ -69,7 +70,7 @@ def whole(files: list[DataFile]) -> list[DataFile]:
 
 
 def flush(path: Path) -> None:
-    """Have a file, or the names in a folder, on disk (fsync(2))."""
+    """Flush a file, or the names in a folder, to disk (fsync(2))."""
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(opened)

@@ -1,8 +1,8 @@
-"""A Delta table's log: one file of JSON lines a version, as the Delta protocol lays it down.
+"""Reads and cleans a Delta table's log: one file of JSON lines per version, as the Delta protocol defines it.
 
-The `deltalake` library reads and writes tables; here is only what it does not tell, or only after reading everything:
-our commit infos, what they say together, and when a file was removed. And it removes entries by their age alone,
-where some are still needed: here is which ones are not.
+The `deltalake` library reads and writes the tables. This module adds what it does not provide, or provides only after
+reading the whole log: our commit infos, their summary, and when a file was removed. The library also removes entries
+by their age alone, although some are still needed; this module decides which ones may go.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ L = TypeVar("L")
 LOG_FOLDER: Final = "_delta_log"
 
 COMMIT_INFO_KEY: Final = "restante"
-"""Of our commit info, in a commit's metadata."""
+"""The key of our commit info in a commit's metadata."""
 
 LOG_RETENTION_SECONDS: Final = 30 * 86400.0
-"""Seconds after the next one that an entry is kept; a table can be read as it was at any moment of that time."""
+"""Seconds that an entry is kept after the next one was written. The table can be read as it was at any time within
+them."""
 
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\..*parquet")
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
@@ -41,9 +42,9 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
     """Relative to the table, percent-encoded."""
     partition_values: dict[str, str | None] = msgspec.field(default_factory=dict)
     data_change: bool = True
-    """False: the same rows as before, in other files."""
+    """False if the commit moved the same rows to other files."""
     deletion_timestamp: int | None = None
-    """Of a removed one: milliseconds since 1970."""
+    """When the file was removed, in milliseconds since 1970; None for an added file."""
 
 
 class _CommitInfoAction(msgspec.Struct, frozen=True):
@@ -70,15 +71,15 @@ _LAST_CHECKPOINT: Final = msgspec.json.Decoder(_LastCheckpoint)
 
 
 def file(table: Path, version: int) -> Path:
-    """Name the file of a version (Delta protocol, "Delta Log Entries")."""
+    """Return the path of a version's log entry (Delta protocol, "Delta Log Entries")."""
     return table / LOG_FOLDER / f"{version:020}.json"
 
 
 def read_info(table: Path, version: int) -> CommitInfo:
     """Return the commit info of a version.
 
-    Another program's commit has none: it gets one that says which days it changed. Raises StoreError where the log is
-    damaged.
+    A commit by another program has none; for it, return one that says which days the commit changed. Raises
+    StoreError if the log is damaged.
     """
     path = file(table, version)
     raw = _read(path)
@@ -95,10 +96,10 @@ def read_info(table: Path, version: int) -> CommitInfo:
 
 
 def state(table: Path, last: int) -> State:
-    """Return what all commit infos up to a version say together.
+    """Return the state after a version.
 
-    Entries are read from the last one back to the last of ours, all of them only where an older version of Restante
-    made the table. Raises StoreError where the log is damaged.
+    Entries are read backwards from that version to the newest one with a state. All of them are read only if an older
+    version of Restante wrote the table. Raises StoreError if the log is damaged.
     """
     newer: list[tuple[int, CommitInfo]] = []
     for version in range(last, -1, -1):
@@ -110,10 +111,10 @@ def state(table: Path, last: int) -> State:
 
 
 def removals(table: Path, last: int) -> dict[Path, float]:
-    """Tell when each file was removed that is in no version since, in seconds since 1970.
+    """Return when each file was removed that no later version contains, in seconds since 1970.
 
-    A removal that is not told was in an entry that is not kept any more (LOG_RETENTION_SECONDS), or there was none.
-    Raises StoreError where the log is damaged.
+    A file that is missing here was removed by an entry that is no longer kept (LOG_RETENTION_SECONDS), or was never
+    removed. Raises StoreError if the log is damaged.
     """
     removed: dict[Path, float] = {}
     try:
@@ -132,7 +133,7 @@ def removals(table: Path, last: int) -> dict[Path, float]:
 
 
 def checkpoint(table: Path) -> int:
-    """Return the version of the last checkpoint, as readers find it; 0 where there is none."""
+    """Return the version of the last checkpoint, as readers find it, or 0 if there is none."""
     try:
         return _LAST_CHECKPOINT.decode((table / LOG_FOLDER / "_last_checkpoint").read_bytes()).version
     except (OSError, msgspec.DecodeError):
@@ -140,28 +141,28 @@ def checkpoint(table: Path) -> int:
 
 
 def expired(table: Path, needed: Collection[int], now: float) -> list[Path]:
-    """List the log's files that are not needed any more, the oldest first.
+    """Return the files of the log that are no longer needed, the oldest first.
 
-    Kept are the entries of `needed`, and whatever it takes to read the table as it was in the last
-    LOG_RETENTION_SECONDS. An entry is as old as its file, and its version was the table's until the next one came.
+    Entries of the versions in `needed` are kept, and everything needed to read the table as it was in the last
+    LOG_RETENTION_SECONDS. The age of an entry is that of its file; its version was current until the next entry.
     `now` is in seconds since 1970. Raises OSError.
     """
     entries, checkpoints = _versions(table, _ENTRY), _versions(table, _CHECKPOINT)
     young = [version for version, path in entries if now - path.stat().st_mtime < LOG_RETENTION_SECONDS]
     oldest = min(young) if young else max((version for version, _ in entries), default=0)
-    # What was the table's until that one came must be readable too: from a checkpoint on.
+    # The version before the oldest young one must be readable too, which takes a checkpoint before it.
     start = max((version for version, _ in checkpoints if version < oldest), default=0)
     unneeded = [each for each in entries if each[0] not in needed]
     return [path for version, path in sorted([*unneeded, *checkpoints]) if version < start]
 
 
 def _versions(table: Path, kind: re.Pattern[str]) -> list[tuple[int, Path]]:
-    """Find the log's files of a kind, each with its version."""
+    """Return the log's files of a kind, each with its version."""
     return [(int(found[1]), path) for path in (table / LOG_FOLDER).iterdir() if (found := kind.fullmatch(path.name))]
 
 
 def decoded(path: str) -> str:
-    """Give the path of a file as the system knows it (Delta protocol, "Add File and Remove File")."""
+    """Return the path of a file as the system knows it (Delta protocol, "Add File and Remove File")."""
     return unquote(path)
 
 
@@ -180,7 +181,7 @@ def _lines(path: Path, raw: bytes, decoder: msgspec.json.Decoder[L]) -> list[L]:
 
 
 def damaged(path: Path, why: str) -> StoreError:
-    """Say that a table's log cannot be read."""
+    """Return the error for a table's log that cannot be read."""
     return StoreError(
         f"the lake is damaged: {path} cannot be read ({why}): restore it from a backup,"
         " or remove that table's folder and run ingest and build again"

@@ -1,4 +1,4 @@
-"""What `deltalake` does for a table of the lake: it opens one, and appends a commit to its log."""
+"""Opens a table of the lake with `deltalake`, and appends commits to its log."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ TABLE_PROPERTIES: Final[dict[str, str | None]] = {
 }
 
 MAX_READER_VERSION: Final = 1
-"""The version of the protocol for readers that needs nothing but Parquet files as they are (Delta protocol,
-"Valid Feature Names in Table Features"): no deletion vectors, no mapped columns."""
+"""The greatest reader version of the protocol that requires only plain Parquet files (Delta protocol, "Valid Feature
+Names in Table Features"): no deletion vectors, no mapped columns."""
 
 
 def open_table(folder: Path, table: Table) -> DeltaTable | None:
-    """Open the table in a folder; None: there is none. Raises StoreError or Misuse where it cannot be ours."""
+    """Open the table in a folder. Return None if there is none. Raises StoreError or Misuse if it cannot be ours."""
     try:
         delta = DeltaTable(str(folder))
     except TableNotFoundError:
@@ -64,7 +64,7 @@ def _fields(schema: str) -> dict[str, tuple[Any, bool]]:
 
 
 def message(error: Exception) -> str:
-    """Return in a line what deltalake says, whose errors are trees of several; or what the system does."""
+    """Return the first line of a deltalake error, whose text is a tree of several; or the system's error message."""
     if isinstance(error, OSError) and error.errno:
         return plain(error)
     if found := re.search(r"\(os error (\d+)\)", str(error)):
@@ -82,7 +82,7 @@ def append(
     info: CommitInfo,
     transactions: Mapping[str, int],
 ) -> None:
-    """Append a commit to the log; where `delta` is None, make the table with it. Raises DeltaError, OSError."""
+    """Append a commit to the log. If `delta` is None, make the table with it. Raises DeltaError, OSError."""
     schema = Schema.from_json(columns.schema(table))
     adds = [
         AddAction(
@@ -97,7 +97,7 @@ def append(
     ]
     properties = CommitProperties(
         custom_metadata={delta_log.COMMIT_INFO_KEY: msgspec.to_builtins(info)},
-        max_commit_retries=0,  # what is to be removed was decided on this version
+        max_commit_retries=0,  # the removals were chosen for this version
         app_transactions=[Transaction(app, version) for app, version in transactions.items()],
     )
     hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)

@@ -1,10 +1,10 @@
-"""The lake: a folder with the pipeline's tables, which one run at a time writes to.
+"""The lake: a folder with the pipeline's tables. One run at a time writes to it.
 
-    LAKE/lake.json    what lake this is
+    LAKE/lake.json    the lake's format and first day
     LAKE/lock         held by the run that writes
-    LAKE/<table>/     a Delta table each
+    LAKE/<table>/     one Delta table each
 
-Whoever reads takes no lock, and leaves nothing behind.
+Readers take no lock and write nothing.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ LAKE_FILE: Final = "lake.json"
 LOCK_FILE: Final = "lock"
 
 LAKE_FORMAT: Final = 2
-"""Of the lake's folder. A greater number: a later version of Restante. In 1 tables had all their log entries, and a
-version of Restante that knows no other calls a lake damaged that has not; a lake becomes 2 when it is opened for
-writing."""
+"""The format of the lake's folder. A greater number means a later version of Restante. In format 1 tables keep all
+their log entries, and versions of Restante that only know format 1 report a lake without them as damaged. A lake
+becomes format 2 when it is opened for writing."""
 
 FIRST_DAY: Final = date(2015, 1, 1)
-"""No row is older: neither Magic Wormhole nor Whisper, from which Waku came, is."""
+"""The default first day of a new lake; older rows are faults. Neither Magic Wormhole nor Whisper, Waku's predecessor,
+is older."""
 
 _UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%=\x00-\x1f\x7f]")
-"""In a lake's path: Spark and DuckDB take some for patterns and a = for a partition, deltalake decodes a %XX."""
+"""Characters that a lake's path may not contain: Spark and DuckDB read some as patterns and = as a partition, and
+deltalake decodes %XX."""
 
 
 class _Settings(msgspec.Struct, frozen=True):
@@ -57,18 +59,19 @@ class Lake:
         self.first_day: Final = first_day
         self._run: Final = uuid.uuid4().hex if write else None
         self._committed: Final[list[tuple[str, str | None]]] = []
-        """Table and source of each commit since it was opened."""
+        """Table and source of each commit since the lake was opened."""
 
     @staticmethod
     @contextmanager
     def open(path: Path, *, write: bool, make: bool = False, first_day: date = FIRST_DAY) -> Iterator[Lake]:
-        """Open a lake, for one writer at a time or any number of readers; `make` one where there is nothing.
+        """Open a lake, for one writer at a time or any number of readers. `make` creates a missing one.
 
-        Who only reads and would `make` one has an empty one that is not there. `first_day` is a new lake's. Raises
-        Misuse where there is none, something else is there, or another run is writing to it; StoreError where it is
-        damaged or cannot be written. An error that ends its use says which tables were committed before.
+        If there is none, a reader with `make` gets an empty one, and nothing is created. `first_day` is the first day
+        of a new lake. Raises Misuse if there is no lake, the path is something else, or another run is writing to it;
+        StoreError if the lake is damaged or cannot be written. An error within the `with` block also names the tables
+        that were committed before.
         """
-        place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: another machine has its own behind them
+        place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: on other machines they may differ
         if bad := _UNUSABLE.search(str(place)):
             raise Misuse(
                 f"a lake's path may have no {bad[0]!r}, which other programs read as something else: {place}"
@@ -93,16 +96,16 @@ class Lake:
                 raise
 
     def table(self, table: Table) -> LakeTable:
-        """Give a table as it is now, be there a commit or none. Raises as LakeTable does."""
+        """Return a table as it is now, with or without a commit. Raises what LakeTable raises."""
         return LakeTable(self.path / table.name, table, run=self._run, committed=self._committed)
 
     def tables(self) -> list[str]:
-        """Name the tables that are there."""
+        """Return the names of the tables that exist."""
         return sorted(log.parent.name for log in self.path.glob(f"*/{delta_log.LOG_FOLDER}"))
 
 
 def _tables(commits: Iterable[tuple[str, str | None]]) -> str:
-    """Name the tables of commits, and the sources whose rows they took."""
+    """Return the names of the committed tables, with the sources whose rows they took."""
     found: dict[str, dict[str, None]] = {}
     for table, source in commits:
         found.setdefault(table, {}).update({source: None} if source else {})
@@ -110,7 +113,7 @@ def _tables(commits: Iterable[tuple[str, str | None]]) -> str:
 
 
 def _check(place: Path, *, make: bool) -> None:
-    """Refuse a place that has no lake and, unless one is to be made there, any that has none."""
+    """Raise Misuse unless a lake may be made at the place: `make` is set, and nothing else is there."""
     for folder in (place, *place.parents):
         if (folder / delta_log.LOG_FOLDER).exists():
             raise Misuse(
@@ -149,7 +152,7 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 def _make(place: Path, first_day: date) -> None:
-    """Write the lake's file, whole or not at all.
+    """Write the lake's file atomically.
 
     It may replace one of an older format, which common.atomic_file refuses to do.
     """

@@ -1,8 +1,8 @@
-"""What Spark's jobs have written and nobody sees yet.
+"""Files that Spark's jobs have written and no commit has taken yet.
 
-A job writes into a folder of its own in the table's, run-RUN-JOB. What a commit takes is moved beside the files that
-are there, into a folder per partition as all readers know them, and is on disk before the commit names it. One run at
-a time has the lake's lock, so the folders of other runs are of runs that were killed: a job removes them first.
+A job writes into its own folder in the table's folder, run-RUN-JOB. A commit moves its files beside the existing
+ones, into the partition folders that all readers know, and flushes them to disk before the log names them. One run at
+a time holds the lake's lock, so the folders of other runs belong to runs that were killed: a job removes them first.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RUN_PREFIX: Final = "run-"
-"""What the folder's name begins with."""
+"""Prefix of the name of a job's folder."""
 
 GONE_SUFFIX: Final = ".gone"
-"""What it ends with while it is being removed."""
+"""Suffix of that name while the folder is being removed."""
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
-"""How Python begins to tell of an exception; its words may go on over lines."""
+"""How a Python exception begins in a traceback. Its text may span several lines."""
 
 
 class Staged(NamedTuple):
@@ -47,21 +47,21 @@ class Staged(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Return the number of rows."""
         return sum(file.rows for file in self.files)
 
     @property
     def days(self) -> set[str]:
-        """The UTC days they are of, ISO."""
+        """Return the UTC days of the rows, ISO."""
         return data_files.days(self.files)
 
     def discard(self) -> None:
-        """Remove them: no commit will take them."""
+        """Remove the files: no commit will take them."""
         _remove(self.folder)
 
 
 def _remove(run: Path) -> None:
-    """Remove a job's folder, for tasks that still write too: by its new name they do not find it."""
+    """Remove a job's folder. Rename it first, so that tasks that are still writing do not find it."""
     gone = run.with_name(f"{run.name.removesuffix(GONE_SUFFIX)}{GONE_SUFFIX}")
     with contextlib.suppress(OSError):
         run.rename(gone)
@@ -69,17 +69,17 @@ def _remove(run: Path) -> None:
 
 
 def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
-    """Have Spark write rows for the table that has the folder; remove what other runs left there.
+    """Write rows for a table with Spark, and remove what other runs left in the table's folder.
 
-    Raises StoreError where it cannot write or a row has NULL in a column that has none, SparkError where the job
-    failed; nothing is left of it then.
+    Raises StoreError if Spark cannot write or a row has NULL in a column that is not nullable, SparkError if the job
+    fails; then its files are removed.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     for left in sorted(
         folder.glob(f"{RUN_PREFIX}*"), reverse=True
-    ):  # x.gone comes before x, which is to be called so
+    ):  # x.gone comes before x, which is renamed to x.gone
         if not left.name.startswith(f"{RUN_PREFIX}{run}-"):
             _remove(left)
     job = folder / f"{RUN_PREFIX}{run}-{uuid.uuid4().hex}"
@@ -94,14 +94,14 @@ def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
 
 
 def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
-    """Have Spark write below `run`, and tell which files count."""
+    """Write rows below `run` with Spark, and return the files that belong to the result."""
     from pyspark.sql.types import StructType
 
     schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
-    if missing := set(schema.names).difference(frame.columns):  # `to` would make them up
+    if missing := set(schema.names).difference(frame.columns):  # DataFrame.to would add the missing columns
         raise SparkError(f"the rows for the table {table.name} could not be made: there is no {min(missing)}")
     rows = frame.to(schema)
-    if not local(frame.sparkSession):  # workers elsewhere may have no Python, or none with our modules
+    if not local(frame.sparkSession):  # workers on other machines may lack Python or our modules
         rows.write.partitionBy(*table.partitions).parquet(str(run))
         return sorted(run.rglob("*.parquet"))
     try:
@@ -116,7 +116,7 @@ def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
 
 def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreError:
     said = str(error)
-    if "No space left on device" in said:  # ENOSPC, in Java's words
+    if "No space left on device" in said:  # ENOSPC, as Java words it
         return StoreError(
             f"no room on the disk for {folder}, or for what Spark puts aside: these rows were not committed"
         )
@@ -126,7 +126,7 @@ def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreE
 
 
 def _cause(said: str) -> str:
-    """Find what went wrong in what Spark says, which may have traces of Java's and Python's stacks around it."""
+    """Return the cause from Spark's message, which may contain stack traces of Java and Python."""
     lines = [line for line in said.splitlines() if line.strip() and not line[0].isspace()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     if causes:
@@ -148,7 +148,7 @@ def _written(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:
                 f"what Spark wrote to {path} cannot be read: {error}; these rows were not committed"
             ) from error
         if not footer.num_rows:
-            continue  # Spark writes one where there is no row and no partition either
+            continue  # Spark writes an empty file if there are no rows and no partitions
         partition = data_files.partition(path.relative_to(run))
         nulls = _nulls(footer) | {name for name, value in partition.items() if value is None}
         if nulls & never:
@@ -159,16 +159,16 @@ def _written(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:
 
 
 def _nulls(footer: pq.FileMetaData) -> set[str]:
-    """Name the columns of a file that have a NULL somewhere, as its statistics say."""
+    """Return the columns of a file that contain NULL, according to its statistics."""
     groups = (footer.row_group(at) for at in range(footer.num_row_groups))
     chunks = [group.column(at) for group in groups for at in range(footer.num_columns)]
     return {chunk.path_in_schema for chunk in chunks if chunk.statistics and chunk.statistics.null_count}
 
 
 def place(staged: Staged, table: Path) -> list[DataFile]:
-    """Move files to where they stay; on return they are there even after a power cut.
+    """Move files to their final place. They survive a power cut once this returns.
 
-    Raises StoreError where the disk refuses.
+    Raises StoreError if the disk refuses.
     """
     placed, folders = [], {table, table.parent}
     try:

@@ -1,7 +1,7 @@
-"""A table of the lake: a Delta table whose files Spark reads and writes, and whose commits are `deltalake`'s.
+"""A table of the lake: a Delta table whose files Spark reads and writes and whose log `deltalake` commits to.
 
-Spark needs no jar for it: it writes Parquet files that nobody sees, one commit lists them in the table's log, and
-what it reads are the files that the log lists. So all of a commit's rows are seen at once, or none of them ever.
+Spark needs no jar for Delta. It writes Parquet files that no reader sees, then one commit lists them in the table's
+log; Spark reads the files that the log lists. So readers see either all rows of a commit or none.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COMMITS_PER_CHECKPOINT: Final = 100
-"""Commits from one checkpoint, which spares readers the log before it, to the next, at least; deltalake's own
-number. Each is as large as the list of all files."""
+"""Minimum number of commits between two checkpoints; deltalake uses the same. A checkpoint spares readers the log
+before it, but is as large as the list of all files."""
 
 MAX_COMMIT_ATTEMPTS: Final = 5
-"""So often a commit may find that another program's came first; each time it looks at the table anew."""
+"""Attempts of a commit when other programs commit first. Each attempt reads the table again."""
 
 
 class LakeTable:
-    """A table as it was when it was asked for, or since its own last commit."""
+    """A table as it was when it was opened, or after its own last commit."""
 
     def __init__(
         self, folder: Path, table: Table, *, run: str | None, committed: list[tuple[str, str | None]]
     ) -> None:
-        """Read its log. Commits made here are added to `committed`: table and source.
+        """Read the table's log. Add the table and source of each commit made here to `committed`.
 
-        `run` names the run that has the lake open for writing, in what it stages; None: it is open for reading.
-        Raises StoreError where the log is damaged, Misuse where it is another table's.
+        `run` names the run that has the lake open for writing, and is part of the names of staged folders; None if
+        the lake is open for reading. Raises StoreError if the log is damaged, Misuse if it belongs to another table.
         """
         self.folder: Final = folder
         self.table: Final = table
@@ -56,12 +56,12 @@ class LakeTable:
 
     @property
     def version(self) -> int | None:
-        """Which version this is; None: there was no commit yet."""
+        """Return the version, or None if there was no commit yet."""
         return None if self._delta is None else self._delta.version()
 
     @property
     def state(self) -> State:
-        """What all its commit infos say together. Raises StoreError where the log is damaged."""
+        """Return the summary of all its commit infos. Raises StoreError if the log is damaged."""
         version = self.version
         if version is not None and self._state[0] != version:
             self._state = version, delta_log.state(self.folder, version)
@@ -69,7 +69,7 @@ class LakeTable:
 
     @property
     def point(self) -> Point | None:
-        """Which commit this is; None: there was none yet. Raises StoreError where the log is damaged."""
+        """Return the current commit, or None if there is none yet. Raises StoreError if the log is damaged."""
         if self._delta is None or self.version is None:
             return None
         return Point(
@@ -80,11 +80,10 @@ class LakeTable:
         )
 
     def follows(self, point: Point) -> bool:
-        """Tell whether a commit is one of those that made the table what it is.
+        """Return whether a commit is part of the table's history.
 
-        It is not where the table was removed and made again, or was put back from a backup that has not the commit;
-        nor where it is one of more than commit_info.MAX_COMMIT_IDS before. Raises StoreError where the log is
-        damaged.
+        It is not if the table was removed and made again, or was restored from a backup without the commit, or if
+        commit_info.MAX_COMMIT_IDS or more commits followed. Raises StoreError if the log is damaged.
         """
         now = self.point
         return (
@@ -94,15 +93,15 @@ class LakeTable:
         )
 
     def marks(self, source: str) -> Mapping[str, Mark]:
-        """Return the marks that the last commit from a source left; {} where there is none.
+        """Return the marks of the last commit from a source, or {} if there is none.
 
-        Raises StoreError where the log is damaged.
+        Raises StoreError if the log is damaged.
         """
         version = self.state.sources.get(source)
         return {} if version is None else delta_log.read_info(self.folder, version).marks
 
     def files(self, where: Where | None = None) -> list[DataFile]:
-        """List the files, of all partitions or some. Raises StoreError where a file's path and partition differ."""
+        """Return the files of all or some partitions. Raises StoreError if a file's path and partition differ."""
         if self._delta is None:
             return []
         actions = pa.table(self._delta.get_add_actions()).to_pylist()
@@ -118,22 +117,22 @@ class LakeTable:
         return DataFile(path, partition, action["num_records"] or 0, action["size_bytes"])
 
     def read(self, spark: SparkSession, where: Where | None = None) -> DataFrame:
-        """Have Spark read the rows, of all partitions or some. Raises StoreError where a file is missing."""
+        """Return the rows of all or some partitions as a DataFrame. Raises StoreError if a file is missing."""
         from pyspark.sql.types import StructType
 
         schema = StructType.fromJson(json.loads(columns.schema(self.table, nulls=True)))
         files = data_files.whole(self.files(where))
         if not files:
             return spark.createDataFrame([], schema)
-        reader = spark.read.schema(schema).option("basePath", str(self.folder))  # partitions: the folders below
+        reader = spark.read.schema(schema).option("basePath", str(self.folder))  # partitions are the folders below it
         frame = reader.parquet(*(str(file.path) for file in files))
         return frame.select(*(f"`{column.name}`" for column in self.table.columns))
 
     def stage(self, frame: DataFrame) -> Staged:
-        """Have Spark write rows that nobody sees before a commit takes them, a file per task and partition.
+        """Write rows with Spark that no reader sees until a commit takes them: a file per task and partition.
 
-        The frame's columns are found by their names; the types must be the table's, or fit into them. Raises as
-        staging.stage does.
+        The frame's columns are matched by name. Their types must be the table's, or be convertible to them without
+        loss. Raises what staging.stage raises.
         """
         assert self._run is not None, "the lake is open for reading"
         return staging.stage(frame, self.folder, self.table, self._run)
@@ -146,16 +145,17 @@ class LakeTable:
         replace: Where | None = None,
         transactions: Mapping[str, int] | None = None,
     ) -> int:
-        """Add what was staged and remove the partitions to `replace` ({}: all), in one; give the version.
+        """Add staged files and remove the partitions to `replace` ({}: all) in one commit; return the version.
 
-        On return it is on disk. Raises StoreError where it cannot be written; then nothing of it is seen.
+        The commit is on disk when this returns. Raises StoreError if it cannot be written; then readers see nothing
+        of it.
         """
         assert self.writing, "the lake is open for reading"
         added = [file for each in staged for file in staging.place(each, self.folder)]
         return self._commit(added, info, replace, transactions or {})
 
     def keep(self, first: str, info: CommitInfo) -> int:
-        """Drop the rows of the days before one, ISO, in one commit, if there are any; tell how many they were."""
+        """Drop the rows of the days before `first` (ISO) in one commit, if there are any; return how many."""
         assert self.writing, "the lake is open for reading"
         old = {"day": {day for day in data_files.days(self.files()) if day < first}}
         dropped = sum(file.rows for file in self.files(old))
@@ -170,12 +170,13 @@ class LakeTable:
             removed = [] if replace is None else self.files(replace)
             touched = set() if info.kept else data_files.days([*added, *removed])
             version = 0 if self.version is None else self.version + 1
-            # Random: a table that was put back from a backup and written to has other commits with the same numbers.
+            # Random: a table that was restored from a backup and then written to has other commits with the same
+            # numbers.
             stamped = msgspec.structs.replace(info, days=sorted(touched), commit=secrets.token_urlsafe(3))
             stamped = msgspec.structs.replace(stamped, state=commit_info.after(self.state, [(version, stamped)]))
             try:
                 self._append(added, removed, stamped, transactions)
-            except CommitFailedError:  # another program's commit came first
+            except CommitFailedError:  # another program committed first
                 self._delta = delta_table.open_table(self.folder, self.table)
                 continue
             except (DeltaError, OSError) as error:
@@ -225,11 +226,11 @@ class LakeTable:
             ) from error
 
     def _clean(self, now: float) -> None:
-        """Remove what is not needed of the log, since there is a new checkpoint."""
-        with contextlib.suppress(OSError):  # the table is as it should be; what is left now goes the next time
+        """Remove the log's files that the new checkpoint makes unnecessary."""
+        with contextlib.suppress(OSError):  # the table is intact; the next cleaning removes what is left
             for path in delta_log.expired(self.folder, self.state.sources.values(), now):
                 path.unlink()
 
     def transaction(self, app: str) -> int | None:
-        """Give the number that the last commit with one for `app` gave it."""
+        """Return the number of the last transaction of `app`, or None."""
         return None if self._delta is None else self._delta.transaction_version(app)

@@ -1,4 +1,4 @@
-"""What lies in a table's folder and is of no version any more, or never was of one."""
+"""Removes files from a table's folder that belong to no version any more, or never did."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from restante.pipeline.lake.table import LakeTable
 
 
 class Waste(NamedTuple):
-    """A file that nobody needs."""
+    """A file that is not needed."""
 
     path: Path
     size: int
@@ -23,13 +23,13 @@ class Waste(NamedTuple):
 
 
 def waste(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
-    """List what to remove: files of runs that were cut off, and those that were in no version for `grace` seconds.
+    """Return the files to remove: those of runs that were killed, and those in no version for `grace` seconds.
 
-    Readers of an older version must finish within `grace`, which is no longer than delta_log.LOG_RETENTION_SECONDS. A
-    file that never was in a version counts from when it was written: another program may be about to commit it. So
-    does one that was removed by an entry that is not kept any more: it was removed more than that ago. `now` is in
-    seconds since 1970. The lake is open for writing: no other run is going on. Raises StoreError where the log is
-    damaged.
+    Readers of an older version must finish within `grace`, which is at most delta_log.LOG_RETENTION_SECONDS. The time
+    of a file that was never in a version counts from when it was written, since another program may be about to
+    commit it. So does that of a file whose removal is in an entry that is no longer kept: it was removed longer ago
+    than that. `now` is in seconds since 1970. The lake must be open for writing, so that no other run is active.
+    Raises StoreError if the log is damaged.
     """
     assert table.writing, "the lake is open for reading"
     current = {file.path for file in table.files()}
@@ -57,7 +57,7 @@ def _parquet(folder: Path) -> Iterator[Path]:
 
 
 def vacuum(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
-    """Remove the waste, and folders that are empty then; tell what it was. Raises StoreError where that fails."""
+    """Remove the waste and the folders that it leaves empty; return it. Raises StoreError if that fails."""
     found = waste(table, grace=grace, now=now)
     try:
         for each in found:
@@ -67,7 +67,7 @@ def vacuum(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
     except OSError as error:
         raise StoreError(f"cannot remove files from {table.folder}: {plain(error)}") from error
     emptied = {folder for each in found for folder in each.path.parents if table.folder in folder.parents}
-    for folder in sorted(emptied, reverse=True):  # what is within another comes first
+    for folder in sorted(emptied, reverse=True):  # subfolders come before their parents
         with contextlib.suppress(OSError):  # it is not empty
             folder.rmdir()
     return found

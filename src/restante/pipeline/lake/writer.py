@@ -1,8 +1,8 @@
-"""What a task writes where Spark's workers are this machine's: Parquet files, by pyarrow, a folder a partition.
+"""The writer of a task on this machine's Spark workers: Parquet files by pyarrow, one folder per partition.
 
-Spark's own writer goes through Hadoop, which starts a `chmod` for each folder that it makes and makes each twice
-(Hadoop's RawLocalFileSystem.setPermission and FileOutputCommitter): of sixty small files two seconds. It also leaves
-it to its committer which of two attempts at a task counts; here that is told by what the job gives back.
+Spark's own writer goes through Hadoop, which starts a `chmod` for each folder and makes each folder twice (Hadoop's
+RawLocalFileSystem.setPermission and FileOutputCommitter): two seconds for sixty small files. It also lets its
+committer decide which of two attempts at a task counts; here the paths that the job returns decide.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WRITTEN_DDL: Final = "path STRING"
-"""What a job gives back, in Spark's DDL: a row for each file."""
+"""The schema of what a job returns, in Spark's DDL: one row per file."""
 
 ROW_GROUP_BYTES: Final = 64 << 20
-"""A row group is written when it has so many bytes in memory: what a reader then reads as one, and what a task holds.
-Half of what Spark's writer holds, which has one for each core likewise."""
+"""Bytes in memory at which a row group is written. A reader reads a group as a whole, and a task holds one in memory.
+Spark's writer, which also holds one per core, uses twice as much."""
 
 ROW_GROUP_ROWS: Final = 1 << 20
-"""Or so many rows: readers share a file's groups among their cores, and small rows are many."""
+"""Rows at which a row group is written. Readers share a file's groups among their cores, so a group of small rows
+must not have too many."""
 
 
 def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Give what writes a task's rows below `run`, for DataFrame.mapInArrow.
+    """Return the function for DataFrame.mapInArrow that writes a task's rows below `run`.
 
-    Rows may come in any order; those of a partition that do not come together are several files. Raises OSError where
-    a file cannot be written.
+    Rows may come in any order. Rows of a partition that are not adjacent go into several files. The function raises
+    OSError if a file cannot be written.
     """
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -64,11 +65,11 @@ def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.Record
 
 
 PartitionValues = tuple[str | None, ...]
-"""A partition, as text."""
+"""The values of a partition, as text."""
 
 
 def _made(run: Path, below: Path) -> Path:
-    """Make a folder, but not `run` itself: where that is gone, nobody wants the job's files any more."""
+    """Make a folder, but not `run` itself: if `run` is gone, the job was cancelled."""
     place = run
     for part in below.parts:
         place /= part
@@ -77,7 +78,7 @@ def _made(run: Path, below: Path) -> Path:
 
 
 def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
-    """Cut a batch where the partition changes, and leave out its columns, which the folder tells."""
+    """Cut a batch where the partition changes, and drop the partition columns, which the folder names."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -128,6 +129,6 @@ class _OpenFile:
         self._file.close()
 
     def abandon(self) -> None:
-        """Close it as it is. What went wrong is told by who calls this, not by a file that cannot be finished."""
+        """Close the file as it is, and ignore errors: the caller reports what went wrong."""
         with contextlib.suppress(Exception):
             self._file.close()

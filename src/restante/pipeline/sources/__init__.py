@@ -1,1 +1,1 @@
-"""What servers and clients leave behind, as rows for the lake; a module per kind."""
+"""Reads the databases and files of servers and clients as rows for the lake; one module per kind of source."""

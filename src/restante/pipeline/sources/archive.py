@@ -1,9 +1,9 @@
-"""Waku archives: what has arrived since the mark.
+"""Reads Waku archives: the envelopes that have arrived since the mark.
 
-Arrival numbers are given in the order of commits and never twice (restante/waku/archive/sql), so reading goes on
-behind the last one. Envelopes that were pruned before they were read are missed. Where another archive is found, or
-an older copy of it, all that is there is read: the lake keeps what it has, for an archive forgets what is old, and
-the lake is there to remember it. Which of two copies of an envelope counts is for `build` to say.
+Arrival numbers are assigned in the order of commits and never reused (restante/waku/archive/sql), so reading goes on
+behind the last one. Envelopes that were pruned before they were read are missed. If another archive is found, or an
+older copy of the same one, all of it is read. The lake keeps the rows that it has, because an archive prunes old
+envelopes and the lake exists to keep them. If an envelope is read twice, `build` chooses the copy that counts.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ARCHIVE_FILE: Final = "archive.sqlite"
-"""In a Mailserver's data directory (restante.waku.archive.schema)."""
+"""The archive's file in a Mailserver's data directory (restante.waku.archive.schema)."""
 
 ARCHIVE_APPLICATION_ID: Final = 0x52737441
-"""Marks that file (likewise)."""
+"""SQLite's application id of that file (restante.waku.archive.schema)."""
 
 SCHEMA_VERSIONS: Final = (1, 2)
-"""Of its schema; what is read is the same in both."""
+"""The versions of its schema that can be read. The tables that are read are the same in both."""
 
 READ_COLUMNS: Final = {
     "arrivals": {"arrival", "id", "arrived"},
     "envelopes": {"id", "topic", "arrival", "raw"},
     "totals": {"one", "next_arrival", "envelopes", "bytes"},
 }
-"""What is read, by table."""
+"""Table → the columns that are read."""
 
 ARRIVALS_PER_STATEMENT: Final = 5_000
-"""Arrivals that are copied by a statement."""
+"""Arrivals that one statement copies."""
 
 ENVELOPES_PER_TASK: Final = 50_000
-"""Envelopes that one task verifies: half a second of work, so that every core has some and progress can be seen."""
+"""Envelopes that one task verifies: half a second of work, so that every core has tasks and progress is visible."""
 
 _CREATE_COPY: Final = """
 CREATE TABLE copy.copied (
@@ -79,7 +79,7 @@ ORDER BY arrivals.arrival
 
 
 def recognised(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
-    """Return the source, where it is an archive of ours. Raises SourceError."""
+    """Return the source if the path is one of our archives. Raises SourceError."""
     path = spec.path
     if preview.files is not None:
         if ARCHIVE_FILE not in preview.files:
@@ -97,7 +97,7 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
 
 
 class ArchiveSource:
-    """An archive, by its name."""
+    """A named archive."""
 
     kind = "Waku archive"
     feeds = (ARCHIVED,)
@@ -110,10 +110,10 @@ class ArchiveSource:
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedArchive]:
-        """See whether it is as we know it, and hold the moment. Raises SourceError.
+        """Check the archive's schema, and yield a view of it at one moment. Raises SourceError.
 
-        An archive has a log (WAL): who reads it and who writes to it do not wait for one another, and a read
-        transaction goes on seeing it as it was (sqlite.org/isolation.html). So only what is new is copied.
+        An archive has a write-ahead log (WAL): readers and the writer do not wait for one another, and a read
+        transaction keeps seeing the same state (sqlite.org/isolation.html). So only the new envelopes are copied.
         """
         try:
             scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ class ArchiveSource:
         try:
             with reading(self.path, self.name) as database:
                 database.execute("ATTACH ? AS copy", (f"{(folder / 'copy.sqlite').absolute().as_uri()}?mode=rwc",))
-                database.execute("PRAGMA copy.journal_mode = OFF").fetchone()  # nobody misses it after a crash
+                database.execute("PRAGMA copy.journal_mode = OFF").fetchone()  # the copy need not survive a crash
                 database.execute("PRAGMA copy.synchronous = OFF")
                 _check(database, self.name, say)
                 database.execute("BEGIN")
@@ -149,7 +149,7 @@ class OpenedArchive:
         self._ids = marks.IdRange(first, max(following - 1, last), kept=True)
 
     def find_new(self, table: str, marks_: Mapping[str, Mark]) -> Span | None:
-        """Return what is new; None: nothing. Raises SourceError."""
+        """Return what is new, or None if nothing is. Raises SourceError."""
         mark = marks_.get("")
         why = marks.broken(mark, self._ids, self._digest) if mark else ""
         start = mark.last if mark and not why else 0
@@ -174,8 +174,8 @@ class OpenedArchive:
         )
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Copy it; it is verified when the rows are read."""
-        from restante.pipeline.sources import tasks  # and Spark
+        """Copy the new envelopes and return them as rows. They are verified when the rows are read."""
+        from restante.pipeline.sources import tasks  # imports Spark
 
         if not span.parts:
             return tasks.frame(spark, ARCHIVED, ())
@@ -184,13 +184,13 @@ class OpenedArchive:
         self._database.execute(_CREATE_COPY)
         for first in range(part.first, part.last + 1, ARRIVALS_PER_STATEMENT):
             self._database.execute(_COPY_ARRIVALS, (first, min(first + ARRIVALS_PER_STATEMENT - 1, part.last)))
-        self._database.execute("COMMIT")  # the server may move its log again
+        self._database.execute("COMMIT")  # the server may reset its log again
         origin = Origin(self._name, SOURCE_KIND_ARCHIVE, span.marks[""].first_digest, "", self._context.first_day)
         found = [ArchiveTask(str(self._copy), first, last, origin) for first, last in self._cut(part.last)]
         return tasks.frame(spark, ARCHIVED, found)
 
     def _cut(self, last: int) -> Iterator[tuple[int, int]]:
-        """Cut what was copied into ranges of so many rows each."""
+        """Return ranges of ENVELOPES_PER_TASK copied rows each."""
         starts: list[int] = [
             first
             for (first,) in self._database.execute(
@@ -231,7 +231,7 @@ def _check(database: sqlite3.Connection, name: str, say: Say) -> None:
 
 
 class ArchiveTask(NamedTuple):
-    """A task: some arrivals of a copy."""
+    """A task that reads a range of the copied arrivals."""
 
     copy: str
     first: int
@@ -239,7 +239,7 @@ class ArchiveTask(NamedTuple):
     origin: Origin
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Verify them."""
+        """Yield the envelopes, verified."""
         select = "SELECT arrival, id, arrived, topic, raw FROM copied WHERE arrival BETWEEN ? AND ? ORDER BY arrival"
         with closing(sqlite3.connect(self.copy)) as database:
             for some in archived.groups(database.execute(select, (self.first, self.last)), _size):

@@ -1,4 +1,4 @@
-"""Verified envelopes as rows of the lake."""
+"""Converts verified envelopes to rows of the lake."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ ARCHIVED_SCHEMA: Final = rows.arrow_schema(ARCHIVED)
 
 BATCH_ENVELOPES: Final = 2000
 BATCH_BYTES: Final = 8 << 20
-"""Envelopes, and bytes of them, that are verified together, about: arrays of so many stay near the processor."""
+"""Approximate number of envelopes, and their bytes, that are verified together: small enough for the processor's
+caches."""
 
 UNREADABLE_REST: Final = "the rest of the file cannot be read"
-"""The fault of what stands where a file ceases to make sense."""
+"""The fault of the part of a file from the first unreadable byte or row on."""
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 
@@ -35,36 +36,36 @@ _DIGITS: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), 
 
 
 class Origin(NamedTuple):
-    """Where envelopes come from."""
+    """The source of envelopes."""
 
     source: str
     source_kind: str
     file: str
-    """Stands for the file, or the archive."""
+    """Identifies the file, or the archive."""
     name: str
-    """The file's, as the quarantine may tell it; "" of an archive."""
+    """The file's name as the quarantine shows it; "" for an archive."""
     first_day: date
-    """The lake's."""
+    """The lake's first day."""
 
 
 class FoundEnvelopes(NamedTuple):
-    """Envelopes as they were found, a column each."""
+    """Envelopes as they were found, one column each."""
 
     raws: list[bytes]
-    """b"" where there is none."""
+    """b"" if there is none."""
     arrivals: Numbers
-    """Their numbers; in a file, their places from 0."""
+    """Their arrival numbers; in a file, their positions from 0."""
     arrived: Numbers | None
-    """When, in seconds since 1970; -1 where that is not known."""
+    """When each arrived, in seconds since 1970; -1 if that is unknown."""
     stored: Stored
     where: Sequence[int] | None = None
-    """Where they are in the file, to be found again: bytes, or rows; None: by their arrivals."""
+    """Their places in the file, as byte offsets or row numbers; None if `arrivals` identifies them."""
     faults: Mapping[int, str] = {}
-    """What is wrong already, by the place in these columns."""
+    """Index in these columns → the fault that was found already."""
 
 
 def groups(rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Cut rows into groups of which each is verified together."""
+    """Yield groups of rows; each group is verified together."""
     group: list[T] = []
     bytes_ = 0
     for row in rows:
@@ -78,9 +79,9 @@ def groups(rows: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
 
 
 def verify_batch(found: FoundEnvelopes, origin: Origin, seen: set[bytes] | None = None) -> pa.RecordBatch:
-    """Verify envelopes and put them into columns. What has a fault keeps nothing of what it was.
+    """Return the envelopes, verified, as columns. A row with a fault keeps no value of the envelope.
 
-    `seen` has the hashes of those before, where one may come twice.
+    `seen` has the hashes of the envelopes before, if duplicates are possible; the hashes of this batch are added.
     """
     verified = verify(found.raws, found.stored, origin.first_day)
     faults = {place: ENVELOPE_FAULTS[verified.fault[place]] for place in np.flatnonzero(verified.fault).tolist()}
@@ -129,7 +130,7 @@ def _columns(
 
 
 def _sparse(count: int, said: Mapping[int, str]) -> pa.Array:
-    """Make a column in which few rows have a text."""
+    """Return a column in which few rows have a text."""
     if not said:
         return pa.nulls(count, pa.string())
     return pa.array([said.get(place) for place in range(count)], pa.string())
@@ -145,7 +146,7 @@ def _times(seconds: Numbers, unknown: Truths) -> pa.Array:
 
 
 def _topics(topics: Numbers, left_out: Collection[int]) -> pa.Array:
-    """Write them: 0x and eight digits."""
+    """Return topics as text: 0x and eight digits."""
     text = np.empty((len(topics), 5), np.uint16)
     text[:, 0] = np.frombuffer(b"0x", np.uint16)
     text[:, 1:] = _DIGITS[topics.astype(">u4").view(np.uint8).reshape(-1, 4)]

@@ -1,6 +1,6 @@
-"""A client's timing log cut into its events: a JSON list, which may be damaged or cut off.
+"""Cuts a client's timing log into its events. The log is a JSON list, and may be damaged or cut off.
 
-The list is cut where its commas are, and what is between them is read by itself: one bad event costs no other.
+The list is cut at its commas, and each piece is parsed by itself, so that a bad event does not affect the others.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Final, NamedTuple
 from restante.pipeline.clean.timing import NOT_A_LOG
 
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
-"""A string (RFC 8259 section 7), one that does not end, or a structural character."""
+"""A string (RFC 8259 section 7), a string that does not end, or a structural character."""
 
 _SPACE: Final = b" \t\n\r"
-"""RFC 8259 section 2."""
+"""The whitespace of JSON (RFC 8259 section 2)."""
 
 
 class EventItem(NamedTuple):
-    """An event, or what stands where one should."""
+    """An event, or the bytes in the place of one."""
 
     at: int
-    """In the file."""
+    """Offset in the file."""
     raw: bytes
     fault: str | None = None
 
 
 def items(log: bytes) -> Iterator[EventItem]:
-    """Yield the events of a log, and what cannot be one, to its end. Nothing is deeper than the list looked into."""
+    """Yield the events of a log, and the bytes that cannot be one, to its end. Events are not parsed."""
     start = len(log) - len(log.lstrip(_SPACE))
     if log[start : start + 1] != b"[":
         yield EventItem(start, log[start:], NOT_A_LOG)

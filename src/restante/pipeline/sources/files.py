@@ -1,7 +1,7 @@
-"""Files of envelopes, as `restante waku export` writes them: RLP, or Parquet with a column `raw`.
+"""Reads files of envelopes as `restante waku export` writes them: RLP, or Parquet with a column `raw`.
 
-A file is read once, whole, and known by its digest from then on, whatever its name. An envelope that is in it twice
-counts once.
+A file is read once, completely, and identified by its digest from then on, whatever its name. An envelope that occurs
+twice in it counts once.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ENVELOPE_SUFFIXES: Final = frozenset({".rlp", ".parquet"})
-"""Of a folder's files, those that `restante waku export` writes under their names when they are complete."""
+"""The suffixes that `restante waku export` gives complete files; other files of a folder are ignored."""
 
 RLP_LIST_TAG: Final = 0xC0
-"""What an RLP list begins with, or more."""
+"""The least first byte of an RLP list."""
 
 
 def recognised(spec: SourceSpec, preview: PathPreview) -> FilesSource | None:
-    """Return the source, where it is a file of envelopes, or a folder or a glob that has one. Raises SourceError."""
+    """Return the source if the path is a file of envelopes, or a folder or glob with one. Raises SourceError."""
     if preview.sqlite:
         return None
     found = paths.files(spec.path, ENVELOPE_SUFFIXES)
@@ -56,7 +56,7 @@ def _is_envelopes(head: bytes) -> bool:
 
 
 class FilesSource:
-    """Files of envelopes, by the name they have together."""
+    """Files of envelopes under one source name."""
 
     kind = "envelope files"
     feeds = (ARCHIVED,)
@@ -69,7 +69,7 @@ class FilesSource:
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedFiles]:  # noqa: ARG002 - nothing is copied
-        """See what files there are. One that changes later is refused. Raises SourceError."""
+        """Find the files. A file that changes later is rejected. Raises SourceError."""
         yield OpenedFiles(self.name, paths.files(self.path, ENVELOPE_SUFFIXES), context)
 
 
@@ -82,10 +82,10 @@ class OpenedFiles:
         self._name, self._context = name, context
         self._found = [file for file in found if file.size]
         self._files: dict[str, SourceFile] = {}
-        """By their digests, as `find_new` found them; the first name is the one that the quarantine tells."""
+        """Digest → file, as `find_new` found them; of several names, the quarantine shows the first."""
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Return what is new; None: nothing. Raises SourceError."""
+        """Return what is new, or None if nothing is. Raises SourceError."""
         self._files = paths.named(self._found, marks, self._context.now)
         new = {name: count(file) for name, file in self._files.items() if name not in marks}
         if not new:
@@ -101,8 +101,8 @@ class OpenedFiles:
         )
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Return it: no file is cut into tasks, since what it has twice must be seen."""
-        from restante.pipeline.sources import tasks  # and Spark
+        """Return the new envelopes as rows. A file is one task, because its duplicates must be found."""
+        from restante.pipeline.sources import tasks  # imports Spark
 
         latest = int(self._context.now)
         files = [(part.name, self._files[part.name]) for part in span.parts]
@@ -114,7 +114,7 @@ class OpenedFiles:
 
 
 def count(file: SourceFile) -> int:
-    """Count what is to be read. Raises SourceError."""
+    """Return the number of items to read. Raises SourceError."""
     with paths.opened(file) as data:
         if _is_parquet(data):
             return parquets.count(file.path)
@@ -128,15 +128,15 @@ def _is_parquet(data: BinaryIO) -> bool:
 
 
 class FileTask(NamedTuple):
-    """A task: a file."""
+    """A task that reads a file."""
 
     file: SourceFile
     origin: Origin
     latest: int
-    """When it was read: what is in it came before, whenever that was."""
+    """When the file was read, in seconds since 1970; all its envelopes arrived before."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Verify what is in it."""
+        """Yield the file's envelopes, verified."""
         seen: set[bytes] = set()
         with paths.opened(self.file) as data:
             if _is_parquet(data):

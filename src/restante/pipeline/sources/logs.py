@@ -1,6 +1,6 @@
-"""Timing: clients' logs, as `wormhole --dump-timing` writes them, and servers' traces; a file, a folder or a glob.
+"""Reads clients' timing logs, from `wormhole --dump-timing`, and servers' traces; from a file, a folder or a glob.
 
-What a file is shows its first character: a log is a JSON list, a trace a JSON object on each line.
+A file's first character shows its kind: a log is a JSON list, a trace has a JSON object on each line.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from restante.pipeline.sources.tasks import Task
 
 MAX_LOG_BYTES: Final = 256 << 20
-"""Bytes of a log that is read, whole: 600,000 events have as many."""
+"""Bytes of the largest log that is read, which is read whole: 600,000 events."""
 
 LOG_TOO_LARGE: Final = "larger than any timing log"
 
 
 def recognised(spec: SourceSpec, preview: PathPreview) -> LogsSource | None:
-    """Return the source, where it is a log or a trace, or a folder or a glob that has one; raises SourceError.
+    """Return the source if the path is a log or a trace, or a folder or glob with one. Raises SourceError.
 
-    An empty file is taken for one to which nothing was written yet.
+    An empty file counts as one that has not been written to yet.
     """
     if preview.sqlite:
         return None
@@ -48,13 +48,13 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> LogsSource | None:
 
 
 def _kind(file: SourceFile) -> str:
-    """Tell "[" of a log and "{" of a trace; "" of neither."""
+    """Return "[" for a log, "{" for a trace or an empty file, and "" for neither."""
     first = paths.head(file).lstrip()[:1] if file.size else b"{"
     return first.decode() if first in {b"[", b"{"} else ""
 
 
 class LogsSource:
-    """Logs and traces, by the name that they have together."""
+    """Logs and traces under one source name."""
 
     kind = "timing logs or traces"
     whole = False
@@ -63,12 +63,12 @@ class LogsSource:
     def __init__(self, spec: SourceSpec, inodes: frozenset[Inode] = frozenset(), *, empty: bool = False) -> None:
         self.name, self.path, self._server = spec.name, spec.path, spec.server
         self.inodes, self.empty = inodes, empty
-        # A trace is empty when it was just rotated. A log is written once, and so never empty after it had something.
+        # A trace is empty just after rotation. A log is written at once, so it is never empty after it had content.
         self.feeds = (SERVER_COMMANDS,) if empty else (SERVER_COMMANDS, CLIENT_EVENTS)
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedLogs]:  # noqa: ARG002 - nothing is copied
-        """See what files there are. Raises SourceError."""
+        """Find the files. Raises SourceError."""
         found = paths.files(self.path)
         if not any(file.size for file in found):
             say(f"source {self.name}: {self.path} is empty: nothing was written to it yet")
@@ -76,7 +76,7 @@ class LogsSource:
 
 
 class OpenedLogs:
-    """Files as they were found: what is appended to a trace meanwhile is left for the next time."""
+    """Files as they were found. Lines that are appended to a trace later are read by the next run."""
 
     tables = (SERVER_COMMANDS, CLIENT_EVENTS)
 
@@ -88,11 +88,11 @@ class OpenedLogs:
         self._limits = limits(context.first_day, context.now)
         self._traces: dict[str, SourceFile] = {}
         self._found: list[SourceFile] = []
-        """All others: logs, as far as one sees from outside."""
+        """All other files that are not empty; they are read as logs."""
         self._logs: dict[str, SourceFile] = {}
-        """By their digests, as `find_new` found them."""
+        """Digest → file, as `find_new` found them."""
         self._new_lines: dict[str, traces.NewLines] = {}
-        """As `find_new` found it."""
+        """First line's digest → new lines, as `find_new` found them."""
         for file in found:
             if _kind(file) == "{":
                 self._add_trace(file)
@@ -108,7 +108,7 @@ class OpenedLogs:
             self._traces[name] = file
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Return what is new; None: nothing. Raises SourceError."""
+        """Return what is new, or None if nothing is. Raises SourceError."""
         return self._find_new_lines(marks) if table == SERVER_COMMANDS.name else self._find_new_logs(marks)
 
     def _find_new_lines(self, marks: Mapping[str, Mark]) -> Span | None:
@@ -141,7 +141,7 @@ class OpenedLogs:
         )
 
     def _rewritten(self, marks: Mapping[str, Mark]) -> Path | None:
-        """Give a trace whose last line that was read is another now, if there is one."""
+        """Return the path of a trace in which the last line that was read has changed, or None."""
         for name, file in self._traces.items():
             if name in marks:
                 with paths.growing(file) as data:
@@ -165,8 +165,8 @@ class OpenedLogs:
         )
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Return it."""
-        from restante.pipeline.sources import tasks  # and Spark
+        """Return the new lines or events as rows."""
+        from restante.pipeline.sources import tasks  # imports Spark
 
         if span.table == SERVER_COMMANDS.name:
             return tasks.frame(spark, SERVER_COMMANDS, list(chain.from_iterable(map(self._trace_tasks, span.parts))))
@@ -188,17 +188,17 @@ def _count(file: SourceFile) -> int:
 
 
 class LogTask(NamedTuple):
-    """A task: a log."""
+    """A task that reads a log."""
 
     file: SourceFile
     digest: str
-    """Of the file."""
+    """The file's digest."""
     server: str | None
     source: str
     limits: TimeLimits
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Clean its events."""
+        """Yield the log's events, cleaned."""
         yield from batches(CLIENT_EVENTS, self._rows())
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:

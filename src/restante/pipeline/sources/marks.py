@@ -1,8 +1,8 @@
-"""Where reading stopped, held against what is there now. Pure.
+"""Compares the mark where reading stopped with the current rows. Pure.
 
-Rows of usage are never changed, and ids go up. So reading may go on behind the last id if the rows that the mark
-names are still the same ones. What can be wrong: an older copy was put back, another file took its place, or VACUUM
-gave out new rowids, which it may where a table has no INTEGER PRIMARY KEY (sqlite.org/lang_vacuum.html).
+Rows of usage are never changed, and ids increase. So reading may go on behind the last id if the rows that the mark
+names are unchanged. They differ if an older copy was restored, if another file took its place, or if VACUUM assigned
+new rowids, which it may do in a table without an INTEGER PRIMARY KEY (sqlite.org/lang_vacuum.html).
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ class IdRange(NamedTuple):
     """The ids of a table."""
 
     first: int
-    """The least that has a row; 0: none has."""
+    """The least id with a row; 0 if there is no row."""
     last: int
-    """The greatest that was ever given, as far as the table can tell; 0: none was."""
+    """The greatest id that was ever assigned, as far as the table shows; 0 if none was."""
     kept: bool
-    """Ids are given once, in their order (AUTOINCREMENT, sqlite.org/autoinc.html): one without a row had one."""
+    """Whether ids are assigned once, in increasing order (AUTOINCREMENT, sqlite.org/autoinc.html). Then an id without
+    a row had one."""
 
 
 def broken(mark: Mark, ids: IdRange, digest: Callable[[int], str]) -> str:
-    """Tell what does not fit the mark; "" where reading may go on. `digest` of an id without a row is ""."""
+    """Return what contradicts the mark, or "" if reading may go on. `digest` returns "" for an id without a row."""
     if ids.last < mark.last:
         return f"its last id was {mark.last} and is {ids.last} now: an older copy, another file, or new ids"
     last, first = digest(mark.last), digest(mark.first)
@@ -37,7 +38,7 @@ def broken(mark: Mark, ids: IdRange, digest: Callable[[int], str]) -> str:
 
 
 def behind(ids: IdRange, digest: Callable[[int], str]) -> Mark:
-    """Mark that everything is read."""
+    """Return the mark that says that everything was read."""
     return Mark(
         last=ids.last, last_digest=digest(ids.last), first=ids.first, first_digest=digest(ids.first)
     )  # no row has id 0

@@ -1,8 +1,8 @@
-"""Files of Parquet that have envelopes in a column `raw`, and may have beside it what they say.
+"""Reads Parquet files with envelopes in a column `raw`, and optional columns with their properties.
 
-The columns are those of `restante waku export` (restante.waku.files.parquet); any other is not looked at. That
-module's reader, which parses each envelope by itself, takes 0.72 s for a file of 100,000 that is read here in 0.10 s,
-bounds no batch by its bytes, and skips rows of a damaged group that must be counted here.
+The columns are those of `restante waku export` (restante.waku.files.parquet); others are ignored. That module's
+reader parses each envelope by itself and takes 0.72 s for a file of 100,000, which takes 0.10 s here. It also does
+not limit the bytes of a batch, and skips the rows of a damaged group, which must be counted here.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from restante.pipeline.sources.archived import BATCH_BYTES, BATCH_ENVELOPES, UNR
 from restante.waku.envelope.envelope import TOPIC
 
 PARQUET_MAGIC: Final = b"PAR1"
-"""What such a file begins with (parquet.apache.org, "File Format")."""
+"""The first bytes of a Parquet file (parquet.apache.org, "File Format")."""
 
 NO_RAW_COLUMN: Final = "no table with a column raw"
 
 MAX_ROWS_PER_BYTE: Final = 100
-"""Rows to a byte that can be believed: anybody can write a number of rows, and each is one of the ledger's."""
+"""Rows per byte of a file that are plausible. A file may claim any number of rows, and each is counted in the
+ledger."""
 
 _BYTES_TYPES: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 
 
 def count(path: Path) -> int:
-    """Count its rows; what is no table is one fault."""
+    """Return the number of rows. A file that is no table counts as one fault."""
     with _table(path) as table:
         return 1 if table is None else table.metadata.num_rows
 
 
 def found(path: Path, latest: int) -> Iterator[FoundEnvelopes]:
-    """Yield what should be envelopes, none of which came after `latest`; each row that cannot be read as a fault."""
+    """Yield the rows as envelopes that arrived by `latest`; a row that cannot be read has a fault."""
     with _table(path) as table:
         if table is None:
             yield _faulty(0, 1, NO_RAW_COLUMN)
@@ -68,7 +69,7 @@ def _table(path: Path) -> Iterator[pq.ParquetFile | None]:
 
 
 def _must_be_damage(error: Exception) -> None:
-    """Raise what the system said, of the disk and not of the file; the library calls damage OSError too."""
+    """Raise an error of the system, but not one about the file's content, for which pyarrow also raises OSError."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error
 
@@ -83,7 +84,7 @@ def _usable(schema: pa.Schema, name: str) -> bool:
 def _group(
     table: pq.ParquetFile, group: int, columns: list[str], first: int, stop: int, latest: int
 ) -> Iterator[FoundEnvelopes]:
-    """Yield the rows of a group; where it cannot be read on, the others of it as faults."""
+    """Yield the rows of a group. From the first that cannot be read on, each has a fault."""
     rows = max(
         1,
         min(BATCH_ENVELOPES, BATCH_BYTES * (stop - first) // max(table.metadata.row_group(group).total_byte_size, 1)),
@@ -117,7 +118,7 @@ def _time(said: int | None, latest: int) -> int:
 
 
 def _topic(said: bytes | None) -> int:
-    """Read a topic; what is none is no envelope's."""
+    """Return a topic as a number: -1 if there is none, and a number that no topic has if the length is wrong."""
     if said is None:
         return -1
     return int.from_bytes(said) if len(said) == TOPIC else 1 << 32

@@ -1,4 +1,4 @@
-"""Sources of files: one, a folder of them, or a glob."""
+"""Finds and opens the files of a source: one file, a folder of files, or a glob."""
 
 from __future__ import annotations
 
@@ -19,37 +19,39 @@ from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
 from restante.pipeline.sources.source import PREVIEW_BYTES, Inode, SourceError, is_glob
 
 STABLE_AFTER_SECONDS: Final = 10.0
-"""Seconds after which a file's time of change tells of every later one: file systems count in up to two of them."""
+"""Seconds after which a file's change time reveals every later change: file systems have a resolution of up to
+two."""
 
 
 class SourceFile(NamedTuple):
-    """A file as it was found; it must be the same when it is read."""
+    """A file as it was found. It must be unchanged when it is read."""
 
     path: Path
     size: int
     changed: int
-    """When, in nanoseconds."""
+    """Time of the last modification (mtime), in nanoseconds."""
     number: int
-    """The inode's."""
+    """Inode number."""
     device: int
     touched: int
-    """When anything of the inode changed, in nanoseconds: its content, times, names or rights."""
+    """Time of the inode's last change (ctime), in nanoseconds: of its content, times, names or permissions."""
 
     @property
     def inode(self) -> Inode:
-        """Which file it is, whatever its name."""
+        """Return the device and inode number, which identify the file whatever its name."""
         return self.device, self.number
 
     @property
     def shown(self) -> str:
-        """Its name without the folder, fit for a terminal: what the lake may know of it."""
+        """Return the name without the folder, escaped for a terminal. The lake stores no more of the path."""
         return _escaped(self.path.name)
 
     def seen(self, now: float) -> str:
-        """Give what is another when it is written to again.
+        """Return a text that differs after the file is written to again.
 
-        Size, which file of which device it is, and the inode's time of change, which nobody can set back. "" where it
-        was written to a moment before `now`: what is written in the same tick of that clock would not show.
+        It consists of the size, the inode's change time, which programs cannot set, the inode number and the device.
+        It is "" if the file was written to just before `now`: another write in the same tick of that clock would not
+        change the text.
         """
         if now - self.touched / 1e9 < STABLE_AFTER_SECONDS:
             return ""
@@ -57,7 +59,7 @@ class SourceFile(NamedTuple):
 
 
 def shown(path: Path) -> str:
-    """Give a path for the operator: the folder as it was named, and what a stranger may have named, escaped."""
+    """Return a path for the operator: the folder as the operator named it, and the file's name escaped."""
     return str(path.with_name(_escaped(path.name)))
 
 
@@ -66,9 +68,9 @@ def _escaped(name: str) -> str:
 
 
 def files(path: Path, suffixes: frozenset[str] | None = None) -> list[SourceFile]:
-    """Give the files of a path, in the order of their names; of a folder, those that are not hidden.
+    """Return the files of a path, sorted by name; of a folder, those that are not hidden.
 
-    With suffixes, a folder's others are left out. Raises SourceError.
+    With `suffixes`, a folder's files with other suffixes are left out. Raises SourceError.
     """
     try:
         return [_found(each) for each in _paths(path, suffixes)]
@@ -92,7 +94,10 @@ def _found(path: Path) -> SourceFile:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BufferedReader]:
-    """Open a file that was found. Raises SourceError where it cannot be read, or is another before or after it."""
+    """Yield a found file, open for reading. Raises SourceError if it cannot be read, or has changed.
+
+    It is checked before and after it is read.
+    """
     with growing(file) as data:
         _must(file, os.fstat(data.fileno()).st_size == file.size)
         yield data
@@ -102,7 +107,10 @@ def opened(file: SourceFile) -> Iterator[BufferedReader]:
 
 @contextmanager
 def growing(file: SourceFile) -> Iterator[BufferedReader]:
-    """Open a file that was found, and to which somebody may be appending. Raises SourceError, likewise."""
+    """Yield a found file, open for reading; it may grow.
+
+    Raises SourceError if it cannot be read, became shorter, or was replaced by another file.
+    """
     try:
         with file.path.open("rb") as data:
             found = os.fstat(data.fileno())
@@ -113,18 +121,18 @@ def growing(file: SourceFile) -> Iterator[BufferedReader]:
 
 
 def inodes(files: Iterable[SourceFile]) -> frozenset[Inode]:
-    """Tell which files have something in them."""
+    """Return the inodes of the files that are not empty."""
     return frozenset(file.inode for file in files if file.size)
 
 
 def head(file: SourceFile) -> bytes:
-    """Give its first bytes. Raises SourceError."""
+    """Return a file's first bytes. Raises SourceError."""
     with growing(file) as data:
         return data.read(PREVIEW_BYTES)
 
 
 def digest(file: SourceFile) -> str:
-    """Give its SHA-256, hexadecimal. Raises SourceError."""
+    """Return a file's SHA-256, hexadecimal. Raises SourceError."""
     with opened(file) as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
@@ -132,16 +140,16 @@ def digest(file: SourceFile) -> str:
 def marked(
     found: Mapping[str, SourceFile], rows: Mapping[str, int], marks: Mapping[str, Mark], now: float
 ) -> dict[str, Mark]:
-    """Mark files by their digests: so many rows were read of the new ones; and how each was found by now."""
+    """Return the marks by digest: new ones with the rows that were read, found ones with their current state."""
     new = {name: Mark(count - 1, "", 0, "") for name, count in rows.items()}
     known = {**marks, **new}
     return known | {name: structs.replace(known[name], seen=file.seen(now)) for name, file in found.items()}
 
 
 def named(files: Iterable[SourceFile], marks: Mapping[str, Mark], now: float) -> dict[str, SourceFile]:
-    """Give files by their digests. One that is as it was when it was marked is not read for it. Raises SourceError.
+    """Return the files by digest. A file that is unchanged since it was marked is not read again. Raises SourceError.
 
-    The same under two names is there once, under the first of them.
+    A file with two names is returned once, under the first of them.
     """
     known = {mark.seen: name for name, mark in marks.items() if mark.seen}
     found: dict[str, SourceFile] = {}
@@ -151,7 +159,7 @@ def named(files: Iterable[SourceFile], marks: Mapping[str, Mark], now: float) ->
 
 
 def changed(path: Path) -> SourceError:
-    """Say that a file is not what it was."""
+    """Return the error for a file that changed while it was read."""
     return SourceError(f"{shown(path)} changed while it was read: ingest it again when it does not")
 
 

@@ -1,4 +1,4 @@
-"""Of which kind a source is, by what is in its files."""
+"""Recognises the kind of a source by the content of its files."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from restante.pipeline.sources.source import (
 )
 
 Kind = Callable[[SourceSpec, PathPreview], Source | None]
-"""Gives the source, where the path is of this kind; raises SourceError where it is, and cannot be used."""
+"""Returns the source if the path is of this kind. Raises SourceError if it is but cannot be used."""
 
 KINDS: Final[tuple[Kind, ...]] = (usage.recognised, archive.recognised, files.recognised, logs.recognised)
 """The kinds of sources, in the order in which they are tried."""
 
 
 def recognise(spec: str) -> Source:
-    """Tell what a source is, by what is in the file or directory, never by its name.
+    """Return the source, recognised by the content of the file or directory, never by its name.
 
-    An empty file is taken for a trace: one that was just rotated, or the file of a server that just began.
-    Raises Misuse where the operator's words name none; SourceError where the path is of no known kind, or cannot be
-    read.
+    An empty file counts as a trace: one that was just rotated, or that of a server that just started. Raises Misuse
+    if the operator's text does not name a source, SourceError if the path is of no known kind or cannot be read.
     """
     named = parse(spec)
     preview = _preview(named)

@@ -1,4 +1,4 @@
-"""Rows as Spark takes them from a source: a table's columns, and what is wrong with the row."""
+"""Rows of a source in the form that Spark reads: a table's columns, and the row's fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from restante.pipeline.schemas import Column, Table
 
 ROWS_PER_BATCH: Final = 8192
-"""Rows that are handed to Spark at once; more are no faster."""
+"""Rows that are handed to Spark at once. More rows are not faster."""
 
 FAULT_COLUMNS: Final = (
     Column("fault", "STRING", "NULL: it is clean; else why it cannot be taken", null=True),
@@ -29,26 +29,26 @@ _ARROW_TYPES: Final = {
     "DATE": pa.date32(),
     "TIMESTAMP": pa.timestamp("us", tz="UTC"),
 }
-"""Dates go in as days, timestamps as microseconds since 1970."""
+"""Dates are days, timestamps are microseconds, both since 1970."""
 
 
 def columns(table: Table) -> tuple[Column, ...]:
-    """Give the columns of a row from a source; where it has a fault, the table's may be NULL."""
+    """Return the columns of a row from a source. If it has a fault, the table's own columns may be NULL."""
     return (*table.columns, *FAULT_COLUMNS)
 
 
 def ddl(table: Table) -> str:
-    """Give the schema of rows from a source, as Spark reads it."""
+    """Return the schema of rows from a source in Spark's DDL."""
     return ", ".join(f"`{column.name}` {column.type}" for column in columns(table))
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """Return that schema as Arrow has it."""
+    """Return the schema of rows from a source for Arrow."""
     return pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in columns(table)])
 
 
 def batches(table: Table, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
-    """Put rows, each a value per column, into Arrow's batches."""
+    """Yield the rows, each with a value per column, as Arrow batches."""
     of = arrow_schema(table)
     rest = iter(rows)
     while some := list(islice(rest, ROWS_PER_BATCH)):

@@ -1,4 +1,4 @@
-"""How mailbox servers keep their usage records, and whether a database does it so.
+"""The schemas of the mailbox servers' usage records, and the checks that a database has one of them.
 
 Sources: ours, restante/mailbox/store/sql; magic-wormhole-mailbox-server 0.8.0, db-schemas/usage-v1.sql and -v2.sql.
 """
@@ -15,40 +15,41 @@ from restante.pipeline.schemas import CLIENT_VERSIONS
 from restante.pipeline.sources.source import Say, SourceError
 
 MAILBOX_FILE: Final = "restante.sqlite"
-"""Of our mailbox server, in its data directory (restante.mailbox.store.schema)."""
+"""The database's name in our mailbox server's data directory (restante.mailbox.store.schema)."""
 
 MAILBOX_APPLICATION_ID: Final = 0x52657374
-"""Marks that file (likewise)."""
+"""SQLite's application id of that file (restante.mailbox.store.schema)."""
 
 
 class Shape(NamedTuple):
-    """How a kind of server does it."""
+    """How one kind of server stores its usage records."""
 
     kind: str
     newest: int
-    """Version of its schema: what a later one means is not known."""
+    """The newest known version of its schema; later ones are rejected."""
     version: str
-    """How the database tells its version."""
+    """The SQL that returns the schema's version."""
     prefix: str
-    """Of its tables' names."""
+    """Prefix of its tables' names."""
     since: Mapping[str, int]
-    """Tables, and columns of OWN_RULES, that came with a later version."""
+    """Tables, and columns of OWN_RULES, that were added later → the version that added them."""
     own: bool
-    """Ours: rows have an id that is never given twice, and an origin. With the reference a rowid has to do."""
+    """Whether it is our server. Its rows have an id that is never reused, and an origin. The reference server's rows
+    have only a rowid."""
     others: frozenset[str]
     """Columns that are known, and never read."""
 
     def table(self, table: str) -> str:
-        """Name a table as the database does."""
+        """Return the database's name of a table."""
         return self.prefix + table
 
     def columns(self, table: str) -> tuple[str, ...]:
-        """Return the columns that a row consists of in every version, but for its id: those that digests are of."""
+        """Return the columns that a row has in every version, except for its id. Digests are computed from these."""
         ruled = tuple(rule.source for rule in RULES[table])
         return ("origin", *ruled) if self.own else ruled
 
     def own_columns(self, table: str, version: int) -> tuple[str | None, ...]:
-        """Return the columns of OWN_RULES, in a version of the schema; None for those that it lacks."""
+        """Return the columns of OWN_RULES in a version of the schema, with None for those that it lacks."""
         names = (rule.source for rule in OWN_RULES[table])
         return tuple(name if self.own and version >= self.since[name] else None for name in names)
 
@@ -74,12 +75,12 @@ REFERENCE_SHAPE: Final = Shape(
 
 
 def entries(database: sqlite3.Connection) -> dict[str, str]:
-    """Give what there is, table, view, virtual or shadow, by name."""
+    """Return the types of the database's entries (table, view, virtual or shadow) by name."""
     return dict(database.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main'"))
 
 
 def version(database: sqlite3.Connection, shape: Shape, name: str) -> int:
-    """Tell the version of the schema; `name` is the source's. Raises SourceError."""
+    """Return the version of the schema; `name` is the source's. Raises SourceError."""
     found = database.execute(shape.version).fetchall()
     if len(found) != 1 or not isinstance(found[0][0], int) or found[0][0] < 1:
         raise SourceError(f"source {name}: it does not tell the version of its schema: name another file")
@@ -92,7 +93,7 @@ def version(database: sqlite3.Connection, shape: Shape, name: str) -> int:
 
 
 def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: str, name: str, say: Say) -> str:
-    """See whether a table is as it should be; give what its rows' ids are called. Raises SourceError."""
+    """Check a table's columns, and return the name of its id column. Raises SourceError."""
     called = shape.table(table)
     kind = entries(database).get(called)
     if kind != "table":
@@ -102,7 +103,7 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     for column in (*wanted, "id") if shape.own else wanted:
         if column not in present:
             raise SourceError(f"source {name}: table {called} has no column {column}")
-    # A column of that name would stand for itself (sqlite.org/rowidtable.html).
+    # A column of that name would hide the rowid (sqlite.org/rowidtable.html).
     free = [word for word in ("rowid", "oid", "_rowid_") if word not in map(str.lower, present)]
     if not free and not shape.own:
         raise SourceError(f"source {name}: table {called} hides its rows' ids")
@@ -113,9 +114,9 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
 
 
 def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules.TimeLimits) -> int | None:
-    """Return the server's setting: what it floors times to, in microseconds, at its last prune.
+    """Return the server's setting at its last prune: what it floors times to, in microseconds.
 
-    None: to nothing, or it has not told yet. Raises SourceError.
+    None means that it does not floor them, or has not recorded the setting yet. Raises SourceError.
     """
     called = shape.table("current")
     if entries(database).get(called) != "table":
@@ -129,5 +130,5 @@ def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules
 
 
 def shown(words: str) -> str:
-    """Make a stranger's name fit for a terminal."""
+    """Return a name that a client chose, escaped for a terminal."""
     return ascii(words[:64])[1:-1]

@@ -1,8 +1,8 @@
-"""Where copies of a lake's sources are while a run reads them.
+"""The folder for copies of a lake's sources while a run reads them.
 
-It is outside the lake, and nobody else may read it: copies hold what the lake never does. A run that was killed left
-its own behind; it is told from one that is in use by the lock, which the kernel takes back with the process. The next
-run removes it, on whichever lake.
+It is outside the lake, and no other user may read it: copies hold data that the lake never has. A run that was killed
+leaves its folder behind. A lock shows which folders are in use; the kernel releases it when the process ends. The
+next run removes unused folders, whichever lake it works on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCRATCH_PREFIX: Final = "restante-pipeline-"
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Make a folder of this run's own; remove what runs that were killed left. Raises StoreError where it cannot."""
+    """Yield this run's own folder, after removing those of runs that were killed. Raises StoreError if it cannot."""
     try:
         for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
             with suppress(OSError):
@@ -42,7 +42,7 @@ def scratch() -> Iterator[Path]:
 
 
 def _own() -> tuple[Path, int]:
-    """Make one, and lock it; again, if another run took it for a dead one's in between."""
+    """Make a folder and lock it. Try again if another run removed it in between."""
     while True:
         place = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
         with suppress(FileNotFoundError):
@@ -54,7 +54,7 @@ def _own() -> tuple[Path, int]:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove a folder. Raises BlockingIOError where a run is using it."""
+    """Remove a folder. Raises BlockingIOError if a run is using it."""
     held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

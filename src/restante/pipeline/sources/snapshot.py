@@ -1,9 +1,9 @@
-"""A copy of an SQLite database as it is at one moment, made while its server is running and does not notice.
+"""Copies an SQLite database as it is at one moment, while its server is running and without delaying it noticeably.
 
-The copy is made by SQLite's backup API in steps. With a rollback journal (the reference server's) whoever reads keeps
-the writer from its commit (sqlite.org/lockingv3.html), so a step is short and a longer rest follows; who writes in
-between makes the backup begin anew (sqlite.org/backup.html). With a log (WAL, our servers') readers and writer do not
-wait for one another, and one read transaction holds the moment.
+SQLite's backup API makes the copy in steps. With a rollback journal (the reference server's) a reader blocks the
+writer's commit (sqlite.org/lockingv3.html), so steps are short and a longer rest follows each; a write in between
+makes the backup start again (sqlite.org/backup.html). With a write-ahead log (WAL, our servers') readers and the
+writer do not wait for one another, and one read transaction holds the moment.
 """
 
 from __future__ import annotations
@@ -22,55 +22,57 @@ from restante.common.errors import plain
 from restante.pipeline.sources.source import SourceError
 
 BUSY_TIMEOUT: Final = 5.0
-"""Seconds for which somebody may have the database to himself before we give up."""
+"""Seconds for which another program may have the database locked before we give up."""
 
 SPARE_BYTES: Final = 64 << 20
-"""Bytes that are to be free beside the copy: what Spark writes meanwhile stands on the same disk, as a rule."""
+"""Bytes that must be free beside the copy, because Spark usually writes to the same disk meanwhile."""
 
 
 class Pace(NamedTuple):
-    """How a copy is made, so that nobody waits for it long."""
+    """The speed of a copy, chosen so that no writer waits long."""
 
     step: float
-    """Seconds that a step may take; a writer that meets it waits for its end."""
+    """Seconds that a step may take. A writer waits for the end of the step."""
     rest: float
-    """How much longer than the last step nothing is done; not less than MIN_REST_SECONDS."""
+    """Duration of the rest after a step, in multiples of that step; at least MIN_REST_SECONDS."""
     tries: int = 3
 
 
 PACES: Final = (Pace(0.002, 5.0), Pace(0.005, 3.0), Pace(0.01, 2.0), Pace(0.02, 1.0), Pace(0.04, 0.5, tries=10))
-"""A database that is written to so often that a careful copy never ends is copied faster. Even so a commit waits for
-40 ms and the 25 until SQLite looks again (sqlite3.c, sqliteDefaultBusyCallback), not for the tenth of a second that
-people would notice. Some 40 MB are one such step, from memory: those are copied whatever is written."""
+"""Paces of the tries. A database that is written to so often that a slow copy never ends is copied faster. At the
+fastest pace a commit waits at most for 40 ms and the 25 ms until SQLite tries again (sqlite3.c,
+sqliteDefaultBusyCallback), less than the tenth of a second that users would notice. One such step copies some 40 MB
+from memory, so databases up to that size are copied whatever is written."""
 
 PACE_OF_EACH_TRY: Final = tuple(pace for pace in PACES for _ in range(pace.tries))
 
 FIRST_STEP_BYTES: Final = 256 << 10
-"""Bytes of the first try's steps: a millisecond or less, but on a disk that turns."""
+"""Bytes of the first try's steps: a millisecond or less, except on a rotating disk."""
 
 MAX_STEP_GROWTH: Final = 4
-"""How much larger the steps of a try may be than those of the last: how long they take is only guessed from those."""
+"""Factor by which the steps of a try may be larger than those of the previous one, from which their duration is
+estimated."""
 
 MIN_REST_SECONDS: Final = 0.002
-"""Seconds: time for a writer that waits to see that it may go on (its first looks are 1 and 2 ms apart)."""
+"""Seconds in which a waiting writer notices that it may go on (its first retries are 1 and 2 ms apart)."""
 
 
-class _DatabaseChanged(Exception):  # noqa: N818 - it ends a try, and is no error
-    """Somebody wrote; what was copied is void."""
+class _DatabaseChanged(Exception):  # noqa: N818 - it ends a try, and is not an error
+    """Another program wrote, which makes the copied pages invalid."""
 
 
 @contextmanager
 def reading(path: Path, name: str, called: Path | None = None) -> Iterator[sqlite3.Connection]:
-    """Open a database as it is, to read from it.
+    """Yield a database opened for reading only.
 
-    For the operator there are the source's name, and what its copy is a copy of. Texts that are no UTF-8 keep their
-    bytes as lone surrogates. Raises SourceError for whatever SQLite refuses meanwhile.
+    `name` (the source's) and `called` (the path that the file is a copy of) are used in errors. Bytes of a text that
+    are invalid UTF-8 become lone surrogates. Raises SourceError for any SQLite error, also within the `with` block.
     """
     try:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", BUSY_TIMEOUT, uri=True, isolation_level=None)
         ) as database:
-            database.execute("PRAGMA trusted_schema = OFF")  # whoever wrote it
+            database.execute("PRAGMA trusted_schema = OFF")  # the file may come from anyone
             database.text_factory = _text
             yield database
     except sqlite3.Error as error:
@@ -79,13 +81,13 @@ def reading(path: Path, name: str, called: Path | None = None) -> Iterator[sqlit
 
 @contextmanager
 def snapshot(path: Path, scratch: Path, name: str, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Path]:
-    """Make a copy in the scratch folder, where nobody else can read it; it is gone afterwards.
+    """Yield a copy in the scratch folder, where no other user can read it, and remove it afterwards.
 
-    Raises SourceError where the database is none, is damaged, changes all the while, or there is no room.
+    Raises SourceError if the file is not a database, is damaged or changes continually, or if the disk lacks space.
     """
     try:
         scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scratch))  # 0700
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scratch))  # mode 0700
     except OSError as error:
         raise SourceError(f"source {name}: cannot make a folder for its copy in {scratch}: {plain(error)}") from error
     try:
@@ -111,20 +113,20 @@ def _must_fit(theirs: sqlite3.Connection, folder: Path, name: str) -> None:
 
 def _copy(theirs: sqlite3.Connection, copy: Path, name: str, sleep: Callable[[float], None]) -> None:
     size = _pragma(theirs, "page_size")
-    theirs.execute("PRAGMA busy_timeout = 0")  # who has it is waited for between steps
+    theirs.execute("PRAGMA busy_timeout = 0")  # `_Steps` waits for locks, between steps
     [(mode,)] = theirs.execute("PRAGMA journal_mode")
     if mode == "wal":
         theirs.execute("BEGIN")
-        theirs.execute("SELECT 1 FROM sqlite_schema").fetchone()  # this moment it is
+        theirs.execute("SELECT 1 FROM sqlite_schema").fetchone()  # this begins the read transaction
     pages = max(1, FIRST_STEP_BYTES // size)
     for pace in PACE_OF_EACH_TRY:
         copy.unlink(missing_ok=True)
         steps = _Steps(pace, name, sleep)
         try:
             with closing(sqlite3.connect(copy, isolation_level=None)) as ours:
-                ours.execute("PRAGMA synchronous = OFF")  # nobody misses it after a crash
+                ours.execute("PRAGMA synchronous = OFF")  # the copy need not survive a crash
                 theirs.backup(ours, pages=pages, progress=steps.done, sleep=MIN_REST_SECONDS)
-                # It came with the mode of theirs; in a log's, who reads makes files beside it.
+                # The copy has the source's journal mode; with WAL, reading it would create files beside it.
                 ours.execute("PRAGMA journal_mode = DELETE").fetchone()
         except _DatabaseChanged:
             pages = max(1, min(MAX_STEP_GROWTH * pages, round(pages * pace.step / steps.mean)))
@@ -137,7 +139,7 @@ def _copy(theirs: sqlite3.Connection, copy: Path, name: str, sleep: Callable[[fl
 
 
 class _Steps:
-    """Rests between steps, and gives up a backup that begins anew."""
+    """Rests between steps, and ends a backup that starts again."""
 
     def __init__(self, pace: Pace, name: str, sleep: Callable[[float], None]) -> None:
         self._pace, self._name, self._sleep = pace, name, sleep
@@ -147,11 +149,11 @@ class _Steps:
 
     @property
     def mean(self) -> float:
-        """Seconds that a step took; not less than a clock can tell."""
+        """Return the mean duration of a step in seconds, at least the resolution of a clock."""
         return max(0.0001, self._seconds / max(1, self._steps))
 
     def done(self, status: int, remaining: int, total: int) -> None:
-        """Take note of a step; SQLite has let go of the database."""
+        """Rest after a step. SQLite has released its lock on the database."""
         now = time.monotonic()
         took = now - self._begun
         if status in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
@@ -181,7 +183,7 @@ def _must_be_whole(copy: Path, name: str, path: Path) -> None:
 
 
 def _words(error: sqlite3.Error, path: Path) -> str:
-    """Say why a database cannot be read, and what to do."""
+    """Return why a database cannot be read, and what to do."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code & 0xFF in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
         return f"{path} is damaged or encrypted ({error}): name a copy that is whole"
@@ -193,7 +195,7 @@ def _words(error: sqlite3.Error, path: Path) -> str:
 
 
 _text: Final = partial(str, encoding="utf-8", errors="surrogateescape")
-"""No function of ours: it is called for every text there is."""
+"""A `partial`, not a function of ours, for speed: it is called for every text."""
 
 
 def _pragma(database: sqlite3.Connection, name: str) -> int:

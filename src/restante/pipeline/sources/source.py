@@ -1,7 +1,7 @@
-"""Sources: what servers and clients leave behind, as rows for the lake. Where it is live, a copy of it is read.
+"""The interface of sources: data of servers and clients as rows for the lake. A live source is read from a copy.
 
-A source says what is new since the marks of the last run (`find_new`), and gives it, a row per row (`read`): clean,
-or with its fault. It never decides what becomes of them, and writes nothing but its copy.
+A source returns what is new since the marks of the last run (`find_new`), and then its rows (`read`), each clean or
+with a fault. It does not decide what becomes of them, and writes nothing but its copy.
 """
 
 from __future__ import annotations
@@ -21,55 +21,56 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Inode = tuple[int, int]
-"""A file, by its device and its number there: two names of one file have the same."""
+"""Device and inode number of a file: all names of one file have the same."""
 
 Say = Callable[[str], None]
-"""Tells the operator one sentence."""
+"""Shows the operator one sentence."""
 
 DUPLICATE: Final = "duplicate"
-"""The fault of a row that another one stands for: counted, and not put into quarantine."""
+"""The fault of a row that another row represents. It is counted, but not put into quarantine."""
 
 
 class SourceError(RestanteError):
-    """A source cannot be read, as a whole or one of its tables; the others go on."""
+    """A source, or one of its tables, cannot be read; the other sources still are."""
 
 
 class IngestContext(NamedTuple):
-    """What all sources of a run are read by."""
+    """The values that all sources of a run are read with."""
 
     now: float
-    """Seconds since 1970: what came after it, and a day, cannot be true."""
+    """The time of the run in seconds since 1970. Rows more than a day later are faults."""
     first_day: date
-    """The lake's: what is said to be older is a clock that was wrong."""
+    """The lake's first day. Rows that claim to be older were written by a wrong clock."""
     origins: Mapping[str, Sequence[Path]] = {}
-    """Files that are themselves sources of the run, by the name that rows imported from them have as their origin."""
+    """Origin of imported rows → the files of that name that are themselves sources of the run."""
 
 
 class Part(NamedTuple):
     """What is read of one file, or of one table of a database."""
 
     name: str
-    """"" for a database's table, else what stands for the file."""
+    """"" for a database's table, else the id of the file."""
     first: int
     last: int
-    """Ids, both ends included; there may be gaps between them."""
+    """The greatest id. Both ends are included, and ids between them may be missing."""
 
 
 class Span(NamedTuple):
-    """What is new in a source for one table of the lake."""
+    """The new rows of a source for one table of the lake."""
 
     table: str
     parts: tuple[Part, ...]
     counted: int
-    """Rows in all parts, by the source's own COUNT or the file's lines: what `read` must give."""
+    """Rows in all parts, by the source's own COUNT or the file's lines. `read` must return as many."""
     missed: int
-    """Ids in all parts that were given once, and have no row any more."""
+    """Ids in all parts that were assigned and have no row any more."""
     replace: bool
-    """The rows that the lake has of this source and table are to go: they were read from what is no more."""
+    """Whether the lake's rows of this source and table are to be removed, because the data that they came from is
+    gone."""
     why: str
-    """For the operator: what is strange about it; "" where nothing is."""
+    """Why the source is read again, for the operator; "" if it is not."""
     marks: Mapping[str, Mark]
-    """Where reading stands after it, by part: all of them, those that were not read this time too."""
+    """Where reading stands afterwards, by part: all parts, including those that are not read this time."""
 
 
 class OpenedSource(Protocol):
@@ -77,60 +78,60 @@ class OpenedSource(Protocol):
 
     @property
     def tables(self) -> Sequence[Table]:
-        """The tables of the lake that it feeds."""
+        """Return the tables of the lake that it feeds."""
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Return what is new since the marks, {} for none; None: nothing. Raises SourceError."""
+        """Return what is new since the marks ({} for none), or None if nothing is. Raises SourceError."""
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Return what is new: the table's columns, and `fault`, `identity`, `digest` (pipeline.clean.rules).
+        """Return the new rows: the table's columns, and `fault`, `identity`, `digest` (pipeline.sources.rows).
 
-        A row for each row that is there. The session is a local one; rows are read when it runs, before the source
-        is left.
+        Every row of the source gives one row. The session must be local. Spark reads the rows when a job runs, which
+        must be before the source is closed.
         """
 
 
 class Source(Protocol):
-    """Something with a name that rows come from."""
+    """A named source of rows."""
 
     @property
     def name(self) -> str:
-        """As the operator named it: the lake's partition."""
+        """Return the name that the operator gave it, which is its partition in the lake."""
 
     @property
     def kind(self) -> str:
-        """For the operator: what it is."""
+        """Return what it is, for the operator."""
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """Return its path."""
 
     @property
     def feeds(self) -> Sequence[Table]:
-        """The tables of the lake that sources of this kind feed in any version, or an empty one may have fed."""
+        """Return the tables that its kind of source feeds in any version; if empty, those that it may have fed."""
 
     @property
     def inodes(self) -> frozenset[Inode]:
-        """The files that rows are read from, whatever they are called."""
+        """Return the files that rows are read from, whatever their names."""
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is in it: then nobody knows of which kind it is."""
+        """Return whether it is empty: then its kind is unknown."""
 
     @property
     def whole(self) -> bool:
-        """Whether it is one database, whose mark has the name "", and not files."""
+        """Return whether it is one database, whose mark has the name "", and not files."""
 
     @property
     def origins(self) -> Sequence[str]:
-        """What rows are told to come from that were imported from it elsewhere; () where nothing imports it."""
+        """Return the origins of rows that were imported from it elsewhere, or () if no server imports from it."""
 
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> AbstractContextManager[OpenedSource]:
-        """Open it, a copy in the scratch folder where it is live; that is gone afterwards. Raises SourceError."""
+        """Open the source, or a temporary copy in the scratch folder if it is live. Raises SourceError."""
 
 
 def another_kind(source: Source, tables: str) -> SourceError:
-    """Say that the lake has rows of these tables under a source's name that are of another kind of source."""
+    """Return the error for a name under which the lake has rows of another kind of source in these tables."""
     if source.empty:
         return SourceError(
             f"source {source.name}: {source.path} is empty, and the lake has {tables} of it: put back what was there,"
@@ -147,29 +148,29 @@ class SourceSpec(NamedTuple):
 
     name: str
     server: str | None
-    """The source whose trace goes with this timing log."""
+    """The source with the trace that belongs to this timing log."""
     path: Path
 
 
 class PathPreview(NamedTuple):
-    """What a path looks like, before it is known what it is."""
+    """What a path contains, before its kind is known."""
 
     files: frozenset[str] | None
-    """The names in a directory; None: it is none."""
+    """The names in a directory; None if it is not a directory."""
     head: bytes
-    """A file's first bytes, PREVIEW_BYTES at most."""
+    """A file's first bytes, at most PREVIEW_BYTES."""
 
     @property
     def sqlite(self) -> bool:
-        """Whether it begins as SQLite's files do (sqlite.org/fileformat2.html#magic_header_string)."""
+        """Return whether it begins like an SQLite file (sqlite.org/fileformat2.html#magic_header_string)."""
         return self.head.startswith(b"SQLite format 3\0")
 
 
 PREVIEW_BYTES: Final = 4096
-"""Bytes that are looked at: more than any kind's first line or header."""
+"""Bytes of a file that are examined: more than the first line or header of any kind."""
 
 SOURCE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-"""A source's name: it is a folder's name in the lake, on any system."""
+"""A source's name. It is the name of a folder in the lake, so it must be valid on any system."""
 
 _SPEC: Final = re.compile(r"(?P<name>[^=@]*)(@(?P<server>[^=]*))?=(?P<path>.+)", re.DOTALL)
 
@@ -177,7 +178,7 @@ _GLOB: Final = frozenset("*?[")
 
 
 def parse(spec: str) -> SourceSpec:
-    """Read NAME[@SERVER]=PATH. Raises Misuse."""
+    """Parse NAME[@SERVER]=PATH. Raises Misuse."""
     found = _SPEC.fullmatch(spec)
     if found is None:
         raise Misuse(f"--source {spec}: name it and say where it is, --source NAME=PATH")
@@ -193,7 +194,7 @@ def parse(spec: str) -> SourceSpec:
 
 
 def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
-    """Return the files that are themselves sources by what imported rows call them: IngestContext.origins."""
+    """Return the files that are sources, by the origin of rows imported from them: IngestContext.origins."""
     found: dict[str, list[Path]] = {}
     for source in sources:
         for origin in source.origins:
@@ -202,7 +203,7 @@ def origins(sources: Sequence[Source]) -> dict[str, list[Path]]:
 
 
 def shared(sources: Sequence[Source]) -> dict[str, str]:
-    """Return, for each source that reads a file another one reads, the name of that other one."""
+    """Return, for each source that reads a file which another one reads, the name of that other one."""
     readers: dict[Inode, list[str]] = {}
     for source in sources:
         for inode in source.inodes:
@@ -216,5 +217,5 @@ def shared(sources: Sequence[Source]) -> dict[str, str]:
 
 
 def is_glob(path: Path) -> bool:
-    """Tell whether a path means the files that it matches."""
+    """Return whether a path is a pattern for files."""
     return bool(_GLOB & set(str(path))) and not path.exists()

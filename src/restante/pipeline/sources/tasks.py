@@ -1,7 +1,7 @@
-"""What is read, cut into tasks, as a DataFrame: Spark has one task read by one of its workers.
+"""Makes a DataFrame of tasks that read a source; each task runs in one of Spark's workers.
 
-A task is carried to the worker by pickle, which takes data and names: its module must be there too. That is so on a
-local session, and ingest has no other.
+A task is pickled, and a pickle contains data and names: the worker must have the task's module too. It has on a local
+session, and ingest uses no other.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from restante.pipeline.sources import rows
 DATA_SOURCE: Final = "restante.tasks"
 
 TASK_GROUP_BYTES: Final = 4 << 20
-"""Bytes from which a task is one by itself: Spark takes a tenth of a second for each, a client's log has 8 kB."""
+"""Bytes up to which small tasks are grouped: Spark takes a tenth of a second per task, and a client's log has 8
+kB."""
 
 
 class Task(Protocol):
-    """A part of what is to be read."""
+    """A part of a source."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read it: the columns of restante.pipeline.sources.rows."""
+        """Yield the rows, with the columns of restante.pipeline.sources.rows."""
 
 
 class TaskGroup(NamedTuple):
-    """Small tasks, one after the other."""
+    """Small tasks that run one after the other."""
 
     each: tuple[Task, ...]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read them all."""
+        """Yield the rows of all of them."""
         for task in self.each:
             yield from task.batches()
 
 
 def grouped(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
-    """Make few tasks of many small ones, each with its bytes; their order stays."""
+    """Return few tasks made of many small ones, given with their bytes. Their order stays."""
     found: list[Task] = []
     some: list[Task] = []
     size = 0
@@ -58,7 +59,7 @@ def grouped(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
 
 
 def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:
-    """Return what the tasks read as rows for a table of the lake."""
+    """Return the rows that the tasks read, for a table of the lake."""
     if not tasks:
         return spark.createDataFrame([], rows.ddl(table))
     spark.dataSource.register(TaskSource)
@@ -67,7 +68,7 @@ def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame
 
 
 class TaskSource(DataSource):
-    """Tasks, carried in an option."""
+    """A data source whose tasks are passed in an option."""
 
     @classmethod
     def name(cls) -> str:

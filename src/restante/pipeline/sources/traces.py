@@ -1,7 +1,7 @@
-"""Traces: files that a server appends lines to, and goes on in a new one where the old one is moved away.
+"""Reads traces: files that a server appends lines to. When a file is moved away, the server starts a new one.
 
-A trace is known by its first line, whatever its name; a line by where it begins. What has no end yet is left for the
-next time.
+A trace is identified by its first line, whatever its name; a line by its offset. A line without its end is left for
+the next run.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import batches
 
 MAX_LINE_BYTES: Final = 1 << 16
-"""Bytes of a line that are looked at; a server's have some 200."""
+"""Bytes of a line that are read; a server's lines have about 200."""
 
 CHUNK_BYTES: Final = 1 << 20
 """Bytes that are read at a time."""
 
 TASK_BYTES: Final = 16 << 20
-"""Bytes that one task reads, about: a second of work, so that every core has some."""
+"""Approximate number of bytes that one task reads: a second of work, so that every core has tasks."""
 
 
 class NewLines(NamedTuple):
-    """What a trace has that was not read yet: whole lines."""
+    """The complete lines of a trace that were not read yet."""
 
     stop: int
-    """Where the last of them ends."""
+    """Where the last line ends."""
     cuts: tuple[int, ...]
     """Where tasks begin."""
     lines: int
@@ -45,14 +45,14 @@ class NewLines(NamedTuple):
 
 
 def first_line(data: BufferedReader) -> str | None:
-    """Give what a trace is known by; None where its first line has no end yet, or is none of a trace."""
+    """Return the digest that identifies a trace; None if its first line is incomplete, or too long for a trace."""
     data.seek(0)
     line = data.readline(MAX_LINE_BYTES)
     return hashlib.sha256(line).hexdigest() if line.endswith(b"\n") else None
 
 
 class LastLine(Enum):
-    """What became of the line that was read last."""
+    """The state of the line that was read last."""
 
     SAME = "same"
     CHANGED = "changed"
@@ -61,7 +61,7 @@ class LastLine(Enum):
 
 
 def last_line(data: BufferedReader, mark: Mark) -> LastLine:
-    """Return what became of the line that was read last."""
+    """Return the state of the line that was read last."""
     found = _digest_at(data, mark.last)
     if not found:
         return LastLine.GONE
@@ -69,7 +69,7 @@ def last_line(data: BufferedReader, mark: Mark) -> LastLine:
 
 
 def find_new_lines(data: BufferedReader, name: str, size: int, mark: Mark | None) -> NewLines | None:
-    """Find what was written behind the mark, among the first `size` bytes; None: no line."""
+    """Return the lines behind the mark among the first `size` bytes, or None if there is no complete one."""
     start = at = last = stop = 0 if mark is None else _behind(data, mark.last)
     data.seek(start)
     lines = 0
@@ -98,18 +98,18 @@ def _digest_at(data: BufferedReader, at: int) -> str:
 
 
 class TraceTask(NamedTuple):
-    """A task: some lines of a trace."""
+    """A task that reads a range of a trace's lines."""
 
     file: SourceFile
     name: str
-    """What it is known by."""
+    """The digest that identifies the trace."""
     start: int
     stop: int
     source: str
     limits: TimeLimits
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Clean them."""
+        """Yield the lines, cleaned."""
         with paths.growing(self.file) as data:
             yield from batches(SERVER_COMMANDS, self._rows(data))
 
@@ -125,7 +125,7 @@ class TraceTask(NamedTuple):
 
 
 def _lines(data: BufferedReader, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Give each line and where it begins; of a longer one than any, the beginning."""
+    """Yield each line with its offset; of a line longer than MAX_LINE_BYTES, only the beginning."""
     at = start
     while at < stop:
         data.seek(at)
@@ -135,7 +135,7 @@ def _lines(data: BufferedReader, start: int, stop: int) -> Iterator[tuple[int, b
 
 
 def _behind(data: BufferedReader, at: int) -> int:
-    """Find where the line that begins there ends."""
+    """Return where the line that begins there ends."""
     data.seek(at)
     while not (some := data.readline(MAX_LINE_BYTES)).endswith(b"\n"):
         if not some:

@@ -1,7 +1,7 @@
-"""Usage records: our mailbox server's database, and the reference server's usage database, of either version.
+"""Reads usage records from our mailbox server's database or the reference server's usage database (both versions).
 
-Only the columns that restante.pipeline.clean.rules has rules for are ever read: no side, nameplate, mailbox id or
-address leaves the copy.
+Only the columns that have a rule in restante.pipeline.clean.rules are read: no side, nameplate, mailbox id or address
+leaves the copy.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ USAGE_TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
 
 
 def recognised(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
-    """Return the source, where it is a mailbox server's. Raises SourceError."""
+    """Return the source if the path is a mailbox server's database. Raises SourceError."""
     path = spec.path
     if preview.files is not None:
         if MAILBOX_FILE not in preview.files:
@@ -75,7 +75,7 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
 
 
 class UsageSource:
-    """A mailbox server's database, by its name."""
+    """A mailbox server's database."""
 
     feeds = USAGE_TABLES
     empty = False
@@ -90,12 +90,12 @@ class UsageSource:
 
     @property
     def origins(self) -> Sequence[str]:
-        """`restante import` reads the reference server's files, and keeps their names."""
+        """Return the file's name if it is the reference server's: `restante import` records it as rows' origin."""
         return () if self._shape.own else (os.fsencode(self.path.name).decode(errors="replace"),)
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedUsage]:
-        """Copy it, and see whether it is as we know it. Raises SourceError."""
+        """Copy the database and check its schema. Raises SourceError."""
         with snapshot(self.path, scratch, self.name) as copy:
             yield OpenedUsage(self, copy, self._shape, context, say)
 
@@ -117,10 +117,10 @@ class OpenedUsage:
             self._setting = schema.blur_us(database, shape, self._name, self._limits)
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
-        """Return what is new; None: nothing.
+        """Return what is new, or None if nothing is.
 
-        Rows that were imported are duplicates where the file that they came from is a source itself. That is kept in
-        mind, as marks whose parts have the origins' names, since not every run has all sources. Raises SourceError.
+        Imported rows are duplicates if the file that they came from is a source itself. That is recorded in marks
+        whose parts have the origins' names, since not every run has all sources. Raises SourceError.
         """
         known = frozenset(marks) - {""}
         with self._reading() as database:
@@ -145,13 +145,13 @@ class OpenedUsage:
             )
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Return it."""
-        from restante.pipeline.sources import tasks, usage_tasks  # and Spark
+        """Return the new rows."""
+        from restante.pipeline.sources import tasks, usage_tasks  # imports Spark
 
         return tasks.frame(spark, CLEAN_TABLES[span.table], usage_tasks.cut(self.scan(span), span.parts))
 
     def scan(self, span: Span) -> UsageScan:
-        """Return what Spark's workers are to read."""
+        """Return the description of the rows for Spark's workers."""
         return UsageScan(
             source=self._name,
             table=span.table,
@@ -173,10 +173,10 @@ class OpenedUsage:
         return reading(self._copy, self._name, self._path)
 
     def _held_elsewhere(self, rows: UsageTable, known: frozenset[str]) -> set[str]:
-        """Tell which origins are sources themselves: of that name, and with the first of the rows.
+        """Return the origins that are sources themselves: a source has that name, and the first of the imported rows.
 
-        Many files are called usage.sqlite, so the row is looked up. With the reference's indexes that takes no time;
-        its server waits for whoever reads.
+        Many files are called usage.sqlite, so the row is looked up. With the reference server's indexes the query is
+        quick; that server waits for readers.
         """
         found = set()
         for origin in self._context.origins.keys() - known if self._shape.own else ():
@@ -196,18 +196,18 @@ class OpenedUsage:
             with reading(file, self._name) as other:
                 return bool(other.execute(f"SELECT 1 FROM {table} WHERE {same} LIMIT 1", row).fetchone())  # noqa: S608
         except SourceError:
-            return False  # it is no source, then
+            return False  # then it is not a source
 
 
 class UsageTable:
-    """A table in the copy. The names come from our own tables, so that they can stand in SQL."""
+    """A table in the copy. Its names are constants of ours, so they are safe in SQL."""
 
     def __init__(self, database: sqlite3.Connection, shape: Shape, table: str, id_: str) -> None:
         self.table, self.called = table, shape.table(table)
         self._database, self._shape, self._id = database, shape, id_
 
     def ids(self) -> IdRange:
-        """Tell which ids there are."""
+        """Return the range of ids."""
         first, last = self._one(
             f"SELECT (SELECT min({self._id}) FROM {self.called}), (SELECT max({self._id}) FROM {self.called})"  # noqa: S608
         )
@@ -219,17 +219,17 @@ class UsageTable:
         return IdRange(first or 0, max(last or 0, given or 0), kept=self._shape.own)
 
     def count(self, after: int) -> int:
-        """Count the rows behind an id."""
+        """Return the number of rows behind an id."""
         counted: int = self._one(f"SELECT count(*) FROM {self.called} WHERE {self._id} > ?", after)[0]  # noqa: S608
         return counted
 
     def digest(self, row_id: int) -> str:
-        """Stand for a row; "" where there is none."""
+        """Return a row's digest, or "" if there is no such row."""
         row = self._one(f"SELECT {self._columns()} FROM {self.called} WHERE {self._id} = ?", row_id)  # noqa: S608
         return rules.digest(row) if row else ""
 
     def imported(self, origin: str) -> tuple[Any, ...] | None:
-        """Give the first row that was imported from there, as it was there."""
+        """Return the first row that was imported from an origin, as it was there."""
         select = f"SELECT {self._columns()} FROM {self.called} WHERE origin = ? ORDER BY id LIMIT 1"  # noqa: S608
         row = self._one(select, origin)
         return row[1:] if row else None
@@ -238,5 +238,5 @@ class UsageTable:
         return ", ".join(self._shape.columns(self.table))
 
     def _one(self, sql: str, *parameters: Any) -> tuple[Any, ...]:
-        """Give the one row that there is at most; () for none."""
+        """Return the first row of the result, or () if there is none."""
         return self._database.execute(sql, parameters).fetchone() or ()

@@ -1,4 +1,4 @@
-"""What is to be read of a usage table, and what becomes of each of its rows. Pure."""
+"""Describes the rows of a usage table that are read, and cleans them. Pure."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from restante.pipeline.sources.source import DUPLICATE
 
 
 class UsageScan(NamedTuple):
-    """What is to be read, and how: a part of each task."""
+    """The rows to read and how to clean them; part of each task."""
 
     source: str
     table: str
-    """Of the lake."""
+    """Name of the lake's table."""
     copy: str
     path: str
-    """What that is a copy of, for the operator."""
+    """The path of the original, for errors."""
     name: str
-    """Of the table in the copy."""
+    """Name of the table in the copy."""
     columns: tuple[str, ...]
-    """In the copy: the id, the origin, then those of the table's rules, and of our own servers' rules."""
+    """Columns in the copy: the id, the origin, those of the table's rules, then those of our own servers' rules."""
     limits: TimeLimits
     setting_us: int | None
-    """What the server floors times to now, for its own rows that do not say what theirs were floored to."""
+    """The unit that the server floors times to now, in microseconds, for its own rows that do not record theirs."""
     duplicates: frozenset[str]
     """Origins whose rows another source has."""
 
 
 def clean_rows(scan: UsageScan, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Clean rows: each becomes one of the lake's table, and what is wrong with it; with a fault it has no content."""
+    """Yield each row as a row of the lake's table and its fault. A row with a fault has no other values."""
     rules, within, source = (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table]), scan.limits, scan.source
     when = next(place for place, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
-    nothing = (None,) * (len(rules) + 1)  # and day
+    nothing = (None,) * (len(rules) + 1)  # one more for the day
     for row_id, *row in found:
         if row[0] in scan.duplicates:
             fault: str = DUPLICATE
         else:
             values = clean(rules, row, within)
             if not isinstance(values, Fault):
-                own = values[0] == ""  # what was imported was written by another server, with its setting
+                own = values[0] == ""  # another server wrote an imported row, with its own setting
                 values[-1] = blur_us(values[-1], scan.setting_us if own else None, values[when])
                 yield (row_id, *values, values[when] // MICROSECONDS_PER_DAY, source, None, None, None)
                 continue

@@ -1,4 +1,4 @@
-"""Usage records, cut into tasks: Spark's workers read a copy of a database and clean its rows there."""
+"""Cuts usage records into tasks: Spark's workers read the copy of a database and clean its rows."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from restante.pipeline.sources.source import Part
 from restante.pipeline.sources.usage_scan import UsageScan, clean_rows
 
 ROWS_PER_TASK: Final = 100_000
-"""Rows that one task reads: a second of work, so that every core has some and progress can be seen."""
+"""Rows that one task reads: a second of work, so that every core has tasks and progress is visible."""
 
 
 class UsageTask(NamedTuple):
-    """A task: some rows of a copy, both ends included."""
+    """A task that reads a range of a copy's rows; both ends are included."""
 
     scan: UsageScan
     first: int
     last: int
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Clean them."""
+        """Yield the rows, cleaned."""
         scan, id_ = self.scan, self.scan.columns[0]
         select = f"SELECT {', '.join(scan.columns)} FROM {scan.name} WHERE {id_} BETWEEN ? AND ? ORDER BY {id_}"  # noqa: S608
         with reading(Path(scan.copy), scan.source, Path(scan.path)) as database:
@@ -35,7 +35,7 @@ class UsageTask(NamedTuple):
 
 
 def cut(scan: UsageScan, parts: Sequence[Part]) -> list[UsageTask]:
-    """Cut parts into tasks of so many rows each, wherever ids are missing. Raises SourceError."""
+    """Return the parts cut into tasks of ROWS_PER_TASK rows each, whichever ids are missing. Raises SourceError."""
     id_ = scan.columns[0]
     step = f"SELECT {id_} FROM {scan.name} WHERE {id_} >= ? ORDER BY {id_} LIMIT 1 OFFSET {ROWS_PER_TASK}"  # noqa: S608
     tasks = []

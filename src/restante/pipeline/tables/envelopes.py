@@ -1,4 +1,4 @@
-"""Each envelope once, whichever mailservers have it; and what there is by topic and by mailserver."""
+"""Tables of envelopes: each envelope once, whichever mailservers have it, and counts by topic and by mailserver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MIN_HOUR_ROWS: Final = 1000
-"""Rows from which an hour is a folder by itself: fewer make files so small that opening them is the work."""
+"""Rows from which an hour gets its own folder. Fewer rows make files so small that opening them dominates."""
 
 SENT_DAY_COLUMN: Final = day_of("the time at which the envelopes were sent")
 
@@ -56,7 +56,8 @@ ENVELOPES: Final = Table(
     ),
     ("day", "hour"),
 )
-"""Invariant: one row for each hash of archived; `holders` adds up to its pairs of hash and mailserver."""
+"""Invariants: one row for each hash of archived; `holders` adds up to the pairs of hash and mailserver in
+archived."""
 
 TRAFFIC: Final = Table(
     "traffic",
@@ -88,20 +89,20 @@ COVERAGE: Final = Table(
         SOURCE_COLUMN,
     ),
 )
-"""Invariant: `envelopes` and `missing` together are the day's rows of envelopes, in each row.
+"""Invariant: in each row, `envelopes` and `missing` add up to the day's rows of envelopes.
 
-A mailserver has a row for each day on which any source has envelopes, from the first day of which it has one itself.
+A mailserver has a row for each day on which any source has envelopes, starting with the first day of its own ones.
 """
 
 
 def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Keep one row of each hash: of a mailserver before exported files, of the least source, then the least arrival.
+    """Return one row per hash: a mailserver's before that of exported files, then by least source and arrival.
 
     Only a mailserver's archive knows when the envelope arrived.
 
-    Equal hashes were sent in the same hour, so rows go by hour once, which the folders want anyway, and are sorted
-    there once: the folders' order is the beginning of that order. Whatever share of them is double, nothing has to
-    fit into memory.
+    Equal hashes were sent in the same hour. So one shuffle by hour suffices, which the folders need anyway, followed
+    by one sort; the folders' order is a prefix of the sort order. No step needs a folder's rows in memory, whatever
+    the share of duplicates.
     """
     archived = inputs["archived"]
     hour = f.pmod(f.floor(f.unix_micros("sent") / HOUR_US), f.lit(24)).cast("int").alias("hour")
@@ -111,7 +112,7 @@ def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     rows = archived.select(*columns, in_archive, hour).join(f.broadcast(busy), ["day", "hour"])
     rows = rows.withColumn("hour", f.when(f.col("many"), f.col("hour"))).drop("many").repartition("day", "hour")
     same = Window.partitionBy("day", "hour", "hash")
-    # Last in this order is the least; by then every mailserver has been counted, at the first of its copies.
+    # The last row in this order is kept. By then every mailserver has been counted, at the first of its copies.
     order = same.orderBy("in_archive", *(f.desc(each) for each in ("source", "arrival", "file", "arrived")))
     rows = rows.withColumn("after", f.lead(f.lit(1)).over(order))
     first = ~f.col("source").eqNullSafe(f.lag("source").over(order))
@@ -122,7 +123,7 @@ def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Add up each topic's day."""
+    """Return the number and size of the envelopes per topic and day."""
     return (
         inputs["envelopes"]
         .groupBy("day", "topic")
@@ -136,7 +137,7 @@ def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Count what each mailserver has, and lacks."""
+    """Return how many envelopes each mailserver has and lacks."""
     mailserver = f.when(f.col("source_kind") == SOURCE_KIND_ARCHIVE, f.col("source"))
     held = inputs["archived"].groupBy("day", "hash").agg(f.collect_set(mailserver).alias("mailservers"))
     alone = (f.size("mailservers") == 1).cast("bigint").alias("alone")
@@ -149,7 +150,7 @@ def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def mailserver_days(partitions: Iterable[Partition]) -> set[Folder]:
-    """Return the days and mailservers that coverage has a row of, from the partitions of archived."""
+    """Return the days and mailservers of which coverage has a row, given the partitions of archived."""
     days: set[date] = set()
     first: dict[str, date] = {}
     for partition in partitions:

@@ -1,7 +1,8 @@
-"""How many lived at once, and which hours are busy: by server, day and hour (UTC).
+"""Live nameplates and the load of each hour, by server, day and hour (UTC).
 
-Servers may blur their times: round them down to a multiple of some seconds. Blurred by up to an hour, a row is
-counted in the hour that its time shows, which may be the one before its own; by more than that, it has none.
+Servers may blur their times: they round them down to a multiple of some seconds. If the blur is an hour or less, a
+row is counted in the hour that its time shows, which may be the hour before its true one. If the blur is longer, the
+row has no hour.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 HOUR_US: Final = 3_600_000_000
 
 MAX_LIFE_DAYS: Final = 7
-"""Days that a nameplate is followed. An idle one is gone in minutes, one whose sender stays connected may wait for
-days; with each day more, a late row would have one more day built anew."""
+"""Days for which a nameplate counts as live. Idle ones are pruned within minutes, but one whose sender stays
+connected may wait for days. With each additional day, a late row would cause one more day to be built again."""
 
 MAX_LIFE_US: Final = MAX_LIFE_DAYS * 24 * HOUR_US
 
@@ -55,8 +56,8 @@ PRESSURE: Final = Table(
         *(HOUR_DAY_COLUMN, SOURCE_COLUMN),
     ),
 )
-"""Invariants: `started` adds up to the rows of nameplates; `live_us` to their lives, cut as said, where the hour is
-known; `peak` is at least `live_us` in hours."""
+"""Invariants: `started` adds up to the rows of nameplates; `live_us` adds up to their lives, limited to
+MAX_LIFE_DAYS, where the hour is known; `peak` is at least `live_us` in hours."""
 
 BUSY_HOURS: Final = Table(
     "busy_hours",
@@ -73,12 +74,12 @@ BUSY_HOURS: Final = Table(
 
 
 def told() -> Expression:
-    """Tell whether a row's time tells its hour, or the one after it: a blur is that far off at most."""
+    """Return whether the hour of a row is known: its blur is at most an hour, so the time is off by at most that."""
     return f.col("blur_us").isNull() | (f.col("blur_us") <= HOUR_US)
 
 
 def pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Count what lived from hour to hour: beginnings and ends within it, and what was there before."""
+    """Return the nameplates that lived in each hour, from the starts and ends within it and those live before it."""
     cut = (f.col("total_us") > MAX_LIFE_US).cast("bigint").alias("cut")
     rows = inputs["nameplates"].select(
         "source", "day", "total_us", "blur_us", f.unix_micros("started").alias("at"), cut
@@ -93,7 +94,7 @@ def pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _events(rows: DataFrame) -> DataFrame:
-    """Give beginnings and ends: one is live from its start until just before its end, so no time is no life."""
+    """Return starts and ends. A nameplate is live until just before its end, so one of no duration never is."""
     life = f.least(f.greatest("total_us", f.lit(0)), f.lit(MAX_LIFE_US))
     lived = (life > 0).cast("bigint")
     begins = rows.select("source", "at", lived.alias("change"), f.lit(1).alias("started"), "cut")
@@ -104,7 +105,7 @@ def _events(rows: DataFrame) -> DataFrame:
 
 
 def _by_hour(events: DataFrame) -> DataFrame:
-    """Add up each hour by itself, as if nothing had lived before it."""
+    """Return each hour's sums, as if no nameplate had lived before it."""
     running = f.sum("change").over(Window.partitionBy("source", "hour").orderBy("at", "change"))
     left = (f.col("hour") + 1) * HOUR_US - f.col("at")
     return (
@@ -121,7 +122,7 @@ def _by_hour(events: DataFrame) -> DataFrame:
 
 
 def _filled(hours: DataFrame) -> DataFrame:
-    """Add what had lived before, and the hours in which nothing began or ended, but something lived."""
+    """Add the nameplates that were live before, and hours without a start or end in which some were live."""
     in_order = Window.partitionBy("source").orderBy("hour")
     after = f.sum("net").over(in_order)
     following = f.lead("hour").over(in_order)
@@ -142,7 +143,7 @@ def _filled(hours: DataFrame) -> DataFrame:
 
 
 def busy_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Count what began."""
+    """Return how many connections, mailboxes and nameplates began in each hour."""
     times = {"client_versions": "connect_time", "mailboxes": "started", "nameplates": "started"}
     counts = ("connections", "mailboxes", "nameplates")
     parts = []

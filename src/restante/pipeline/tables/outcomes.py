@@ -1,4 +1,4 @@
-"""How nameplates and mailboxes ended, and how long they waited and lived: by server, application and day."""
+"""How nameplates and mailboxes ended, and how long they waited and lived, by server, application and day."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ DURATIONS: Final = Table(
         *(STARTED_DAY_COLUMN, SOURCE_COLUMN),
     ),
 )
-"""Invariant: of each measure, `count` adds up to the rows of nameplates and mailboxes."""
+"""Invariant: for each measure, `count` adds up to the rows of nameplates and mailboxes."""
 
 
 def results() -> list[Expression]:
-    """Count each result, in columns of its name."""
+    """Return one count per result, in a column of its name."""
     return [f.count_if(f.col("result") == result).alias(result) for result in RESULTS]
 
 
 def ended(inputs: Mapping[str, DataFrame], *columns: str) -> DataFrame:
-    """Give nameplates and mailboxes as one, with their kind; what only mailboxes have is NULL for nameplates."""
+    """Return nameplates and mailboxes with their kind. A column that only mailboxes have is NULL for nameplates."""
     claimed = f.when(f.col("for_nameplate"), "claimed").otherwise("opened")
     plates = inputs["nameplates"].withColumn("visitors", f.lit(None).cast("bigint"))
     nameplates = plates.select("source", "day", "app_id", f.lit("nameplate").alias("kind"), *columns)
@@ -75,9 +75,9 @@ def ended(inputs: Mapping[str, DataFrame], *columns: str) -> DataFrame:
 
 
 def outcomes(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Count each result."""
+    """Return the count of each result."""
     keys = ("source", "day", "app_id", "kind")
-    visited = f.sum((f.col("visitors") > 0).cast("bigint")).alias("visited")  # NULL where all are
+    visited = f.sum((f.col("visitors") > 0).cast("bigint")).alias("visited")  # NULL if all are
     counted = ended(inputs, "result", "visitors").groupBy(*keys).agg(*results(), visited)
     counted = counted.withColumn("ended", reduce(lambda a, b: a + b, (f.col(result) for result in RESULTS)))
     together = grouped(by_day(counted), "ended", "app_id").groupBy(*keys)
@@ -85,7 +85,7 @@ def outcomes(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def durations(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Count both durations by bucket."""
+    """Return the counts of both durations by bucket."""
     keys = ("source", "day", "app_id", "kind", "measure", "bucket")
     rows = ended(inputs, "waiting_us", "total_us")
     measures = [

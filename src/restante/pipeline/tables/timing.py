@@ -1,21 +1,21 @@
-"""Where the time goes: a client's log beside the trace of its server, phase by phase.
+"""Where the time goes: compares a client's log with the trace of its server, phase by phase.
 
 For each command that a client sent:
 
-    network out   sent at the client, until it came to the server
-    commit        came, until it was durable: the batch before it, and its own; none where it changed nothing
-    queue         durable (or come, where it changed nothing), until it was answered
-    network in    answered, until the answer came to the client; so too for messages of the other side
+    network out   from sending at the client to receipt at the server
+    commit        from receipt until durable: the previous batch and its own; absent if it changed nothing
+    queue         from durable (or from receipt, if it changed nothing) to the answer
+    network in    from the answer to its receipt at the client; also for messages of the other side
     round trip    the four together, by the client's own clock
 
-and of what the client did meanwhile: human (it waited for its user), crypto, transit connect, transfer.
+and for what the client did meanwhile: human (it waited for its user), crypto, transit connect, transfer.
 
-The server's part is known where its trace has the command: same id, and the same server_rx (the message's own echo
-says it) or, for what has no echo, the same server_tx. The network's parts need both clocks. A log's offset to its
-server is estimated a day as NTP does (RFC 5905, section 8): of all exchanges sent at t0, come at t1, answered at t2
-and heard at t3, take that with the least delay (t3 - t0) - (t2 - t1); then the offset is ((t1 - t0) + (t2 - t3)) / 2,
-and wrong by at most half that delay, since the way out or the way back may have taken all of it. The table has it as
-seen from the server: `offset_us` is how far the client's clock is ahead.
+The server's part is known if its trace has the command: the same id, and the same server_rx (from the message's own
+echo) or, for commands without an echo, the same server_tx. The network's parts need both clocks. The offset between a
+log and its server is estimated per day as in NTP (RFC 5905, section 8). Of all exchanges sent at t0, received at t1,
+answered at t2 and heard at t3, take the one with the least delay (t3 - t0) - (t2 - t1). Its offset is ((t1 - t0) +
+(t2 - t3)) / 2, with an error of at most half that delay, since one direction may have taken all of it. The table has
+the offset as seen from the server: `offset_us` is how far the client's clock is ahead.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MAX_APART_US: Final = 86_400_000_000
-"""How far an answer, or the server's clock, may be from the sending: a day is read with its neighbours."""
+"""Microseconds by which an answer, or the server's clock, may differ from the sending: a day is read with its
+neighbours."""
 
 MAX_EPOCH_SECONDS: Final = 1e11
-"""Seconds since 1970 that no clock shows (the year 5138), before or after: anybody may write 1e300 into a log, and
-in microseconds, or as a difference, that would fit into no BIGINT."""
+"""Seconds since 1970 that no clock shows (the year 5138), positive or negative. Anyone may write 1e300 into a log,
+which in microseconds, or as a difference, would not fit into a BIGINT."""
 
 STAMP_TOLERANCE_SECONDS: Final = 1.5e-6
-"""Seconds by which a server_tx may differ from its trace's: the wire has it in whole microseconds."""
+"""Seconds by which a server_tx may differ from the trace's: messages carry it in whole microseconds."""
 
 EXCHANGE_PHASES: Final = ("network out", "commit", "queue", "network in", "round trip")
 SPAN_PHASES: Final = {"transit connect": "transit connect", "tx file": "transfer", "rx file": "transfer"}
-"""Events of the reference client (0.24.0) that have an end and wait for nobody, and what phase they are."""
+"""Events of the reference client (0.24.0) with an end and no `waiting`, and their phases."""
 
 WAIT_PHASES: Final = {"user": "human", "crypto": "crypto"}
 
@@ -101,8 +102,8 @@ TIMING: Final = Table(
         SOURCE_COLUMN,
     ),
 )
-"""Invariants: where the parts of a round trip are known, they add up to it, but for roundings; a log and day has one
-`offset_us`."""
+"""Invariants: where the parts of a round trip are known, they add up to it, except for rounding; each log and day has
+one `offset_us`."""
 
 TIMES: Final = Table(
     "times",
@@ -121,7 +122,7 @@ _ROW_COLUMNS: Final = (*_EVENT_KEY, "what", "phase", "us", "error_us", "offset_u
 
 
 def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Measure each phase of each event."""
+    """Return the duration of each phase of each event."""
     events = inputs["client_events"]
     sent = _with_partner(_exchanges(events), inputs["server_commands"])
     offsets = _offsets(sent)
@@ -131,12 +132,12 @@ def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _us(seconds: str) -> Expression:
-    """Give a time in microseconds; NULL for what is none."""
+    """Return a time in microseconds; NULL if it is not a time."""
     return f.when(f.abs(seconds) < MAX_EPOCH_SECONDS, f.floor(f.col(seconds) * 1_000_000 + 0.5))
 
 
 def _exchanges(events: DataFrame) -> DataFrame:
-    """Give each command sent its ack, or else its echo, and when the server says that it came."""
+    """Return each sent command with its ack, or else its echo, and the time at which the server received it."""
     sent = events.where("name = 'ws_send'").select(*_EVENT_KEY, "command", "command_id", _us("start").alias("t0"))
     heard = events.where("name = 'ws_receive' AND (command = 'ack' OR command = 'message' AND own)").select(
         *(*_LOG_KEY, "command_id", (f.col("command") == "ack").alias("acks")),
@@ -161,7 +162,7 @@ def _exchanges(events: DataFrame) -> DataFrame:
 
 
 def _with_partner(sent: DataFrame, commands: DataFrame) -> DataFrame:
-    """Add what the trace of the named server has on each command: one line, the first that fits."""
+    """Add the line of each command in the trace of the named server: the first that matches."""
     line = f.struct("server_rx", "commit", "server_tx").alias("line")
     lines = commands.select(f.col("source").alias("server"), "command_id", line)
     echoed = f.col("line.server_rx") == f.col("rx")
@@ -184,7 +185,7 @@ def _with_partner(sent: DataFrame, commands: DataFrame) -> DataFrame:
 
 
 def _offsets(sent: DataFrame) -> DataFrame:
-    """Estimate each log's clock a day: what to take from the client's time to have the server's."""
+    """Return the offset of each log's clock per day: subtract it from the client's time to get the server's."""
     delay = (f.col("t3") - f.col("t0")) - (f.col("tx") - f.col("rx"))
     offset = f.floor(((f.col("rx") - f.col("t0")) + (f.col("tx") - f.col("t3"))) / 2)
     known = sent.select(*_LOG_KEY, "day", f.struct(delay.alias("delay"), offset.alias("offset")).alias("best"))
@@ -202,7 +203,7 @@ def _by_clock(rows: DataFrame, offsets: DataFrame) -> DataFrame:
 
 
 def _messages_of_others(events: DataFrame) -> DataFrame:
-    """Give the messages that this client did not send."""
+    """Return the messages that this client did not send."""
     heard = events.where("name = 'ws_receive' AND command = 'message' AND NOT own")
     return heard.select(*_EVENT_KEY, "command", _us("start").alias("t3"), _us("server_tx").alias("tx"))
 
@@ -250,7 +251,7 @@ def _phase(name: str, us: Expression, error: Expression) -> Expression:
 
 
 def times(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Count timing's rows by phase and bucket."""
+    """Return the number of timing's rows by phase and bucket."""
     keys = ("source", "day", "server", "phase", "bucket")
     rows = inputs["timing"].withColumn("bucket", buckets.bucket(f.col("us")))
     return rows.groupBy(*keys).agg(f.count("*").alias("count")).withColumn("from_us", buckets.least(f.col("bucket")))

@@ -1,6 +1,6 @@
-"""What strangers say, in bounds: names that any client may choose are counted one by one only where they are common.
+"""Bounds the names that clients choose freely: only the most frequent ones are counted by name.
 
-A name of which there are a hundred thousand tells nothing by itself, and would make a table as long as its input.
+A hundred thousand rare names say nothing, and would make a table as long as its input.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MAX_NAMES: Final = 1000
-"""Names a server and day: the public server has dozens of applications and some hundred versions of clients."""
+"""Names per server and day. The public server has dozens of applications and a few hundred client versions."""
 
 OTHER_NAME: Final = "other"
-"""Stands for the rest of a day; something that calls itself so is among them."""
+"""The name of all other names of a day. A client that uses this name itself is counted with them."""
 
 
 def by_day(counts: DataFrame) -> DataFrame:
-    """Bring a server's day together, once: windows over parts of it, sums and the folders then need no shuffle.
+    """Return the rows with each server and day in one task: windows, sums and folders then need no more shuffle.
 
-    For what has been counted already: a day is one task's.
+    The rows must already be counted, since one task handles a whole day.
     """
     return counts.repartition("source", "day")
 
 
 def grouped(rows: DataFrame, weight: str, *names: str, where: Column | None = None) -> DataFrame:
-    """Put OTHER_NAME for what is beyond the MAX_NAMES commonest by source and day; the text decides between equals.
+    """Replace all but the MAX_NAMES most frequent names of a source and day by OTHER_NAME.
 
-    `weight` is the column that says how many a row stands for; `names` are the columns that make one name together.
-    Rows of which `where` is not true have no name: they stay as they are. Rows that were different may have become
-    the same: what comes after adds them up.
+    The text decides between equally frequent names. `weight` is the column with the number that a row stands for;
+    `names` are the columns that form a name together. Rows for which `where` is not true have no name, and stay as
+    they are. Rows that differed may have become equal: the caller adds them up.
     """
     total, place, named = "_total", "_place", "_named"
     ranked = rows.withColumn(named, f.lit(True) if where is None else f.coalesce(where, f.lit(False)))
     alike = Window.partitionBy("source", "day", named, *names)
-    # A day's named rows come first, so the others take nobody's place.
+    # A day's named rows come first, so that the others do not take a rank.
     order = Window.partitionBy("source", "day").orderBy(f.desc(named), f.desc(total), *names)
     ranked = ranked.withColumn(total, f.sum(weight).over(alike)).withColumn(place, f.dense_rank().over(order))
     kept = (f.col(place) <= MAX_NAMES) | ~f.col(named)

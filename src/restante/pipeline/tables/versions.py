@@ -1,9 +1,9 @@
-"""Which clients come, and how it ends for them: by server, day, application and version.
+"""Connections and outcomes of mailboxes, by server, day, application and client version.
 
-A usage row of a mailbox does not say who opened it. But its first side binds, then claims or opens at once; so where
-all that bound for its application at its server in the two seconds before it were of one version, it was of that
-version. Where they were of several, or none bound, or times are blurred further than that, nobody is blamed: such
-mailboxes are counted by themselves.
+A mailbox's usage record does not say which client opened it. But its first side binds, then claims or opens
+immediately. So if all clients that bound for its application at its server in the two seconds before it had the same
+version, the mailbox is attributed to that version. If they had several versions, if none bound, or if times are
+blurred by more than that, the mailbox is attributed to no version and counted separately.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BIND_WINDOW_US: Final = 2_000_000
-"""From a bind to the claim or open that follows: a round trip or two, and the blur of a second that some choose."""
+"""Microseconds from a bind to the claim or open that follows: one or two round trips, and the blur of a second that
+some operators choose."""
 
 VERSIONS: Final = Table(
     "versions",
@@ -70,7 +71,7 @@ _VERSION_KEY: Final = ("source", "day", "app_id", "attribution", *_CLIENT_COLUMN
 
 
 def versions(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Count binds and the results of mailboxes by version."""
+    """Return the number of binds and the results of mailboxes by version."""
     binds = inputs["client_versions"].groupBy(
         "source", "day", "app_id", f.lit("version").alias("attribution"), *_CLIENT_COLUMNS
     )
@@ -89,7 +90,7 @@ def _added(rows: DataFrame) -> DataFrame:
 
 
 def _attributed(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Give each mailbox its result and whose it was."""
+    """Return each mailbox's result and the version that it is attributed to."""
     sharp = f.coalesce(f.col("blur_us") <= BIND_WINDOW_US, f.lit(True))
     mailboxes = inputs["mailboxes"].select(
         "source", "day", "app_id", "result", f.unix_micros("started").alias("at"), sharp.alias("sharp")
@@ -101,10 +102,11 @@ def _attributed(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _told(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
-    """Tell whose each was, of those whose times are sharp.
+    """Return the attribution of mailboxes whose times are precise enough.
 
-    They are sorted among the binds of their slot of two seconds and of the slot before, so that however busy an
-    application is, it is many tasks' work. Then what bound last tells, and when last another one was before it.
+    Mailboxes are sorted among the binds of their slot of two seconds and of the previous slot, so that the work of
+    one busy application is divided into many tasks. The latest bind gives the version; a different recent one makes
+    it mixed.
     """
     slot = f.floor(f.col("at") / BIND_WINDOW_US).alias("slot")
     by = ("source", "app_id", "at", slot)
