@@ -34,8 +34,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     address_envelopes: NonNegativeRate = 4000.0
     """Envelopes per second that all peers of an address may send. Each takes about 50 µs, so the default is a fifth
-    of a core. Every packet counts as one envelope, a refused envelope as ten more, and a change of interest as a
-    hundred."""
+    of a core. Every packet counts as one envelope, 40 bytes of a packet without envelopes as one more, a refused
+    envelope as ten more, and a change of interest as a hundred."""
 
     address_envelopes_at_once: NonNegativeInt = 50_000
     """Envelopes that may arrive above that rate after a silence: a node that connects sends all its live

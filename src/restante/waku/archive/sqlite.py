@@ -111,7 +111,7 @@ class Archive:
         try:
             done = await self._writing.do(work)
         except StoreBusy:
-            # If the disk is full, the database may have free pages for what is in the log, mainly after pruning. A
+            # If the disk is full, the database may have free pages for the log's contents, mainly after pruning. A
             # checkpoint then lets SQLite overwrite the log from its beginning.
             self._writing.later(self._checkpoint)
             raise

@@ -316,7 +316,7 @@ class Devp2p:
         return self._heard + (self._limits.silence if self._asked else self._limits.ping)
 
     def excuse(self, now: float) -> None:
-        """Restart the peer's silence timer, because it was we who did not read.
+        """Restart the peer's silence timer, because the node did not read from the peer meanwhile.
 
         Also sends a Ping, whether or not the peer answers: it shows the peer that we are alive, and the socket
         reports an error if the peer is gone.

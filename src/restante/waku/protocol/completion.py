@@ -75,7 +75,7 @@ def complete(id: bytes, last: bytes = NO_HASH, cursor: bytes = b"", answer: Answ
     return rlp.encode([id, last, cursor] if answer == "list" else id + last + cursor)
 
 
-def failure(id: bytes, words: str) -> bytes:  # noqa: A002 - the wire's word
+def failure(id: bytes, words: str) -> bytes:  # noqa: A002 - the protocol's name
     """Return the payload of a refusal."""
     return rlp.encode(ERROR_PREFIX + id + words.encode())
 

@@ -49,7 +49,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Poured(msgspec.Struct, frozen=True):
-    """The peer has sent so many envelopes that they are parsed in slices, with `packets.walk_envelopes`."""
+    """The peer has sent a large packet. Its envelopes are parsed in slices, with `packets.walk_envelopes`."""
 
     payload: bytes
 

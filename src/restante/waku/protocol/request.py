@@ -62,7 +62,7 @@ class RequestError(PeerError):
     counted.
     """
 
-    def __init__(self, words: str, id: bytes | None = None) -> None:  # noqa: A002 - the wire's word
+    def __init__(self, words: str, id: bytes | None = None) -> None:  # noqa: A002 - the protocol's name
         super().__init__(rlp.BREACH, words)
         self.id = id
 
@@ -140,7 +140,7 @@ def read(payload: bytes, demands: Demands, now: int) -> Request:
     return _sealed(envelope, demands, now)
 
 
-def _as_hash(id: bytes) -> bytes:  # noqa: A002 - the wire's word
+def _as_hash(id: bytes) -> bytes:  # noqa: A002 - the protocol's name
     """Return an id of 32 bytes, padded or cut as go-ethereum does it (common.BytesToHash)."""
     return id[-ID_BYTES:].rjust(ID_BYTES, b"\0")
 
