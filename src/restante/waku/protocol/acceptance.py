@@ -67,7 +67,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
 
 def judge(envelope: Envelope, now: int, policy: Policy) -> Verdict:
-    """Return whether a new envelope is accepted. `now` is seconds since 1970."""
+    """Return the verdict on an envelope that is not known yet. `now` is seconds since 1970."""
     refusal, late = _timing(envelope, now)
     if refusal is None:
         refusal = _shape(envelope, policy)

@@ -64,7 +64,7 @@ can be an item, and decoding an item takes a microsecond."""
 
 MAX_PACKET_ENVELOPES: Final = 50_000
 """Maximum envelopes of a packet. A sealed envelope has about 300 bytes (7/WAKU-DATA pads), so 10 MiB hold 35,000.
-With more, nearly empty envelopes, one peer could occupy the node for seconds."""
+With a higher limit, one peer could occupy the node for seconds with nearly empty envelopes."""
 
 MAX_RESPONSE_BYTES: Final = 1 << 17
 """Maximum size in bytes of a Message Response: two thousand refusals. Each takes some microseconds to read, and this

@@ -37,7 +37,7 @@ class Greeted(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """The peer has changed its interest."""
+    """The peer wants other envelopes than before."""
 
     before: Interest
 
