@@ -1,1 +1,1 @@
-"""The Waku v1 node: words, cores, engines and the shell (docs/design.md section 2)."""
+"""The Waku v1 node: wire formats, cores, engines and the shell (docs/design.md section 2)."""

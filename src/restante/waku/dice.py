@@ -1,4 +1,4 @@
-"""Chance: the system's, which nobody can guess."""
+"""The operating system's source of random bytes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from restante.waku.envelope.keys import SECRET_BYTES, Key
 
 
 class SystemDice:
-    """What the cores are handed."""
+    """The source of randomness that the cores receive."""
 
     draw = staticmethod(os.urandom)
 
     def key(self) -> Key:
-        """Make a key that nobody has had."""
+        """Return a new random key."""
         while True:
             try:
                 return Key(self.draw(SECRET_BYTES))
-            except ValueError:  # once in 2^128: no key of the curve
+            except ValueError:  # with probability 2^-128: not a key of the curve
                 continue

@@ -1,4 +1,4 @@
-"""The node's key in a file: 64 hexadecimal digits, read by its owner alone; as geth writes its `nodekey`."""
+"""The node's key file: 64 hexadecimal digits, readable only by its owner, like geth's `nodekey`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from restante.waku.envelope.keys import Key
 
 
 def load(path: Path, flag: str = "--key") -> Key:
-    """Read a key; `flag` is what named it. Raises Misuse where there is none, or others may read it."""
+    """Read a key. `flag` is the flag that named the file, for errors.
+
+    Raises Misuse if the file holds no key, or if other users may read it.
+    """
     try:
         with path.open() as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -30,23 +33,23 @@ def load(path: Path, flag: str = "--key") -> Key:
 
 
 def load_or_make(path: Path) -> Key:
-    """Read a key, or make one where there is no file. Raises Misuse."""
+    """Read the key, or create the file with a new key if it does not exist. Raises Misuse."""
     if path.exists():
-        return load(path)  # nothing is written: it may be in a place where nothing can be
+        return load(path)  # nothing is written, because the directory may be read-only
     key = SystemDice().key()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, key.secret.hex() + "\n")
     except FileExistsError:
-        return load(path)  # somebody was faster
+        return load(path)  # another process created it first
     except OSError as error:
         raise Misuse(f"cannot write the key file {path}: {plain(error)} (--key)") from error
     return key
 
 
 def _write(path: Path, text: str) -> None:
-    """Have a file appear whole and on the disk, or not at all, and never over one that is there. Raises OSError."""
-    descriptor, draft = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)  # for its owner alone
+    """Write a file atomically and flush it to disk. Never replaces an existing file. Raises OSError."""
+    descriptor, draft = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)  # readable only by its owner
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(text)

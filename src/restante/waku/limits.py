@@ -1,4 +1,4 @@
-"""Limits of the Waku node: how much one peer and all may have. Each has its default, and the reason for it."""
+"""Limits of the Waku node, for one peer, one address, and all peers. Each has its default and the reason for it."""
 
 from __future__ import annotations
 
@@ -15,64 +15,67 @@ NonNegativeRate = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is allowed. Of rates, 0 is no limit."""
+    """The limits. A rate of 0 means no limit."""
 
     packet_bytes: Annotated[int, Meta(ge=MIB, le=16 * MIB - 1)] = 10 * MIB
-    """Bytes of a packet that is taken, inflated. status-go sends all it has in one, without a cap
-    (waku/v1/peer.go:573-629), and takes 10 MiB itself; devp2p ends at 16."""
+    """Maximum size in bytes of a received packet, decompressed. status-go sends everything that it has in one packet,
+    without a limit (waku/v1/peer.go:573-629), and accepts 10 MiB itself. devp2p allows at most 16 MiB."""
 
     envelope_bytes: Annotated[int, Meta(ge=KIB, le=MIB)] = MIB
-    """Bytes of an envelope: the most that status-go takes by default. One of more than 1 MiB - 4 as it goes over the
-    wire is refused in any case: shipped nodes take no packet that could bring it to them."""
+    """Maximum size of an envelope in bytes: status-go's default. An envelope of more than 1 MiB - 4 bytes on the wire
+    is always refused, because shipped nodes accept no packet that could contain it."""
 
     address_bytes: NonNegativeRate = 8.0 * MIB
-    """Bytes a second that all peers of an address may send, together and inflated; more wait in the network. All of
-    Status' fleet sent less."""
+    """Bytes per second that all peers of an address together may send, decompressed. The node reads the rest later.
+    The whole fleet of Status sent less."""
 
     address_bytes_at_once: NonNegativeInt = 32 * MIB
-    """Bytes that may come faster than that, after a silence: three packets of the largest size."""
+    """Bytes that may arrive above that rate after a silence: three packets of the maximum size."""
 
     address_envelopes: NonNegativeRate = 4000.0
-    """Envelopes a second that all peers of an address may send. Each takes some 50 µs, so this is a fifth of a core.
-    Every packet counts as one, too; what is refused as ten, and a change of mind as a hundred."""
+    """Envelopes per second that all peers of an address may send. Each takes about 50 µs, so the default is a fifth
+    of a core. Every packet counts as one envelope, 40 bytes of a packet without envelopes as one more, a refused
+    envelope as ten more, and a change of interest as a hundred."""
 
     address_envelopes_at_once: NonNegativeInt = 50_000
-    """Envelopes that may come faster than that, after a silence: a node that meets us sends all that lives."""
+    """Envelopes that may arrive above that rate after a silence: a node that connects sends all its live
+    envelopes."""
 
     address_connects: NonNegativeRate = 60.0
-    """New connections a minute from one address: a handshake takes half a millisecond."""
+    """New connections per minute from one address. A handshake takes half a millisecond."""
 
     address_connects_at_once: NonNegativeInt = 200
-    """New connections that may come faster than that, after a silence: a fleet that was restarted."""
+    """New connections that may arrive above that rate after a silence: a fleet that was restarted."""
 
     known_bytes: Annotated[int, Meta(ge=MIB)] = 128 * MIB
-    """Bytes of memory for the hashes of envelopes that live: half a million."""
+    """Bytes of memory for the hashes of live envelopes: half a million of them."""
 
     pool_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
-    """Bytes of memory for envelopes that live, for those who come to want them."""
+    """Bytes of memory for live envelopes, which peers receive when they extend their interest."""
 
     unsaved_bytes: Annotated[int, Meta(ge=MIB)] = 32 * MIB
-    """Bytes of envelopes that wait for the disk; beyond that, those who bring more are left unread."""
+    """Bytes of envelopes that wait for the disk. Above it the node stops reading peers that send more."""
 
     unfinished_bytes: Annotated[int, Meta(ge=32 * MIB)] = 256 * MIB
-    """Bytes of packets of all peers that are not complete yet; beyond that, who has sent most of one is disconnected.
-    A packet of a megabyte is a third of a second on a slow line: so hundreds of peers may be in one."""
+    """Bytes of incomplete packets of all peers. Above it the peer with the largest one is disconnected. A packet of a
+    megabyte takes a third of a second on a slow line, so hundreds of peers may be sending one."""
 
     owed_bytes: Annotated[int, Meta(ge=64 * KIB)] = 256 * KIB
-    """Bytes that a peer may leave unread; what would be relayed to it beyond that is not."""
+    """Bytes that a peer may leave unread. Above it the node does not relay envelopes to the peer."""
 
     pages: NonNegativeRate = 20.0
-    """Requests for history a second that are answered to one node, and to one address; more wait for their turn.
-    status-go runs three loops of them at once, and each waits for its page before it asks for the next: so a loop
-    that runs into this goes on at this pace. Refused it would end: status-go asks twice."""
+    """Requests for history per second that are answered for one node, and for one address; the others wait. status-go
+    runs three loops of requests at once, and each waits for its page before it requests the next. So a loop that
+    reaches the limit continues at this rate. A refusal would end the loop: status-go tries each request only
+    twice."""
 
     pages_at_once: NonNegativeInt = 500
-    """Requests that may come faster than that, after a silence: a month of a busy network."""
+    """Requests that are answered above that rate after a silence: a month of a busy network."""
 
     rows: NonNegativeRate = 100_000.0
-    """Archived envelopes looked at a second for one node, and for one address: a tenth of what one core can. A page
-    of 200,000 is followed by two seconds without one; for four at once, as many as an address may have, by eight,
-    which is less than a requester waits."""
+    """Archived envelopes examined per second for one node, and for one address: a tenth of one core's capacity. After
+    a page of 200,000 the next one waits two seconds. After four such pages at once, the maximum of an address, it
+    waits eight, which is less than a requester's timeout."""
 
     rows_at_once: NonNegativeInt = 5_000_000
-    """Envelopes that may be looked at faster than that, after a silence: a walk of a whole archive, some times."""
+    """Envelopes that may be examined above that rate after a silence: a whole archive, several times."""

@@ -1,4 +1,4 @@
-"""Passwords of Mailservers and of envelopes: from a file, or from the environment."""
+"""Passwords of Mailservers and of envelopes, from a file or from the environment."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from restante.common.errors import Misuse, plain
 PASSWORD_VARIABLE: Final = "RESTANTE_WAKU_PASSWORD"  # noqa: S105 - the name of a variable
 
 OFFLINE_INBOX: Final = "status-offline-inbox"
-"""The password of every Mailserver that was not told another (status-go params/config.go:68-146)."""
+"""The default password of every Mailserver (status-go params/config.go:68-146)."""
 
 
 def read_password(path: Path | str | None, environment: Mapping[str, str]) -> str | None:
-    """Read a password, from its file or the variable; None where neither is given.
+    """Return the password of the file or of the variable; None if neither is given.
 
-    Raises Misuse, also for an empty one: it is a secret that did not arrive, and would be taken for none.
+    Raises Misuse, also for an empty password: then a secret was lost, and the program must not go on without one.
     """
     if path is not None:
         return password_in(path, "--password-file")
@@ -28,7 +28,7 @@ def read_password(path: Path | str | None, environment: Mapping[str, str]) -> st
 
 
 def password_in(path: Path | str, flag: str) -> str:
-    """Read a file's text, less the end of its line."""
+    """Return a file's text without the end of its line. Raises Misuse."""
     try:
         password = Path(path).read_text().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -39,6 +39,6 @@ def password_in(path: Path | str, flag: str) -> str:
 
 
 def check_password(password: str, flag: str) -> None:
-    """Refuse a password that everybody knows."""
+    """Raise Misuse for an empty password."""
     if not password:
         raise Misuse(f"{flag}: it is empty, so that everybody could open what is sealed with it")

@@ -15,11 +15,11 @@ from restante.waku.limits import Limits
 SECONDS_PER_DAY: Final = 86400
 
 DEFAULT_RETENTION_DAYS: Final = 30.0
-"""Days that envelopes are kept, if nothing else is said."""
+"""Days for which envelopes are kept by default."""
 
 
 class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
-    """`restante waku serve`: table [waku] of a file, RESTANTE_WAKU_<NAME> in the environment, --<name> as a flag."""
+    """The settings of `restante waku serve`: keys of [waku], variables RESTANTE_WAKU_<NAME>, flags --<name>."""
 
     data: Annotated[str, Meta(min_length=1)] = "restante-waku"
     listen: str = "127.0.0.1:30303"
@@ -43,7 +43,7 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_topic(text: str, flag: str) -> bytes:
-    """Read a topic, 8 hexadecimal digits, with or without 0x. Raises Misuse."""
+    """Parse a topic of 8 hexadecimal digits, with or without 0x. Raises Misuse."""
     try:
         found = bytes.fromhex(text.removeprefix("0x"))
     except ValueError:

@@ -1,4 +1,7 @@
-"""The archive: it keeps envelopes, and never decides which. sqlite.py has the engine, and its contract."""
+"""The archive. It stores the envelopes that it is given.
+
+The node decides which ones. sqlite.py has the engine and its contract.
+"""
 
 from __future__ import annotations
 
@@ -14,50 +17,52 @@ if TYPE_CHECKING:
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What an archive holds. Times are seconds since 1970, None where it is empty."""
+    """Totals of an archive. Times are seconds since 1970, None if the archive is empty."""
 
     envelopes: int
     bytes: int
-    """Of all envelopes' RLP; what the disk needs is more."""
+    """Bytes of all envelopes' RLP. The database needs more."""
     topics: int
-    """Different ones."""
+    """Number of different topics."""
     oldest: int | None
-    """When the oldest was sent."""
+    """Time at which the oldest envelope was sent."""
     newest: int | None
     next_arrival: int
-    """The number that the next envelope to be saved gets; those of the ones there are below it."""
+    """The arrival number of the next envelope to be saved. All stored envelopes have lower ones."""
 
 
 class Archived(msgspec.Struct, frozen=True, gc=False):
-    """An envelope as the archive has it."""
+    """An envelope as the archive stores it."""
 
     arrival: int
-    """Its number in the order of commits, from 1; never given twice, so numbers of pruned ones are missing."""
+    """Its number in the order of commits, from 1. Numbers are never reused, so those of pruned envelopes are
+    missing."""
     arrived: int
-    """When it was saved, in seconds since 1970."""
+    """Time at which it was saved, in seconds since 1970."""
     raw: bytes
-    """Its RLP, exactly."""
+    """Its exact RLP."""
 
     def envelope(self) -> Envelope:
-        """Read it. Raises RlpError where the archive is damaged."""
+        """Return the parsed envelope. Raises RlpError if the archive is damaged."""
         return parse(self.raw)
 
 
 class TopicCount(msgspec.Struct, frozen=True, gc=False):
-    """What an archive holds of a topic."""
+    """The envelopes of one topic in an archive."""
 
     topic: bytes
     count: int
     first: int
-    """When its oldest envelope was sent."""
+    """Time at which its oldest envelope was sent."""
     last: int
-    """And its newest."""
+    """Time at which its newest envelope was sent."""
 
 
 def open_archive(data: Path) -> Archive:
-    """Open the archive in a data directory, making both if need be; nobody else may until it is closed.
+    """Open the archive in a data directory, and create both if they do not exist.
 
-    Raises StoreError when another process has it, or it is not ours, or it is newer than this program, or damaged.
+    No other process can open it until it is closed. Raises StoreError if another process uses it, or it is another
+    program's, newer than this program, or damaged.
     """
     from restante.waku.archive.sqlite import Archive
 

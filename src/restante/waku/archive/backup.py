@@ -1,4 +1,4 @@
-"""A copy of an archive as it is at one moment, made while its server may be running."""
+"""Backups: a copy of an archive at one moment, also while its server runs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from restante.common.errors import Misuse, StoreError
 from restante.waku.archive.schema import FILE, SCHEMA
 
 PAGES_PER_STEP: Final = 1024
-"""Pages that are copied at a time."""
+"""Pages that are copied per step."""
 
 
 def backup(data: Path, target: Path, advance: Callable[[int], None]) -> None:
-    """Make a new data directory with the same archive. `advance` is told how many pages are copied.
+    """Create a new data directory with a copy of the archive. `advance` is called with the number of pages copied.
 
-    Raises Misuse where the target is not empty or there is no archive, StoreError where it cannot be made; then there
-    is none.
+    Raises Misuse if the target is not empty or there is no archive; StoreError if the copy fails, which leaves no
+    file.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Misuse(f"{target} exists already and is not an empty directory: name another")
     with SCHEMA.reading(data) as ours:
-        # While this is open the connection keeps seeing the same moment, and the copy need not begin anew when the
-        # server writes (sqlite.org/backup.html); in WAL the server does not wait for it, but its log grows.
+        # While this transaction is open, the connection sees the same moment, and the copy does not restart when the
+        # server writes (sqlite.org/backup.html). With WAL the server does not wait for it, but its log grows.
         ours.execute("BEGIN")
         ours.execute("SELECT 1 FROM totals").fetchone()
         held = lock(target)

@@ -1,6 +1,6 @@
-"""Is an archive whole? Everything that is stored twice, or can be computed, is compared.
+"""The integrity check of an archive. It compares everything that is stored twice or can be recomputed.
 
-Reads one moment of the database from beginning to end; a server may be running.
+It reads the whole database as of one moment, also while a server runs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ WHERE next_arrival <= (SELECT max(arrival) FROM arrivals)
 
 
 def check(database: sqlite3.Connection, advance: Callable[[int], None]) -> Iterator[str]:
-    """Tell what is wrong, one sentence each; nothing where all is well."""
-    database.execute("BEGIN")  # all of it as it is at one moment
+    """Yield one sentence per problem."""
+    database.execute("BEGIN")  # so that all reads see the archive at one moment
     for (said,) in database.execute("PRAGMA integrity_check"):
         if said != "ok":
             yield f"the database is damaged: {said}"
@@ -43,13 +43,13 @@ def check(database: sqlite3.Connection, advance: Callable[[int], None]) -> Itera
 
 
 class _Counted:
-    """What the rows come to."""
+    """Totals computed from the rows."""
 
     def __init__(self) -> None:
         self.envelopes = 0
         self.bytes = 0
         self.topics: dict[int, tuple[int, int, int]] = {}
-        """Count, first and last sent."""
+        """For each topic: count, first and last time of sending."""
 
     def add(self, at: int, topic: int, size: int) -> None:
         sent = at >> ids.BITS
@@ -77,7 +77,7 @@ def _rows(database: sqlite3.Connection, counted: _Counted, advance: Callable[[in
 
 
 def _is_its_place(database: sqlite3.Connection, at: int, home: int) -> bool:
-    """Tell whether an envelope would be found: every id from where it would be down to where it is must be taken."""
+    """Return whether a lookup would find the envelope: all ids from its home down to its own must be taken."""
     if at == home:
         return True
     if at >> ids.BITS != home >> ids.BITS or not home - ids.PROBES < at < home:

@@ -1,11 +1,11 @@
-"""Where an envelope's row is: ids, and topics as numbers.
+"""The ids of envelopes, and topics as numbers.
 
     id = sent(32) ‖ first 31 bits of the hash
 
-Two envelopes of one second whose hashes begin alike would have the same id: whoever comes second gets the next lower
-one that is free, in the same second. Downward, because pruning goes upward: of such envelopes the ones that had to
-move go first, so everything between an envelope and where it would be is taken for as long as it is there, and to
-find it, or to know that it is not there, is to walk down from where it would be to the first free id.
+Two envelopes of the same second whose hashes begin with the same 31 bits would have the same id. The one saved later
+gets the next lower free id of that second. Ids move down because pruning moves up: it removes the moved envelopes
+first. So every id between an envelope's home and its actual id is taken as long as the envelope is stored. A lookup
+walks down from the home to the first free id, and either finds the envelope or shows that it is not stored.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from typing import Final
 from restante.waku.envelope.envelope import TOPIC, Envelope
 
 BITS: Final = 31
-"""Of an id, for the hash: with 32 of `sent` that is what a signed 64-bit integer holds."""
+"""Bits of an id that come from the hash. With the 32 bits of `sent` they fill a signed 64-bit integer."""
 
 HASH_MASK: Final = (1 << BITS) - 1
-"""The bits of an id that come from the hash."""
+"""Mask of these bits."""
 
 MAX_ID: Final = (1 << 63) - 1
 """The highest id."""
 
 PROBES: Final = 1024
-"""Ids that are tried. To fill as many in a row takes some 2^41 hashes of one's own making, and whoever did it has
-his next envelope in that place and second left out; by chance it does not happen."""
+"""Maximum ids that are tried. To fill that many in a row, an attacker must compute about 2^41 hashes. Then only
+envelopes of that second with these hash prefixes are left out. It does not happen by chance."""
 
 
 def home(envelope: Envelope) -> int:
-    """Give the id that an envelope has where nothing is in its way."""
+    """Return the id that an envelope has if no other envelope has it."""
     return named(envelope.sent, envelope.hash)
 
 
 def named(sent: int, name: bytes) -> int:
-    """Give that id from when it was sent, and its hash."""
+    """Return the home id of an envelope with this time of sending and this hash."""
     return sent << BITS | int.from_bytes(name[:4]) >> 1
 
 
 def floor(sent: int) -> int:
-    """Give the lowest id of a second."""
+    """Return the lowest id of a second."""
     return sent << BITS
 
 
 def place(at: int, raw: bytes, there: Callable[[int], bytes | None]) -> int | None:
-    """Find the free id for an envelope whose home is `at`; None where it is there already, or there is no room.
+    """Return the free id for an envelope whose home is `at`. None: it is stored already, or no id is free.
 
-    `there` gives the RLP that an id has.
+    `there` returns the RLP that is stored at an id.
     """
     for tried in range(at, max(at - PROBES, floor(at >> BITS) - 1), -1):
         found = there(tried)
@@ -60,16 +60,16 @@ def place(at: int, raw: bytes, there: Callable[[int], bytes | None]) -> int | No
 
 
 def number(topic: bytes) -> int:
-    """Write a topic as a number: a small one for SQLite, which stores it in four bytes."""
+    """Return a topic as a number. SQLite stores it in four bytes."""
     return int.from_bytes(topic, signed=True)
 
 
 def numbers(topics: Iterable[bytes]) -> tuple[int, ...]:
-    """Write many, at once; what is not as long as a topic is none."""
+    """Return topics as numbers, in one pass. Strings that do not have the size of a topic are left out."""
     found = [topic for topic in topics if len(topic) == TOPIC]
     return struct.unpack(f">{len(found)}i", b"".join(found))
 
 
 def topic(written: int) -> bytes:
-    """Read a topic's number."""
+    """Return the topic of a number."""
     return written.to_bytes(TOPIC, signed=True)

@@ -1,7 +1,7 @@
-"""The oldest envelopes go, inside a transaction.
+"""Pruning: deletion of the oldest envelopes, inside a transaction.
 
-Always from the oldest id upward: see ids.py. Each step is one statement over the range of ids that goes, for the
-reason given in rows.py.
+It always deletes from the lowest id upward (see ids.py). Each step is one statement over the range of deleted ids,
+for the reason given in rows.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WHERE freed >= ? LIMIT 1
 """
 
 _DROP: Final = (
-    # The next entry of the topic's index is the oldest that stays; a topic of which none stays goes, just below.
+    # The topic's next index entry is its oldest remaining envelope. The next statement deletes topics without any.
     """
     UPDATE topics SET count = topics.count - gone.count, first = coalesce(
         (SELECT id >> 31 FROM envelopes WHERE topic = topics.topic AND id > :last ORDER BY id LIMIT 1), first)
@@ -39,12 +39,12 @@ _DROP: Final = (
 
 
 def prune(database: sqlite3.Connection, before: int, most: int) -> int:
-    """Drop what was sent before a time, at most so many of the oldest; tell how many."""
+    """Delete envelopes sent before a time, oldest first, at most `most`. Return their number."""
     return _drop(database, ids.floor(min(before, U32 + 1)) - 1, most)
 
 
 def prune_bytes(database: sqlite3.Connection, limit: int, most: int) -> int:
-    """Drop the oldest, as many as it takes to come down to so many bytes, but at most so many; tell how many."""
+    """Delete the oldest envelopes, at most `most`, until the rest has at most `limit` bytes. Return their number."""
     bytes_now: int = database.execute("SELECT bytes FROM totals").fetchone()[0]
     if bytes_now <= limit:
         return 0
@@ -53,7 +53,7 @@ def prune_bytes(database: sqlite3.Connection, limit: int, most: int) -> int:
 
 
 def _drop(database: sqlite3.Connection, last: int, most: int) -> int:
-    """Drop what is up to an id, at most so many; tell how many."""
+    """Delete the envelopes up to the id `last`, at most `most`. Return their number."""
     found = database.execute(_LAST_OF_MOST, (last, most)).fetchone()
     if found is not None:
         last = found[0]

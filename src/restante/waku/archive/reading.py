@@ -1,4 +1,4 @@
-"""What is read from an archive's database, through whatever connection."""
+"""Queries on an archive's database. They work on any connection."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from restante.waku.archive import Archived, Counts, TopicCount, ids
 from restante.waku.envelope.envelope import U32
 
 MAX_PAGE_BYTES: Final = 8 << 20
-"""Bytes of envelopes that are read at a time, about."""
+"""Approximate maximum bytes of envelopes per page."""
 
 MAX_PAGE_ROWS: Final = 1000
-"""Envelopes that are read at a time by who wants them all."""
+"""Maximum envelopes per page of `everything`."""
 
 _COUNTS: Final = """
 SELECT
@@ -26,12 +26,12 @@ SELECT
 FROM totals
 """
 
-# The index of topics is all that is read: it has the ids, and is a small part of the file.
+# This reads only the index of topics, which contains the ids and is a small part of the file.
 _OLDER: Final = "SELECT count(*) FROM envelopes INDEXED BY envelopes_topic WHERE id <= ?"
 
 _ENDS: Final = (
     *(
-        f"SELECT * FROM {table} ORDER BY rowid {order} LIMIT 1"  # noqa: S608 - of this table of ours
+        f"SELECT * FROM {table} ORDER BY rowid {order} LIMIT 1"  # noqa: S608 - the names are constants
         for table in ("envelopes", "topics", "arrivals")
         for order in ("ASC", "DESC")
     ),
@@ -48,31 +48,34 @@ WHERE arrival > ? ORDER BY arrival LIMIT ?
 
 
 def counts(database: sqlite3.Connection) -> Counts:
-    """Count."""
+    """Return the archive's totals."""
     return Counts(*database.execute(_COUNTS).fetchone())
 
 
 def ends(database: sqlite3.Connection) -> None:
-    """Read the first and the last row of each table: damage there is found at once, however much there is."""
+    """Read the first and the last row of each table.
+
+    This finds damage there quickly, however large the archive is.
+    """
     counts(database)
     for statement in _ENDS:
         database.execute(statement).fetchall()
 
 
 def older(database: sqlite3.Connection, before: int) -> int:
-    """Count what was sent before a time."""
+    """Return the number of envelopes sent before a time."""
     found: int = database.execute(_OLDER, (ids.floor(max(0, min(before, U32 + 1))) - 1,)).fetchone()[0]
     return found
 
 
 def topics(database: sqlite3.Connection) -> list[TopicCount]:
-    """Give each topic."""
+    """Return all topics with their counts."""
     found = database.execute("SELECT topic, count, first, last FROM topics").fetchall()
     return [TopicCount(ids.topic(number), *counted) for number, *counted in found]
 
 
 def after(database: sqlite3.Connection, arrival: int, limit: int) -> list[Archived]:
-    """Give those that came after an arrival number, at most so many, and none only where there is none."""
+    """Return the envelopes after an arrival number, at most `limit`. The list is empty only if there are none."""
     found, size = [], 0
     reading = database.execute(_AFTER, (arrival, limit))
     for row in reading:
@@ -80,12 +83,12 @@ def after(database: sqlite3.Connection, arrival: int, limit: int) -> list[Archiv
         size += len(row[2])
         if size > MAX_PAGE_BYTES:
             break
-    reading.close()  # and with it the transaction
+    reading.close()  # this also ends the transaction
     return found
 
 
 def everything(database: sqlite3.Connection) -> Iterator[list[Archived]]:
-    """Give all there is, in the order of arrival, a page at a time; who writes meanwhile is not held up."""
+    """Yield all envelopes in pages, in order of arrival. Writers do not wait for it."""
     last = 0
     while page := after(database, last, MAX_PAGE_ROWS):
         yield page

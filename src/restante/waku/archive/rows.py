@@ -1,7 +1,7 @@
-"""A batch of envelopes → rows, inside a transaction.
+"""Inserting a batch of envelopes, inside a transaction.
 
-Each table gets many rows by one statement: SQLite works without the interpreter lock only within a statement, so one
-for each row would have the server's loop and this thread change places thousands of times.
+Each statement inserts many rows. SQLite releases the interpreter lock only within a statement, so with one statement
+per row the server's event loop and this thread would switch thousands of times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from restante.waku.archive import ids
 from restante.waku.envelope.envelope import Envelope
 
 _ROWS_PER_STATEMENT: Final = (1024, 256, 64, 16, 4, 1)
-"""Rows by a statement; the driver keeps a statement of each size prepared."""
+"""Rows per statement. The driver keeps a prepared statement of each size."""
 
 _ENVELOPES_SQL: Final = "INSERT OR IGNORE INTO envelopes VALUES {}"
 _ARRIVALS_SQL: Final = "INSERT INTO arrivals VALUES {}"
@@ -26,11 +26,11 @@ INSERT INTO topics VALUES {} ON CONFLICT (topic) DO UPDATE SET
 """
 
 Placed = tuple[int, int, bytes]
-"""What an envelope's row will have: id, topic, raw."""
+"""The row of an envelope: id, topic, raw."""
 
 
 def save(database: sqlite3.Connection, batch: Sequence[Envelope], arrived: int) -> int:
-    """Save what is not there yet, in the order given; tell how many those were."""
+    """Save the envelopes that are not stored yet, in the given order. Return their number."""
     arrival: int = database.execute("SELECT next_arrival FROM totals").fetchone()[0]
     placed = [(ids.home(envelope), ids.number(envelope.topic), envelope.raw) for envelope in batch]
     if not _fits(database, placed, arrival):
@@ -46,16 +46,19 @@ def save(database: sqlite3.Connection, batch: Sequence[Envelope], arrived: int) 
 
 
 def _fits(database: sqlite3.Connection, placed: list[Placed], arrival: int) -> bool:
-    """Put them, if none is there and none is in another's way: so it is nearly always, and nobody looks first."""
+    """Insert the envelopes at their home ids. If an id is taken, undo all and return False.
+
+    This is so rare that the ids are not checked first.
+    """
     if _put(database, placed, arrival) == len(placed):
         return True
-    database.execute("ROLLBACK")  # a savepoint would have cost a copy of every page, each time
+    database.execute("ROLLBACK")  # a savepoint would copy every page, each time
     database.execute("BEGIN IMMEDIATE")
     return False
 
 
 def _find_room(database: sqlite3.Connection, wanted: list[Placed]) -> list[Placed]:
-    """Leave out what is there already, and find free ids for the rest."""
+    """Return the rows of the envelopes that are not stored yet, with free ids."""
     taken: dict[int, bytes] = {}
 
     def there(at: int) -> bytes | None:
@@ -74,14 +77,14 @@ def _find_room(database: sqlite3.Connection, wanted: list[Placed]) -> list[Place
 
 
 def _put(database: sqlite3.Connection, placed: list[Placed], arrival: int) -> int:
-    """Put the envelopes; tell how many of their ids were free."""
+    """Insert the envelopes. Return how many of their ids were free."""
     rows = [(at, topic, number, raw) for number, (at, topic, raw) in enumerate(placed, arrival)]
-    rows.sort()  # so that most go to the end of the table, which fills its pages
+    rows.sort()  # most rows are then appended to the table, which fills its pages
     return _insert(database, _ENVELOPES_SQL, rows)
 
 
 def _by_topic(placed: list[Placed]) -> list[list[int]]:
-    """Count each topic: how many, first and last sent."""
+    """Return a row for each topic: its count, and its first and last time of sending."""
     found: dict[int, list[int]] = {}
     for at, topic, _ in placed:
         sent = at >> ids.BITS
@@ -94,7 +97,7 @@ def _by_topic(placed: list[Placed]) -> list[list[int]]:
 
 
 def _insert(database: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]) -> int:
-    """Insert rows by few statements; tell how many there are more."""
+    """Insert rows with few statements. Return the number of rows inserted."""
     start = changed = 0
     for size in _ROWS_PER_STATEMENT:
         while len(rows) - start >= size:

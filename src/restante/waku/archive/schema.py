@@ -11,13 +11,13 @@ from restante.common.sqlite import Schema, primary
 FILE: Final = "archive.sqlite"
 
 APPLICATION_ID: Final = 0x52737441
-"""Marks the file as ours ("RstA"; sqlite.org/pragma.html#pragma_application_id)."""
+"""Marks the file as an archive ("RstA"; sqlite.org/pragma.html#pragma_application_id)."""
 
 SCHEMA: Final = Schema("restante.waku.archive", FILE, APPLICATION_ID, "Waku mailserver")
 
 
 def unreadable(error: sqlite3.Error) -> StoreError:
-    """Say that the archive cannot be read, and what to do where it is damaged."""
+    """Return the error for an archive that cannot be read. For a damaged one it says what to do."""
     if primary(error) == sqlite3.SQLITE_CORRUPT:
         return StoreError(f"the archive is damaged ({error}): restore a backup; restante waku check tells more")
     return StoreError(f"cannot read the archive: {error}")

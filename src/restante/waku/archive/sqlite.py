@@ -1,7 +1,7 @@
-"""The archive in SQLite: one connection that writes, in a thread of its own, and some that read, in theirs.
+"""The archive in SQLite: one connection writes and some connections read, each in its own thread.
 
-WAL with synchronous=FULL: a commit that returned is on disk, and whoever reads sees the archive as it was when he
-began, without a lock (sqlite.org/wal.html#concurrency).
+With WAL and synchronous=FULL, a commit that has returned is on disk. A reader sees the archive as of the start of its
+transaction and takes no lock (sqlite.org/wal.html#concurrency).
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from restante.waku.envelope.envelope import Envelope
 WriteResult = TypeVar("WriteResult")
 
 BUSY_TIMEOUT_SECONDS: Final = 5.0
-"""How long a batch waits for another program that is writing to the file."""
+"""How long a batch waits for another program that holds the write lock."""
 
 WRITER_CACHE_BYTES: Final = 64 << 20
-"""Bytes of pages that the writer keeps: the ends of some thousand topics, and the table's."""
+"""Page cache of the writer in bytes: the last pages of about a thousand topics in the index, and of the table."""
 
 CHECKPOINT_BYTES: Final = 64 << 20
-"""Bytes to be moved from the log into the database at a time, about: a page that changes often is moved once."""
+"""Approximate bytes of log between checkpoints. A page that changes often is then written to the database once."""
 
 DATABASE_PAGE_BYTES: Final = 4096
-"""Bytes of a page; an envelope changes one of its own in the index of topics."""
+"""Size of a page in bytes. Each envelope changes its own page in the index of topics."""
 
 _CERTAINLY_UNDONE: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}
-"""What COMMIT may fail with and be known to have done nothing. SQLITE_FULL is a write of a page to the log that found
-no room (os_unix.c, unixWrite), before the one that makes the transaction count; what a flush reports is another."""
+"""Error codes of COMMIT that prove that nothing was committed. SQLITE_FULL means that a write of a page to the log
+found no space (os_unix.c, unixWrite), before the write that commits the transaction. A failed flush has another
+code."""
 
 
 class Archive:
-    """One process, one data directory.
+    """The archive of one data directory, which one process uses at a time.
 
-    What `save` returned from is on disk; an envelope is there once, however often it is saved; readers see a batch as
-    a whole or not at all, and neither wait for the writer nor make it wait. Every method raises StoreError where the
-    disk fails; some raise StoreBusy where it refuses.
+    When `save` returns, the envelopes are on disk. An envelope is stored once, however often it is saved. Readers see
+    either a whole batch or none of it; they do not wait for the writer, nor the writer for them. Every method raises
+    StoreError if the disk fails. Some raise StoreBusy if the disk refuses.
     """
 
     def __init__(self, database: sqlite3.Connection, readers: Readers, held: int) -> None:
@@ -59,13 +60,13 @@ class Archive:
         self._held = held
         self._writing = Worker("archive-write")
         self._unmoved = 0
-        """Bytes in the log since the last checkpoint, about."""
+        """Approximate bytes written to the log since the last checkpoint."""
         self._failed = False
-        """Whether a commit did: nothing is written after it."""
+        """Whether a commit has failed. Nothing is written after that."""
 
     @classmethod
     def open(cls, data: Path) -> Archive:
-        """Lock the data directory, making it if need be, and open what is in it."""
+        """Lock the data directory and open its database. Create both if they do not exist."""
         held = lock(data)
         try:
             path = data / FILE
@@ -85,35 +86,38 @@ class Archive:
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
     async def save(self, batch: Sequence[Envelope], arrived: int) -> None:
-        """Save envelopes that came at `arrived`, all or none; those that are there already are left as they are.
+        """Save envelopes that arrived at `arrived`, all or none. Envelopes that are stored already stay unchanged.
 
-        On return they are on disk. Raises StoreBusy where nothing was changed and it may be tried again: somebody
-        else is writing, or the disk is full. After any other StoreError nobody can tell: stop, never retry.
+        They are on disk when this returns. Raises StoreBusy if nothing was changed and the caller may retry: another
+        program is writing, or the disk is full. After any other StoreError the state is unknown: stop, do not retry.
         """
         await self._write(lambda: self._save(batch, arrived))
 
     async def prune(self, before: int, most: int) -> int:
-        """Drop envelopes sent before a time, oldest first, at most `most`; return how many went.
+        """Delete envelopes sent before a time, oldest first, at most `most`. Return the number deleted.
 
-        It is over when fewer than `most` went. Raises StoreBusy as `save` does.
+        Fewer than `most` means that none are left. Raises StoreBusy like `save`.
         """
         return await self._write(lambda: self._prune(lambda: pruning.prune(self.database, before, most)))
 
     async def prune_bytes(self, limit: int, most: int) -> int:
-        """Drop the oldest by `sent` until all have at most `limit` bytes, at most `most`; return how many went."""
+        """Delete the oldest envelopes, at most `most`, until the rest has at most `limit` bytes.
+
+        Return the number deleted.
+        """
         return await self._write(lambda: self._prune(lambda: pruning.prune_bytes(self.database, limit, most)))
 
     async def _write(self, work: Callable[[], WriteResult]) -> WriteResult:
         try:
             done = await self._writing.do(work)
         except StoreBusy:
-            # If the disk is full: what is in the log may have its room in the database already, pruned pages above
-            # all, and then the log can be written anew from its beginning.
+            # If the disk is full, the database may have free pages for the log's contents, mainly after pruning. A
+            # checkpoint then lets SQLite overwrite the log from its beginning.
             self._writing.later(self._checkpoint)
             raise
         if self._unmoved >= CHECKPOINT_BYTES:
             self._unmoved = 0
-            self._writing.later(self._checkpoint)  # who waits for this batch is answered meanwhile
+            self._writing.later(self._checkpoint)  # the caller gets its result meanwhile
         return done
 
     def _save(self, batch: Sequence[Envelope], arrived: int) -> None:
@@ -148,12 +152,12 @@ class Archive:
             undone = roll_back(self.database, error)
             if isinstance(undone, StoreBusy) and error.sqlite_errorcode & 0xFF in _CERTAINLY_UNDONE:
                 raise undone from error
-            # Part of it may be on disk: whoever retries may confirm what never happened (fsyncgate).
+            # Part of the commit may be on disk: a retry could confirm a commit that never happened (fsyncgate).
             self._failed = True
             raise StoreError(f"commit failed: {error}") from error
 
     def _checkpoint(self, mode: str = "PASSIVE") -> None:
-        """Move the log into the database, as far as readers allow; what is left waits for the next time."""
+        """Move the log into the database, as far as readers allow. The next checkpoint moves the rest."""
         try:
             self.database.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         except sqlite3.Error as error:
@@ -164,34 +168,35 @@ class Archive:
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     async def counts(self) -> Counts:
-        """Count, at a small cost however much there is."""
+        """Return the archive's totals. The cost does not depend on its size."""
         return await self.readers.read(reading.counts)
 
     async def older(self, before: int) -> int:
-        """Count those sent before a time; looks at every one, if only for an instant."""
+        """Return the number of envelopes sent before a time. This reads an index entry for every envelope."""
         return await self.readers.read(lambda database: reading.older(database, before))
 
     async def topics(self) -> list[TopicCount]:
-        """Return each topic there is, in no particular order."""
+        """Return all topics with their counts, in no particular order."""
         return await self.readers.read(reading.topics)
 
     async def after(self, arrival: int, limit: int) -> list[Archived]:
-        """Return those that came after this arrival number, in that order; 0 is before all.
+        """Return the envelopes after an arrival number, in order of arrival. 0 is before all.
 
-        At most `limit`; fewer where they are large (some 8 MiB), but none only where there is none.
+        Returns at most `limit`, fewer if they have more than about 8 MiB, but none only if there are none.
         """
         return await self.readers.read(lambda database: reading.after(database, arrival, limit))
 
     async def page(self, query: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> Page:
-        """Return a page of history; to go on, ask the same again after its cursor.
+        """Return a page of history. For the next page, repeat the query with `after` set to the page's cursor.
 
-        Whatever is saved and pruned between the pages, an envelope that matches and is there all the time is given
-        once, and in order. One that comes meanwhile may be given or not. Who stops waiting stops the search.
+        An envelope that matches and stays stored is returned once and in order, whatever is saved and pruned between
+        the pages. An envelope that is saved meanwhile may or may not be returned. Cancelling the call stops the
+        search.
         """
         return await self.readers.read(lambda database: page.page(database, query, bounds))
 
     async def close(self) -> None:
-        """Leave everything on disk in good order; nothing else may be under way."""
+        """Close the archive after a last checkpoint. No other call may be in progress."""
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
@@ -203,7 +208,7 @@ class Archive:
 
 
 def _look(database: sqlite3.Connection) -> None:
-    """Look whether an archive can be read at all. Raises StoreError."""
+    """Raise StoreError if the archive cannot be read."""
     try:
         reading.ends(database)
     except sqlite3.Error as error:

@@ -1,1 +1,1 @@
-"""RLPx and devp2p, as bytes in and events out."""
+"""RLPx and devp2p. These modules take bytes and return events."""

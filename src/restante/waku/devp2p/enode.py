@@ -1,7 +1,7 @@
-"""Where a node is and who it is: `enode://<public key, 128 hex digits>@<host>:<port>[?discport=<port>]`.
+"""A node's address and public key: `enode://<public key, 128 hex digits>@<host>:<port>[?discport=<port>]`.
 
-(ethereum.org "enode URL scheme"; geth p2p/enode/urlv4.go:71,110-166.) `discport` is where the node is discovered by
-UDP, if not at its TCP port; 0: nowhere. It is kept, and used for nothing here.
+Sources: ethereum.org "enode URL scheme"; geth p2p/enode/urlv4.go:71,110-166. `discport` is the UDP port of node
+discovery, if it differs from the TCP port; 0 means no discovery. It is parsed and written, but not used.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _NAME: Final = re.compile(
     r"(?=.{1,253}\Z)(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*"
     r"(?!\d+\Z)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
-"""A DNS name (RFC 1123 section 2.1), underscores let pass; not all digits at its end, which would be an address."""
+"""A DNS name (RFC 1123 section 2.1). Underscores are allowed. The last label must not be all digits, as in an IPv4
+address."""
 
 
 class Enode(msgspec.Struct, frozen=True, gc=False):
-    """A node's address; `str` of it is the URL."""
+    """A node's address and public key. `str` of it is the URL."""
 
     public: bytes
     host: str
@@ -35,7 +36,7 @@ class Enode(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def address(self) -> str:
-        """Host and port, as people write them."""
+        """Host and port in the usual notation."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -44,7 +45,7 @@ class Enode(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse(url: str) -> Enode:
-    """Read an enode URL. Raises Misuse, which says what is wrong with it."""
+    """Parse an enode URL. Raises Misuse that says what is wrong with it."""
     try:
         split = urlsplit(url.strip())
         port = split.port

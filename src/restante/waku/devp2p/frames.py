@@ -1,10 +1,10 @@
-"""Frames of RLPx, sealed and opened: one cipher and one running hash for each direction (devp2p, rlpx.md "Framing").
+"""Sealing and opening of RLPx frames: one cipher and one running hash per direction (devp2p, rlpx.md "Framing").
 
     wire   = header(16) ‖ header MAC(16) ‖ frame, padded with zeros to a multiple of 16 ‖ frame MAC(16)
     header = bytes of the frame(3) ‖ C2 80 80 ‖ zeros
 
-Header and frame are encrypted with one AES-256-CTR stream that is never begun anew. MACs are taken of what is
-encrypted, and looked at before it is decrypted.
+Headers and frames are encrypted with one AES-256-CTR stream that never restarts. The MACs cover the ciphertext and
+are verified before it is decrypted.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from restante.waku.envelope.keccak import Keccak
 from restante.waku.envelope.rlp import BREACH
 
 HEADER_BYTES: Final = 32
-"""Bytes of a header with its MAC."""
+"""Size of a header with its MAC in bytes."""
 MAC_BYTES: Final = 16
 BLOCK_BYTES: Final = 16
 
 MAX_FRAME_BYTES: Final = 0xFFFFFF
-"""Bytes of a frame at most: its size has three."""
+"""Maximum size of a frame in bytes: the header has three bytes for the size."""
 
 _REST: Final = b"\xc2\x80\x80" + bytes(10)
-"""What stands behind the size in a header: [capability id, context id], both 0 and never used, and zeros."""
+"""The bytes of a header after the size: [capability id, context id], both 0 and unused, and zeros."""
 
 _number = int.from_bytes
 
@@ -40,9 +40,9 @@ _PADDING: Final = tuple(bytes(-size % BLOCK_BYTES) for size in range(BLOCK_BYTES
 
 
 class _Mac:
-    """The MAC of one direction: a running hash of all that went by.
+    """The MAC of one direction: a running hash of all headers and frames.
 
-    Its last digest is both the MAC of the last frame and the beginning of the next header's, and so it is kept.
+    The last digest is the MAC of the last frame and also the seed of the next header's MAC, so it is kept.
     """
 
     __slots__ = ("_block", "_digest", "_running")
@@ -53,7 +53,7 @@ class _Mac:
         self._digest = running.digest()
 
     def add_header(self, sealed: bytes) -> bytes:
-        """Add a header to the hash; return its MAC."""
+        """Add a header to the hash and return its MAC."""
         running = self._running
         seed = _number(self._block(self._digest[:16]), "big") ^ _number(sealed, "big")
         running.update(seed.to_bytes(16, "big"))
@@ -61,7 +61,7 @@ class _Mac:
         return digest[:16]
 
     def add_frame(self, sealed: bytes | memoryview) -> bytes:
-        """Add a frame to the hash; return its MAC."""
+        """Add a frame to the hash and return its MAC."""
         running = self._running
         running.update(sealed)
         digest = running.digest()[:16]
@@ -72,30 +72,33 @@ class _Mac:
 
 
 class Frames:
-    """Both directions of a connection."""
+    """The ciphers and MACs of both directions of a connection."""
 
     __slots__ = ("_decrypt", "_egress", "_encrypt", "_encrypt_into", "_ingress")
 
     def __init__(self, secrets: Secrets) -> None:
-        # A block cipher without a mode keeps nothing from one block to the next: one is enough for both MACs.
-        block = Cipher(algorithms.AES(secrets.mac), modes.ECB()).encryptor().update  # noqa: S305 - RLPx says so
+        # A block cipher without a mode has no state between blocks, so one instance serves both MACs.
+        block = Cipher(algorithms.AES(secrets.mac), modes.ECB()).encryptor().update  # noqa: S305 - RLPx requires it
         self._egress = _Mac(secrets.egress, block)
         self._ingress = _Mac(secrets.ingress, block)
-        # In counter mode, decrypting is encrypting.
+        # In counter mode decryption is the same operation as encryption.
         stream = Cipher(algorithms.AES(secrets.aes), modes.CTR(bytes(BLOCK_BYTES)))
         encryptor = stream.encryptor()
         self._encrypt, self._encrypt_into = encryptor.update, encryptor.update_into
         self._decrypt = stream.encryptor().update
 
     def seal(self, frame: bytes) -> bytes:
-        """Write a frame as it goes over the wire. Raises OverflowError beyond `MAX_FRAME_BYTES`."""
+        """Return a frame in its form on the wire. Raises OverflowError if it has more than `MAX_FRAME_BYTES`."""
         size = len(frame)
         sealed = self._encrypt(b"".join((size.to_bytes(3, "big"), _REST, frame, _PADDING[size % BLOCK_BYTES])))
         header, body = sealed[:BLOCK_BYTES], sealed[BLOCK_BYTES:]
         return b"".join((header, self._egress.add_header(header), body, self._egress.add_frame(body)))
 
     def seal_whole(self, head: bytes, body: memoryview) -> bytearray:
-        """Write a large frame that is of two pieces, neither copied on the way. Raises OverflowError, too."""
+        """Return a large frame of two pieces in its form on the wire, without copying the pieces.
+
+        Raises OverflowError.
+        """
         size = len(head) + len(body)
         wire = bytearray(HEADER_BYTES + length(size))
         out = memoryview(wire)
@@ -108,14 +111,14 @@ class Frames:
         return wire
 
     def open_header(self, wire: bytes) -> int:
-        """Read a header with its MAC; return the bytes of its frame. Raises PeerError."""
+        """Verify and decrypt a header and return the size of its frame. Raises PeerError."""
         sealed = wire[:BLOCK_BYTES]
         if not compare_digest(self._ingress.add_header(sealed), wire[BLOCK_BYTES:]):
             raise PeerError(BREACH, "the MAC of a header is wrong")
         return _number(self._decrypt(sealed)[:3], "big")
 
     def open(self, wire: bytes, size: int) -> bytes:
-        """Read a frame with its MAC. Raises PeerError."""
+        """Verify and decrypt a frame and return it. Raises PeerError."""
         sealed = wire[:-MAC_BYTES]
         if not compare_digest(self._ingress.add_frame(sealed), wire[-MAC_BYTES:]):
             raise PeerError(BREACH, "the MAC of a frame is wrong")
@@ -123,5 +126,5 @@ class Frames:
 
 
 def length(size: int) -> int:
-    """Give the bytes that a frame of this size takes on the wire, behind its header."""
+    """Return the bytes that a frame of this size takes on the wire after its header."""
     return size + -size % BLOCK_BYTES + MAC_BYTES

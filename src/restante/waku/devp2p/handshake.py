@@ -1,12 +1,12 @@
-"""The handshake of RLPx: two packets that agree on the secrets of a connection (EIP-8; devp2p, rlpx.md).
+"""The RLPx handshake: two packets that agree on the secrets of a connection (EIP-8; devp2p, rlpx.md).
 
     auth = size(2) ‖ ECIES(recipient's key, [signature(65), initiator's key(64), nonce(32), version] ‖ padding)
     ack  = size(2) ‖ ECIES(initiator's key, [recipient's ephemeral key(64), nonce(32), version] ‖ padding)
 
-The size is big-endian and is authenticated with what it counts. The signature is made with the initiator's ephemeral
-key over (static shared secret ⊕ nonce), and so that key is recovered from it and nowhere written. Only the form of
-EIP-8 is spoken, as go-ethereum does (p2p/rlpx/rlpx.go:597-622). Further items of a list, what follows the list, and
-a version other than 4 are ignored: EIP-8 demands that.
+The size is big-endian and is authenticated with the ciphertext that it counts. The initiator signs (static shared
+secret ⊕ nonce) with its ephemeral key. The recipient recovers that key from the signature, so the packet does not
+contain it. Only the EIP-8 form is supported, as in go-ethereum (p2p/rlpx/rlpx.go:597-622). As EIP-8 requires, further
+items of the list, bytes after the list, and a version other than 4 are ignored.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ HANDSHAKE_VERSION: Final = 4
 NONCE_BYTES: Final = 32
 
 PREFIX_BYTES: Final = 3
-"""Bytes from which the size and the form of a packet are told: the size, and the 04 that every point begins with."""
+"""Bytes that determine the size and the form of a packet: the size, and the 04 with which every point begins."""
 
 MAX_HANDSHAKE_BYTES: Final = 2048
-"""Bytes of a packet, without its size; there is no trust yet, and EIP-8 advises at most 300 of padding, which makes
-about 600. As much as a Hello may have."""
+"""Maximum size of a packet in bytes, without its size field. The peer is not authenticated yet. EIP-8 recommends at
+most 300 bytes of padding, which makes packets of about 600. The limit is that of a Hello."""
 
 _MIN_PADDING_BYTES: Final = 100
-"""Least bytes of padding; up to as many more (EIP-8)."""
+"""Minimum padding in bytes. A random number of bytes, less than this minimum, is added (EIP-8)."""
 
 
 class Auth(NamedTuple):
-    """What the initiator says."""
+    """The initiator's packet."""
 
     remote: bytes
-    """Its public key, proven by the signature only together with the frames that follow."""
+    """The initiator's public key. The signature alone does not prove it; the frames that follow do."""
     ephemeral: bytes
     nonce: bytes
 
 
 class Ack(NamedTuple):
-    """What the recipient says."""
+    """The recipient's packet."""
 
     ephemeral: bytes
     nonce: bytes
 
 
 class Secrets(NamedTuple):
-    """What both have when the handshake is done."""
+    """The secrets that both ends have after the handshake."""
 
     aes: bytes
     mac: bytes
@@ -59,7 +59,7 @@ class Secrets(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What an initiator keeps until the ack is there."""
+    """What an initiator keeps until the ack arrives."""
 
     packet: bytes
     ephemeral: Key
@@ -67,8 +67,12 @@ class Proposal(NamedTuple):
 
 
 def size(prefix: bytes) -> int:
-    """Give the bytes of a packet that follow its size. Raises PeerError: the old form, or a size that cannot be."""
-    # Before EIP-8 a packet was ECIES alone: 04 and a random X. With the size in front the 04 is the third byte.
+    """Return the number of bytes that follow a packet's size field.
+
+    Raises PeerError if the packet has the form from before EIP-8, or if the size is out of range.
+    """
+    # Before EIP-8 a packet was ECIES only: 04, then a random X. In the EIP-8 form 04 is the third byte, after the
+    # size.
     if prefix[0] == 4 and prefix[2] != 4:
         raise PeerError(BREACH, "the handshake is of the form before EIP-8, which is not spoken here")
     found = int.from_bytes(prefix[:2], "big")
@@ -83,7 +87,7 @@ def size(prefix: bytes) -> int:
 
 
 def propose(key: Key, remote: bytes, dice: Dice) -> Proposal:
-    """Make the auth packet for the recipient who has this public key. Raises PeerError where that is no key."""
+    """Return the auth packet for the recipient with this public key. Raises PeerError if it is not a public key."""
     ephemeral, nonce = dice.key(), dice.draw(NONCE_BYTES)
     signature = ephemeral.sign(_xor(key.agree(remote), nonce))
     packet = _seal(remote, [signature, key.public, nonce, HANDSHAKE_VERSION], dice)
@@ -91,7 +95,7 @@ def propose(key: Key, remote: bytes, dice: Dice) -> Proposal:
 
 
 def conclude(key: Key, proposal: Proposal, packet: bytes) -> Secrets:
-    """Read the ack to what we proposed. Raises PeerError."""
+    """Read the recipient's ack and return the secrets. Raises PeerError."""
     ack = read_ack(key, packet)
     shared = proposal.ephemeral.agree(ack.ephemeral)
     aes, mac = derive(shared, proposal.nonce, ack.nonce)
@@ -101,7 +105,7 @@ def conclude(key: Key, proposal: Proposal, packet: bytes) -> Secrets:
 
 
 def read_ack(key: Key, packet: bytes) -> Ack:
-    """Open an ack packet, its size included. Raises PeerError."""
+    """Parse an ack packet, including its size field. Raises PeerError."""
     fields = _open(key, packet, 3)
     return Ack(rlp.string(fields[0], PUBLIC_BYTES), rlp.string(fields[1], NONCE_BYTES))
 
@@ -110,7 +114,7 @@ def read_ack(key: Key, packet: bytes) -> Ack:
 
 
 def accept(key: Key, packet: bytes, dice: Dice) -> tuple[bytes, bytes, Secrets]:
-    """Read an auth packet; give the initiator's public key, our ack packet, and the secrets. Raises PeerError."""
+    """Read an auth packet. Return the initiator's public key, our ack packet and the secrets. Raises PeerError."""
     auth = read_auth(key, packet)
     ephemeral, nonce = dice.key(), dice.draw(NONCE_BYTES)
     answer = _seal(auth.remote, [ephemeral.public, nonce, HANDSHAKE_VERSION], dice)
@@ -121,7 +125,7 @@ def accept(key: Key, packet: bytes, dice: Dice) -> tuple[bytes, bytes, Secrets]:
 
 
 def read_auth(key: Key, packet: bytes) -> Auth:
-    """Open an auth packet, its size included. Raises PeerError."""
+    """Parse an auth packet, including its size field. Raises PeerError."""
     fields = _open(key, packet, 4)
     signature, remote = rlp.string(fields[0], SIGNATURE_BYTES), rlp.string(fields[1], PUBLIC_BYTES)
     nonce = rlp.string(fields[2], NONCE_BYTES)
@@ -132,7 +136,7 @@ def read_auth(key: Key, packet: bytes) -> Auth:
 
 
 def derive(shared: bytes, initiator: bytes, recipient: bytes) -> tuple[bytes, bytes]:
-    """Make the AES and the MAC secret of the shared ephemeral secret and both nonces (rlpx.md, "Handshake")."""
+    """Derive the AES and the MAC secret from the ephemeral shared secret and both nonces (rlpx.md, "Handshake")."""
     session = keccak(shared + keccak(recipient + initiator))
     aes = keccak(shared + session)
     return aes, keccak(shared + aes)

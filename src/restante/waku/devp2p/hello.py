@@ -1,7 +1,9 @@
-"""Hello and Disconnect, the first and the last word of devp2p, and what two Hellos have in common (devp2p, rlpx.md).
+"""Hello and Disconnect, the first and the last message of devp2p, and the capabilities that two Hellos share.
 
-Hello      = [version, client id, [[name, version], …], port, public key(64), …]
-Disconnect = [reason], or the reason alone as a byte
+Source: devp2p, rlpx.md.
+
+    Hello      = [version, client id, [[name, version], …], port, public key(64), …]
+    Disconnect = [reason], or the reason alone as a byte
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ from restante.waku.envelope import rlp
 from restante.waku.envelope.keys import PUBLIC_BYTES
 
 CLIENT: Final = "restante"
-"""What we call ourselves."""
+"""The client id in our Hello."""
 
 DEVP2P_VERSION: Final = 5
 SNAPPY_VERSION: Final = 5
-"""The version from which on all but Hello is compressed, if both have it (EIP-706)."""
+"""The version from which all messages but Hello are compressed, if both ends have it (EIP-706)."""
 
 FIRST_CAPABILITY_ID: Final = 16
-"""Message ids below belong to devp2p itself; capabilities have theirs from here on."""
+"""First message id of the capabilities. Lower ids belong to devp2p itself."""
 
 CAPABILITY_LENGTHS: Final[Mapping[str, int]] = {"waku": 128}
-"""Message ids that a capability takes, whatever its version (status-go waku/v1/const.go:18)."""
+"""Number of message ids of each capability, in every version (status-go waku/v1/const.go:18)."""
 
 
 class Reason(IntEnum):
@@ -50,10 +52,10 @@ class Reason(IntEnum):
 
     @classmethod
     def read(cls, payload: bytes) -> Reason:
-        """Read what a Disconnect says, in whatever form it says it. What cannot be read is REQUESTED.
+        """Parse the payload of a Disconnect in any of its forms. Returns REQUESTED if it cannot be parsed.
 
-        go-ethereum's `[]DiscReason` is a byte string to its encoder, so that a bare byte is what it sends where the
-        specification has a list (p2p/transport.go:121); status-go reads what it cannot read as 0 (p2p/peer.go:337).
+        go-ethereum encodes its `[]DiscReason` as a byte string, so it sends a bare byte instead of the specified list
+        (p2p/transport.go:121). status-go reads a payload that it cannot parse as 0 (p2p/peer.go:337).
         """
         try:
             item = rlp.decode(payload, tail=True)
@@ -64,23 +66,23 @@ class Reason(IntEnum):
             return cls.REQUESTED
 
     def listed(self) -> bytes:
-        """Write it as the specification has it: for a peer that has read our Hello."""
+        """Encode the reason as specified, for a peer that has read our Hello."""
         return rlp.encode([self.value])
 
     def bare(self) -> bytes:
-        """Write it as geth reads it in the place of a Hello (p2p/transport.go:167-169)."""
+        """Encode the reason as geth reads it in place of a Hello (p2p/transport.go:167-169)."""
         return bytes((self.value,))
 
 
 class Capability(NamedTuple):
-    """A protocol that a node speaks."""
+    """A protocol that a node supports."""
 
     name: str
     version: int
 
 
 class Shared(NamedTuple):
-    """A protocol that both speak, and the message ids it has here."""
+    """A protocol that both nodes support, and its message ids on this connection."""
 
     name: str
     version: int
@@ -89,26 +91,26 @@ class Shared(NamedTuple):
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False):
-    """Who a node is and what it speaks."""
+    """A node's public key and capabilities."""
 
     client_id: str
     capabilities: tuple[Capability, ...]
     port: int
-    """That it listens on; 0 where it does not."""
+    """The port on which the node listens; 0 if it does not listen."""
     public: bytes
     version: int = DEVP2P_VERSION
 
-    @lru_cache(maxsize=16)  # noqa: B019 - it is small, and of a node there is one
+    @lru_cache(maxsize=16)  # noqa: B019 - the cache is small, and a node has one Hello
     def encode(self) -> bytes:
-        """Write it."""
+        """Encode the Hello."""
         capabilities = [[name.encode(), version] for name, version in self.capabilities]
         return rlp.encode([self.version, self.client_id.encode(), capabilities, self.port, self.public])
 
     @classmethod
     def parse(cls, payload: bytes) -> Hello:
-        """Read it. Raises PeerError.
+        """Parse a Hello. Raises PeerError.
 
-        Further items, and what follows the list, are ignored, and so is what version it is (EIP-8).
+        As EIP-8 requires, further items, bytes after the list, and the version number are ignored.
         """
         fields = rlp.items(rlp.decode(payload, tail=True))
         if len(fields) < 5:
@@ -138,9 +140,10 @@ def _text(item: rlp.Item) -> str:
 def share(
     ours: Iterable[Capability], theirs: Iterable[Capability], lengths: Mapping[str, int] = CAPABILITY_LENGTHS
 ) -> tuple[Shared, ...]:
-    """Find what both speak: of each name the highest version, in the order of the names, ids from 16 on.
+    """Return the capabilities that both nodes support: the highest shared version of each name, ordered by name.
 
-    `lengths` has every name of `ours` (rlpx.md, "Capability Messaging"; geth p2p/peer.go:377-398).
+    Message ids are assigned from 16 on. `lengths` must have every name of `ours` (rlpx.md, "Capability Messaging";
+    geth p2p/peer.go:377-398).
     """
     highest = dict(sorted(set(ours) & set(theirs)))
     found, offset = [], FIRST_CAPABILITY_ID

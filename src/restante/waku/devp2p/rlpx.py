@@ -1,10 +1,10 @@
-"""RLPx: the encrypted transport of devp2p, as bytes in and frames out.
+"""RLPx, the encrypted transport of devp2p. It takes bytes and returns frames.
 
     recipient   size → auth → header ⇄ body
     initiator   size → ack  → header ⇄ body
 
-Each state waits for so many bytes, takes them, and says what comes next. Nothing is read or written here: feed what
-arrives to `receive_data`, and write what `data_to_send` and `seal` give.
+Each state waits for a number of bytes, processes them, and sets the next state. This module does no I/O: pass
+received bytes to `receive_data`, and write what `data_to_send` and `seal` return.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from restante.waku.envelope.keys import Dice, Key
 from restante.waku.envelope.rlp import BREACH
 
 MAX_FIRST_FRAME_BYTES: Final = 2048 + 1
-"""Bytes of the first frame at most: a Hello and its message id (geth p2p/peer.go, baseProtocolMaxMsgSize)."""
+"""Maximum size of the first frame in bytes: a Hello and its message id (geth p2p/peer.go, baseProtocolMaxMsgSize)."""
 
 DEFAULT_PACKET_BYTES: Final = 10 * 1024 * 1024
-"""Bytes of a packet before compression at most, if nothing else is said (status-go waku/common/const.go:
-MaxMessageSize)."""
+"""Default maximum size of a packet in bytes, before compression (status-go waku/common/const.go: MaxMessageSize)."""
 
 
 def max_frame_bytes(plain: int) -> int:
-    """Give the bytes that a frame may need for a packet of this size: its message id, and snappy at its worst.
+    """Return the bytes that a frame may need for a packet of this size: its message id, and snappy's worst case.
 
-    Never more than a frame can have (snappy.cc, MaxCompressedLength).
+    The result is at most the maximum size of a frame (snappy.cc, MaxCompressedLength).
     """
     return min(2 + 32 + plain + plain // 6, frames.MAX_FRAME_BYTES)
 
@@ -55,11 +54,12 @@ class Rlpx:
     )
 
     def __init__(self, key: Key, dice: Dice, cap: int) -> None:
-        """Use `initiator` or `recipient`."""
+        """Initialize one end. Use `initiator` or `recipient` instead."""
         self.remote = b""
-        """The peer's public key; the recipient learns it from the auth packet."""
+        """The peer's public key. The recipient learns it from the auth packet."""
         self.broken: PeerError | None = None
-        """What the peer did wrong: it comes after the frames given before it, and nothing comes after it."""
+        """The peer's violation of the protocol, or None. It follows the frames returned so far, and nothing follows
+        it."""
         self._key = key
         self._dice: Dice | None = dice
         self._proposal: Proposal | None = None
@@ -76,7 +76,10 @@ class Rlpx:
     def initiator(
         cls, key: Key, remote: bytes, dice: Dice, *, cap: int = max_frame_bytes(DEFAULT_PACKET_BYTES)
     ) -> Rlpx:
-        """Begin as the one who dialled. Frames have up to `cap` bytes. Raises PeerError: `remote` is no key."""
+        """Return the end that dials. Frames have up to `cap` bytes.
+
+        Raises PeerError if `remote` is not a public key.
+        """
         self = cls(key, dice, cap)
         self.remote = remote
         self._proposal = handshake.propose(key, remote, dice)
@@ -85,43 +88,44 @@ class Rlpx:
 
     @classmethod
     def recipient(cls, key: Key, dice: Dice, *, cap: int = max_frame_bytes(DEFAULT_PACKET_BYTES)) -> Rlpx:
-        """Begin as the one who was dialled. Frames have up to `cap` bytes."""
+        """Return the end that is dialled. Frames have up to `cap` bytes."""
         return cls(key, dice, cap)
 
     @property
     def ready(self) -> bool:
-        """Tell whether the handshake is done, so that frames can be sealed."""
+        """Whether the handshake is complete, so that frames can be sealed."""
         return self._frames is not None
 
     @property
     def held(self) -> int:
-        """Tell how many bytes there are of a frame that is not complete."""
+        """Number of bytes held of an incomplete frame."""
         return len(self._buffer)
 
     def data_to_send(self) -> bytes:
-        """Give what the handshake has to say; it goes before all that is sealed."""
+        """Return the handshake's bytes to send. They must be written before any sealed frame."""
         out, self._out = self._out, b""
         return out
 
     def seal(self, frame: bytes) -> bytes:
-        """Encrypt a frame, which is to be written in the order of these calls. Only after the handshake."""
+        """Encrypt a frame. Frames must be written in the order of these calls, and only after the handshake."""
         assert self._frames
         return self._frames.seal(frame)
 
     def seal_whole(self, head: bytes, body: memoryview) -> bytearray:
-        """Encrypt a large frame of two pieces, likewise."""
+        """Encrypt a large frame of two pieces. The same rules apply as for `seal`."""
         assert self._frames
         return self._frames.seal_whole(head, body)
 
     def receive_data(self, data: bytes | bytearray) -> list[bytes]:
-        """Take what arrived, cut anywhere; give the frames that are complete with it, each MAC verified.
+        """Process received bytes, split anywhere. Return the frames that they complete, each with its MAC verified.
 
-        Look at `broken` then. No more is held than one frame and what was handed in with it.
+        Check `broken` afterwards. At most one frame is held, besides the data of this call.
         """
         found: list[bytes] = []
         if self.broken:
             return found
-        # What comes whole is not copied; what is left over is a bytearray, which grows in its place.
+        # Data that ends with a complete frame is not copied. Remaining bytes are kept in a bytearray, which grows in
+        # place.
         buffer = self._buffer
         buffer += data
         at = 0
@@ -141,7 +145,7 @@ class Rlpx:
             self._buffer = bytearray(buffer[at:])
         return found
 
-    # The states: each is handed the bytes it needs, sets what is next, and gives a frame if that is what it was.
+    # The states. Each receives the bytes that it needs, sets the next state, and returns a frame if it completed one.
 
     def _prefix(self, prefix: bytes) -> None:
         self._need = handshake.size(prefix) + 2 - len(prefix)

@@ -1,10 +1,10 @@
-"""devp2p: Hello, Ping, Pong, Disconnect, and packets of the one capability that is shared (devp2p, rlpx.md).
+"""devp2p: Hello, Ping, Pong, Disconnect, and the packets of the one shared capability (devp2p, rlpx.md).
 
     HANDSHAKE → (our Hello) → HELLO → (their Hello) → OPEN → (a Disconnect) → CLOSED
 
-Nothing is read or written here, and no clock is looked at: feed what arrives to `receive_data`, call `handle_timeout`
-at `next_timeout`, write what `data_to_send` gives after each of these, and close the socket when `closed`. What a
-peer sends is never an exception: it becomes the Disconnect that is written, and the event that says so.
+This module does no I/O and reads no clock. Pass received bytes to `receive_data`, call `handle_timeout` at
+`next_timeout`, write what `data_to_send` returns after each of these, and close the socket when `closed` is true.
+Nothing that a peer sends raises an exception: a violation becomes a Disconnect to write, and a Disconnected event.
 """
 
 from __future__ import annotations
@@ -35,47 +35,47 @@ PING: Final = 2
 PONG: Final = 3
 
 MAX_DISCONNECT_BYTES: Final = 64
-"""Bytes of a Disconnect that are looked at; it has one to three."""
+"""Bytes of a Disconnect that are parsed. Real ones have one to three."""
 
 _EMPTY: Final = b"\xc0"
-"""What a Ping and a Pong have for a payload."""
+"""The payload of a Ping and of a Pong."""
 
 _IDS: Final = tuple(map(rlp.encode, range(256)))
-"""Message ids as they stand before a payload; from 80 on they have two bytes."""
+"""Encoded message ids, as they precede a payload. From 80 (hexadecimal) on they have two bytes."""
 
 
 class SessionLimits(msgspec.Struct, frozen=True, gc=False):
-    """What a peer may do: in seconds, and in bytes of a packet."""
+    """Limits of a peer: times in seconds, sizes in bytes."""
 
     hello: float = 5.0
-    """For the handshake and its Hello together (geth p2p/transport.go:38)."""
+    """Time for the handshake and the peer's Hello together (geth p2p/transport.go:38)."""
     ping: float = 15.0
-    """Of silence, after which we ask whether it is there (geth p2p/peer.go, pingInterval)."""
+    """Silence after which we send a Ping (geth p2p/peer.go, pingInterval)."""
     silence: float = 30.0
-    """Without a whole frame, after which it is not (geth p2p/server.go:62, frameReadTimeout)."""
+    """Time without a complete frame after which we disconnect (geth p2p/server.go:62, frameReadTimeout)."""
     packet: int = DEFAULT_PACKET_BYTES
-    """Of a packet when inflated. What a frame may have is an argument of Rlpx."""
+    """Maximum size of a decompressed packet. The maximum size of a frame is an argument of Rlpx."""
 
 
 SESSION_LIMITS: Final = SessionLimits()
 
 
 class Connected(msgspec.Struct, frozen=True, gc=False):
-    """Their Hello is there and will do; packets may be sent."""
+    """The peer's Hello has arrived and is acceptable. Packets may be sent."""
 
     hello: Hello
     shared: tuple[Shared, ...]
 
 
 class Packet(msgspec.Struct, frozen=True, gc=False):
-    """A packet of the capability; its code counts from the capability's offset."""
+    """A packet of the capability. Its code is relative to the capability's first message id."""
 
     code: int
     payload: bytes
 
 
 class Disconnected(msgspec.Struct, frozen=True, gc=False):
-    """It is over; no event comes after this one."""
+    """The connection is over. No event follows this one."""
 
     reason: Reason
     by_us: bool
@@ -86,7 +86,7 @@ SessionEvent = Connected | Packet | Disconnected
 
 
 class SessionState(Enum):
-    """What is waited for."""
+    """What the session is waiting for."""
 
     HANDSHAKE = auto()
     HELLO = auto()
@@ -95,12 +95,12 @@ class SessionState(Enum):
 
 
 _HANDSHAKE, _HELLO, _OPEN, _CLOSED = (
-    SessionState  # reaching for one through its class takes 0.1 µs, several times a frame
+    SessionState  # an attribute access through the class takes 0.1 µs, and each frame needs several
 )
 
 
 class Devp2p:
-    """One end of a connection. Times are seconds of any clock that never goes back."""
+    """One end of a connection. Times are seconds of any monotonic clock."""
 
     __slots__ = (
         "_asked",
@@ -117,7 +117,7 @@ class Devp2p:
     )
 
     def __init__(self, rlpx: Rlpx, hello: Hello, now: float, limits: SessionLimits = SESSION_LIMITS) -> None:
-        """Begin, with what we say in our Hello. Raises Misuse for capabilities other than Waku's."""
+        """Start a session. `hello` is the Hello that we send. Raises Misuse for capabilities other than Waku's."""
         if {capability.name for capability in hello.capabilities} - {*CAPABILITY_LENGTHS}:
             raise Misuse(f"capabilities here are {', '.join(CAPABILITY_LENGTHS)}, and no others")
         self._rlpx = rlpx
@@ -125,52 +125,54 @@ class Devp2p:
         self._limits = limits
         self._state = _HANDSHAKE
         self._heard = now
-        """When a whole frame came last; before their Hello, when we began."""
+        """Time of the last complete frame. Before the peer's Hello: the time when the session started."""
         self._asked = False
-        """Whether a Ping went out since."""
+        """Whether a Ping was sent since then."""
         self.frames = 0
-        """That came, all told."""
-        # A peer that reads our Hello expects all that follows it to be compressed, whatever it has not said yet.
+        """Number of frames received."""
+        # A peer that reads our Hello expects every later message to be compressed, even before it has sent its own
+        # Hello.
         self._snappy = hello.version >= SNAPPY_VERSION
         self._offset = self._end = FIRST_CAPABILITY_ID
         self._out: list[bytes | bytearray] = [rlpx.data_to_send()]
 
     @property
     def remote(self) -> bytes:
-        """The peer's public key; empty until the handshake says it. Proven when there is `Connected`."""
+        """The peer's public key; empty until the handshake provides it. It is proven from `Connected` on."""
         return self._rlpx.remote
 
     @property
     def closed(self) -> bool:
-        """Tell whether it is over: the socket is to be closed when all is written."""
+        """Whether the session is over. Close the socket when everything is written."""
         return self._state is _CLOSED
 
     @property
     def held(self) -> int:
-        """Tell how many bytes there are of a packet that is not complete."""
+        """Number of bytes held of an incomplete packet."""
         return self._rlpx.held
 
     @property
     def asking(self) -> bool:
-        """Tell whether the peer was asked if it is there, and has not said a thing since."""
+        """Whether a Ping was sent and the peer has sent nothing since."""
         return self._asked
 
-    # ── what we say ──────────────────────────────────────────────────────────────────────────────
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────
 
     @property
     def speaks(self) -> bool:
-        """Tell whether there is anything to be written."""
+        """Whether there are bytes to send."""
         return bool(self._out)
 
     def data_to_send(self) -> bytes | bytearray:
-        """Give what is to be written now, everything since the last call as one."""
+        """Return the bytes to send, all since the last call."""
         out, self._out = self._out, []
         return out[0] if len(out) == 1 else b"".join(out)
 
     def send(self, code: int, payload: bytes, *, compressed: bytes | None = None) -> None:
-        """Send a packet; `compressed` is its payload through `compress`, for one that goes to many.
+        """Send a packet. `compressed` is its payload after `compress`, for a packet that goes to many peers.
 
-        Says nothing any more when closed. Raises Misuse before `Connected`, and for a code the capability has not.
+        Does nothing if the session is closed. Raises Misuse before `Connected`, and for a code outside the
+        capability.
         """
         if self._state is _CLOSED:
             return
@@ -180,7 +182,7 @@ class Devp2p:
         self._out.append(self._rlpx.seal(_IDS[message] + payload))
 
     def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
-        """Send a large packet of two pieces that nothing would compress, as `send` does, and without a copy of it."""
+        """Send a large, incompressible packet of two pieces, as `send` does, but without copying it."""
         if self._state is _CLOSED:
             return
         message = _IDS[self._message(code)]
@@ -197,7 +199,7 @@ class Devp2p:
         return message
 
     def disconnect(self, reason: Reason) -> None:
-        """Say why, and close. Before the handshake is done nothing can be said."""
+        """Send a Disconnect with the reason and close. Before the handshake is complete only close."""
         if self._state in {_HELLO, _OPEN}:
             self._say(DISCONNECT, reason.listed())
         self._state = _CLOSED
@@ -210,10 +212,10 @@ class Devp2p:
         self.disconnect(reason)
         return Disconnected(reason, True, error.words)
 
-    # ── what they say ────────────────────────────────────────────────────────────────────────────
+    # ── receiving ────────────────────────────────────────────────────────────────────────────────
 
     def receive_data(self, data: bytes | bytearray, now: float) -> list[SessionEvent]:
-        """Take what arrived, cut anywhere. Never raises for what it is."""
+        """Process received bytes, split anywhere, and return events. Never raises because of their content."""
         events: list[SessionEvent] = []
         if self._state is _CLOSED:
             return events
@@ -239,7 +241,7 @@ class Devp2p:
     def _greet(self) -> None:
         self._out.append(self._rlpx.data_to_send())
         if self._rlpx.remote == self._hello.public:
-            # In the place of a Hello it is a bare byte, and never compressed.
+            # In place of a Hello a Disconnect is a bare byte and is never compressed.
             self._out.append(self._rlpx.seal(_IDS[DISCONNECT] + Reason.SELF_CONNECTION.bare()))
             self._state = _CLOSED
             raise PeerError(Reason.SELF_CONNECTION, "that is ourselves")
@@ -269,7 +271,7 @@ class Devp2p:
         return Packet(message - self._offset, payload)
 
     def _first(self, message: int, payload: bytes) -> SessionEvent:
-        """Read a Hello, or the Disconnect that came in its place."""
+        """Handle the Hello, or the Disconnect in its place."""
         if message == DISCONNECT:
             return self._parting(payload)
         if message != HELLO:
@@ -286,7 +288,7 @@ class Devp2p:
         return Connected(hello, shared)
 
     def _base(self, message: int, payload: bytes) -> SessionEvent | None:
-        """Read a message of devp2p itself; one it has not is ignored, so is a second Hello (geth p2p/peer.go)."""
+        """Handle a message of devp2p itself. Ignores unknown ones and a second Hello (geth p2p/peer.go)."""
         if message == PING:
             self._say(PONG, _EMPTY)
         elif message == DISCONNECT:
@@ -295,7 +297,8 @@ class Devp2p:
 
     def _parting(self, payload: bytes) -> Disconnected:
         if self._snappy:
-            # In the place of a Hello it never is compressed, and by ethereumjs not later either.
+            # A Disconnect in place of a Hello is never compressed, and ethereumjs does not compress later ones
+            # either.
             with suppress(PeerError):
                 payload = decompress(payload, MAX_DISCONNECT_BYTES)
         self._state = _CLOSED
@@ -305,7 +308,7 @@ class Devp2p:
     # ── time ─────────────────────────────────────────────────────────────────────────────────────
 
     def next_timeout(self) -> float | None:
-        """Tell when `handle_timeout` is to be called; None: never. Later than it says is no harm."""
+        """Return when to call `handle_timeout`; None: never. A later call does no harm."""
         if self._state is _CLOSED:
             return None
         if self._state is not _OPEN:
@@ -313,16 +316,17 @@ class Devp2p:
         return self._heard + (self._limits.silence if self._asked else self._limits.ping)
 
     def excuse(self, now: float) -> None:
-        """Take its silence for none: it is we who did not read.
+        """Restart the peer's silence timer, because the node did not read from the peer meanwhile.
 
-        Pings it all the same, whatever it answers: so it hears from us, and its socket tells us when it is gone.
+        Also sends a Ping, whether or not the peer answers: it shows the peer that we are alive, and the socket
+        reports an error if the peer is gone.
         """
         if self._state is _OPEN:
             self._heard, self._asked = now, False
             self._say(PING, _EMPTY)
 
     def handle_timeout(self, now: float) -> list[SessionEvent]:
-        """Do what time has come for: ask a silent peer, or give it up."""
+        """Handle a timeout that is due: send a Ping to a silent peer, or disconnect it."""
         due = self.next_timeout()
         if due is None or now < due:
             return []

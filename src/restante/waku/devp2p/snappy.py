@@ -1,4 +1,4 @@
-"""Payloads compressed as EIP-706 has it: snappy's block form, which begins with the size before compression."""
+"""Payload compression of EIP-706: snappy's block format, which begins with the uncompressed size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from restante.common.errors import PeerError
 from restante.waku.envelope.rlp import BREACH
 
 _MAX_COPY_RATIO: Final = (3, 64)
-"""So many bytes can make so many, and no others more (snappy format_description.txt, section 2.2.2)."""
+"""Maximum expansion: 3 compressed bytes produce at most 64 bytes (snappy format_description.txt, section 2.2.2)."""
 
 
 _LITERAL_TAG: Final = 62 << 2
@@ -18,14 +18,14 @@ _LITERAL_TAG: Final = 62 << 2
 
 
 def compress(payload: bytes) -> bytes:
-    """Compress."""
+    """Return the compressed payload."""
     return bytes(snappy.compress_raw(payload))
 
 
 def literal_head(size: int) -> bytes:
-    """Give what stands before a payload of so many bytes, from 1 on, that is said as it is, in one piece.
+    """Return the head of an uncompressed payload of `size` bytes, at least 1, as one literal.
 
-    What is sealed cannot be compressed, and to try takes a copy of it (snappy format_description.txt, sections 1 and
+    Sealed data cannot be compressed, and compressing it would copy it (snappy format_description.txt, sections 1 and
     2.1: the size in digits of seven bits, the lowest first; then a literal whose length has three bytes).
     """
     digits = [size >> shift & 0x7F | 0x80 for shift in range(0, max(size.bit_length(), 1), 7)]
@@ -34,10 +34,10 @@ def literal_head(size: int) -> bytes:
 
 
 def decompress(compressed: bytes, most: int) -> bytes:
-    """Inflate what has at most `most` bytes then. Raises PeerError."""
+    """Return the decompressed payload. Raises PeerError if it would have more than `most` bytes or is not valid."""
     try:
         size = snappy.decompress_raw_len(compressed)
-        # Looked at before anything is set aside for it; a size that so few bytes cannot make is a lie.
+        # The size is checked before memory is allocated. A size that so few bytes cannot produce is false.
         if size > most or size * _MAX_COPY_RATIO[0] > len(compressed) * _MAX_COPY_RATIO[1]:
             raise PeerError(BREACH, f"a packet says that it has {size} bytes when inflated")
         return bytes(snappy.decompress_raw(compressed))

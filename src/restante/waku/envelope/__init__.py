@@ -1,1 +1,1 @@
-"""Envelopes: encoding, keys, payloads, proof of work."""
+"""Envelopes: their encoding, keys, payloads and proof of work."""

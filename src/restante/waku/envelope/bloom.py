@@ -1,9 +1,10 @@
-"""Bloom filters over topics: 512 bits, three of them for a topic (6/WAKU1 "Bloom Filter").
+"""Bloom filters over topics: a filter has 512 bits, a topic sets up to three of them (6/WAKU1 "Bloom Filter").
 
-A filter is an int here: bit n of byte b of the 64 on the wire is bit 8b + n. Two functions make the filter of a
-topic. 6/WAKU1 and nim-waku set all three bits (`of`). status-go overwrites a byte where two of the bits meet in it
-(waku/common/topic.go:45-60), which one topic in 25 has: `kept` gives what is left, a part of `of`. A filter that
-is asked with is made with `of`, a topic that is matched with `kept`, and both sorts of peers get what they want.
+A filter is an int: bit n of byte b of the 64 bytes on the wire is bit 8b + n of the int. Implementations derive a
+topic's bits in two ways. 6/WAKU1 and nim-waku set all three bits (`of`). status-go overwrites a byte if two of the
+bits fall into it, so that only the last bit remains (waku/common/topic.go:45-60). This happens for one topic in 25.
+`kept` returns the remaining bits, a subset of `of`. A filter that is sent is made with `of`, a topic that is matched
+uses `kept`. So both kinds of peers receive what they ask for.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from functools import lru_cache
 from typing import Final
 
 FILTER_BYTES: Final = 64
-"""Bytes of a filter."""
+"""Size of a filter in bytes."""
 ALL_BITS: Final = (1 << (FILTER_BYTES * 8)) - 1
-"""Everything."""
+"""The filter that passes every topic."""
 
 
 def of(topics: Iterable[bytes]) -> int:
-    """Make the filter that lets these topics through."""
+    """Return the filter that passes these topics."""
     found = 0
     for topic in topics:
         for place in _places(topic):
@@ -29,7 +30,7 @@ def of(topics: Iterable[bytes]) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def kept(topic: bytes) -> int:
-    """Make what a filter must have to let this topic through."""
+    """Return the bits that a filter must have to pass this topic."""
     bytes_set: dict[int, int] = {}
     for place in _places(topic):
         bytes_set[place // 8] = place
@@ -41,16 +42,19 @@ def _places(topic: bytes) -> list[int]:
 
 
 def passes(bloom: int, topic: bytes) -> bool:
-    """Tell whether a filter lets a topic through."""
+    """Return whether a filter passes a topic."""
     sample = kept(topic)
     return bloom & sample == sample
 
 
 def read(wire: bytes) -> int:
-    """Read a filter's 64 bytes; none at all is a full node's, everything (waku/common/bloomfilter.go, IsFullNode)."""
+    """Parse a filter of 64 bytes.
+
+    An empty one is a full node's and passes every topic (waku/common/bloomfilter.go, IsFullNode).
+    """
     return int.from_bytes(wire, "little") if wire else ALL_BITS
 
 
 def write(bloom: int) -> bytes:
-    """Write a filter as its 64 bytes."""
+    """Encode a filter as 64 bytes."""
     return bloom.to_bytes(FILTER_BYTES, "little")

@@ -1,10 +1,10 @@
-"""ECIES as go-ethereum has it (crypto/ecies, AES-128 and SHA-256): of RLPx handshakes and of sealed payloads.
+"""ECIES as go-ethereum implements it (crypto/ecies, AES-128 and SHA-256), for RLPx handshakes and sealed payloads.
 
     R(65, 04 ‖ X ‖ Y) ‖ IV(16) ‖ AES-128-CTR(ke, IV, plain) ‖ HMAC-SHA256(km, IV ‖ cipher ‖ authenticated)
 
     z = X of ECDH(r, public);  K = SHA256(00000001 ‖ z);  ke = K[:16];  km = SHA256(K[16:])
 
-`authenticated` is the size prefix of a handshake's packet, empty for payloads.
+`authenticated` is the size prefix of a handshake packet. For payloads it is empty.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ OVERHEAD_BYTES: Final = _POINT_BYTES + IV_BYTES + _MAC_BYTES
 
 
 def encrypt(public: bytes, plain: bytes, *, ephemeral: Key, iv: bytes, authenticated: bytes = b"") -> bytes:
-    """Encrypt to a public key. `ephemeral` and `iv` are dice: never used twice. Raises PeerError for a bad key."""
+    """Encrypt to a public key. Raises PeerError if the public key is invalid.
+
+    `ephemeral` and `iv` must be random and must never be reused.
+    """
     cipher_key, mac_key = _keys(ephemeral.agree(public))
     sealed = iv + _ctr(cipher_key, iv, plain)
     return b"\4" + ephemeral.public + sealed + _mac(mac_key, sealed, authenticated)
 
 
 def decrypt(key: Key, data: bytes, authenticated: bytes = b"") -> bytes:
-    """Decrypt what was encrypted to our key. Raises PeerError: it was not, or was altered."""
+    """Decrypt data that was encrypted to our key. Raises PeerError if it was not, or if it was altered."""
     if len(data) < OVERHEAD_BYTES or data[0] != 4:
         raise PeerError(BREACH, "what is encrypted has no point in front")
     cipher_key, mac_key = _keys(key.agree(data[1:_POINT_BYTES]))

@@ -1,9 +1,9 @@
-"""The envelope: sealed data with a topic, a time to live, and work (6/WAKU1 "Envelopes").
+"""The envelope: sealed data with a topic, a time to live and proof of work (6/WAKU1 "Envelopes").
 
     Envelope = [Expiry, TTL, Topic, Data, Nonce]
 
-Numbers are canonical integers and not of fixed width, whatever the grammar of 6/WAKU1 says: that is what status-go
-sends and takes (waku/common/envelope.go). An envelope's name is the hash of the very bytes received.
+Numbers are canonical RLP integers. The grammar of 6/WAKU1 gives them a fixed width, but status-go sends and accepts
+only canonical ones (waku/common/envelope.go). An envelope is identified by the hash of the exact bytes received.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from restante.waku.envelope.keccak import keccak
 U32: Final = 0xFFFFFFFF
 U64: Final = 0xFFFFFFFFFFFFFFFF
 TOPIC: Final = 4
-"""Bytes of a topic."""
+"""Size of a topic in bytes."""
 
 _LEAST_NUMBERS: Final = (0, 0x80, *(1 << 8 * size for size in range(1, 8)))
-"""The least number that is written with so many bytes behind a length; less has a shorter form."""
+"""The smallest number that needs this many bytes after its length. A smaller number has a shorter encoding."""
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """One envelope, as received or made. Times are seconds since 1970."""
+    """One envelope, received or made here. Times are seconds since 1970."""
 
     expiry: int
     ttl: int
     topic: bytes
     nonce: int
     raw: bytes
-    """The RLP, exactly."""
+    """The exact RLP."""
     hash: bytes
     data_at: int
-    """Where the data begins in `raw`."""
+    """Offset of the data in `raw`."""
     data_stop: int
-    """Where the data ends, and the nonce begins."""
+    """Offset of the end of the data, where the nonce begins."""
 
     @property
     def sent(self) -> int:
-        """When it was made, or so its sender says: expiry less ttl, in 32 bits that wrap (waku/waku.go:1279)."""
+        """Time of sending as the sender claims it: expiry minus ttl, modulo 2^32 (waku/waku.go:1279)."""
         return (self.expiry - self.ttl) & U32
 
     @property
@@ -53,34 +53,35 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def bare(self) -> bytes:
-        """The RLP of all but the nonce: what the work is done on."""
+        """The RLP of the envelope without its nonce: the input of the proof of work."""
         tag = self.raw[0]
         inner = self.raw[1 if tag < 0xF8 else tag - 0xF6 : self.data_stop]
         return rlp.list_head(len(inner)) + inner
 
     def size(self) -> int:
-        """Bytes as limits count them: 20 for the fields, and the data (waku/common/envelope.go, `size`)."""
+        """Return the size that limits apply to: 20 bytes, and the data (waku/common/envelope.go, `size`)."""
         return 20 + self.data_stop - self.data_at
 
     def pow(self, late: int = 0) -> float:
-        """Compute the proof of work: leading zero bits for each byte and second.
+        """Return the proof of work: 2^(leading zero bits) per byte and second.
 
-        `late` is added to the ttl, for an envelope from the near future (waku/waku.go:1285). With no time at all it
-        is infinite, as it is in Go.
+        `late` is added to the ttl, for an envelope whose sender's clock is ahead (waku/waku.go:1285). For a time of 0
+        seconds the result is infinite, as in Go.
         """
         bare = self.bare
         return work(keccak(bare + self.nonce.to_bytes(8, "big")), len(bare), self.ttl + late)
 
 
 def work(digest: bytes, size: int, seconds: int) -> float:
-    """Compute the proof of work that a hash shows, for so many bytes that are to be kept for so many seconds."""
+    """Return the proof of work that a hash shows, for an envelope of `size` bytes that lives `seconds` seconds."""
     zeros = 256 - int.from_bytes(digest, "big").bit_length()
-    # Divided one after the other, as Go does it: the last bit decides at an edge (waku/common/envelope.go:113-125).
+    # The two divisions are separate, as in Go: at the threshold the last bit decides
+    # (waku/common/envelope.go:113-125).
     return math.ldexp(1.0, zeros) / size / seconds if seconds else math.inf
 
 
 def make(expiry: int, ttl: int, topic: bytes, data: bytes, nonce: int = 0) -> Envelope:
-    """Make an envelope; `seal` and `mine` are for its data and its nonce. Raises Misuse for what does not fit."""
+    """Return an envelope. Use `seal` for its data and `mine` for its nonce. Raises Misuse if a field does not fit."""
     if len(topic) != TOPIC or not (0 <= expiry <= U32 and 0 <= ttl <= U32 and 0 <= nonce <= U64):
         raise Misuse(f"an envelope has a topic of {TOPIC} bytes, times of 32 bits and a nonce of 64")
     raw = rlp.encode([expiry, ttl, topic, data, nonce])
@@ -89,7 +90,7 @@ def make(expiry: int, ttl: int, topic: bytes, data: bytes, nonce: int = 0) -> En
 
 
 def parse(raw: bytes) -> Envelope:
-    """Read the RLP of one envelope. Raises RlpError."""
+    """Parse the RLP of one envelope. Raises RlpError."""
     whole = rlp.span(raw)
     if whole.stop != len(raw):
         raise rlp.RlpError("bytes follow the envelope")
@@ -97,12 +98,12 @@ def parse(raw: bytes) -> Envelope:
 
 
 def cut(data: bytes, whole: rlp.Span) -> Envelope:
-    """Read the envelope that stands there in a packet. Raises RlpError."""
+    """Parse the envelope at a span of a packet. Raises RlpError."""
     if not whole.is_list:
         raise rlp.RlpError("an envelope is a list")
     raw = data[whole.at : whole.stop]
-    # The five items are read one by one and not by `rlp.spans`: this is done for every envelope that any peer has.
-    # What reaches beyond the end is found out at the end.
+    # The five items are read one by one instead of with `rlp.spans`, because this runs for every envelope from every
+    # peer. Reads beyond the end are detected at the end.
     try:
         expiry, at = _number(raw, whole.start - whole.at, 4)
         ttl, at = _number(raw, at, 4)
@@ -121,7 +122,7 @@ def cut(data: bytes, whole: rlp.Span) -> Envelope:
 
 
 def _number(raw: bytes, at: int, size: int) -> tuple[int, int]:
-    """Read a number of up to so many bytes, and tell where it ends."""
+    """Read a number of at most `size` bytes. Return it and the offset of its end."""
     tag = raw[at]
     at += 1
     if 0 < tag < 0x80:

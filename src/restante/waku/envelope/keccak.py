@@ -1,4 +1,4 @@
-"""Keccak-256 as Ethereum uses it: the padding from before SHA-3 was a standard, so not hashlib's sha3_256."""
+"""Keccak-256 as Ethereum uses it. Its padding predates the SHA-3 standard, so hashlib's sha3_256 differs."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import sha3
 
 
 class Keccak(Protocol):
-    """A running hash: `digest` may be taken at any time, and more absorbed after it."""
+    """A running hash. `digest` may be called at any time, and `update` after it."""
 
     def update(self, data: bytes | memoryview, /) -> None:
-        """Absorb."""
+        """Add data to the hash."""
 
     def digest(self) -> bytes:
-        """Give the 32 bytes of what was absorbed up to here."""
+        """Return the 32-byte hash of the data added so far."""
 
     def copy(self) -> Keccak:
-        """Fork."""
+        """Return an independent copy of the hash's state."""
 
 
 def running(data: bytes = b"") -> Keccak:
-    """Begin a running hash."""
+    """Return a running hash that begins with `data`."""
     hasher: Keccak = sha3.keccak_256(data)
     return hasher
 
 
 def keccak(data: bytes | memoryview) -> bytes:
-    """Hash to 32 bytes."""
+    """Return the 32-byte hash."""
     digest: bytes = sha3.keccak_256(data).digest()
     return digest
 
 
 def keccaks(each: Iterable[bytes | memoryview]) -> list[bytes]:
-    """Hash many, each to 32 bytes."""
+    """Return the 32-byte hash of each item."""
     begin = sha3.keccak_256
     return [begin(data).digest() for data in each]

@@ -1,13 +1,14 @@
-"""Mining: a nonce with which an envelope has as much work as peers ask for (6/WAKU1 "PoW Requirements").
+"""Mining: the search for a nonce that gives an envelope the work that peers require (6/WAKU1 "PoW Requirements").
 
-    work = 2^(leading zero bits of the hash) / bytes of the envelope less its nonce / seconds it lives
+    work = 2^(leading zero bits of the hash) / bytes of the envelope without its nonce / seconds it lives
 
-So work of `least` takes `least x bytes x seconds` hashes, rounded up to a power of two, on average: twice the data or
-twice the ttl is twice the work. At 2e-6, which status-go asks for, an envelope of 300 bytes that lives for a minute
-takes one hash, one of 100 kB that lives for an hour takes 1,024.
+Work of `least` takes `least x bytes x seconds` hashes on average, rounded up to a power of two: twice the data or
+twice the ttl takes twice the work. At 2e-6, which status-go requires, an envelope of 300 bytes that lives for a
+minute takes one hash, and an envelope of 100 kB that lives for an hour takes 1,024.
 
-Work divides by the very bytes that a peer will look at. status-go mines for 20 bytes and the data instead
-(waku/common/envelope.go, powToFirstBit), which falls short of what it asks for where the fields take more.
+The divisor is the number of bytes that peers count. status-go mines for 20 bytes plus the data
+(waku/common/envelope.go, powToFirstBit). If the fields take more than 20 bytes, its result is below its own
+requirement.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from restante.waku.envelope.envelope import U64, Envelope, make, work
 from restante.waku.envelope.keccak import running
 
 MAX_HASHES: Final = 1 << 22
-"""Hashes that are tried: a few seconds of work."""
+"""Maximum number of hashes to try: a few seconds of work."""
 
 EXTRA_TTL_SECONDS: Final = 11
-"""Seconds that are mined for beyond the ttl. A peer whose clock is behind by up to 10 takes the envelope and adds to
-its ttl what it is ahead, and 1 (waku/waku.go:1280-1287)."""
+"""Seconds added to the ttl for mining. A peer whose clock is up to 10 seconds behind accepts the envelope and adds
+the difference and 1 second to its ttl (waku/waku.go:1280-1287)."""
 
 
 class NotMined(Misuse):
-    """The budget was spent. `best` has the most work that was found."""
+    """The budget is spent. `best` has the most work that was found."""
 
     def __init__(self, words: str, best: Envelope) -> None:
         super().__init__(words)
@@ -36,7 +37,7 @@ class NotMined(Misuse):
 
 
 def hashes(envelope: Envelope, least: float, *, late: int = EXTRA_TTL_SECONDS) -> int:
-    """Tell how many hashes it takes on average to find such a nonce; it can take ten times as many."""
+    """Return the average number of hashes that such a nonce takes. The search can take ten times as many."""
     wanted = least * len(envelope.bare) * (envelope.ttl + late)
     return 1 << max(0, math.ceil(math.log2(wanted))) if wanted > 0 else 1
 
@@ -44,17 +45,17 @@ def hashes(envelope: Envelope, least: float, *, late: int = EXTRA_TTL_SECONDS) -
 def mine(
     envelope: Envelope, least: float, *, start: int, budget: int = MAX_HASHES, late: int = EXTRA_TTL_SECONDS
 ) -> Envelope:
-    """Find a nonce with which the envelope's `pow(late)` is at least so much, and so its `pow()` a little above.
+    """Return the envelope with a nonce for which `pow(late)` is at least `least`. `pow()` is then slightly higher.
 
-    Nonces are tried from `start` on, which is chance: with 0 for all, equal envelopes would be the same envelope. The
-    nonce that it has is not looked at. Raises NotMined after `budget` hashes, which take about 1 µs each.
+    Nonces are tried from `start` on, which should be random: if every sender began at 0, equal envelopes would be
+    identical. The envelope's present nonce is ignored. Raises NotMined after `budget` hashes of about 1 µs each.
     """
     prefix = envelope.bare
     absorbed = running(prefix)
     seconds = envelope.ttl + late
     best, found = b"\xff" * 33, start
     for nonce in range(start, start + budget):
-        hasher = absorbed.copy()  # so a try costs the last block, however long the data
+        hasher = absorbed.copy()  # so each try hashes only the last block, however long the data is
         hasher.update((nonce & U64).to_bytes(8, "big"))
         digest = hasher.digest()
         if digest < best:

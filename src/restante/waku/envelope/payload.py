@@ -1,15 +1,15 @@
-"""Sealing and opening: what stands in an envelope's data (7/WAKU-DATA, as status-go has shipped it).
+"""Sealing and opening of payloads, the data of an envelope (7/WAKU-DATA, as status-go ships it).
 
     plain = flags(1) ‖ size of the payload(1-3, little-endian) ‖ payload ‖ padding ‖ [signature(65)]
 
-    flags: 03 how many bytes the size takes · 04 signed
+    flags: 03 number of bytes of the size · 04 signed
 
     data, symmetric  = AES-256-GCM(key, nonce, plain) ‖ tag(16) ‖ nonce(12)
     data, asymmetric = ECIES(public key, plain)                             see restante.waku.envelope.ecies
 
-The signature is made over the hash of all before it. Its last byte is 0 or 1, not 27 or 28 as 7/WAKU-DATA has it:
-status-go takes no other (waku/common/message.go, SigToPubKey). Padding hides the size of the payload: unless it is
-given, it is random, and makes `plain` a multiple of 256 bytes.
+The signature signs the hash of everything before it. Its last byte is 0 or 1. 7/WAKU-DATA says 27 or 28, but
+status-go accepts only 0 or 1 (waku/common/message.go, SigToPubKey). Padding hides the size of the payload. By default
+it is random and makes `plain` a multiple of 256 bytes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Dice, Key
 from restante.waku.envelope.rlp import BREACH
 
 MAX_PAYLOAD_BYTES: Final = (1 << 24) - 1
-"""Bytes of a payload: more need a size of four bytes, which the two bits for it cannot say."""
+"""Maximum size of a payload in bytes. A larger one needs a size of four bytes, which the two bits of the flags cannot
+express."""
 
 PADDING_BLOCK_BYTES: Final = 256
-"""What padding fills up to (waku/common/const.go, padSizeLimit)."""
+"""Padding extends `plain` to a multiple of this many bytes (waku/common/const.go, padSizeLimit)."""
 
 SYMMETRIC_KEY_BYTES: Final = 32
-"""Bytes of a symmetric key."""
+"""Size of a symmetric key in bytes."""
 
 PBKDF2_ROUNDS: Final = 65356
-"""Of PBKDF2, for keys of passwords. Not 65536: this is what was shipped, and so what every key was made with."""
+"""Rounds of PBKDF2 for keys derived from passwords. status-go ships 65356, not 65536, and every existing key was
+derived with it."""
 
 _SIZE_OF_SIZE: Final = 0x03
 _SIGNED: Final = 0x04
@@ -46,21 +48,24 @@ _TAG: Final = 16
 
 
 class WrongKeyError(PeerError):
-    """The data was sealed with another key, or altered: encryption cannot tell which. Another key may open it."""
+    """The data was sealed with another key or altered; decryption cannot distinguish the two.
+
+    Another key may open it.
+    """
 
     def __init__(self) -> None:
         super().__init__(BREACH, "the data was sealed with another key, or altered")
 
 
 class UnreadableError(PeerError):
-    """The key is right, but what was sealed is no payload, or its signature is none. No other key will help."""
+    """The key is right, but the plaintext is not a payload or its signature is not valid. No other key will help."""
 
     def __init__(self, words: str) -> None:
         super().__init__(BREACH, words)
 
 
 class SymmetricKey:
-    """A key that both ends have. Raises Misuse where it is not 32 bytes."""
+    """A key that sender and receiver share. Raises Misuse if it is not 32 bytes."""
 
     __slots__ = ("secret",)
 
@@ -71,26 +76,35 @@ class SymmetricKey:
 
     @classmethod
     def from_password(cls, password: str) -> SymmetricKey:
-        """Derive the key of a password, or of a public chat's name. Takes tens of milliseconds: keep it."""
+        """Derive the key of a password or of a public chat's name.
+
+        It takes tens of milliseconds, so keep the result.
+        """
         return cls(password_key(password))
 
 
 class Opened(NamedTuple):
-    """What was in an envelope's data."""
+    """The contents of an envelope's data."""
 
     payload: bytes
     signer: bytes | None
-    """The public key of who signed it, 64 bytes; None where nobody did."""
+    """The signer's public key, 64 bytes; None if it is not signed."""
     padding: bytes
 
 
 def password_key(password: str) -> bytes:
-    """Derive the 32 bytes of a password's key (waku/waku.go, AddSymKeyFromPassword). Raises Misuse: it is no text."""
+    """Derive the 32-byte key of a password (waku/waku.go, AddSymKeyFromPassword).
+
+    Raises Misuse if it is not UTF-8.
+    """
     return hashlib.pbkdf2_hmac("sha256", _utf8(password), b"", PBKDF2_ROUNDS, SYMMETRIC_KEY_BYTES)
 
 
 def topic_of(channel: str) -> bytes:
-    """Give the topic of a public chat: the first bytes of the hash of its name. Raises Misuse: it is no text."""
+    """Return the topic of a public chat: the first bytes of the hash of its name.
+
+    Raises Misuse if it is not UTF-8.
+    """
     return keccak(_utf8(channel))[:TOPIC]
 
 
@@ -107,11 +121,11 @@ def _utf8(text: str) -> bytes:
 def seal(
     payload: bytes, *, to: SymmetricKey | bytes, dice: Dice, sign: Key | None = None, padding: bytes | None = None
 ) -> bytes:
-    """Seal a payload; gives the data of an envelope.
+    """Return a sealed payload, the data of an envelope.
 
-    `to` is the key that both ends have, or the receiver's public key, 64 bytes. `sign` tells the receiver, and nobody
-    else, who sent it. `padding` is for those who must choose it; none is b"". Raises Misuse for a payload of 16 MiB
-    or more, and for a public key that is none.
+    `to` is the symmetric key, or the receiver's public key of 64 bytes. `sign` is the sender's key; only the receiver
+    can read the signature. `padding` replaces the default padding; b"" is none. Raises Misuse for a payload of 16 MiB
+    or more, and for an invalid public key.
     """
     plain = _plain(payload, sign, padding, dice)
     if isinstance(to, SymmetricKey):
@@ -128,11 +142,11 @@ def seal(
 def _plain(payload: bytes, sign: Key | None, padding: bytes | None, dice: Dice) -> bytes:
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise Misuse(f"a payload has up to {MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
-    size = max(1, (len(payload).bit_length() + 7) // 8)  # one even of nothing (getSizeOfPayloadSizeField)
+    size = max(1, (len(payload).bit_length() + 7) // 8)  # 1 even if it is empty (getSizeOfPayloadSizeField)
     flags = size | (_SIGNED if sign else 0)
     plain = bytes((flags,)) + len(payload).to_bytes(size, "little") + payload
     if padding is None:
-        # A whole block where nothing is missing (message.go, appendPadding).
+        # If `plain` is a multiple already, add a whole block (message.go, appendPadding).
         padding = dice.draw(
             PADDING_BLOCK_BYTES - (len(plain) + (SIGNATURE_BYTES if sign else 0)) % PADDING_BLOCK_BYTES
         )
@@ -144,7 +158,7 @@ def _plain(payload: bytes, sign: Key | None, padding: bytes | None, dice: Dice) 
 
 
 def open_sealed(data: bytes, key: SymmetricKey | Key) -> Opened:
-    """Open the data of an envelope. Raises WrongKeyError and UnreadableError, both PeerErrors, and nothing else."""
+    """Open the data of an envelope. Raises only WrongKeyError and UnreadableError, which are PeerErrors."""
     return _parse(_open_symmetric(data, key) if isinstance(key, SymmetricKey) else _open_asymmetric(data, key))
 
 
@@ -165,7 +179,7 @@ def _open_asymmetric(data: bytes, key: Key) -> bytes:
 
 
 def _parse(plain: bytes) -> Opened:
-    """Take apart what was sealed, as status-go does (waku/common/message.go, ValidateAndParse)."""
+    """Parse the plaintext as status-go does (waku/common/message.go, ValidateAndParse)."""
     if not plain:
         raise UnreadableError("nothing was sealed, not even flags")
     flags, signer, end = plain[0], None, len(plain)
@@ -174,7 +188,7 @@ def _parse(plain: bytes) -> Opened:
         if end <= 1:
             raise UnreadableError("what was sealed ends before its signature")
         signer = _signer(plain[:end], plain[end:])
-    start = 1 + (flags & _SIZE_OF_SIZE)  # 0 of them is a payload of nothing
+    start = 1 + (flags & _SIZE_OF_SIZE)  # a size of 0 bytes means an empty payload
     stop = start + int.from_bytes(plain[1:start], "little")
     if stop > end:
         raise UnreadableError("what was sealed ends before its payload does")

@@ -1,7 +1,8 @@
-"""RLP, the encoding of devp2p and Waku: byte strings, and lists of items.
+"""RLP, the encoding of devp2p and Waku: an item is a byte string or a list of items.
 
-Strict: what has a shorter encoding is refused, as go-ethereum's decoder refuses it (rlp/decode.go, ErrCanonSize and
-ErrCanonInt). Spans are kept apart from values, since an envelope's hash is that of the very bytes received.
+Decoding is strict: an item that has a shorter encoding is refused, as in go-ethereum's decoder (rlp/decode.go,
+ErrCanonSize and ErrCanonInt). Spans are separate from values, because an envelope's hash is the hash of the exact
+bytes received.
 
 Grammar (Ethereum yellow paper, appendix B):
 
@@ -23,27 +24,28 @@ import msgspec
 from restante.common.errors import PeerError
 
 Item: TypeAlias = "bytes | list[Any]"
-"""What was decoded: a string, or a list of items."""
+"""A decoded item: a string, or a list of items."""
 
 Encodable: TypeAlias = "bytes | bytearray | memoryview | int | Sequence[Any]"
-"""What can be encoded; an int becomes its shortest big-endian string, True 1 and False the empty one."""
+"""A value that can be encoded. An int becomes its shortest big-endian string, True becomes 1, False the empty
+string."""
 
 BREACH: Final = 2
 """Disconnect reason "breach of protocol" (devp2p, rlpx.md "Disconnect")."""
 
 MAX_DEPTH: Final = 16
-"""Lists in lists; the deepest packet of Waku has four."""
+"""Maximum depth of nested lists. The deepest packet of Waku has four levels."""
 
 
 class RlpError(PeerError):
-    """What was received is not canonical RLP, or not of the shape it must have."""
+    """The received bytes are not canonical RLP, or the item does not have the required shape."""
 
     def __init__(self, words: str) -> None:
         super().__init__(BREACH, words)
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
-    """Where an item is: its first byte, the first of its payload, and the one after its last."""
+    """The position of an item: the offsets of its first byte, of its payload, and of its end."""
 
     at: int
     start: int
@@ -52,7 +54,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
 
 def span(data: bytes, at: int = 0, end: int | None = None) -> Span:
-    """Find the item that begins at `at`, and must not reach beyond `end`. Raises RlpError."""
+    """Return the span of the item at `at`, which must not extend beyond `end`. Raises RlpError."""
     if end is None:
         end = len(data)
     if at >= end:
@@ -79,7 +81,7 @@ def span(data: bytes, at: int = 0, end: int | None = None) -> Span:
 
 
 def _long(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
-    """Find the payload of an item whose length takes `size` bytes."""
+    """Return start and end of the payload of an item whose length takes `size` bytes."""
     start = at + 1 + size
     if start > end:
         raise RlpError("an item ends early")
@@ -92,7 +94,7 @@ def _long(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
 
 
 def spans(data: bytes, at: int = 0, end: int | None = None) -> list[Span]:
-    """Find the items of the list that begins at `at`. Raises RlpError, also where it is no list."""
+    """Return the spans of the items of the list at `at`. Raises RlpError, also if it is not a list."""
     whole = span(data, at, end)
     if not whole.is_list:
         raise RlpError("a list is expected")
@@ -106,7 +108,7 @@ def spans(data: bytes, at: int = 0, end: int | None = None) -> list[Span]:
 
 
 def walk(data: bytes, whole: Span) -> Iterator[Span]:
-    """Find the items of a list one by one, so that who stops early has not looked at the rest. Raises RlpError."""
+    """Yield the spans of a list's items. A caller that stops early does not parse the rest. Raises RlpError."""
     if not whole.is_list:
         raise RlpError("a list is expected")
     here = whole.start
@@ -117,7 +119,7 @@ def walk(data: bytes, whole: Span) -> Iterator[Span]:
 
 
 def decode(data: bytes, *, tail: bool = False) -> Item:
-    """Decode one item, which must be all of `data` but for a `tail`, where one is allowed. Raises RlpError."""
+    """Decode one item. With `tail` bytes may follow it; otherwise it must be all of `data`. Raises RlpError."""
     whole = span(data)
     if whole.stop != len(data) and not tail:
         raise RlpError("bytes follow the item")
@@ -130,7 +132,7 @@ def _items(data: bytes, here: int, end: int, depth: int) -> list[Item]:
     found: list[Item] = []
     while here < end:
         tag = data[here]
-        if tag < 0x80:  # these two are most items, and `span` would take three times as long
+        if tag < 0x80:  # most items are of these two forms, and `span` would take three times as long
             found.append(data[here : here + 1])
             here += 1
         elif tag < 0xB8 and tag != 0x81:
@@ -150,7 +152,7 @@ def _items(data: bytes, here: int, end: int, depth: int) -> list[Item]:
 
 
 def uint(item: Item, bits: int) -> int:
-    """Read an unsigned integer of so many bits; a leading zero is not canonical. Raises RlpError."""
+    """Return an item as an unsigned integer of at most `bits` bits. Raises RlpError, also for a leading zero."""
     if not isinstance(item, bytes):
         raise RlpError("a number is expected")
     if item[:1] == b"\0":
@@ -161,7 +163,7 @@ def uint(item: Item, bits: int) -> int:
 
 
 def boolean(item: Item) -> bool:
-    """Read a truth value, 80 or 01. Raises RlpError."""
+    """Return an item as a boolean, 80 or 01. Raises RlpError."""
     if item == b"":
         return False
     if item == b"\1":
@@ -170,7 +172,7 @@ def boolean(item: Item) -> bool:
 
 
 def string(item: Item, *sizes: int) -> bytes:
-    """Read a string, of one of these sizes if any are named. Raises RlpError."""
+    """Return an item as a string; if `sizes` are given, of one of them. Raises RlpError."""
     if not isinstance(item, bytes):
         raise RlpError("a string is expected")
     if sizes and len(item) not in sizes:
@@ -179,7 +181,7 @@ def string(item: Item, *sizes: int) -> bytes:
 
 
 def items(item: Item, *counts: int) -> list[Any]:
-    """Read a list, of one of these counts if any are named. Raises RlpError."""
+    """Return an item as a list; if `counts` are given, with one of these numbers of items. Raises RlpError."""
     if not isinstance(item, list):
         raise RlpError("a list is expected")
     if counts and len(item) not in counts:
@@ -191,7 +193,7 @@ def items(item: Item, *counts: int) -> list[Any]:
 
 
 def encode(item: Encodable) -> bytes:
-    """Encode an item. A negative int raises OverflowError: that is ours."""
+    """Encode an item. A negative int raises OverflowError: it is a bug of the caller."""
     if isinstance(item, (bytes, bytearray, memoryview)):
         if len(item) == 1 and item[0] < 0x80:
             return bytes(item)
@@ -202,14 +204,14 @@ def encode(item: Encodable) -> bytes:
 
 
 def pack(encoded: Any) -> bytes:
-    """Make a list of items that are encoded already."""
+    """Return the list of items that are already encoded."""
     payload = b"".join(encoded)
     return list_head(len(payload)) + payload
 
 
-@lru_cache(maxsize=4096)  # asked for each envelope, and padding makes most of them of a few sizes
+@lru_cache(maxsize=4096)  # called for each envelope; because of the padding most envelopes have one of a few sizes
 def list_head(length: int) -> bytes:
-    """Give what stands before the items of a list, so many bytes together."""
+    """Return the head of a list whose items take `length` bytes."""
     return _head(0xC0, length)
 
 

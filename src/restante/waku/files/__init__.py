@@ -1,4 +1,4 @@
-"""Envelopes in files: what is exported from an archive, and what is imported into one."""
+"""Files of envelopes, for export from an archive and import into one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from restante.waku.envelope.rlp import RlpError
 
 
 class UnreadableItem(msgspec.Struct, frozen=True):
-    """What stands where an envelope should, and is none."""
+    """An item of a file that is not an envelope."""
 
     where: str
-    """In its file: a byte, a row or a key."""
+    """Its position in the file: a byte, a row or a key."""
     reason: str
 
 
@@ -24,7 +24,7 @@ FileItems: TypeAlias = Iterator[FileItem]
 
 
 def read(raw: bytes, where: str) -> FileItem:
-    """Read what should be an envelope's RLP."""
+    """Parse an item of a file as an envelope's RLP."""
     try:
         return parse(raw)
     except RlpError as error:

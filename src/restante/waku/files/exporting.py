@@ -1,4 +1,4 @@
-"""`restante waku export`: an archive → a file, beside a running server."""
+"""`restante waku export`: write an archive to a file, also while the server runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from restante.waku.files import rlp_file
 
 
 def export(data: Path, file: Path) -> int:
-    """Write all envelopes to a new file, in the order of arrival; tell how many. It appears when it is complete.
+    """Write all envelopes to a new file, in order of arrival. Return their number.
 
-    Raises Misuse where it exists already, its suffix tells nothing, or there is no archive; StoreError where one of
-    the two cannot be used.
+    The file appears when it is complete. Raises Misuse if the file exists, its suffix is unknown, or there is no
+    archive; StoreError if the file or the archive cannot be used.
     """
     write = _writer(file)
     with SCHEMA.reading(data) as database, new_file(file) as unfinished:
-        database.execute("BEGIN")  # all is read as it is now
+        database.execute("BEGIN")  # so that all reads see the archive at one moment
         counts = reading.counts(database)
         with progress("export", counts.envelopes) as advance:
             pages = _Pages(database, advance)
@@ -41,7 +41,7 @@ def export(data: Path, file: Path) -> int:
 
 
 class _Pages:
-    """All there is, and how many that were."""
+    """The pages of all envelopes, and the number of envelopes yielded so far."""
 
     def __init__(self, database: sqlite3.Connection, advance: Advance) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""`restante waku import`: files → an archive, whose server is stopped."""
+"""`restante waku import`: read files into an archive. The archive's server must be stopped."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY
 
 BATCH_ENVELOPES: Final = 1000
 BATCH_BYTES: Final = 8 << 20
-"""Envelopes, and bytes of them, that are saved together, about."""
+"""Approximate number and bytes of envelopes that are saved in one transaction."""
 
 MAX_NAMED_ITEMS: Final = 20
-"""Unreadable items that are named one by one."""
+"""Maximum number of unreadable items in a report."""
 
 TOO_LARGE_FOR_PACKET: Final = "no packet of 1 MiB holds it"
-"""Why an envelope is refused that could be handed to nobody."""
+"""The reason for refusing an envelope that could not be sent to any peer."""
 
 
 class ImportReport(msgspec.Struct):
-    """Every item that was read is counted once: as new, as there already, or as refused."""
+    """The result of an import. Every item read counts once: as new, as known, or as refused."""
 
     read: int = 0
     new: int = 0
     known: int = 0
-    """There already, or twice in the files."""
+    """Stored already, or repeated in the files."""
     refused: Counter[str] = msgspec.field(default_factory=Counter)
-    """By reason."""
+    """Number of refused items by reason."""
     old: int = 0
-    """Sent so long ago that a server, which is told nothing else, removes them."""
+    """Number of envelopes so old that a server with the default retention removes them."""
     unreadable: list[str] = msgspec.field(default_factory=list)
-    """Where the first of them are."""
+    """The positions of the first unreadable items."""
 
 
 def take_in(data: Path, paths: list[Path]) -> ImportReport:
-    """Save the envelopes of all files. Done again, it changes nothing.
+    """Save the envelopes of all files. A repeated import changes nothing.
 
-    Raises Misuse where one does not exist or its name does not tell what it is, before anything is changed;
-    StoreError where a file or the archive cannot be used: then what was saved until there stays.
+    Raises Misuse before any change if a file does not exist or its type is unknown; StoreError if a file or the
+    archive cannot be used. Envelopes that were saved before a StoreError stay saved.
     """
     for path in paths:
         _opened(path)
@@ -123,7 +123,7 @@ def _opened(path: Path) -> FileItems:
 
 
 def render(report: ImportReport) -> str:
-    """Show a report as a few lines of text."""
+    """Return a report as a few lines of text."""
     rows = [
         ("read", report.read),
         ("new", report.new),
@@ -136,7 +136,7 @@ def render(report: ImportReport) -> str:
 
 
 def warn(report: ImportReport) -> str | None:
-    """Say what a server will do with what is old, where there is such."""
+    """Return a warning if a server will remove old envelopes, otherwise None."""
     if not report.old:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Archives of status-go: LevelDB databases, whose keys are made of what the values say (mailserver/db_key.go).
+"""Archives of status-go: LevelDB databases with keys derived from the values (mailserver/db_key.go).
 
     key = sent(4) ‖ hash(32) ‖ topic(4)        value = the envelope's RLP
 
@@ -21,23 +21,23 @@ from restante.common.errors import Misuse, StoreError, plain
 from restante.waku import files
 
 KEY_ID_BYTES: Final = 36
-"""Bytes of a key that name the envelope; the topic behind them is the value's own, or not worth believing."""
+"""Bytes of a key that identify the envelope. The topic after them repeats the envelope's topic, or is wrong."""
 KEY_SIZES: Final = {KEY_ID_BYTES, KEY_ID_BYTES + 4}
 
 _TABLE_SUFFIXES: Final = {".ldb", ".sst"}
-"""Files that are never changed once they are there."""
+"""Suffixes of files that LevelDB never changes after it has written them."""
 
 
 def is_archive(folder: Path) -> bool:
-    """Tell whether a directory is a LevelDB database, by the file that every one has."""
+    """Return whether a directory is a LevelDB database: each has the file CURRENT."""
     return (folder / "CURRENT").is_file()
 
 
 def read(folder: Path) -> files.FileItems:
-    """Give each value, if its key is that of the envelope.
+    """Yield each value as an envelope, or as an unreadable item if the key is not the envelope's.
 
-    The directory is only read. Raises Misuse where a program is using it or the library is not there, StoreError
-    where it is no such database.
+    The directory is only read. Raises Misuse if another program uses it or plyvel is not installed; StoreError if it
+    is not a LevelDB database.
     """
     try:
         import plyvel
@@ -65,7 +65,7 @@ def read(folder: Path) -> files.FileItems:
 
 
 def _words(error: Exception, copy: Path, folder: Path) -> str:
-    """Give the library's words, which are bytes and name the copy."""
+    """Return the library's message as text, with the original directory instead of the copy."""
     said = error.args[0] if error.args else ""
     text = said.decode(errors="replace") if isinstance(said, bytes) else str(error)
     return text.replace(str(copy), str(folder)).replace("\n", " ")
@@ -83,7 +83,10 @@ def _item(key: bytes, value: bytes) -> files.FileItem:
 
 @contextmanager
 def _copied(folder: Path) -> Iterator[Path]:
-    """Give a copy to open: LevelDB changes what it opens. Tables, the most of it, are linked where they can be."""
+    """Yield a copy of the directory, because opening a LevelDB database changes it.
+
+    Tables, which are most of the data, are hard-linked if possible.
+    """
     with _nobody_else(folder), ExitStack() as made:
         try:
             copy = Path(made.enter_context(tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent)))
@@ -105,7 +108,10 @@ def _bring(file: Path, to: Path) -> None:
 
 @contextmanager
 def _nobody_else(folder: Path) -> Iterator[None]:
-    """Refuse a database that is open: goleveldb, which status-go has, locks by flock(2), and LevelDB by fcntl(2)."""
+    """Hold the database's locks, or raise Misuse if another program has it open.
+
+    status-go's goleveldb locks with flock(2), LevelDB with fcntl(2).
+    """
     try:
         held = os.open(folder / "LOCK", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

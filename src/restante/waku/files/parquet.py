@@ -1,6 +1,6 @@
-"""Files of envelopes as a table, for programs that look at many (suffix .parquet; parquet.apache.org).
+"""Parquet files of envelopes, for analysis (suffix .parquet; parquet.apache.org).
 
-Types are those that every reader has: 64-bit integers and plain strings of bytes.
+The types are those that every reader supports: 64-bit integers and byte strings.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PARQUET_SCHEMA: Final = pa.schema(
 
 GROUP_ROWS: Final = 50_000
 GROUP_BYTES: Final = 16 << 20
-"""Of `raw`, that a row group has at most, about: a reader has to hold one."""
+"""Approximate maximum rows of a row group, and bytes of its `raw`. A reader holds a row group in memory."""
 
 _BATCH_ROWS: Final = 1000
 
 
 def write(file: Path, pages: Iterable[list[Archived]]) -> None:
-    """Write them, in the order given. Raises OSError, and RlpError where the archive is damaged."""
+    """Write the envelopes in the given order. Raises OSError, and RlpError if the archive is damaged."""
     with pq.ParquetWriter(file, PARQUET_SCHEMA, compression="zstd", write_page_checksum=True) as output:
         for group in _groups(pages):
             output.write_table(_table(group), row_group_size=len(group))
@@ -75,9 +75,9 @@ def _table(group: list[Archived]) -> pa.Table:
 
 
 def read(file: Path) -> files.FileItems:
-    """Give each row's `raw`, if its `hash` is that, where there is one; a group that cannot be read is passed over.
+    """Yield each row's `raw` as an envelope, or as an unreadable item if the row has another `hash`.
 
-    Raises StoreError where the file is no such table.
+    The rest of a row group that cannot be read is skipped. Raises StoreError if the file is not such a table.
     """
     try:
         table = pq.ParquetFile(file, page_checksum_verification=True)

@@ -1,4 +1,4 @@
-"""Files of envelopes as they are on the wire: one RLP after the other, and nothing else (suffix .rlp)."""
+"""Files of envelopes in their form on the wire: concatenated RLP and nothing else (suffix .rlp)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ from restante.waku.archive import Archived
 from restante.waku.envelope import rlp
 
 MAX_HEAD_BYTES: Final = 9
-"""Bytes that the tag and the length of an item have at most."""
+"""Maximum bytes of an item's tag and length."""
 
 MAX_ITEM_BYTES: Final = 1 << 24
-"""Bytes of an envelope that can have come over the wire: a frame is shorter (devp2p, rlpx.md "Framing")."""
+"""Maximum bytes of an envelope that can have been on the wire: the size limit of a frame (devp2p, rlpx.md
+"Framing")."""
 
 
 def write(file: Path, pages: Iterable[list[Archived]]) -> None:
-    """Write them, in the order given. Raises OSError."""
+    """Write the envelopes in the given order. Raises OSError."""
     with file.open("wb") as output:
         for page in pages:
             output.writelines(each.raw for each in page)
 
 
 def read(file: Path) -> files.FileItems:
-    """Give each item. It ends with one whose length cannot be believed: nobody knows where the next begins.
-
-    Raises OSError.
-    """
+    """Yield each item. Stop at an invalid length, because the start of the next item is unknown. Raises OSError."""
     size = file.stat().st_size
     with file.open("rb", buffering=1 << 20) as data:
         at = 0

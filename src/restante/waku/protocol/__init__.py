@@ -1,1 +1,1 @@
-"""Packets of Waku v1, and one peer's conversation."""
+"""Packets of Waku v1, and the conversation with one peer."""

@@ -1,8 +1,8 @@
-"""Which envelopes of a Messages packet are taken (waku/waku.go:1275-1365), and which of them we refuse beyond that.
+"""Which envelopes of a Messages packet are accepted (waku/waku.go:1275-1365), with stricter limits of our own.
 
-The checks are in order of their cost: numbers, then the hash of the work; only which reason of several
-is told depends on that. Unlike status-go we bound the ttl: whoever has the work for it could else date an envelope
-back by decades, and `sent` is what an archive is asked by.
+The checks run in the order of their cost: numbers first, then the hash of the proof of work. The order only decides
+which of several reasons is reported. Unlike status-go, this node limits the ttl. Otherwise a sender with enough work
+could backdate an envelope by decades, and requests select from the archive by `sent`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from restante.waku.envelope.envelope import U32, Envelope
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES, OTHER_ERROR, TIME_ERROR
 
 MAX_CLOCK_AHEAD_SECONDS: Final = 10
-"""Seconds that a sender's clock may be ahead of ours (waku/common/const.go, DefaultSyncAllowance)."""
+"""Maximum seconds that a sender's clock may be ahead of ours (waku/common/const.go, DefaultSyncAllowance)."""
 
 EXPIRED_GRACE_SECONDS: Final = 20
-"""Seconds after its expiry in which an envelope is dropped without a word: it was under way (waku/waku.go:1292)."""
+"""Seconds after its expiry in which an envelope is dropped without a response: it was in transit
+(waku/waku.go:1292)."""
 
 
 class RefusalReason(NamedTuple):
-    """Why an envelope is not taken."""
+    """Why an envelope is refused."""
 
     name: str
-    """For counters."""
+    """The label in metrics."""
     code: int
-    """Of a Message Response. status-go calls every reason a time error, for its test for one is true of any error
-    (waku/common/envelope.go, ErrorToEnvelopeError). Its own senders are told by that code that their clock is wrong,
-    so what we say is what was meant."""
+    """The code in the Message Response. status-go reports every reason as a time error, because its check for one is
+    true of any error (waku/common/envelope.go, ErrorToEnvelopeError). Its own senders conclude from that code that
+    their clock is wrong, so this node sends the code that fits."""
     words: str
-    """For the sender; empty where it is told nothing."""
+    """The reason for the sender; empty if the sender gets no response."""
 
 
 FUTURE: Final = RefusalReason("future", TIME_ERROR, "envelope from future")
@@ -43,27 +44,30 @@ TOO_CHEAP: Final = RefusalReason("pow", OTHER_ERROR, "the envelope has less work
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What this node takes; the defaults are those of a status-go mailserver (params/config.go), the ttl apart."""
+    """What this node accepts.
+
+    The defaults are those of a status-go mailserver (params/config.go), except for the ttl.
+    """
 
     min_pow: float = 2e-6
-    """The least work: leading zero bits for each byte and second."""
+    """Minimum proof of work: 2^(leading zero bits) per byte and second."""
     max_size: int = 1 << 20
-    """Bytes, as `Envelope.size` counts them; never more than a packet holds."""
+    """Maximum size in bytes, as `Envelope.size` counts it. An envelope must also fit into a packet."""
     max_ttl: int = 7 * 24 * 60 * 60
-    """Seconds."""
+    """Maximum ttl in seconds."""
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """What an envelope is found to be."""
+    """The result of the checks."""
 
     refusal: RefusalReason | None
-    """None: it is taken."""
+    """None: the envelope is accepted."""
     pow: float
-    """Its work, also as relaying counts it; 0 where a refusal was found before."""
+    """The proof of work, also for relaying; 0 if an earlier check refused the envelope."""
 
 
 def judge(envelope: Envelope, now: int, policy: Policy) -> Verdict:
-    """Judge an envelope that is not known yet. `now` is seconds since 1970."""
+    """Return the verdict on an envelope that is not known yet. `now` is seconds since 1970."""
     refusal, late = _timing(envelope, now)
     if refusal is None:
         refusal = _shape(envelope, policy)
@@ -74,12 +78,15 @@ def judge(envelope: Envelope, now: int, policy: Policy) -> Verdict:
 
 
 def _timing(envelope: Envelope, now: int) -> tuple[RefusalReason | None, int]:
-    """Compare clocks, in 32 bits that wrap as in Go; also gives how many seconds beyond the ttl the work is for."""
+    """Check the times in 32 bits that wrap, as in Go.
+
+    Also return the seconds to add to the ttl for the proof of work.
+    """
     sent, expiry, late = envelope.sent, envelope.expiry, 0
     if sent > now:
         if (sent - MAX_CLOCK_AHEAD_SECONDS) & U32 > now:
             return FUTURE, 0
-        late = sent - now + 1  # and one second for the way
+        late = sent - now + 1  # and one second for the transit
     if expiry < now:
         return (OLD if (expiry + EXPIRED_GRACE_SECONDS) & U32 < now else EXPIRED), 0
     return None, late
@@ -88,5 +95,5 @@ def _timing(envelope: Envelope, now: int) -> tuple[RefusalReason | None, int]:
 def _shape(envelope: Envelope, policy: Policy) -> RefusalReason | None:
     if envelope.ttl > policy.max_ttl:
         return TOO_LONG
-    # What no packet holds could be handed to nobody.
+    # An envelope that no packet can hold could not be relayed.
     return TOO_LARGE if envelope.size() > policy.max_size or len(envelope.raw) > MAX_ENVELOPE_BYTES else None

@@ -1,11 +1,11 @@
 """P2P Request Complete: how a Mailserver ends its answer to a request (10/WAKU-MAILSERVER).
 
-    as shipped     ID(32) ‖ last hash(32) [‖ cursor]        one string; no cursor: that was all
+    as shipped     ID(32) ‖ last hash(32) [‖ cursor]        one string; no cursor: no more pages
                    `ERROR=` ‖ ID(32) ‖ words                one string
-    as the text    [ID, last hash, cursor]                  a list; nim-waku
+    as specified   [ID, last hash, cursor]                  a list; nim-waku
 
-Shipped requesters ignore the list, and read no cursor but one of 36 bytes (waku/mailserver.go:139,155). The last hash
-is that of the last envelope that was sent, 32 zeros where there was none.
+Shipped requesters ignore the list, and accept only cursors of 36 bytes (waku/mailserver.go:139,155). The last hash is
+the hash of the last envelope sent, or 32 zeros if none was sent.
 """
 
 from __future__ import annotations
@@ -34,56 +34,56 @@ PERMANENT_REFUSALS: Final = {
     "request is invalid": "",
     "query range is invalid": "",
 }
-"""How refusals begin, of shipped servers and ours, that the same request will always be answered with, and what they
-mean. Any other may pass: a rate, a full line, a disk."""
+"""How permanent refusals begin, from shipped servers and from this one, and their explanations. The server will
+always refuse the same request. Any other refusal may be temporary: a rate limit, a full queue, a disk error."""
 
 MAX_WORDS_BYTES: Final = 1024
-"""Bytes of words or of a cursor that are read; what a cursor is, is up to the server."""
+"""Maximum bytes of the words and of a cursor that are read. The server chooses the format of its cursors."""
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """All that is to come of a page was sent."""
+    """The server has sent everything that belongs to a page."""
 
     id: bytes
     last: bytes = NO_HASH
-    """The hash of the last envelope of it."""
+    """The hash of the page's last envelope."""
     cursor: bytes = b""
-    """Where the next page begins; none where there is none."""
+    """The cursor of the next page; empty if there is none."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The server does not answer the request, and says why."""
+    """The server refuses the request, with its reason."""
 
     id: bytes
     words: str
-    """What cannot be printed is escaped."""
+    """The server's reason. Unprintable characters are escaped."""
 
     @property
     def lasts(self) -> bool:
-        """Whether to ask again is no use."""
+        """Whether the server will always refuse the same request."""
         return any(map(self.words.startswith, PERMANENT_REFUSALS))
 
     @property
     def plainly(self) -> str:
-        """The words, and what is known to be meant by them."""
+        """The server's reason, and its explanation if it is known."""
         meant = next((meaning for begin, meaning in PERMANENT_REFUSALS.items() if self.words.startswith(begin)), "")
         return f"{self.words}: {meant}" if meant else self.words
 
 
 def complete(id: bytes, last: bytes = NO_HASH, cursor: bytes = b"", answer: Answer = "string") -> bytes:  # noqa: A002
-    """Write the end of a page."""
+    """Return the payload that ends a page."""
     return rlp.encode([id, last, cursor] if answer == "list" else id + last + cursor)
 
 
-def failure(id: bytes, words: str) -> bytes:  # noqa: A002 - the wire's word
-    """Write a refusal."""
+def failure(id: bytes, words: str) -> bytes:  # noqa: A002 - the protocol's name
+    """Return the payload of a refusal."""
     return rlp.encode(ERROR_PREFIX + id + words.encode())
 
 
 def read(payload: bytes, asked: Container[bytes] = ()) -> Completed | Failed:
-    """Read a P2P Request Complete. Raises RlpError.
+    """Parse a P2P Request Complete. Raises RlpError.
 
-    `asked` are the ids that are waited for: one of them may begin with the bytes that mark a refusal.
+    `asked` has the ids of pending requests. An id may begin with the bytes that mark a refusal.
     """
     whole = rlp.span(payload)
     if whole.is_list:
@@ -112,6 +112,6 @@ def _list(payload: bytes, whole: rlp.Span) -> Completed:
 
 
 def _printable(words: bytes) -> str:
-    """Read words that a stranger wrote, for somebody's terminal."""
+    """Return a stranger's text with unprintable characters escaped, so that it can be shown in a terminal."""
     text = words.decode("utf-8", "backslashreplace")
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

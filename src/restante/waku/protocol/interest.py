@@ -1,7 +1,7 @@
-"""What a peer wants, and the map from topics to the peers that want them.
+"""A peer's interest, and the map from topics to interested peers.
 
-A new envelope is pushed once, to those who want its topic; nobody ever walks the pool for every peer (status-go does,
-every 300 ms: waku/v1/peer.go:573-629, which saturates it with a thousand idle peers).
+A new envelope is pushed once, to the peers that want its topic. The pool is never scanned for each peer. status-go
+does that every 300 ms (waku/v1/peer.go:573-629), which saturates it with a thousand idle peers.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import msgspec
 from restante.waku.envelope import bloom
 
 MAX_LISTED_TOPICS: Final = 256
-"""Topics of an interest that are put into the map each; of more, a sorted list is looked into: 4 bytes a topic."""
+"""Maximum topics of an interest that are entered into the map. A longer list is a sorted array of 4 bytes per topic,
+which is searched."""
 
 REMEMBERED_TOPICS: Final = 4096
-"""Topics of which it is remembered who wants them by filter. A peer that changes its mind costs a look at each."""
+"""Number of topics whose filtering peers are cached. A peer that changes its filter costs one check of each."""
 
 
 class Interest(msgspec.Struct, frozen=True):
-    """Which envelopes a peer wants: by name where it names topics, else by filter."""
+    """Which envelopes a peer wants: by topic if it lists topics, otherwise by filter."""
 
     topics: array[int] | None = None
-    """Sorted; each is a topic's four bytes as a number."""
+    """Sorted topics. Each is the topic's four bytes as a number."""
     bloom: int = bloom.ALL_BITS
 
     @classmethod
@@ -41,7 +42,7 @@ class Interest(msgspec.Struct, frozen=True):
         return place < len(self.topics) and self.topics[place] == wanted
 
     def few(self) -> list[bytes] | None:
-        """Give the topics that it names; None where there are too many, or a filter."""
+        """Return the listed topics; None if there are too many or the interest is a filter."""
         if self.topics is None or len(self.topics) > MAX_LISTED_TOPICS:
             return None
         return [each.to_bytes(4, "big") for each in self.topics]
@@ -57,7 +58,7 @@ P = TypeVar("P")
 
 
 class Interests(Generic[P]):
-    """Who wants what. A peer is whatever the caller calls a peer."""
+    """The interests of all peers. `P` is any type that the caller uses for a peer."""
 
     def __init__(self) -> None:
         self._of: dict[P, Interest] = {}
@@ -65,13 +66,13 @@ class Interests(Generic[P]):
         self._by_topic: dict[bytes, set[P]] = {}
         self._filters: dict[P, Interest] = {}
         self._passing: dict[bytes, set[P]] = {}
-        """Those of `_filters` that want a topic, for the topics asked for lately."""
+        """The peers of `_filters` that want a topic, for recently requested topics."""
 
     def __len__(self) -> int:
         return len(self._of)
 
     def put(self, peer: P, interest: Interest) -> Interest | None:
-        """Note what a peer wants from now on; gives what it wanted before."""
+        """Set a peer's interest. Return its previous one."""
         before = self.drop(peer)
         self._of[peer] = interest
         few = interest.few()
@@ -88,7 +89,7 @@ class Interests(Generic[P]):
         return before
 
     def drop(self, peer: P) -> Interest | None:
-        """Forget a peer; gives what it wanted."""
+        """Remove a peer. Return its interest."""
         interest = self._of.pop(peer, None)
         if interest is None:
             return None
@@ -104,11 +105,11 @@ class Interests(Generic[P]):
         return interest
 
     def wanted(self, topic: bytes) -> bool:
-        """Tell whether anybody wants a topic."""
+        """Return whether any peer wants a topic."""
         return bool(self._everything or topic in self._by_topic or (self._filters and self._filtered(topic)))
 
     def wanting(self, topic: bytes) -> Iterator[P]:
-        """Give everybody who wants a topic, each once."""
+        """Yield each peer that wants a topic, once."""
         yield from self._everything
         yield from self._by_topic.get(topic, ())
         if self._filters:

@@ -1,16 +1,16 @@
-"""Waku v1 packets: a code, and RLP (6/WAKU1, as status-go has shipped it).
+"""Waku v1 packets: a code and RLP (6/WAKU1, as status-go ships it).
 
     code  packet                  body
     0     Status                  [[key, value] …]
     1     Messages                [envelope …]
-    11    Batch Ack               hash of the Messages packet: a bare string; 6/WAKU1 has a list, nobody sends it
+    11    Batch Ack               hash of the Messages packet, as a string; 6/WAKU1 has a list that no node sends
     12    Message Response        [1, [hash of the packet, [[hash of the envelope, code, words] …]]]
-    22    Status Update           [[key, value] …]; what is not named stays. 6/WAKU1 says 22 and, once, 0x22
+    22    Status Update           [[key, value] …]; absent keys keep their values. 6/WAKU1 says 22 and, once, 0x22
     125   P2P Request Complete    see restante.waku.protocol.completion
     126   P2P Request             one envelope, or a plain list of seven: see restante.waku.protocol.request
     127   P2P Message             [envelope …]
 
-Other codes up to 127 are ignored (waku/v1/peer.go:273-277); 124 of 128 were never used, or by Whisper only.
+Other codes up to 127 are ignored (waku/v1/peer.go:273-277). They were never used, or only by Whisper.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from restante.waku.envelope.envelope import TOPIC, Envelope, cut
 
 CAPABILITY: Final = ("waku", 1)
 CODE_COUNT: Final = 128
-"""How many message ids the capability takes (waku/v1/const.go:18)."""
+"""Number of message ids of the capability (waku/v1/const.go:18)."""
 
 STATUS: Final = 0
 MESSAGES: Final = 1
@@ -43,57 +43,59 @@ P2P_MESSAGE: Final = 127
 HASH_BYTES: Final = 32
 
 MAX_PACKET_BYTES: Final = 1 << 20
-"""Bytes of a packet that every shipped node takes: status-go's MaxMessageSize, 1 MiB (waku/common/const.go)."""
+"""Maximum size in bytes of a packet that every shipped node accepts: status-go's MaxMessageSize, 1 MiB
+(waku/common/const.go)."""
 
 LIST_HEAD_BYTES: Final = 4
-"""Bytes of it that the head of its list takes, at the most."""
+"""Maximum bytes of a packet that the head of its list takes."""
 
 MAX_ENVELOPE_BYTES: Final = MAX_PACKET_BYTES - LIST_HEAD_BYTES
-"""Bytes of an envelope that a packet holds: a larger one cannot be handed to anybody."""
+"""Maximum size in bytes of an envelope that fits into a packet. A larger one cannot be sent to any peer."""
 
 MAX_ENVELOPES_BYTES: Final = MAX_PACKET_BYTES - 16
-"""Bytes of several envelopes in a packet: room is left for receivers that count more than the body."""
+"""Maximum bytes of several envelopes in a packet. The margin is for receivers that count more than the body."""
 
 MAX_INTEREST_TOPICS: Final = 10_000
-"""Topics of an interest; more end the handshake (waku/v1/status_options.go, MaxTopicInterest)."""
+"""Maximum topics of an interest; more end the handshake (waku/v1/status_options.go, MaxTopicInterest)."""
 
 MAX_STATUS_BYTES: Final = 1 << 16
-"""Bytes of a Status or a Status Update: as many topics as there may be, and some more. Each byte can be an item, and
-to decode an item takes a microsecond."""
+"""Maximum size in bytes of a Status or a Status Update: room for MAX_INTEREST_TOPICS topics and some more. Each byte
+can be an item, and decoding an item takes a microsecond."""
 
 MAX_PACKET_ENVELOPES: Final = 50_000
-"""Envelopes of a packet. What is sealed has some 300 bytes (7/WAKU-DATA pads), so 10 MiB of them are 35,000; with
-more that are next to nothing a peer would have us all to itself for seconds."""
+"""Maximum envelopes of a packet. A sealed envelope has about 300 bytes (7/WAKU-DATA pads), so 10 MiB hold 35,000.
+With a higher limit, one peer could occupy the node for seconds with nearly empty envelopes."""
 
 MAX_RESPONSE_BYTES: Final = 1 << 17
-"""Bytes of a Message Response: two thousand refusals. To read one takes some microseconds, and a node wants none."""
+"""Maximum size in bytes of a Message Response: two thousand refusals. Each takes some microseconds to read, and this
+node needs none of them."""
 
 TIME_ERROR: Final = 21
 OTHER_ERROR: Final = 22
-"""Codes of a Message Response. 6/WAKU1 says 1; a slip of Go's iota made them these (waku/common/const.go:57-58), and
-status-go reports every error as the first."""
+"""Codes of a Message Response. 6/WAKU1 says 1; because of a mistake with Go's iota the shipped codes are these
+(waku/common/const.go:57-58). status-go reports every error with the first one."""
 
 
 # ── Status ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Status or a Status Update names; None: it does not."""
+    """The options in a Status or a Status Update. None: the option is absent."""
 
     pow: float | None = None
-    """The least work of an envelope that is to be relayed to the node."""
+    """Minimum work of an envelope to be relayed to the node."""
     bloom: int | None = None
-    """The topics it wants, as a filter."""
+    """The topics that the node wants, as a filter."""
     light: bool | None = None
-    """It relays nothing."""
+    """Whether the node is a light node, which relays nothing."""
     confirmations: bool | None = None
-    """It sends Batch Ack and Message Response."""
+    """Whether the node sends Batch Ack and Message Response."""
     packets: tuple[int, int, int] | None = None
-    """Packets a second that it takes: from an address, from a peer, of a topic. 0: no limit."""
+    """Maximum packets per second that the node accepts: from an address, from a peer, of a topic. 0: no limit."""
     topics: frozenset[bytes] | None = None
-    """The topics it wants, by name; stands above the filter."""
+    """The topics that the node wants, as a list. Takes precedence over the filter."""
     bytes: tuple[int, int, int] | None = None
-    """Bytes a second that it takes, likewise; not known to all."""
+    """Maximum bytes per second that the node accepts, in the same order. Not all nodes know this option."""
 
 
 _OPTION_KEYS: Final = {
@@ -105,13 +107,13 @@ _OPTION_KEYS: Final = {
     5: "topics",
     6: "bytes",
 }
-"""Of the pairs, on the wire (waku/v1/status_options.go:25-75)."""
+"""The keys of the pairs on the wire (waku/v1/status_options.go:25-75)."""
 
 
 def write_options(options: Options) -> bytes:
-    """Write the body of a Status or a Status Update.
+    """Return the body of a Status or a Status Update.
 
-    Nothing unknown may be put in: status-go loses what follows it (waku/v1/status_options.go:195-203).
+    It must not contain unknown keys: status-go ignores everything after one (waku/v1/status_options.go:195-203).
     """
     pairs = []
     for key, name in _OPTION_KEYS.items():
@@ -129,7 +131,7 @@ def write_options(options: Options) -> bytes:
 
 
 def read_options(payload: bytes) -> Options:
-    """Read the body of a Status or a Status Update; keys not known to us are skipped. Raises RlpError."""
+    """Parse the body of a Status or a Status Update. Unknown keys are skipped. Raises RlpError."""
     if len(payload) > MAX_STATUS_BYTES:
         raise rlp.RlpError(f"a Status has more than {MAX_STATUS_BYTES} bytes")
     named: dict[str, Any] = {}
@@ -179,15 +181,15 @@ _OPTION_READERS: Final[dict[str, Any]] = {
 
 
 def read_envelopes(payload: bytes) -> list[Envelope]:
-    """Read the body of Messages or of a P2P Message. Raises RlpError.
+    """Parse the body of Messages or of a P2P Message. Raises RlpError.
 
-    One bad envelope spoils the packet, as it does in status-go, whose decoder takes the list as a whole.
+    One invalid envelope invalidates the packet, as in status-go, which decodes the whole list at once.
     """
     return list(walk_envelopes(payload))
 
 
 def walk_envelopes(payload: bytes) -> Iterator[Envelope]:
-    """Read the envelopes of such a body one by one. Raises RlpError where one is none, or there are too many."""
+    """Yield the envelopes of such a body one by one. Raises RlpError for an invalid envelope or too many of them."""
     for count, each in enumerate(rlp.walk(payload, rlp.span(payload))):
         if count == MAX_PACKET_ENVELOPES:
             raise rlp.RlpError(f"a packet has more than {MAX_PACKET_ENVELOPES} envelopes")
@@ -195,14 +197,14 @@ def walk_envelopes(payload: bytes) -> Iterator[Envelope]:
 
 
 def write_envelopes(raws: Iterable[bytes]) -> bytes:
-    """Write the body of Messages or of a P2P Message."""
+    """Return the body of Messages or of a P2P Message."""
     return rlp.pack(raws)
 
 
 def parted(raws: Iterable[bytes], size: int = MAX_ENVELOPES_BYTES) -> Iterator[list[bytes]]:
-    """Part envelopes into packets, each of up to so many bytes, or of one envelope.
+    """Yield envelopes in groups for packets: each of at most `size` bytes, or of one envelope.
 
-    One that no packet of 1 MiB holds is left out: a peer that takes no larger ones would disconnect.
+    An envelope that does not fit into a packet of 1 MiB is left out, because peers with that limit would disconnect.
     """
     part: list[bytes] = []
     so_far = 0
@@ -219,9 +221,10 @@ def parted(raws: Iterable[bytes], size: int = MAX_ENVELOPES_BYTES) -> Iterator[l
 
 
 def packets(stops: Sequence[int], size: int) -> Iterator[range]:
-    """Part envelopes that stand one behind the other, each up to its stop, as `parted` does: by their numbers.
+    """Yield the index ranges of envelopes for packets, with the limits of `parted`. `stops` are their end offsets.
 
-    None is looked at, and those that a packet has are of one piece: one that is left out ends the packet before it.
+    The envelopes are concatenated and are not read. Each range is contiguous: an envelope that is left out ends the
+    packet before it.
     """
     here = start = 0
     while here < len(stops):
@@ -236,7 +239,7 @@ def packets(stops: Sequence[int], size: int) -> Iterator[range]:
 
 
 class Refusal(NamedTuple):
-    """Why an envelope of a packet was not taken."""
+    """Why an envelope of a packet was refused."""
 
     hash: bytes
     code: int
@@ -244,32 +247,32 @@ class Refusal(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What became of a Messages packet."""
+    """The result of a Messages packet."""
 
     packet: bytes
     refusals: tuple[Refusal, ...]
 
 
 _HASH_HEAD: Final = bytes((0x80 + HASH_BYTES,))
-"""What stands before a hash."""
+"""The head of a hash."""
 _NO_REFUSALS: Final = rlp.encode([])
 _ALL_TAKEN: Final = rlp.encode([1, [bytes(HASH_BYTES), []]])[: -HASH_BYTES - len(_NO_REFUSALS)]
-"""What stands before the hash of a packet of which nothing was refused: so nearly every answer of a node begins."""
+"""The bytes before the packet's hash if no envelope was refused. Nearly every Message Response begins with them."""
 
 
 def write_ack(packet: bytes) -> bytes:
-    """Write the body of a Batch Ack: the hash of the Messages packet's body (waku/v1/peer.go, SendBatchAck)."""
+    """Return the body of a Batch Ack: the hash of the Messages packet's body (waku/v1/peer.go, SendBatchAck)."""
     return _HASH_HEAD + packet
 
 
 def read_ack(payload: bytes) -> bytes:
-    """Read the body of a Batch Ack, bare or as 6/WAKU1 has it: a list that begins like a Message Response."""
+    """Parse the body of a Batch Ack: a string, or the list of 6/WAKU1, which has the form of a Message Response."""
     whole = rlp.span(payload)
     return read_response(payload).packet if whole.is_list else _string(payload, whole, HASH_BYTES)
 
 
 def write_response(response: Response) -> bytes:
-    """Write the body of a Message Response."""
+    """Return the body of a Message Response."""
     if not response.refusals:
         return _ALL_TAKEN + response.packet + _NO_REFUSALS
     refusals = [[each.hash, each.code, each.words.encode()] for each in response.refusals]
@@ -277,7 +280,7 @@ def write_response(response: Response) -> bytes:
 
 
 def read_response(payload: bytes) -> Response:
-    """Read the body of a Message Response. Raises RlpError."""
+    """Parse the body of a Message Response. Raises RlpError."""
     if len(payload) > MAX_RESPONSE_BYTES:
         raise rlp.RlpError(f"a Message Response has more than {MAX_RESPONSE_BYTES} bytes")
     version, body = _fields(payload, rlp.span(payload), 2)
@@ -298,7 +301,10 @@ def _refusal(payload: bytes, whole: rlp.Span) -> Refusal:
 
 
 def _fields(payload: bytes, whole: rlp.Span, count: int) -> list[rlp.Span]:
-    """Find so many items of a list. Not by `decode`, which would look at a million before they are one too many."""
+    """Return the spans of exactly `count` items of a list.
+
+    Unlike `decode`, this stops at the first surplus item instead of decoding a million of them.
+    """
     found = list(islice(rlp.walk(payload, whole), count + 1))
     if len(found) != count:
         raise rlp.RlpError(f"a list of {count} items is expected")

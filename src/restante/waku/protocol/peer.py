@@ -1,10 +1,10 @@
-"""The conversation with one peer, above devp2p: who it is, what it wants, what it says.
+"""The conversation with one peer, above devp2p: its greeting, its interest, its packets.
 
-    greeting ──Status──▶ here ──▶ …
+    greeting ──Status──▶ greeted ──▶ …
 
-`receive` is given each packet and says what it amounts to. Only a first packet that is no good Status ends a
-conversation (waku/v1/peer.go:470-540); whatever else is wrong is counted, and the conversation goes on: status-go
-does the same, although its log says otherwise (waku/v1/peer.go:229-231).
+`receive` turns each packet into an event. Only an invalid first packet ends the conversation
+(waku/v1/peer.go:470-540). Any other violation is counted, and the conversation goes on. status-go does the same,
+although its log says otherwise (waku/v1/peer.go:229-231).
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from restante.waku.protocol.interest import WANTS_EVERYTHING, WANTS_NOTHING, Int
 from restante.waku.protocol.packets import Options
 
 SUBPROTOCOL_ERROR: Final = 0x10
-"""Disconnect reason "subprotocol error": what a failed handshake of Waku ends with."""
+"""Disconnect reason "subprotocol error", which ends a failed Waku handshake."""
 
 LARGE_PACKET_BYTES: Final = 1 << 16
-"""Bytes of Messages that are read at once: some 200 envelopes, or 3,000 that are next to nothing."""
+"""Maximum size in bytes of a Messages packet that is parsed at once: about 200 envelopes, or 3,000 nearly empty
+ones."""
 
 DEFAULT_POW: Final = 0.001
-"""What a peer wants that does not say (waku/v1/status_options.go:106-134)."""
+"""Minimum work that a peer wants if its Status has no such option (waku/v1/status_options.go:106-134)."""
 
 
 class Greeted(msgspec.Struct, frozen=True):
-    """The peer has said who it is: it may be relayed to."""
+    """The peer has sent its Status. Envelopes may be relayed to it."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -42,60 +43,60 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """The peer hands over envelopes."""
+    """The peer has sent envelopes."""
 
     envelopes: list[Envelope]
 
 
 class Poured(msgspec.Struct, frozen=True):
-    """The peer hands over so much that it is to be read in slices, `packets.walk_envelopes`."""
+    """The peer has sent a large packet. Its envelopes are parsed in slices, with `packets.walk_envelopes`."""
 
     payload: bytes
 
 
 class Confirmed(msgspec.Struct, frozen=True):
-    """The peer has taken a packet of ours."""
+    """The peer has received our packet."""
 
     packet: bytes
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """The peer tells what became of a packet of ours."""
+    """The peer reports the result of our packet."""
 
     response: packets.Response
 
 
 class Requested(msgspec.Struct, frozen=True):
-    """The peer asks for history."""
+    """The peer requests history."""
 
     payload: bytes
 
 
 class Brought(msgspec.Struct, frozen=True):
-    """A trusted peer hands over history."""
+    """A trusted peer has sent history."""
 
     envelopes: list[Envelope]
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A trusted peer ends its answer to a request; `restante.waku.protocol.completion` reads it."""
+    """A trusted peer ends its answer to a request. `restante.waku.protocol.completion` parses the payload."""
 
     payload: bytes
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """The peer broke the protocol, in a way that ends nothing."""
+    """The peer violated the protocol. The conversation goes on."""
 
     words: str
     code: int
-    """Of the packet that could not be read."""
+    """The code of the invalid packet."""
 
 
 PeerEvent = Greeted | Changed | Offered | Poured | Confirmed | Answered | Requested | Brought | Ended | Violation
 
 
 class Peer:
-    """One conversation."""
+    """The conversation with one peer."""
 
     __slots__ = ("confirms", "greeted", "interest", "pow", "trusted", "violations")
 
@@ -103,15 +104,16 @@ class Peer:
         self.greeted = False
         self.pow = DEFAULT_POW
         self.trusted = False
-        """It may send P2P Messages, and end answers; nobody may, by default (10/WAKU-MAILSERVER)."""
+        """Whether the peer may send P2P Messages and P2P Request Complete. By default no peer may
+        (10/WAKU-MAILSERVER)."""
         self.confirms = False
-        """It answers each Messages packet with a Batch Ack and a Message Response."""
+        """Whether the peer answers each Messages packet with a Batch Ack and a Message Response."""
         self.interest = WANTS_EVERYTHING
         self.violations: Counter[str] | None = None
-        """What it did wrong, and how often; None until it does."""
+        """The peer's violations and their counts; None before the first."""
 
     def receive(self, code: int, payload: bytes) -> PeerEvent | None:
-        """Take a packet; None where there is nothing to do. Raises PeerError where the conversation must end."""
+        """Return the event of a packet; None if there is none. Raises PeerError if the conversation must end."""
         if not self.greeted:
             return self._greet(code, payload)
         read = _PACKET_READERS.get(code) or (_TRUSTED_READERS.get(code) if self.trusted else None)
@@ -124,7 +126,7 @@ class Peer:
             return Violation(error.words, code)
 
     def blame(self, words: str, times: int = 1) -> None:
-        """Count what the peer did wrong."""
+        """Count a violation."""
         if self.violations is None:
             self.violations = Counter()
         if words in self.violations or len(self.violations) < 32:
@@ -132,7 +134,7 @@ class Peer:
 
     @property
     def score(self) -> int:
-        """How often it was wrong."""
+        """The number of violations."""
         return self.violations.total() if self.violations is not None else 0
 
     def _greet(self, code: int, payload: bytes) -> Greeted:
@@ -150,7 +152,7 @@ class Peer:
         before, pow_before = self.interest, self.pow
         self._take(packets.read_options(payload))
         if self.pow < pow_before:
-            return Changed(WANTS_NOTHING)  # of every topic, those with less work are new to it
+            return Changed(WANTS_NOTHING)  # for every topic, envelopes with less work are new to the peer
         return Changed(before) if self.interest != before else None
 
     def _take(self, options: Options) -> None:
@@ -173,10 +175,10 @@ _PACKET_READERS: Final[dict[int, Callable[[Peer, bytes], PeerEvent | None]]] = {
     packets.STATUS_UPDATE: Peer._update,
     packets.REQUEST: lambda _peer, payload: Requested(payload),
 }
-"""How each packet is read; a second Status, and what is not here, is ignored (waku/v1/peer.go:273-277)."""
+"""The parser of each packet. A second Status and unknown packets are ignored (waku/v1/peer.go:273-277)."""
 
 _TRUSTED_READERS: Final[dict[int, Callable[[Peer, bytes], PeerEvent | None]]] = {
     packets.P2P_MESSAGE: lambda _peer, payload: Brought(packets.read_envelopes(payload)),
     packets.REQUEST_COMPLETE: lambda _peer, payload: Ended(payload),
 }
-"""And what only a trusted peer may send."""
+"""The parsers of packets that only a trusted peer may send."""

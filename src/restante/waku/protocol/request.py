@@ -1,19 +1,19 @@
-"""P2P Requests: what a Mailserver is asked for, in every shape that was ever sent (10/WAKU-MAILSERVER).
+"""P2P Requests: requests for history to a Mailserver, in all forms ever sent (10/WAKU-MAILSERVER).
 
-Two packets have the code 126, told apart by how many items they have:
+Two packets have the code 126. Their number of items distinguishes them:
 
-    plain      7   [ID, Lower, Upper, Limit, Cursor, Bloom, Topics]            status-go from November 2019 on
-    envelope   5   an envelope; sealed in it is one of
+    plain      7   [ID, Lower, Upper, Limit, Cursor, Bloom, Topics]            status-go since November 2019
+    envelope   5   an envelope; its sealed payload is one of
 
-        7   [Lower, Upper, Bloom, Topics, Limit, Cursor, Batch]                status-go from January 2020 on
-        6   [Lower, Upper, Bloom, Limit, Cursor, Batch]                        status-go from October 2018 on
-        6   [Lower, Upper, Bloom, Limit, Cursor, [Topic …]]                    8/WAKU-MAILSERVER's text
+        7   [Lower, Upper, Bloom, Topics, Limit, Cursor, Batch]                status-go since January 2020
+        6   [Lower, Upper, Bloom, Limit, Cursor, Batch]                        status-go since October 2018
+        6   [Lower, Upper, Bloom, Limit, Cursor, [Topic …]]                    as specified in 8/WAKU-MAILSERVER
         5   [Lower, Upper, Bloom, Limit, Cursor]                               10/WAKU-MAILSERVER, nim-waku
         4   [Lower, Upper, Bloom, Limit]                                       the same, without a cursor
         -   Lower(4) ‖ Upper(4) [‖ Bloom(64) [‖ Limit(4) [‖ Cursor(36 or 40)]]]    before October 2018
 
-The last begins with a byte of a time stamp, all others with that of a list. Where status-go has words for a refusal
-they are used, in the order of its checks (mailserver/mailserver.go:271-303, 446-496).
+The last form begins with a byte of a timestamp, all others with the tag of a list. Refusals use the words of
+status-go if it has any, and the checks run in its order (mailserver/mailserver.go:271-303, 446-496).
 """
 
 from __future__ import annotations
@@ -35,70 +35,73 @@ Answer = Literal["string", "list"]
 
 ID_BYTES: Final = 32
 CURSOR_BYTES: Final = 36
-"""Bytes of a cursor: when the envelope was sent, and its hash (mailserver/db_key.go:40-43)."""
+"""Size of a cursor in bytes: the time at which the envelope was sent, and its hash (mailserver/db_key.go:40-43)."""
 
 PLAIN_ITEMS: Final = 7
-"""Items of a plain request; an envelope has 5."""
+"""Items of a plain request. An envelope has 5."""
 
 MAX_PAGE_ENVELOPES: Final = 1000
-"""Envelopes of a page, at most and where none is said (mailserver/mailserver.go, maxMessagesRequestPayloadLimit)."""
+"""Maximum envelopes of a page, and the default (mailserver/mailserver.go, maxMessagesRequestPayloadLimit)."""
 
 MAX_REQUEST_TOPICS: Final = 1000
 
 OPEN_END_MARGIN_SECONDS: Final = 60
-"""Seconds from now, that no upper end means (mailserver/mailserver.go, whisperTTLSafeThreshold)."""
+"""Seconds from now of the upper end if a request has none (mailserver/mailserver.go, whisperTTLSafeThreshold)."""
 
 REQUEST_TTL_SECONDS: Final = 50
-"""Seconds that the envelope of a request lives; nobody looks (waku/common/const.go, DefaultTTL)."""
+"""The ttl of a request's envelope in seconds. Servers do not check it (waku/common/const.go, DefaultTTL)."""
 
 NO_TOPIC: Final = bytes(TOPIC)
-"""The topic of a request's envelope (services/wakuext/api.go:43-128); nobody looks."""
+"""The topic of a request's envelope (services/wakuext/api.go:43-128). Servers do not check it."""
 
 
 class RequestError(PeerError):
     """A request that cannot be served.
 
-    `id` is what its sender calls it, who is to be answered with `words`; None: nobody knows, so it is only counted.
+    `id` is the request's id, and the sender is answered with `words`. None: the id is unknown, so the error is only
+    counted.
     """
 
-    def __init__(self, words: str, id: bytes | None = None) -> None:  # noqa: A002 - the wire's word
+    def __init__(self, words: str, id: bytes | None = None) -> None:  # noqa: A002 - the protocol's name
         super().__init__(rlp.BREACH, words)
         self.id = id
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for. Times are seconds since 1970, both ends are asked for too."""
+    """A parsed request. Times are seconds since 1970; both ends are inclusive."""
 
     id: bytes
-    """32 bytes that the answer names: the sender's choice in the plain form, else the hash of the envelope."""
+    """32 bytes that identify the request in the answer: in the plain form chosen by the sender, otherwise the
+    envelope's hash."""
     lower: int
     upper: int
     bloom: int | None = None
-    """What a topic's bloom must be part of, where none are named."""
+    """The filter that the envelopes' topics must pass. Used if `topics` is empty."""
     topics: frozenset[bytes] = frozenset()
-    """Only these; stand above the bloom (mailserver/mailserver_db_leveldb.go)."""
+    """The topics of the envelopes. They take precedence over `bloom` (mailserver/mailserver_db_leveldb.go)."""
     limit: int = MAX_PAGE_ENVELOPES
-    """Envelopes of a page, 1 to 1,000."""
+    """Maximum envelopes of a page, 1 to 1,000."""
     cursor: bytes = b""
-    """Where the last page ended, 36 bytes; none for the first."""
+    """The end of the previous page, 36 bytes; empty for the first page."""
     batch: bool = True
-    """Whether a packet may have several envelopes."""
+    """Whether a packet may contain several envelopes."""
     form: Form = "plain"
     answer: Answer = "string"
-    """What its sender can read: status-go ignores the list of the text, nim-waku the string."""
+    """The form of completion that the sender reads: status-go ignores the specified list, nim-waku the string."""
     signer: bytes | None = None
-    """The public key of who signed it, 64 bytes; None where nobody did."""
+    """The signer's public key, 64 bytes; None if the request is not signed."""
 
 
 class Demands(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Mailserver wants of a request."""
+    """What a Mailserver requires of a request."""
 
     keys: Sequence[SymmetricKey | Key] = ()
-    """What an envelope may be sealed for; tried in this order."""
+    """The keys for which an envelope may be sealed, in the order in which they are tried."""
     min_pow: float = 0.0
-    """Of an envelope."""
+    """Minimum work of an envelope."""
     require_signature: bool = False
-    """Of an envelope. status-go does; 10/WAKU-MAILSERVER does not ask for it, and nim-waku does not sign."""
+    """Whether an envelope must be signed. status-go requires it. 10/WAKU-MAILSERVER does not, and nim-waku does not
+    sign."""
     forms: frozenset[Form] = frozenset(("plain", "envelope"))
 
 
@@ -106,7 +109,7 @@ class Demands(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Draft(NamedTuple):
-    """What stands in a request, before anybody looked whether it makes sense."""
+    """The fields of a request before they are checked."""
 
     lower: int
     upper: int
@@ -119,9 +122,9 @@ class _Draft(NamedTuple):
 
 
 def read(payload: bytes, demands: Demands, now: int) -> Request:
-    """Read a P2P Request. Raises RequestError, and nothing else.
+    """Parse a P2P Request. Raises only RequestError.
 
-    Bytes behind the packet's one item are passed over, as status-go's decoder does.
+    Bytes after the packet's one item are ignored, as by status-go's decoder.
     """
     try:
         whole = rlp.span(payload)
@@ -137,8 +140,8 @@ def read(payload: bytes, demands: Demands, now: int) -> Request:
     return _sealed(envelope, demands, now)
 
 
-def _as_hash(id: bytes) -> bytes:  # noqa: A002 - the wire's word
-    """Give 32 bytes, as go-ethereum makes them of what has more or fewer (common.BytesToHash)."""
+def _as_hash(id: bytes) -> bytes:  # noqa: A002 - the protocol's name
+    """Return an id of 32 bytes, padded or cut as go-ethereum does it (common.BytesToHash)."""
     return id[-ID_BYTES:].rjust(ID_BYTES, b"\0")
 
 
@@ -190,7 +193,7 @@ def _opened(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> tuple[byt
 
 
 def _judged(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now: int) -> Request:
-    """Look at what both forms have in common; what status-go does not look at comes last."""
+    """Check the fields that both forms share. Checks that status-go does not make come last."""
     upper = draft.upper or now + OPEN_END_MARGIN_SECONDS
     if upper < draft.lower:
         where = "request is invalid: " if form == "plain" else ""
@@ -199,13 +202,13 @@ def _judged(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now:
         raise RequestError("request is invalid: bloom filter and topics is empty", digest)
     if draft.limit > MAX_PAGE_ENVELOPES:
         raise RequestError("request is invalid: limit exceeds the maximum allowed value", digest)
-    if len(draft.bloom) not in {0, bloom.FILTER_BYTES}:  # any other ends status-go's process with a panic
+    if len(draft.bloom) not in {0, bloom.FILTER_BYTES}:  # any other size crashes status-go's process
         raise RequestError(f"request is invalid: a bloom filter has {bloom.FILTER_BYTES} bytes or none", digest)
     if len(draft.topics) > MAX_REQUEST_TOPICS:
         raise RequestError(f"request is invalid: more than {MAX_REQUEST_TOPICS} topics", digest)
     if any(len(each) != TOPIC for each in draft.topics):
         raise RequestError(f"request is invalid: a topic has {TOPIC} bytes", digest)
-    if len(draft.cursor) not in {0, CURSOR_BYTES}:  # status-go would begin again from the start, and say nothing
+    if len(draft.cursor) not in {0, CURSOR_BYTES}:  # status-go would silently start over from the first page
         raise RequestError(f"request is invalid: a cursor has {CURSOR_BYTES} bytes or none", digest)
     return Request(
         id=digest,
@@ -222,11 +225,11 @@ def _judged(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now:
     )
 
 
-# ── what was sealed ──────────────────────────────────────────────────────────────────────────────
+# ── sealed payloads ──────────────────────────────────────────────────────────────────────────────
 
 
 def _draft(body: bytes) -> _Draft:
-    """Read what was sealed, in any of its shapes. Raises RlpError."""
+    """Parse the sealed payload in any of its forms. Raises RlpError."""
     if body[:1] < b"\xc0":
         return _legacy(body)
     whole = rlp.span(body)
@@ -260,7 +263,7 @@ def _with_topics(body: bytes, fields: list[rlp.Span]) -> _Draft:
 
 
 def _literal(body: bytes, fields: list[rlp.Span], *, batch: bool = True, answer: Answer = "list") -> _Draft:
-    """Read the fields of the text; the cursor may be left out."""
+    """Parse the fields in the specified order. The cursor may be absent."""
     lower, upper, filter_, limit, *cursor = fields
     return _Draft(
         _number(body, lower),
@@ -275,7 +278,10 @@ def _literal(body: bytes, fields: list[rlp.Span], *, batch: bool = True, answer:
 
 
 def _legacy(body: bytes) -> _Draft:
-    """Read fields of fixed width (mailserver/mailserver.go:176-224); no bloom at all is everything."""
+    """Parse fields of fixed width (mailserver/mailserver.go:176-224).
+
+    Without a filter the request is for all topics.
+    """
     if len(body) not in {8, 72, 76, 112, 116}:
         raise rlp.RlpError("a request without a list has 8, 72, 76, 112 or 116 bytes")
     return _Draft(
@@ -284,7 +290,7 @@ def _legacy(body: bytes) -> _Draft:
         body[8:72] or bloom.write(bloom.ALL_BITS),
         [],
         int.from_bytes(body[72:76]),
-        body[76:112],  # of 40 bytes, the last four are the topic: it takes no part in the order
+        body[76:112],  # the last four of 40 bytes are the topic, which does not affect the order
         batch=False,
     )
 
@@ -293,7 +299,10 @@ def _legacy(body: bytes) -> _Draft:
 
 
 def _first(data: bytes, whole: rlp.Span, count: int) -> list[rlp.Span]:
-    """Find the items of a list. Raises RlpError where there are more than `count`, without a look at them all."""
+    """Return the spans of a list's items.
+
+    Raises RlpError if there are more than `count`, without reading all of them.
+    """
     found = list(islice(rlp.walk(data, whole), count + 1))
     if len(found) > count:
         raise rlp.RlpError(f"a list of at most {count} items is expected")
@@ -307,13 +316,13 @@ def _string(data: bytes, item: rlp.Span) -> bytes:
 
 
 def _number(data: bytes, item: rlp.Span) -> int:
-    """Read a number of 32 bits, canonical, or four bytes wide as the text has it."""
+    """Parse a number of 32 bits: canonical, or four bytes wide as specified."""
     found = _string(data, item)
     return int.from_bytes(found) if len(found) == 4 else rlp.uint(found, 32)
 
 
 def _topics(data: bytes, whole: rlp.Span) -> list[bytes]:
-    """Read topics, up to the first that is one too many."""
+    """Parse topics, at most one more than the limit."""
     return [_string(data, each) for each in islice(rlp.walk(data, whole), MAX_REQUEST_TOPICS + 1)]
 
 
@@ -321,7 +330,7 @@ def _topics(data: bytes, whole: rlp.Span) -> list[bytes]:
 
 
 def write(request: Request) -> bytes:
-    """Write a plain request: the packet's body. It is neither sealed nor signed, and needs no work."""
+    """Return the body of a plain request. It is neither sealed nor signed, and needs no work."""
     return rlp.encode(
         [
             request.id,
@@ -336,10 +345,10 @@ def write(request: Request) -> bytes:
 
 
 def enclose(request: Request, to: SymmetricKey | bytes, *, now: int, dice: Dice, sign: Key | None = None) -> Envelope:
-    """Write a request as an envelope, whose `raw` is the packet's body and whose hash is the request's id.
+    """Return a request as an envelope. Its `raw` is the packet's body, and its hash is the request's id.
 
-    The work is still to be done. status-go refuses what nobody signed, and opens only what is sealed with the key of
-    its password, whatever a public key may be said to do (mailserver/mailserver.go:96-104).
+    The caller must still mine it. status-go refuses unsigned requests. It opens only requests that are sealed with
+    the key of its password, none that are sealed for a public key (mailserver/mailserver.go:96-104).
     """
     body = rlp.encode(
         [

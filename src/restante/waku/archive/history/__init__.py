@@ -1,1 +1,1 @@
-"""Pages of archived envelopes, and the ways to find them."""
+"""Pages of archived envelopes, and the plans that find them."""

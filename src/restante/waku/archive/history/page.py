@@ -1,7 +1,8 @@
-"""A page of an archive's history, through whatever connection.
+"""A page of an archive's history. It works on any connection.
 
-Nothing of it is left open: what is in the log can be moved out of it as soon as a page is there. What is saved or
-pruned between two of its statements might as well have been between two pages, except in a walk (`_one_moment`).
+No transaction stays open afterwards, so the log can be checkpointed as soon as a page is returned. A change between
+two statements of a page has the same effect as a change between two pages. Only a walk needs one transaction
+(`_one_moment`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from restante.waku.envelope.envelope import U32
 from restante.waku.envelope.keccak import keccak
 
 MAX_RESULT_BYTES: Final = 16 << 20
-"""Bytes that SQLite may put together for a page; if they are more it is asked again, for as many rows as fit."""
+"""Maximum bytes that SQLite may concatenate for a page. If a page has more, the query is repeated for as many rows as
+fit."""
 
 _PAGE_SQL: Final = (
     "SELECT group_concat(id), group_concat(length(raw)), CAST(group_concat(raw, '') AS BLOB) FROM ({way})"
@@ -31,7 +33,7 @@ _PAGE_SQL: Final = (
 _LENGTHS_SQL: Final = "SELECT group_concat(id), group_concat(length(raw)), NULL FROM ({way})"
 
 _NUMBER_DECODER: Final = msgspec.json.Decoder(list[int])
-"""Reads numbers with commas between them in a fifth of the time that `split` and `int` take."""
+"""Parses comma-separated numbers in a fifth of the time that `split` and `int` take."""
 
 _ORDER_WORDS: Final = (
     {"{order}": "ASC", "{first}": "min", "{last}": "max", "{beyond}": ">", "{within}": "<= :high"},
@@ -40,7 +42,7 @@ _ORDER_WORDS: Final = (
 
 
 def page(database: sqlite3.Connection, query: PageQuery, bounds: Bounds) -> Page:
-    """Answer a query."""
+    """Return the page that answers a query."""
     low, high = _range(database, query)
     most = min(query.limit, bounds.rows)
     way, chosen = (
@@ -64,14 +66,14 @@ def page(database: sqlite3.Connection, query: PageQuery, bounds: Bounds) -> Page
 
 @contextmanager
 def _one_moment(database: sqlite3.Connection) -> Iterator[None]:
-    """Have all statements see the archive as it is for the first: how far a walk came is told by another one."""
+    """Run all statements in one transaction, because a second statement finds out how far the walk went."""
     database.execute("BEGIN")
     try:
         yield
     finally:
         try:
             database.execute("ROLLBACK")
-        except sqlite3.OperationalError:  # it was interrupted, which happens once
+        except sqlite3.OperationalError:  # an interrupt stopped the ROLLBACK; it stops one statement only
             if database.in_transaction:
                 database.execute("ROLLBACK")
 
@@ -80,13 +82,13 @@ class _Found(NamedTuple):
     whole: bytes
     stops: list[int]
     at: int
-    """The last one's id; 0 where there is none."""
+    """The id of the last envelope; 0 if there is none."""
     more: bool
-    """Whether another one matches."""
+    """Whether another envelope matches."""
 
 
 class _Search(NamedTuple):
-    """A way, and where it leads."""
+    """A way to find envelopes, and the range of ids to search."""
 
     database: sqlite3.Connection
     way: Way
@@ -96,10 +98,10 @@ class _Search(NamedTuple):
     bounds: Bounds
     least: int = 0
     entries: int = 0
-    """Entries that a part must have at least, and fewer than that (`plans.Part`)."""
+    """Minimum number of entries of a part, and the number that it must stay below (`plans.Part`)."""
 
     def find(self, most: int) -> _Found:
-        """Find the first so many, or as many of them as have room in a page."""
+        """Return the first `most` envelopes, or as many of them as fit into a page."""
         for part in self.way.parts:
             search = self._within(part)
             found = search._find(most)
@@ -134,16 +136,16 @@ class _Search(NamedTuple):
             return _Found(b"", [], 0, False)
         left = len(stops) - given
         stops = stops[:given]
-        if len(whole) > self.bounds.bytes:  # less is not worth a copy
+        if len(whole) > self.bounds.bytes:  # copying less is not worth its time
             whole = whole[: stops[-1]]
         return _Found(whole, stops, int(at.rsplit(",", left + 1)[-left - 1]), left > 0)
 
     def _fitting(self, stops: list[int]) -> int:
-        """Tell how many fit: the first in any case."""
+        """Return how many envelopes fit. The first one always does."""
         return max(bisect_right(stops, self.bounds.bytes), min(len(stops), 1))
 
     def looked(self, found: _Found) -> tuple[int, int | None]:
-        """Tell how much was looked at, and where a walk stopped because of its bound, if it did."""
+        """Return how much was examined, and the id at which a walk reached its bound; None if it did not."""
         if not self.way.walks:
             return len(found.stops) + found.more, None
         if found.more:
@@ -154,7 +156,7 @@ class _Search(NamedTuple):
         return passed, stop if passed == self.bounds.rows else None
 
     def _rows(self, shape: str, rows: int) -> tuple[str, list[int], bytes]:
-        """Give ids, with commas between them; where each envelope ends; and all of them, one behind the other."""
+        """Return the ids, separated by commas, the end offset of each envelope, and the envelopes, concatenated."""
         [(at, sizes, whole)] = self._run(shape.replace("{way}", self.way.statement), self.low, self.high, rows)
         if at is None:
             return "", [], b""
@@ -177,7 +179,7 @@ class _Search(NamedTuple):
 
 
 def _range(database: sqlite3.Connection, query: PageQuery) -> tuple[int, int]:
-    """Give the lowest and the highest id that may be given."""
+    """Return the lowest and the highest id that the page may contain."""
     low, high = ids.floor(max(query.lower, 0)), ids.floor(min(query.upper, U32) + 1) - 1
     if query.after is None:
         return low, high
@@ -186,10 +188,11 @@ def _range(database: sqlite3.Connection, query: PageQuery) -> tuple[int, int]:
 
 
 def _behind(database: sqlite3.Connection, after: bytes) -> tuple[int, int]:
-    """Find where to go on behind a cursor: upward from the one id, downward from the other.
+    """Return where to continue after a cursor: the id from which to go up, and the id from which to go down.
 
-    Where the id that its hash says is another envelope's, and the one it names is not just below (ids.py), the cursor
-    was given elsewhere, or that one was pruned and its place taken since. Then none of those alike is left out.
+    The cursor's home id may belong to another envelope while the envelope that the cursor names is not just below it
+    (ids.py). Then the cursor is from another server, or the envelope was pruned and its id reused. In that case no
+    envelope with the same hash prefix is left out.
     """
     home, name = read_cursor(after)
     at, end = home, max(home - ids.PROBES, ids.floor(home >> ids.BITS) - 1)

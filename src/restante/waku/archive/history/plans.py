@@ -1,7 +1,8 @@
-"""Ways to find a page's envelopes, and which of them is the cheapest.
+"""The ways to find a page's envelopes, and the choice of the cheapest.
 
-Each way is one statement: SQLite works without the interpreter lock only within a statement, so one for each topic or
-row would have whoever asks wait for the server's loop as often. docs/decisions/history-query.md has the figures.
+Each way is one statement. SQLite releases the interpreter lock only within a statement, so with one statement per
+topic or row the reader would wait for the server's event loop as often. docs/decisions/history-query.md has the
+measurements.
 """
 
 from __future__ import annotations
@@ -16,59 +17,63 @@ from restante.waku.archive.history.query import PageQuery
 from restante.waku.envelope.bloom import ALL_BITS
 
 SEEK_COST: Final = 8_000
-"""Cost of finding a topic's first entry in the index, in bytes of rows that are passed by one after the other."""
+"""Cost of a seek to a topic's first index entry. The unit is the cost of a byte of a row that a walk passes."""
 
 ROW_COST: Final = 350
-"""Cost of passing by a row, besides its bytes, likewise. A row of 305 bytes takes 0.19 µs, one of 3,000 0.95 µs, and
-a seek 1.8 to 2.6 µs, the more the larger the archive."""
+"""Cost of passing a row in addition to its bytes, in the same unit. A row of 305 bytes takes 0.19 µs, one of 3,000
+bytes 0.95 µs. A seek takes 1.8 to 2.6 µs, more in a larger archive."""
 
 SIEVE_BYTES: Final = 4096
-"""Bytes that a walk looks at before it looks for a topic in the set of those wanted, one for each value of a topic's
-last 12 bits. With 500 topics it leaves out nine in ten of the other rows, and a page takes a quarter less time."""
+"""Bytes of the sieve, which a walk checks before it searches the set of wanted topics. The sieve has one byte for
+each value of a topic's last 12 bits. With 500 topics it rejects nine in ten of the other rows, and a page takes a
+quarter less time."""
 
 PART_FACTORS: Final = (1.25, 5.0)
-"""Parts of a range in which a page is looked for, the second where the first has too few entries. In multiples of the
-part that would have the page's entries if all were spread evenly over time."""
+"""Parts of a range in which a page is searched; the second one is used if the first has too few entries. The unit is
+the part that would contain the page if all entries were spread evenly over time."""
 
 MAX_SORT_FACTOR: Final = 4
-"""How many times the entries of a page are sorted at most."""
+"""Maximum number of entries that are sorted, as a multiple of a page's entries."""
 
 MAX_SEEK_TOPICS: Final = 5_000
-"""Topics that are looked for one by one. A filter that lets more through is held against each row instead."""
+"""Maximum number of topics that are sought one by one. With a filter that passes more, each row is checked
+instead."""
 
 MAX_PAIRED_PLACES: Final = 40
-"""Places of a filter, up to which each pair of them is looked for among the topics: 1,600 seeks."""
+"""Maximum bits of a filter for which each pair of bits is sought among the topics: 1,600 seeks."""
 
 MAX_SINGLE_PLACES: Final = 160
-"""Places, up to which each is looked for. With more, one topic in 33 is let through, and a walk soon has its page."""
+"""Maximum bits of a filter for which each bit is sought among the topics. A filter with more passes one topic in 33
+or more, so a walk soon fills its page."""
 
 
 class Part(NamedTuple):
-    """The beginning of a range, in which a page's envelopes are looked for by `PART_SQL`."""
+    """The beginning of a range, in which `PART_SQL` searches for a page's envelopes."""
 
     upward: int
-    """The highest id of the part, where the page is in ascending order."""
+    """The highest id of the part, for ascending order."""
     downward: int
-    """The lowest id of the part, where it is in descending order."""
+    """The lowest id of the part, for descending order."""
     least: int
-    """Entries of the topics that it must have, unless it is the whole range."""
+    """Minimum number of entries of the wanted topics in the part, unless it is the whole range."""
     entries: int
-    """It must have fewer than these."""
+    """The number of entries must be lower than this."""
 
 
 class Way(NamedTuple):
-    """A statement that gives id and raw, in order."""
+    """A statement that returns id and raw, in order."""
 
     statement: str
-    """It takes :low and :high, both inclusive, :rows, at most so many that it gives, :most, :wanted and :sieve."""
+    """Its parameters are :low and :high (inclusive), :rows (maximum rows returned), :most (maximum rows passed),
+    :wanted and :sieve."""
     wanted: str | bytes = "[]"
-    """Topics as JSON; or a byte for each place of a filter, 1 where it is set."""
+    """Topics as JSON, or one byte for each bit of a filter, 1 if it is set."""
     sieve: bytes = b""
-    """A byte for each value of a topic's last bits, 1 where a wanted topic has it (`SIEVE_BYTES`)."""
+    """One byte for each value of a topic's last bits, 1 if a wanted topic has it (`SIEVE_BYTES`)."""
     walks: bool = False
-    """Whether it passes by what does not match, until it passed by :most."""
+    """Whether the statement passes rows that do not match, at most :most rows in total."""
     parts: tuple[Part, ...] = ()
-    """Where to look first, one after the other; the statement is for when none gives anything."""
+    """Parts to search first, in this order. The statement runs if none of them returns a row."""
 
 
 RANGE_SQL: Final = "SELECT id, raw FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :rows"
@@ -83,8 +88,8 @@ SELECT id, raw FROM (
     ORDER BY id {order} LIMIT :rows
 ) CROSS JOIN envelopes USING (id)
 """
-"""All entries of the topics in a part of the range are sorted: a seek for each topic, and none for each envelope. It
-gives nothing where the part has fewer than :least of them, or :entries and more."""
+"""Sorts all entries of the topics in a part of the range: one seek per topic, none per envelope. It returns nothing
+if the part has fewer than :least entries, or :entries or more."""
 
 MERGE_SQL: Final = """
 WITH RECURSIVE merged (topic, id) AS (
@@ -99,16 +104,17 @@ WITH RECURSIVE merged (topic, id) AS (
 )
 SELECT id, raw FROM merged CROSS JOIN envelopes USING (id)
 """
-"""For what is spread unevenly over time. The recursion's queue (sqlite.org/lang_with.html) has the next entry of each
-topic: no more are read than wanted, and each costs a seek, however the envelopes of the topics are spread. One bound
-below and one above: of two on the same side SQLite may seek by the wrong one, and pass by all that were given."""
+"""For topics that are spread unevenly over time. The recursion's queue (sqlite.org/lang_with.html) holds the next
+entry of each topic. No more entries are read than wanted, and each costs one seek, however the topics are spread.
+Each seek has one lower and one upper bound: with two bounds on the same side SQLite may seek by the wrong one and
+pass all entries that were already returned."""
 
 WALK_SQL: Final = """
 SELECT id, raw FROM (
     SELECT id, topic FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :most
 ) AS passed CROSS JOIN envelopes USING (id) WHERE {matches} LIMIT :rows
 """
-"""What does not match is not read whole: it may be large."""
+"""A row that does not match is not read completely, because it may be large."""
 
 COUNT_SQL: Final = "SELECT count(*) FROM envelopes WHERE id BETWEEN :low AND :high"
 
@@ -117,7 +123,7 @@ SELECT count(*), {last}(id) FROM (
     SELECT id FROM envelopes WHERE id BETWEEN :low AND :high ORDER BY id {order} LIMIT :most
 )
 """
-"""How many a walk passed by that came to its end, and where that was."""
+"""Returns the number of rows passed by a walk that reached its end, and the id of the last one."""
 
 _OF_TOPICS: Final = """
     substr(:sieve, 1 + (passed.topic & {last}), 1) = x'01'
@@ -135,8 +141,8 @@ _LET_THROUGH: Final = f"""
     AND ({_SET1} OR {_PLACE1} >> 3 = {_PLACE2} >> 3)
     AND ({_SET0} OR {_PLACE0} >> 3 = {_PLACE2} >> 3 OR {_PLACE0} >> 3 = {_PLACE1} >> 3)
 """
-"""sqlite-0002.sql, the other way round: a place that a later one stands for need not be set. To look for a place in a
-set of them would take twice as long as to look at a byte."""
+"""The inverse of sqlite-0002.sql: a bit that a later bit replaces need not be set. A search in a set of bits would
+take twice as long as reading a byte."""
 
 _THERE: Final = """
 SELECT count(*), '[' || group_concat(topic) || ']', total(count),
@@ -155,7 +161,7 @@ FROM (
     FROM (SELECT topics.topic, topics.places FROM {among} LIMIT :passed) AS passed
 )
 """
-"""What is passed by is counted, and bounded: it is work, whether it matches or not."""
+"""Passed topics are counted and limited, because each is work, whether it matches or not."""
 
 _NEAR: Final = "first <= :high >> 31 AND last >= :low >> 31"
 
@@ -171,16 +177,19 @@ _SINGLE: Final = """
 
 
 class Choice(NamedTuple):
-    """What was chosen, and what it took to choose."""
+    """The chosen way, and the work of choosing it."""
 
     way: Way | None
     """None: no topic can match."""
     looked: int = 0
-    """Topics that were passed by, and places of the filter where some were looked for."""
+    """Number of topics passed, and of the filter's bits, or pairs of them, that were sought."""
 
 
 def choose(database: sqlite3.Connection, query: PageQuery, low: int, high: int, rows: int, most: int) -> Choice:
-    """Choose a way to the first `rows` of the matches among these ids; at most `most` topics are passed by for it."""
+    """Return the cheapest way to the first `rows` matches in a range of ids.
+
+    Passes at most `most` topics to choose it.
+    """
     given: dict[str, Any] = {"low": low, "high": high}
     if query.topics is not None:
         numbers = ids.numbers(query.topics)
@@ -203,17 +212,17 @@ def choose(database: sqlite3.Connection, query: PageQuery, low: int, high: int, 
 
 
 class _There(NamedTuple):
-    """The topics that match and have envelopes near the range, and the archive's size."""
+    """The matching topics with envelopes near the range, and the archive's size."""
 
     topics: int
     wanted: str
     matches: float
-    """Their envelopes, in the range or not."""
+    """Number of envelopes of these topics, inside and outside the range."""
     envelopes: int
     bytes: int
     oldest: int
     newest: int
-    """Ids."""
+    """The lowest and the highest id."""
 
 
 def _run(database: sqlite3.Connection, statement: str, **given: Any) -> list[Any]:
@@ -224,7 +233,7 @@ def _run(database: sqlite3.Connection, statement: str, **given: Any) -> list[Any
 def _by_topics(there: _There, low: int, high: int, rows: int) -> Way | None:
     if not there.topics:
         return None
-    # As if all were spread evenly; if they are not, it takes longer.
+    # The estimate assumes an even spread. For an uneven one the search takes longer.
     ids_there = there.newest - there.oldest + 1
     first, last = max(low, there.oldest), min(high, there.newest)
     share = (last - first + 1) / ids_there

@@ -1,13 +1,13 @@
-"""What is asked of an archive's history, and the pages it is answered in.
+"""A query for an archive's history, and the pages that answer it.
 
-    cursor = sent(4) ‖ hash(32)        big-endian, as status-go has it (mailserver/db_key.go, Cursor)
+    cursor = sent(4) ‖ hash(32)        big-endian, as in status-go (mailserver/db_key.go, Cursor)
 
-A cursor means: go on behind the envelope of this name. Pages are in the order of ids, and nearly every envelope has
-the id that its name says (ids.py). A page that ends anywhere else ends with the id itself,
+A cursor means: continue after the envelope with this time and hash. Pages are in the order of ids, and nearly every
+envelope has its home id (ids.py). A page that ends at any other id has a cursor that contains the id itself:
 
     cursor = sent(4) ‖ the id's 31 bits, and a zero(4) ‖ MARK(28)
 
-so that whoever goes on from a cursor that was given here goes on exactly there, whatever was pruned or saved since.
+So a query with a cursor from this archive continues exactly there, whatever was pruned or saved since.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from restante.common.errors import Misuse
 from restante.waku.archive import ids
 
 PAGE_CURSOR_BYTES: Final = 36
-"""Bytes of a cursor."""
+"""Size of a cursor in bytes."""
 
 ID_CURSOR_MARK: Final = b"restante: behind this place\0"
-"""How a hash ends that is none."""
+"""The end of a cursor that contains an id instead of a hash."""
 
 
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A question. Times are seconds since 1970. Raises Misuse for a limit or a cursor that is none."""
+    """A query. Times are seconds since 1970. Raises Misuse for an invalid limit or cursor."""
 
     lower: int
-    """Sent not before this,"""
+    """Earliest time of sending, inclusive."""
     upper: int
-    """nor after this."""
+    """Latest time of sending, inclusive."""
     topics: frozenset[bytes] | None = None
-    """Of these topics; with topics the bloom filter counts for nothing, as in status-go
+    """Only these topics. If they are given, the bloom filter is ignored, as in status-go
     (mailserver/mailserver_db_leveldb.go, BuildIterator)."""
     bloom: int | None = None
-    """Of topics that this filter lets through; None, or all ones, lets everything through."""
+    """Only topics that this filter passes. None, or all ones, passes every topic."""
     limit: int
-    """At most so many; at least 1."""
+    """Maximum envelopes of the page, at least 1."""
     after: bytes | None = None
-    """A cursor: behind this, in the order asked for. Any 36 bytes will do, whether the archive has such an envelope
-    or not; `lower` and `upper` stay in force."""
+    """A cursor: only envelopes after it, in the requested order. Any 36 bytes are valid, even if the archive has no
+    such envelope. `lower` and `upper` still apply."""
     descending: bool = False
-    """The newest first."""
+    """Newest first."""
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -55,42 +55,46 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Where a page ends although its limit is not reached."""
+    """Bounds at which a page ends before its limit."""
 
     bytes: int = 8 << 20
-    """Of envelopes: 16 such pages are what a server may hold for its peers at a time. The first is always given."""
+    """Maximum bytes of envelopes. A server may hold 16 such pages for its peers at a time. The first envelope is
+    always returned."""
     rows: int = 200_000
-    """Envelopes looked at: a tenth of a second, for which others wait."""
+    """Maximum envelopes examined: a tenth of a second, for which other requests wait."""
 
 
 DEFAULT_BOUNDS: Final = Bounds()
 
 
 class Page(msgspec.Struct, frozen=True):
-    """An answer."""
+    """The answer to a query."""
 
     whole: bytes
-    """The envelopes' RLP, one behind the other, in the order of ids: by time, and within a second by hash, nearly
-    always. As they came: they go on in as few pieces, and more may follow the last."""
+    """The envelopes' RLP, concatenated, in the order of ids: nearly always by time, and within a second by hash. They
+    are not split, because packets are sent in few pieces. Bytes may follow the last envelope."""
     stops: list[int]
-    """Where each of them ends in it."""
+    """The end offset of each envelope."""
     last: bytes | None
-    """The last one's hash."""
+    """The hash of the last envelope."""
     cursor: bytes | None
-    """Where to go on. None where nothing more matches."""
+    """Where to continue. None if no other envelope matches."""
     looked: int
-    """Envelopes and topics looked at, as a measure of the work: an entry in an index counts as much as a row."""
+    """Number of envelopes and topics examined, a measure of the work. An index entry counts as much as a row."""
     bounded: bool
-    """Whether one of the bounds ended it: then nobody knows whether more matches."""
+    """Whether a bound ended the page. Then it is unknown whether more envelopes match."""
 
     @property
     def raws(self) -> list[bytes]:
-        """Give them one by one."""
+        """The envelopes' RLP, one by one."""
         return [self.whole[start:stop] for start, stop in pairwise([0, *self.stops])]
 
 
 def cursor(at: int, name: bytes | None) -> bytes:
-    """Write the cursor that means: behind the id `at`. `name` is the hash of the envelope there, if it is known."""
+    """Return the cursor that continues after the id `at`.
+
+    `name` is the hash of the envelope there, if it is known.
+    """
     sent = (at >> ids.BITS).to_bytes(4, "big")
     if name is not None and ids.named(at >> ids.BITS, name) == at:
         return sent + name
@@ -98,6 +102,6 @@ def cursor(at: int, name: bytes | None) -> bytes:
 
 
 def read_cursor(wire: bytes) -> tuple[int, bytes | None]:
-    """Read a cursor: an id, and the hash of the envelope whose id that would be, or None where it is the id alone."""
+    """Return a cursor's id and hash. The hash is None if the cursor contains the id itself."""
     sent, name = int.from_bytes(wire[:4], "big"), wire[4:]
     return ids.named(sent, name), None if name[4:] == ID_CURSOR_MARK else name

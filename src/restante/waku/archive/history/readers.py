@@ -1,4 +1,4 @@
-"""Connections that an archive is read through, each by one thread at a time; who asks first is served first."""
+"""Connections for reading an archive, each used by one thread at a time. Requests are served in order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from restante.waku.archive.schema import unreadable
 ReadResult = TypeVar("ReadResult")
 
 READER_COUNT: Final = 2
-"""Searches at once: a walk past 200,000 rows holds up nobody's short page. A third finds no free processor on most
-hosts, and takes the interpreter lock from the loop that answers (docs/decisions/history-query.md)."""
+"""Number of concurrent searches, so that a walk past 200,000 rows does not block a short page. A third one finds no
+free processor on most hosts, and takes the interpreter lock from the event loop (docs/decisions/history-query.md)."""
 
 READERS_CACHE_BYTES: Final = 16 << 20
-"""Bytes of pages that the readers keep together: the upper ones of table and index, and what a page passes."""
+"""Page cache of all readers in bytes: the upper pages of table and index, and the pages that a search passes."""
 
 
 class Readers:
@@ -29,12 +29,12 @@ class Readers:
 
     def __init__(self, databases: Sequence[sqlite3.Connection]) -> None:
         self.free = list(databases)
-        """Those that nobody reads through now; the one that was used last is the next."""
+        """Unused connections. The last one used is the next one taken."""
         self._threads = Worker("archive-read", len(databases))
 
     @classmethod
     def open(cls, path: Path, count: int = READER_COUNT) -> Readers:
-        """Open so many connections to a database that is there. Raises StoreError."""
+        """Open `count` connections to an existing database. Raises StoreError."""
         with contextlib.ExitStack() as opened:
             try:
                 databases = [
@@ -47,7 +47,7 @@ class Readers:
         return cls(databases)
 
     async def read(self, work: Callable[[sqlite3.Connection], ReadResult]) -> ReadResult:
-        """Read something; who stops waiting for it ends it. Raises StoreError."""
+        """Run a read in a thread and return its result. Cancelling it stops the statement. Raises StoreError."""
         turn = ReaderTurn(self.free)
         try:
             return await self._threads.do(lambda: turn.take(work))
@@ -56,14 +56,14 @@ class Readers:
             raise
 
     def close(self) -> None:
-        """Wait until all is read that was asked for, and close them."""
+        """Wait for all requested reads, then close the connections."""
         self._threads.end()
         for each in self.free:
             each.close()
 
 
 class ReaderTurn:
-    """One use of a connection, which whoever asked for it may end from another thread."""
+    """One use of a connection. The requester may end it from another thread."""
 
     def __init__(self, free: list[sqlite3.Connection]) -> None:
         self._free = free
@@ -72,7 +72,7 @@ class ReaderTurn:
         self._over = False
 
     def take(self, work: Callable[[sqlite3.Connection], ReadResult]) -> ReadResult:
-        """Do the work. There are as many connections as threads, so one is free."""
+        """Run the work on a free connection. There are as many connections as threads, so one is free."""
         reader = self._free.pop()
         try:
             with self._lock:
@@ -90,9 +90,9 @@ class ReaderTurn:
             self._free.append(reader)
 
     def stop(self) -> None:
-        """End the statement that is running in this turn, and none of another's.
+        """Interrupt the statement that runs in this turn, and none of another turn.
 
-        One that begins in this very moment goes on to its end, which is never far.
+        A statement that begins at this very moment runs to its end, which takes a bounded time.
         """
         with self._lock:
             self._over = True

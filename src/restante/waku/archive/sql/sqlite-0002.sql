@@ -1,9 +1,11 @@
--- Topics by what a bloom filter must have to let them through: up to three of its 512 places, written in digits of
--- nine bits. A filter's topics are found by two of its places at a time, however many topics there are.
+-- Schema 2: an index of topics by the bits that a bloom filter must have to pass them.
+
+-- `places` has the numbers of up to three of the 512 bits, as digits of nine bits each. A query finds the topics that
+-- a filter passes by two of its bits at a time, however many topics there are.
 --
--- The places are those that status-go keeps (waku/common/topic.go:45-60; restante.waku.bloom, `kept`): a topic's
--- three bytes and the three lowest bits of its fourth are a place each, and where two of these fall into the same byte
--- of the filter, the later one is left, which here stands for both.
+-- The bits are those that status-go sets (waku/common/topic.go:45-60; restante.waku.envelope.bloom, `kept`). The
+-- topic's first three bytes, each with one of the three lowest bits of the fourth, give one bit number each. If two
+-- of the bits fall into the same byte of the filter, only the later one remains, and its number is in both digits.
 ALTER TABLE topics ADD COLUMN place0 INTEGER GENERATED ALWAYS AS ((topic >> 24 & 255) + (topic & 1) * 256);
 ALTER TABLE topics ADD COLUMN place1 INTEGER GENERATED ALWAYS AS ((topic >> 16 & 255) + (topic & 2) * 128);
 ALTER TABLE topics ADD COLUMN place2 INTEGER GENERATED ALWAYS AS ((topic >> 8 & 255) + (topic & 4) * 64);
