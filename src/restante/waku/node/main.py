@@ -101,7 +101,7 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
 def _announce(key: Key, where: tuple[str, int]) -> None:
     """Print the enode on standard output, and nothing else: clients need it to connect."""
     print(Enode(key.public, *where), flush=True)  # noqa: T201 - the one line that scripts read
-    if where[0] in {"0.0.0.0", "::"}:  # noqa: S104 - to warn that nobody can dial this address
+    if where[0] in {"0.0.0.0", "::"}:  # noqa: S104 - to warn that peers cannot dial this address
         print("peers dial this node's public address, not that one", file=sys.stderr)  # noqa: T201
 
 

@@ -1,4 +1,4 @@
-"""The node: it accepts connections, keeps static peers connected, and passes packets to the parts that handle them."""
+"""The node: it accepts connections, keeps static peers connected, and passes packets to what handles them."""
 
 from __future__ import annotations
 
@@ -137,9 +137,7 @@ class Node:
             raise unusable(host, port, "--listen", error) from error
         for each in self._server.sockets:
             with socket.socket(fileno=os.dup(each.fileno())) as door:
-                door.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES
-                )  # accepted sockets inherit it
+                door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)  # accepted ones inherit it
         return [each.getsockname()[:2] for each in self._server.sockets]
 
     def _answer(self) -> PeerConnection:

@@ -111,7 +111,7 @@ class Relay:
         connection.send_backlog(self._living(connection, WANTS_NOTHING, since, self._pushed))
 
     def turn_to(self, connection: PeerConnection, before: Interest) -> None:
-        """Note that a peer has changed its interest. However often that happens, it is handled once per turn of the loop."""
+        """Note that a peer has changed its interest. It is handled once per turn of the loop."""
         if not self._minds:
             self._loop.call_soon(self._change)
         self._minds.setdefault(connection, before)
