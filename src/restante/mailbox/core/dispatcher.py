@@ -108,7 +108,7 @@ class Dispatcher:
             ):
                 self._reject(connection, MAILBOX_FULL, f"{MAX_SUBSCRIBERS} connections have it open already", text)
                 return
-        except Exception as error:  # noqa: BLE001 - a bug of ours must stay with one connection; nothing was changed yet
+        except Exception as error:  # noqa: BLE001 - our bug must stay with one connection; nothing was changed yet
             self.internal_errors.append(error)
             self._reply(connection, messages.Error(INTERNAL_ERROR, messages.NULL))
             connection.verdict = PeerError(1011, INTERNAL_ERROR)
