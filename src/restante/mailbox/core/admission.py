@@ -1,4 +1,4 @@
-"""Admission: who may connect, and on which terms. Decides for each connection once, when it is made."""
+"""Admission: which connections are admitted, and on which terms. Each connection is decided once, when it is made."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ TOO_MANY_FROM_ADDRESS: Final = "too many connections from your address"
 
 
 class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator wants of those who come."""
+    """The terms on which the operator admits connections."""
 
     mode: Mode = "none"
     bits: int = 20
-    """What is demanded at least, where anything is."""
+    """Difficulty in bits whenever work is demanded; mode `adaptive` may raise it."""
     load: float = 200.0
-    """Connections a second above which mode `adaptive` demands work of everybody."""
+    """Connections a second above which mode `adaptive` demands work of all clients."""
     trusted: Sequence[Network] = ()
-    """Proxies that say who their clients are."""
+    """Proxies whose headers name the client."""
 
 
 class AdmissionResult(msgspec.Struct, frozen=True):
-    """The terms on which a connection was let in."""
+    """Whether a connection is admitted, and on which terms."""
 
     client: Client
     address_quotas: tuple[AddressQuota, ...]
-    """Of the addresses that it counts for: none, one, or two where a proxy's headers differ."""
+    """The quotas of the addresses that it counts for: none, one, or two if a proxy's headers differ."""
     address_id: str
     demand: Demand | None
     offer: dict[str, Any] | None
     """The welcome's `permission-required`."""
     verdict: PeerError | None
-    """Why it may not stay."""
+    """Why the connection is rejected. None: it is admitted."""
     at_once: bool = False
-    """Whether it is closed without time to clean up, because many of its address were refused."""
+    """Whether it is closed without time to clean up, because many connections of its address were refused."""
 
 
 class PendingRequest(msgspec.Struct, frozen=True):
     """A connection whose request has not come yet."""
 
     address_quotas: tuple[AddressQuota, ...]
-    """Of the address that it counts for, unless it cannot be told yet."""
+    """The quotas of the address that it counts for. Empty if the address is not known yet."""
     refused: str = ""
-    """The name of that address, if too many of its connections have asked for nothing: it is closed at once."""
+    """The id of its address if too many connections of that address have sent no request: it is closed at once."""
 
 
 class Admission:
-    """Knows addresses, and how hard it is to come in."""
+    """Decides about connections, by their addresses and the load."""
 
     def __init__(self, terms: AdmissionTerms, secret: Callable[[], bytes]) -> None:
         self.terms = terms
@@ -69,18 +69,20 @@ class Admission:
         self.addresses = AddressRegistry(secret)
         self.load_level = LoadLevel()
         self.demanded = 0
-        """Connections of which work was demanded, all told."""
+        """Connections of which work was demanded, since the start."""
         self.changes = 0
-        """How often what is demanded of some address has changed."""
+        """How often the demand on an address has changed."""
         self.changed_bits: dict[str, int] = {}
-        """Which those were, by address id, and the bits that are demanded of them now; whoever logs it clears it."""
+        """The addresses whose demand has changed, by address id, and their new bits. The caller that logs them clears
+        it."""
         self._secret = secret
         self._came = 0
 
     def begin_request(self, peer: Sequence[Any], wall: float) -> PendingRequest:
-        """Take note of a connection before its request; it ends with `end_request`.
+        """Count a connection before its request. It ends with `end_request`.
 
-        More than may be open at a time need not be opened at a time. Behind a trusted proxy may be anybody.
+        An address may have as many connections without a request as it may have open ones. Connections through a
+        trusted proxy are not counted, because their address is not known before the request.
         """
         client = identify(peer, {}, self.terms.trusted)
         address_quotas, most = self._address_quotas(client), self.limits.address_connections
@@ -91,12 +93,12 @@ class Admission:
         return PendingRequest(address_quotas)
 
     def end_request(self, pending: PendingRequest) -> None:
-        """Take note that the request has come, or that the connection is gone."""
+        """Record that the request has come, or that the connection is gone."""
         for quota in pending.address_quotas:
             quota.pending_requests -= 1
 
     def admit(self, peer: Sequence[Any], headers: Mapping[str, str], now: Now, connections: int) -> AdmissionResult:
-        """Decide about a connection; `connections` are there already. One that may stay ends with `release`."""
+        """Decide about a connection when `connections` are admitted already. If admitted, it ends with `release`."""
         limits = self.limits
         self._came += 1
         client = identify(peer, headers, self.terms.trusted)
@@ -138,7 +140,7 @@ class Admission:
         if not client.counted:
             return ()
         addresses = (client.address,) if client.other is None else (client.address, client.other)
-        return tuple(dict.fromkeys(map(self.addresses.get_or_add, addresses)))  # they may be of one household
+        return tuple(dict.fromkeys(map(self.addresses.get_or_add, addresses)))  # both may belong to one household
 
     def _decide_demand(self, address_quotas: tuple[AddressQuota, ...], address_id: str, now: Now) -> Demand | None:
         terms = self.terms
@@ -160,6 +162,6 @@ class Admission:
         return Demand(bits, self._secret()[:12].hex())
 
     def tick(self) -> bool:
-        """Let a second go by; tells whether what is demanded of everybody has changed."""
+        """End a second. Return whether the demand on all clients has changed."""
         came, self._came = self._came, 0
         return self.terms.mode == "adaptive" and self.load_level.tick(came, self.terms.load)

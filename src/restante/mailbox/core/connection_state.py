@@ -1,4 +1,4 @@
-"""What the server keeps of one connection, apart from its socket."""
+"""The state of one connection, apart from its socket."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from restante.mailbox.core.session import NEW_SESSION, Session
 
 
 class ClientSocket(Protocol):
-    """The socket's end of a connection."""
+    """The socket of a connection."""
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
-        """Send each body with the stamp behind it, in one write."""
+        """Send each body followed by the stamp, in one write."""
 
     def hang_up(self, code: int, reason: str) -> None:
-        """Close the WebSocket after all that was sent."""
+        """Close the WebSocket after everything that was sent."""
 
     def ignore(self) -> None:
-        """Read no more until the connection is closed."""
+        """Stop reading until the connection is closed."""
 
     def pause(self) -> None:
-        """Read no more for now."""
+        """Stop reading for now."""
 
     def resume(self) -> None:
         """Read again."""
@@ -36,7 +36,7 @@ class ClientSocket(Protocol):
 
 
 class _LostSocket:
-    """The socket of a connection that is lost; to let go of the real one leaves no cycle for the collector."""
+    """The socket of a lost connection. The real one would leave a cycle for the garbage collector."""
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         pass
@@ -61,29 +61,29 @@ LOST_SOCKET: Final = _LostSocket()
 
 
 class Backlog:
-    """What a connection said and is not done yet; how fast it may go on. fair_queue.py alone alters it."""
+    """The commands of a connection that are not handled yet, and its rate. Only fair_queue.py changes it."""
 
     __slots__ = ("held", "large", "long", "parked", "paused", "queued", "rate_limiter", "returned", "waiting")
 
     def __init__(self) -> None:
         self.rate_limiter: RateLimiter | None = None
-        """How fast it may go on; None: as fast as it likes."""
+        """Limits how fast its commands are handled. None: no limit."""
         self.queued = 0
-        """How much of what it said is in the queue, or is its long message."""
+        """Entries in the queue, including the long message."""
         self.long: ReceivedText | None = None
-        """Its long message, which is next in its turn, if it has one; nothing else of it is in the queue then."""
+        """Its next entry if that is a long message. Then no other entry is in the queue."""
         self.waiting: list[QueueEntry] = []
-        """What it said beyond that."""
+        """Later entries, which wait to enter the queue."""
         self.returned = 0
-        """How much of that was in the queue already, and had to leave it again."""
+        """How many of those were in the queue and had to leave it again."""
         self.held = 0
-        """Bytes of memory for all that is queued or waits."""
+        """Bytes of memory for all entries, queued or waiting."""
         self.large = False
-        """It was as much as `fair_queue.LARGE_BACKLOG_BYTES`, and is not done."""
+        """Whether `held` has reached `fair_queue.LARGE_BACKLOG_BYTES` and not returned to 0 since."""
         self.parked = False
-        """It is in debt: nothing of what waits is done before its time."""
+        """Whether the connection is over its rate, so that its waiting entries are not handled yet."""
         self.paused = False
-        """Its socket is left unread for now."""
+        """Whether the socket is not read for now."""
 
 
 class ConnectionState:
@@ -97,17 +97,17 @@ class ConnectionState:
     def __init__(self, socket: ClientSocket) -> None:
         self.socket: ClientSocket = socket
         self.number = 0
-        """Counts connections, from 1."""
+        """The number of the connection, counted from 1."""
         self.session: Session = NEW_SESSION
         self.address_quotas: tuple[AddressQuota, ...] = ()
-        """What its addresses have used up; none: limits per address do not apply to it."""
+        """The quotas of its addresses. Empty: limits per address do not apply."""
         self.backlog = Backlog()
         self.outbox: list[bytes] = []
-        """Encoded replies, lacking their stamp."""
+        """Encoded replies, without their stamp."""
         self.verdict: PeerError | None = None
-        """Why the connection is to be closed; nothing more is taken from it."""
+        """Why the connection will be closed. No command is carried out after it."""
         self.departing_commands = 0
-        """Commands that it has sent since it was refused."""
+        """Commands received since the connection was refused."""
         self.lost = False
 
 
@@ -117,11 +117,11 @@ class ReceivedText(msgspec.Struct, frozen=True):
     connection: ConnectionState
     text: str
     now: Now
-    """When it came."""
+    """When the frame arrived."""
 
 
 class ReceivedError(msgspec.Struct, frozen=True):
-    """A frame that is no message."""
+    """A frame that is not a message."""
 
     connection: ConnectionState
     error: PeerError
@@ -136,4 +136,4 @@ class ConnectionLost(msgspec.Struct, frozen=True):
 
 
 QueueEntry = ReceivedText | ReceivedError | ConnectionLost
-"""What comes in from a socket, as the fair queue keeps it."""
+"""An item of the fair queue, as received from a socket."""

@@ -1,8 +1,8 @@
-"""The dispatcher: takes what connections say, one thing after the other, and notes what each is to be told.
+"""The dispatcher: it handles what connections send, one item after the other, and records what each is answered.
 
-Everything here is synchronous and does no I/O. What is in an `outbox` must not leave before the changes in
-`changes` are durable; the commit loop sees to that. A batch means what its commands mean one after the other, because
-each is decided on the state that the one before it left.
+Everything here is synchronous and does no I/O. The content of an `outbox` must not be sent before the changes in
+`changes` are durable; the commit loop ensures that. A batch has the same result as its commands one by one, because
+each command is decided on the state that the previous one left.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ from restante.mailbox.protocol.messages import Malformed, Received
 
 INTERNAL_ERROR: Final = "internal error"
 CLEANUP_CLOSE_CODES: Final = frozenset({1008, 1013})
-"""Close codes before which a client that is not served may tidy up after itself."""
+"""Close codes before which a rejected client may release and close."""
 
 MAX_SUBSCRIBERS: Final = 32
-"""Connections that have one mailbox open. It is for two; a side may have more that are dead and not noticed yet."""
+"""Connections that have one mailbox open. A mailbox is for two sides, but a side may have more connections that are
+dead and not detected yet."""
 
 
 FRAME_WEIGHT: Final = 700
-"""Weight of a frame that is sent, beside its bytes: to queue, stamp and write one takes 3 µs."""
+"""Weight of a frame that is sent, in addition to its bytes: to queue, stamp and write one takes 3 µs."""
 
 MESSAGE_GONE_WEIGHT: Final = 100
-"""Weight of a message of a mailbox that ends: to delete and free one takes some 0.4 µs."""
+"""Weight of each message of a mailbox that ends: to delete and free one takes some 0.4 µs."""
 
 MAX_DEPARTING_COMMANDS: Final = 16
 MAX_DEPARTING_CHARACTERS: Final = 4096
-"""Commands that are looked at after a connection was refused, and the length of each. The Python client sends five
-short ones before it has read that it is refused, and two after that."""
+"""Commands that are examined after a connection was refused, and the maximum length of each. The Python client sends
+five short ones before it has read the refusal, and two after that."""
 
 
 class Dispatcher:
-    """Sessions, subscribers, and the batch at hand."""
+    """Sessions, subscribers, and the current batch."""
 
     def __init__(self, state: State, dice: Dice, policy: Policy) -> None:
         self.state = state
@@ -53,25 +54,26 @@ class Dispatcher:
         self.policy = policy
         self.connections: set[ConnectionState] = set()
         self.connections_seen = 0
-        """Connections so far."""
+        """Connections since the start."""
         self.last_message: Received | Malformed | None = None
-        """The last message, if it was one."""
+        """The message of the last frame; None if the frame was not a message."""
         self.changes: list[Change] = []
-        """What is to be made durable before anything is said. Touches are not worth it."""
+        """Changes to make durable before any reply is sent. Touches are not among them: they may be lost."""
         self.with_output: list[ConnectionState] = []
-        """Connections with something in their outbox, or a verdict."""
+        """Connections with messages in their outbox, or with a verdict."""
         self.subscribers: dict[int, list[ConnectionState]] = {}
-        """Who has a mailbox open, by its key."""
+        """The connections that have a mailbox open, by its key."""
         self.quotas = Quotas()
         self.weight = 0
-        """The last command's weight in its batch: its bytes, the bytes sent for it, and what other work weighs."""
+        """The weight of the last command in its batch: its bytes, the bytes sent for it, and the weight of other
+        work."""
         self.cost = 0
-        """Bytes that the last command made us send, to whomever."""
+        """Bytes of the last command, and bytes that it made the server send, to all connections."""
         self.internal_errors: list[Exception] = []
-        """What went wrong inside the rules in this batch; they are pure, so nothing else is touched."""
+        """Errors inside the rules in this batch. The rules are pure, so an error leaves the state as it was."""
         self._before: dict[ConnectionState, Session] = {}
 
-    # ── what comes in ────────────────────────────────────────────────────────────────────────────
+    # ── input ────────────────────────────────────────────────────────────────────────────────────
 
     def add_connection(self, connection: ConnectionState) -> None:
         self.connections_seen += 1
@@ -79,7 +81,7 @@ class Dispatcher:
         self.connections.add(connection)
 
     def handle(self, connection: ConnectionState, text: str, now: Now) -> None:
-        """Handle one frame's text; `now` is when it came."""
+        """Handle the text of one frame, which arrived at `now`."""
         self.weight = self.cost = text_bytes(text)
         if connection.verdict is not None:
             self._answer_departing(connection, text, now)
@@ -106,7 +108,7 @@ class Dispatcher:
             ):
                 self._reject(connection, MAILBOX_FULL, f"{MAX_SUBSCRIBERS} connections have it open already", text)
                 return
-        except Exception as error:  # noqa: BLE001 - our bug must not become everybody's; nothing was changed yet
+        except Exception as error:  # noqa: BLE001 - our bug must stay with one connection; nothing was changed yet
             self.internal_errors.append(error)
             self._reply(connection, messages.Error(INTERNAL_ERROR, messages.NULL))
             connection.verdict = PeerError(1011, INTERNAL_ERROR)
@@ -121,7 +123,7 @@ class Dispatcher:
             self._reply(connection, reply)
 
     def _deny(self, connection: ConnectionState, message: Received | Malformed, text: str, now: Now) -> None:
-        """Answer what does not meet the connection's demand; it is closed."""
+        """Answer a message that does not meet the connection's demand, and have the connection closed."""
         assert connection.session.demand is not None
         self._reject(connection, DENIED, session.problem(connection.session.demand, message) or "", text)
         connection.verdict = PeerError(1008, DENIED)
@@ -129,7 +131,10 @@ class Dispatcher:
             quota.add_abuse_score(now.service, 2.0)
 
     def _reject(self, connection: ConnectionState, words: str, hint: str, text: str) -> None:
-        """Answer what cannot be done; what is refused for want of permission or room has a hint, and is counted."""
+        """Answer a command that cannot be carried out. A refusal for lack of permission or room has a hint.
+
+        Refusals with a hint are counted.
+        """
         self._reply(connection, messages.Error(words, Raw(text), hint or UNSET))
         if hint:
             self.quotas.count_refusal(words, connection.session.address_id)
@@ -142,7 +147,7 @@ class Dispatcher:
     def _answer_departing(self, connection: ConnectionState, text: str, now: Now) -> None:
         """Acknowledge `release`, `close` and `ping` of a client that was refused, and carry out nothing.
 
-        The Python client releases what it asked for as soon as it is refused, and reconnects for ever until that is
+        The Python client releases its nameplate as soon as it is refused, and reconnects for ever until that is
         answered (mailbox reference client _terminator.py, 0.24.0). A client that sends more than it needs for that is
         not read any more.
         """
@@ -171,7 +176,7 @@ class Dispatcher:
         connection.outbox += map(messages.encode, (messages.Ack(message.id), reply))
 
     def lose(self, connection: ConnectionState, now: Now) -> None:
-        """Take note that a connection is gone."""
+        """Record that a connection is lost."""
         self.connections.discard(connection)
         connection.lost = True
         connection.socket = LOST_SOCKET
@@ -184,12 +189,12 @@ class Dispatcher:
         if said.subscribed is not None:
             self._unsubscribe(connection, said.subscribed)
             mailbox = app.mailboxes.get(said.mailbox_id or "")
-            if mailbox is not None:  # its idleness begins now
+            if mailbox is not None:  # its idle time begins now
                 self.apply_change(model.MailboxTouched(mailbox, now.service))
         self.state.leave(said.app_id, said.side)
 
     def apply_change(self, change: Change) -> None:
-        """Apply a change that is nobody's command."""
+        """Apply a change that no command caused."""
         self._fold(change)
 
     def prune(self, mailbox: Mailbox, now: Now) -> None:
@@ -197,18 +202,18 @@ class Dispatcher:
         self._apply(decide(self.state, PruneCommand(mailbox), now, self.dice, self.policy).changes, now)
 
     def refuse_frame(self, connection: ConnectionState, error: PeerError) -> None:
-        """Answer what is no message at all, and have the connection closed."""
+        """Answer a frame that is not a message, and have the connection closed."""
         if connection.verdict is None:
             self._reply(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET))
-            # Not the error that was raised: its traceback holds the frame's text, and a ring back to the connection.
+            # Not the error that was raised: its traceback holds the frame's text, and a cycle back to the connection.
             connection.verdict = PeerError(error.code, error.words)
             if error.hint:
                 self.quotas.count_refusal(error.words, connection.session.address_id)
 
-    # ── what comes of it ─────────────────────────────────────────────────────────────────────────
+    # ── output ───────────────────────────────────────────────────────────────────────────────────
 
     def _parse_and_ack(self, connection: ConnectionState, text: str) -> Received | Malformed | None:
-        """Parse and acknowledge; None where there is nothing to do, or nothing more to be done."""
+        """Parse and acknowledge a text. Return None if it is no message, or if the connection is closing or lost."""
         self.last_message = None
         if connection.verdict is not None or connection.lost:
             return None
@@ -226,7 +231,7 @@ class Dispatcher:
 
     def _send(self, connection: ConnectionState, body: bytes) -> None:
         if connection.verdict is not None:
-            return  # the error was the last word
+            return  # the error was the last message
         if not connection.outbox:
             self.with_output.append(connection)
         connection.outbox.append(body)
@@ -234,7 +239,7 @@ class Dispatcher:
         self.weight += len(body) + FRAME_WEIGHT
 
     def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
-        """Fold changes in, but for usage records beyond what an address may cause."""
+        """Apply changes, except usage records beyond what an address may cause."""
         for number, change in enumerate(changes):
             if type(change) in USAGE_RECORDS:
                 following = next(iter(changes[number + 1 : number + 2]), None)
@@ -243,7 +248,7 @@ class Dispatcher:
             self._fold(change)
 
     def _fold(self, change: Change) -> None:
-        """Fold a change in, and let those who are subscribed know."""
+        """Apply a change, and send new messages to their subscribers."""
         self.state.fold(change)
         if type(change) is not model.MailboxTouched:
             self.changes.append(change)
@@ -257,7 +262,7 @@ class Dispatcher:
                 self._set_session(subscriber, replace(subscriber.session, subscribed=None))
 
     def _advance(self, connection: ConnectionState, command: Command, decision: Decision) -> None:
-        """Move the connection's session on, and keep who is here and who has what open in step with it."""
+        """Move the connection's session on, and update connected sides, subscribers and quotas accordingly."""
         before = connection.session
         after = command.after(before, decision)
         if after is not before:
@@ -292,14 +297,14 @@ class Dispatcher:
                 del self.subscribers[key]
 
     def _set_session(self, connection: ConnectionState, said: Session) -> None:
-        """Move a connection's session on, remembering what it was before this batch."""
+        """Replace a connection's session, remembering the one from before this batch."""
         self._before.setdefault(connection, connection.session)
         connection.session = said
 
     # ── the end of a batch ───────────────────────────────────────────────────────────────────────
 
     def end_batch(self) -> list[ConnectionState]:
-        """End the batch: it is durable. Return the connections that have something to be sent."""
+        """End a durable batch. Return the connections that have something to send."""
         with_output, self.with_output = self.with_output, []
         self.changes = []
         self.internal_errors = []
@@ -307,14 +312,14 @@ class Dispatcher:
         return with_output
 
     def undo_batch(self, state: State) -> None:
-        """End the batch: nothing of it was stored. Go back to what was, on a state that was read anew."""
+        """End a batch that was not stored: restore the sessions, on a state that was read again."""
         for connection in self.with_output:
             connection.outbox = []
             connection.verdict = None
         for connection, said in self._before.items():
             connection.session = said
         self.end_batch()
-        state.next_key = max(state.next_key, self.state.next_key)  # no key is given twice
+        state.next_key = max(state.next_key, self.state.next_key)  # no key is used twice
         self.state = state
         self.subscribers = {}
         self.quotas.forget_all_but(state)
@@ -330,7 +335,7 @@ class Dispatcher:
                 self.subscribers.setdefault(said.subscribed, []).append(connection)
 
     def refuse_command(self, connection: ConnectionState, text: str, words: str) -> None:
-        """Answer a command that could not be stored, after `undo_batch`."""
+        """Answer a command that could not be stored. Call this after `undo_batch`."""
         message = self._parse_and_ack(connection, text)
         if message is None:
             return

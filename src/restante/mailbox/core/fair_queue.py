@@ -1,9 +1,9 @@
-"""The fair queue: what was said and is not done yet, and who is next (docs/decisions/fair-queue.md).
+"""The fair queue: what was received and is not handled yet, and what is next (docs/decisions/fair-queue.md).
 
-Commands are done in the order in which they came, as long as no more than a batch of them is there. Beyond that no
-connection has more than its share in the queue; the rest of what it said waits. Who has said more than its rate
-allows waits for its time. A long message is a batch of its own; between two of them short ones have a batch. Of one
-connection nothing ever overtakes what it said before.
+Commands are handled in the order of their arrival while fewer than MAX_UNSHARED_COMMANDS are in the queue. When there
+are more, each connection has at most its share in the queue, and the rest of its commands waits. The commands of a
+connection over its rate wait until the rate allows them. A long message is a batch of its own; between two of them
+there is a batch of short ones. No command overtakes an earlier one of the same connection.
 """
 
 from __future__ import annotations
@@ -19,75 +19,75 @@ from restante.mailbox.core.model import size_of, text_bytes
 from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
 
 MAX_BATCH_COMMANDS: Final = 500
-"""Commands in a batch at most: at some 15 µs each, the loop is back at its sockets within 10 ms."""
+"""Maximum number of commands in a batch. At some 15 µs each, the loop is back at its sockets within 10 ms."""
 
 MAX_BATCH_WEIGHT: Final = 1024 * 1024
 """Weight of a batch, about: its bytes, the bytes that are sent for it, and what `Dispatcher` adds for other work.
 That much is parsed, encoded and written in some 5 ms."""
 
 MAX_UNSHARED_COMMANDS: Final = 100
-"""Commands in the queue up to which they are handled in the order in which they came, whoever sent them."""
+"""Commands in the queue up to which all are handled in the order of their arrival, whichever connection sent them."""
 
 MAX_QUEUED_PER_CONNECTION: Final = 4
-"""Commands of one connection in the queue when that is longer. Clients send up to five at once. A flooding connection
-delays the others by so many commands, each of which may be delivered to 32 subscribers."""
+"""Commands of one connection in a queue that is longer. Clients send up to five at once. A flooding connection delays
+the others by this many commands, each of which may be delivered to 32 subscribers."""
 
 LARGE_BACKLOG_BYTES: Final = 8 * 1024
-"""Bytes of memory for what one connection said, from which on they are counted as its own (memory_holders.py). Nearly
-all messages have less than a tenth of that."""
+"""Bytes of memory for one connection's commands from which on they are counted as held by it (memory_holders.py).
+Nearly all messages have less than a tenth of that."""
 
 MAX_CONNECTIONS_CHECKED: Final = 1000
-"""Connections that are looked at for a batch, of those that wait for room in the queue: 1.5 ms."""
+"""Connections with waiting commands that are examined for one batch: 1.5 ms."""
 
 ENTRY_BYTES: Final = 250
-"""Bytes of memory that an entry takes beside its text: the entry, its time, and its places in lists."""
+"""Bytes of memory of an entry in addition to its text: the entry, its time, and its places in lists."""
 
 MAX_BACKLOG_COMMANDS: Final = 64
 MAX_BACKLOG_BYTES: Final = 256 * 1024
-"""Commands of one connection, and bytes of memory for them, that wait before its socket is left unread."""
+"""Commands of one connection, and bytes of memory for them, that wait before its socket is not read any more."""
 
 
 def held_bytes(entry: ReceivedText) -> int:
-    """Return the memory that an entry takes while it waits."""
+    """Return the bytes of memory that an entry takes while it waits."""
     return size_of(entry.text) + ENTRY_BYTES
 
 
 def is_long(entry: QueueEntry) -> TypeGuard[ReceivedText]:
-    """Return whether this is a long message, which is a batch of its own."""
+    """Return whether an entry is a long message, which is a batch of its own."""
     return isinstance(entry, ReceivedText) and len(entry.text) > MAX_SHORT_MESSAGE_CHARACTERS
 
 
 class FairQueue:
-    """The queue, and those who wait to get into it."""
+    """The queue, and the connections whose commands wait to enter it."""
 
     def __init__(self) -> None:
         self.hurry = False
-        """Nobody's rate limit counts any more: the server stops."""
+        """Whether rates are ignored, because the server is stopping."""
         self._queue: list[QueueEntry] = []
         self._long: deque[ConnectionState] = deque()
-        """Whose long message is next; some may have been dropped."""
+        """Connections whose long message is next. Some may have been dropped."""
         self._long_is_next = False
         self._waiting: OrderedDict[ConnectionState, None] = OrderedDict()
-        """Who has said more than its share, in the order of their turns."""
+        """Connections with more commands than their share, in the order of their turns."""
         self._debtors: list[tuple[float, int, ConnectionState]] = []
-        """Who has said more than its rate: a heap, by the service time at which they may go on."""
+        """Connections over their rate: a heap, by the service time at which they may go on."""
         self._parked = 0
-        """How many of those there are; some in the heap may have been let in before their time."""
+        """How many connections are parked. The heap may also have connections that were let in early."""
         self.held = 0
-        """Bytes of memory for all that was said and is not done."""
+        """Bytes of memory for all that was received and is not handled."""
         self._tickets = itertools.count()
-        """So that no two in the heap are alike."""
+        """Tie-breakers for the heap."""
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._long)
 
     @property
     def empty(self) -> bool:
-        """Return whether all that was said is done."""
+        """Return whether all that was received is handled."""
         return not (self._queue or self._long or self._waiting or self._parked)
 
     def put(self, entry: QueueEntry) -> None:
-        """Take in what was said, as the last of what this connection said."""
+        """Add an entry after all earlier ones of its connection."""
         connection = entry.connection
         backlog = connection.backlog
         if isinstance(entry, ReceivedText):
@@ -111,9 +111,9 @@ class FairQueue:
         self.held += size
 
     def drop(self, connection: ConnectionState) -> None:
-        """Forget what it said that waits, and its long message; short ones that are in the queue are soon done.
+        """Discard a connection's waiting commands and its long message. Short ones in the queue are handled soon.
 
-        That it is lost is not forgotten.
+        The loss of the connection is kept.
         """
         backlog = connection.backlog
         dropped = [*backlog.waiting, *([backlog.long] if backlog.long else [])]
@@ -129,12 +129,12 @@ class FairQueue:
             self._waiting.pop(connection, None)
 
     def lift_rate(self, connection: ConnectionState) -> None:
-        """Let a connection go on without delay, whatever it owes: it is lost."""
+        """Let a lost connection go on without delay, whatever its debt."""
         connection.backlog.rate_limiter = None
         self._unpark(connection)
 
     def gather(self, now: float, limits: Limits) -> list[QueueEntry]:
-        """Let in who may, and take the next batch out of the queue."""
+        """Let waiting commands enter, and take the next batch out of the queue."""
         self._admit(now, limits)
         while self._long and (self._long_is_next or not self._queue):
             backlog = self._long.popleft().backlog
@@ -154,11 +154,11 @@ class FairQueue:
         return batch
 
     def put_back(self, entries: list[QueueEntry]) -> None:
-        """Have the end of a batch, none of which has begun, done first in the next one."""
+        """Put the end of a batch, none of which was started, at the front of the queue."""
         self._queue[:0] = entries
 
     def start(self, entry: QueueEntry) -> bool:
-        """Return whether this one is to be done now; if not, put it back, before all that was said later."""
+        """Return whether to handle an entry now. Otherwise put it back, before all later ones of its connection."""
         connection = entry.connection
         backlog = connection.backlog
         backlog.queued -= 1
@@ -179,7 +179,7 @@ class FairQueue:
         return True
 
     def seconds_to_next(self, now: float) -> float | None:
-        """Return the seconds until somebody who is in debt may go on; None: nobody is."""
+        """Return the seconds until the next connection over its rate may go on. None: there is none."""
         return max(0.0, self._debtors[0][0] - now) if self._debtors else None
 
     def _admit(self, now: float, limits: Limits) -> None:
@@ -192,7 +192,7 @@ class FairQueue:
             self._waiting.move_to_end(connection)
             backlog = connection.backlog
             if (backlog.returned and backlog.queued) or backlog.long:
-                continue  # what is in the queue yet was said later, and will be put behind; a long one is alone
+                continue  # the queue still has later entries, which will be put behind; a long message is alone
             wait = 0.0 if backlog.rate_limiter is None or self.hurry else backlog.rate_limiter.refresh(now, limits)
             if wait:
                 self._park(connection, now + wait)

@@ -1,8 +1,8 @@
-"""The commit loop: batch, commit, then speak.
+"""The commit loop: handle a batch of commands, commit it, then send the replies.
 
-While one batch is being committed, the next one gathers. Each is one transaction, and nothing that was decided
-in it is said to anybody before it is durable. There is no timer: under light load a batch is one
-command, under heavy load it is whatever came during one disk flush.
+While one batch is being committed, the next one gathers. Each batch is one transaction, and no reply that rests on it
+is sent before it is durable. There is no timer: under light load a batch is one command, under heavy load it is
+whatever arrived during one disk flush.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from restante.mailbox.protocol.messages import Malformed, Received
 from restante.mailbox.store.sqlite import Store
 
 GRACE_SECONDS: Final = 120.0
-"""Seconds after a start in which nothing is pruned and nobody's place is given away. The Python client's delay
+"""Seconds after a start in which no mailbox is pruned and no client loses its place. The Python client's delay
 between attempts grows to 61 s (mailbox reference client: min(1.5^n, 60) + U(0, 1))."""
 
 MAX_BATCH_SECONDS: Final = 0.004
-"""Seconds after which a batch ends, whatever it weighs: some commands take longer than their weight says."""
+"""Seconds after which a batch ends, whatever its weight: some commands take longer than their weight says."""
 
 MAX_RECORDS_DROPPED_AT_ONCE: Final = 500
 """Usage records of each kind dropped in one transaction."""
 
 MAX_LOGGED_ADDRESSES: Final = 10
-"""Lines at a time about addresses: whoever attacks must not fill the disk with log."""
+"""Log lines about addresses at a time, so that attackers do not fill the disk with logs."""
 
 NOT_STORED: Final = "the server could not store this, try again"
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How long things are kept."""
+    """How long mailboxes and usage records are kept."""
 
     prune_after: float = 660.0
     """Seconds of service after which an idle mailbox is pruned (the reference: server_tap.py:63, 0.8.0)."""
     keep_usage: float | None = None
-    """Seconds for which usage records are kept; None: for ever."""
+    """Seconds for which usage records are kept. None: for ever."""
 
 
 class Clock(Protocol):
-    """Wall time in seconds since 1970, and seconds since some fixed moment that nobody can set."""
+    """The wall clock in seconds since 1970, and a monotonic clock in seconds since some fixed moment."""
 
     def wall(self) -> float: ...
 
@@ -66,17 +66,17 @@ class Clock(Protocol):
 
 
 class Trace(Protocol):
-    """Takes note of when what was done (trace.py)."""
+    """Records when each command was handled (trace.py)."""
 
     def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
-        """Note a command of the batch at hand."""
+        """Record a command of the current batch."""
 
     def said(self, commit: float | None, server_tx: float) -> None:
-        """End the batch: it was durable, and answered."""
+        """End the batch: record when it was durable and when its replies were sent."""
 
 
 class CommitLoop:
-    """The queue, the batches, and what is to be said after each."""
+    """The queue, the current batch, and the replies that are sent after it."""
 
     def __init__(self, store: Store, dispatcher: Dispatcher, clock: Clock, retention: Retention) -> None:
         self.dispatcher = dispatcher
@@ -91,23 +91,23 @@ class CommitLoop:
         self._maintenance: Iterator[None] | None = None
         self._forgetting = False
         self._deferred_records: list[Change] = []
-        """Records of binds, deferred until a commit takes them along: no answer rests on them, and none says more
-        than that somebody came. At most a second's worth (`commit_deferred`)."""
+        """Records of binds that wait for the next commit. No reply depends on them, and losing one loses only the
+        fact that a client came. They wait for at most a second (`commit_deferred`)."""
         self._deferred_due = False
-        """The deferred records have waited for long enough."""
+        """Whether the deferred records have waited for long enough."""
         self._stopping = False
         self._weight = 0
-        """Of the batch at hand."""
+        """The weight of the current batch."""
         self._committed: float | None = None
-        """Wall time at which the batch at hand was durable; None: it changed nothing."""
+        """Wall time at which the current batch was durable. None: it changed nothing."""
         self.trace: Trace | None = None
         self._wake = asyncio.Event()
         self.idle = asyncio.Event()
-        """Set while everything that came in is done and said."""
+        """Set while everything that was received is handled and answered."""
 
     @classmethod
     async def open(cls, store: Store, clock: Clock, dice: Dice, policy: Policy, retention: Retention) -> CommitLoop:
-        """Read the state and return a commit loop on it."""
+        """Read the state from the store and return a commit loop for it."""
         state = await store.view()
         state.in_grace_period = True
         return cls(store, Dispatcher(state, dice, policy), clock, retention)
@@ -116,14 +116,14 @@ class CommitLoop:
         served = self._clock.monotonic() - self._started
         return Now(self._clock.wall(), self._served_before + served)
 
-    # ── what comes in ────────────────────────────────────────────────────────────────────────────
+    # ── input ────────────────────────────────────────────────────────────────────────────────────
 
     def receive(self, connection: ConnectionState, text: str) -> None:
-        """Queue a frame's text; it is answered when its batch is durable."""
+        """Queue the text of a frame. It is answered when its batch is durable."""
         self._put(ReceivedText(connection, text, self.now()))
 
     def refuse(self, connection: ConnectionState, error: PeerError) -> None:
-        """Queue what is wrong with a frame; it is answered as a text would be, and the connection closed."""
+        """Queue an error about a frame. It is answered like a text, and then the connection is closed."""
         self._put(ReceivedError(connection, error, self.now()))
 
     def _put(self, entry: QueueEntry) -> None:
@@ -131,12 +131,12 @@ class CommitLoop:
         self._rouse()
 
     def lose(self, connection: ConnectionState) -> None:
-        """Take note, in its turn, that a connection is gone; what it said before that is done without delay."""
+        """Queue the loss of a connection. What it sent before is handled without delay."""
         self.queue.lift_rate(connection)
         self._put(ConnectionLost(connection, self.now()))
 
     def drop(self, connection: ConnectionState) -> None:
-        """Do nothing more of what a connection said, as far as it waits."""
+        """Discard what a connection has sent and is still waiting."""
         self.queue.drop(connection)
 
     def start_pruning(self) -> None:
@@ -147,13 +147,13 @@ class CommitLoop:
             self._rouse()
 
     def start_saving(self) -> None:
-        """Start saving touches, unless pruning is under way."""
+        """Start saving touches, unless maintenance is under way."""
         if self._maintenance is None and self.dispatcher.state.unsaved:
             self._maintenance = save_touches(self.dispatcher)
             self._rouse()
 
     def log_refusals(self) -> None:
-        """Log refusals since the last time, the most frequent ones first, and visitors; called once a minute."""
+        """Log the refusals since the last call, the most frequent first, and the visitors. Called once a minute."""
         quotas = self.dispatcher.quotas
         refused, quotas.refused = quotas.refused, Counter()
         for (words, address_id), times in refused.most_common(MAX_LOGGED_ADDRESSES):
@@ -165,13 +165,13 @@ class CommitLoop:
             quotas.visited = quotas.visitors = 0
 
     def commit_deferred(self) -> None:
-        """Commit what waits for a commit, if none came by; to be called once a second."""
+        """Make deferred records due for a commit. Call this once a second."""
         self._deferred_due = bool(self._deferred_records)
         if self._deferred_due:
             self._rouse()
 
     def stop(self) -> None:
-        """Let `run` return once everything that was received is done and answered."""
+        """Let `run` return once everything that was received is handled and answered."""
         self._stopping = self.queue.hurry = True
         self._forgetting = False
         self._maintenance = save_touches(self.dispatcher)
@@ -182,10 +182,10 @@ class CommitLoop:
         self.idle.clear()
         self._wake.set()
 
-    # ── batch, commit, then speak ────────────────────────────────────────────────────────────────
+    # ── batch, commit, replies ───────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Serve until `stop`. Raises StoreError when a commit failed: then nothing more may be said."""
+        """Serve until `stop`. Raises StoreError if a commit failed, after which no reply may be sent."""
         while True:
             gathered = self._gather()
             if not (
@@ -199,7 +199,7 @@ class CommitLoop:
                 await self._wake.wait()
                 gathered = self._gather()
             if gathered and is_long(gathered[0]):
-                await asyncio.sleep(0)  # to read it took the loop some milliseconds: others' turn before it is parsed
+                await asyncio.sleep(0)  # reading it took some milliseconds: other sockets come before parsing
             batch = self._take(gathered)
             for error in self.dispatcher.internal_errors:
                 log.error("a command failed; its connection is closed", fault=where(error))
@@ -209,10 +209,10 @@ class CommitLoop:
             self._speak()
             await self._tend()
             if not self.queue.empty:
-                await asyncio.sleep(0)  # a batch that changed nothing has waited for nothing: sockets are read here
+                await asyncio.sleep(0)  # a batch without changes has waited for no commit: sockets are read here
 
     def _gather(self) -> list[QueueEntry]:
-        """Take the next batch; have us woken when somebody who is in debt may go on."""
+        """Take the next batch from the queue, and set a timer for the next connection that waits for its rate."""
         now = self.now().service
         gathered = self.queue.gather(now, self.dispatcher.policy.limits)
         if self._alarm is not None:
@@ -224,7 +224,11 @@ class CommitLoop:
         return gathered
 
     def _take(self, gathered: list[QueueEntry]) -> list[QueueEntry]:
-        """Do what was said, and a slice of the maintenance; return what was done. Who is in debt must wait."""
+        """Handle the gathered entries and a slice of maintenance. Return the handled ones.
+
+        Entries of connections over their rate, and entries beyond the maximum weight or time of a batch, go back to
+        the queue.
+        """
         dispatcher, batch = self.dispatcher, []
         if dispatcher.state.in_grace_period:
             since = self.now().service - self._served_before
@@ -264,11 +268,11 @@ class CommitLoop:
         return 0
 
     async def _commit_or_undo(self, batch: list[QueueEntry]) -> None:
-        """Make the batch durable; if the store refused it for certain, undo it and tell its senders to try again."""
+        """Make the batch durable. If the store refuses it before the commit, undo it and refuse its commands."""
         try:
             await self._commit()
         except StoreBusy as busy:
-            self._deferred_due = False  # the next second will do
+            self._deferred_due = False  # tried again after the next `commit_deferred`
             if self.dispatcher.changes:
                 log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
                 await self._undo(batch)
@@ -289,15 +293,15 @@ class CommitLoop:
             return
         self._deferred_records = changes
         if self._maintenance is not None:
-            await asyncio.sleep(0)  # a slice that changed nothing must not keep the loop from its sockets
+            await asyncio.sleep(0)  # a slice of maintenance without changes must not keep the loop from its sockets
 
     async def _tend(self) -> None:
-        """Do what can wait until everything is said."""
+        """Do what can wait until the replies are sent."""
         if self._forgetting and self._maintenance is None:
             before = self.now().wall - (self._retention.keep_usage or 0.0)
             try:
                 self._forgetting = await self._store.forget_usage(before, MAX_RECORDS_DROPPED_AT_ONCE) > 0
-            except StoreBusy as busy:  # the next pruning will
+            except StoreBusy as busy:  # tried again at the next pruning
                 log.warning("old usage records were not dropped", error=str(busy))
                 self._forgetting = False
         await self._store.tend()
@@ -322,7 +326,7 @@ class CommitLoop:
     def _speak(self) -> None:
         wall = self._clock.wall()
         stamp = messages.stamp(wall)
-        # The last first: who listens comes after who said it, and waits longer.
+        # In reverse order: subscribers come after the sender of a message, and wait longer for it.
         for connection in reversed(self.dispatcher.end_batch()):
             bodies, connection.outbox = connection.outbox, []
             if connection.lost:

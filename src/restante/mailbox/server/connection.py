@@ -1,8 +1,7 @@
-"""One WebSocket: frames in, frames out, what is read and what is owed.
+"""One WebSocket: it receives frames, sends frames, and counts what is being read and what is owed.
 
-RFC 6455 section 5 is picows' business as far as single frames go: opcodes, masks, sizes, control frames. What it
-leaves to us is reserved bits, text that is not UTF-8, fragments: their order and what they add up to; and what to do
-about those who send too much, and those who do not read.
+picows implements RFC 6455 section 5 for single frames: opcodes, masks, sizes, control frames. This module checks
+reserved bits, UTF-8, and the order and total size of fragments, and limits clients that send too much or do not read.
 """
 
 from __future__ import annotations
@@ -28,37 +27,38 @@ from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.server_context import ServerContext
 
 MAX_FRAMES_PER_SECOND: Final = 1000
-"""Frames of any kind that are read from one connection in a second; then it is left unread until the next. Also of
-those that cost the commit loop nothing: pings, fragments, and what comes after the last word."""
+"""Frames of any kind that are read from one connection in a second. After them it is not read until the next second.
+The limit includes frames that cost the commit loop nothing: pings, fragments, and frames after the last reply."""
 
 WRITE_CHUNK_BYTES: Final = 64 * 1024
-"""Bytes handed to the kernel in one go; then we look whether it takes more."""
+"""Bytes handed to the kernel at once, after which we check whether it takes more."""
 
 MAX_OWED_BEYOND_REPLAY: Final = MIB
-"""Bytes that a subscriber may owe us to read, beyond what one `open` may have to replay."""
+"""Bytes that a subscriber may owe, beyond what one `open` may replay."""
 
 COUNTED_FRAGMENT_BYTES: Final = 1024
-"""Bytes by which the fragments of a message grow before they are counted again: they may come a byte at a time."""
+"""Bytes by which the fragments of a message grow before they are counted again, because they may arrive one byte at a
+time."""
 
 WRITE_BUFFER_BYTES: Final = 16 * 1024
-"""Bytes that the transport keeps for a client that does not read, before the rest is owed to it and counted."""
+"""Bytes that the transport buffers for a client that does not read. Further messages are owed and counted."""
 
 CLOSE_TIMEOUT: Final = 2.0
-"""Seconds that a client has to answer our close."""
+"""Seconds within which a client must answer our close."""
 
 NOT_READ: Final = "what was sent was not read"
 NO_ROOM_FOR_LARGE: Final = "there is no room for large messages"
-"""Why a connection is closed, for it and for the log."""
+"""Why a connection is closed, for the client and for the log."""
 
 PAUSED_FOR_BACKLOG: Final = 1
 PAUSED_FOR_FRAME_RATE: Final = 2
 PAUSED_FOR_GOOD: Final = 8
-"""Why a connection is not read: its commands wait in the commit loop, its frames came too fast, or it is being
-closed. read_budget.py has one more."""
+"""Reasons not to read a connection: its commands wait in the commit loop, its frames came too fast, or it is being
+closed. read_budget.py has one more reason."""
 
 
 class Socket(WSListener):
-    """The socket's end of a connection."""
+    """The WebSocket of one connection."""
 
     __slots__ = (
         *("_ending", "_fragments", "_frames", "_held", "_owed", "_owing"),
@@ -72,32 +72,33 @@ class Socket(WSListener):
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
         self.unfinished = self.largest = 0
-        """Bytes that were read since the last frame, and the most that these ever were (receive_buffer.py)."""
+        """Bytes read since the last frame, and their maximum so far (receive_buffer.py)."""
         self.reading = 0
-        """Bytes in which its messages are read, as far as they are counted."""
+        """Bytes of memory in which messages are being read, as far as they are counted."""
         self.heard = self.bucket = server.second
-        """The second in which it was heard last, and the one of its pings."""
+        """The second in which a frame last arrived, and the second of the ping interval in which the socket is
+        pinged."""
         self._frames = 0
-        """Frames heard in that second."""
+        """Frames received in that second."""
         self._unread = 0
-        """Why it is left unread: the commit loop's wish, or too many frames."""
+        """The reasons for which the socket is not read, as bits."""
         self._pong: bytes | None = None
-        """What the last ping asked for."""
+        """The payload of the last ping that is not answered yet."""
         self._stuck = False
-        """The kernel takes no more for now: the client does not read."""
+        """Whether the kernel takes no more for now, because the client does not read."""
         self._owed: deque[bytes] | None = None
-        """What is to be sent when it does, lacking the stamp, and how many bytes that are."""
+        """Messages queued until the client reads again, not yet timestamped. `_owing` is their size, plus `_held`."""
         self._owing = 0
         self._held = 0
-        """Of these, what the transport had not handed to the kernel when that took no more."""
+        """Bytes that the transport had not handed to the kernel when it stopped taking more."""
         self._ending: tuple[int, str] | None = None
-        """Close code and reason, to be sent after that."""
+        """Close code and reason to send after the queued messages, or after a time."""
         self._timer: asyncio.TimerHandle | None = None
-        """The end, if the client does not come to it by itself."""
+        """The timer that closes the connection if the client does not."""
         self.deaf = False
-        """Nothing more is taken in but a close."""
+        """Whether all frames but a close are ignored."""
 
-    # ── picows calls these ───────────────────────────────────────────────────────────────────────
+    # ── what picows calls ────────────────────────────────────────────────────────────────────────
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
@@ -134,7 +135,7 @@ class Socket(WSListener):
             server.slow_down(self)
         kind = frame.msg_type
         if (self.deaf or transport.is_close_frame_sent) and kind != WSMsgType.CLOSE:
-            return  # also after picows' own close: it has not read what it closed for
+            return  # also after picows' own close: picows has not read the frame for which it closed
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._refuse(PeerError(1002, "reserved bits without an extension"))
         elif kind == WSMsgType.TEXT or kind == WSMsgType.BINARY or kind == WSMsgType.CONTINUATION:  # noqa: PLR1714 - one lookup less
@@ -143,18 +144,18 @@ class Socket(WSListener):
             self._ponder(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             code = frame.get_close_code() or WSCloseCode.OK
-            if code == WSCloseCode.ABNORMAL_CLOSURE:  # not for the wire (RFC 6455 section 7.4.1), but picows reads it
+            if code == WSCloseCode.ABNORMAL_CLOSURE:  # not to be sent (RFC 6455 section 7.4.1), but picows reads it
                 code = WSCloseCode.PROTOCOL_ERROR
-            transport.send_close(code)  # nothing, if we sent ours
+            transport.send_close(code)  # does nothing if we have sent our close
             transport.disconnect()
-            if transport.underlying_transport.get_write_buffer_size():  # it may never read that
+            if transport.underlying_transport.get_write_buffer_size():  # the client may never read it
                 self._later(CLOSE_TIMEOUT, self.drop)
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
         self._transport = self._fragments = None
         self.count_read()
         if self._timer is not None:
-            self._timer.cancel()  # it holds the transport, and that the buffers
+            self._timer.cancel()  # the timer holds the transport, which holds the buffers
         self._forgive()
         self._server.connection_closed(self)
         self._server.commit_loop.lose(self.connection)
@@ -173,7 +174,7 @@ class Socket(WSListener):
         self.catch_up()
 
     def _ponder(self, payload: bytes) -> None:
-        """Answer a ping when the loop comes round: the last one of many will do (RFC 6455 section 5.5.3)."""
+        """Answer a ping in the next turn of the loop, and of several only the last (RFC 6455 section 5.5.3)."""
         if self._pong is None:
             asyncio.get_running_loop().call_soon(self._answer_ping)
         self._pong = payload
@@ -183,7 +184,7 @@ class Socket(WSListener):
         if self._transport is not None and not self._stuck:
             self._transport.send_pong(payload)
 
-    # ── frames → text ────────────────────────────────────────────────────────────────────────────
+    # ── frames to text ───────────────────────────────────────────────────────────────────────────
 
     def _hear(self, frame: WSFrame, *, begins: bool) -> None:
         if begins and self._fragments is not None:
@@ -200,14 +201,14 @@ class Socket(WSListener):
     def _gather(self, frame: WSFrame) -> None:
         if self._fragments is None:
             self._fragments = bytearray()
-        self._fragments += frame.get_payload_as_bytes()  # no list of them: empty ones would cost memory, too
+        self._fragments += frame.get_payload_as_bytes()  # not a list of fragments: empty ones would cost memory, too
         if frame.fin:
             whole, self._fragments = self._fragments, None
             self._decode(whole)
         self.count_read()
 
     def count_read(self) -> None:
-        """Count the memory in which its messages are read: picows' buffer, which stays, and the fragments."""
+        """Count the memory in which messages are being read: picows' buffer, which is kept, and the fragments."""
         buffer = 2 * self.largest if self.largest >= MIN_COUNTED_BYTES and self._transport is not None else 0
         size = buffer + len(self._fragments or b"") // COUNTED_FRAGMENT_BYTES * COUNTED_FRAGMENT_BYTES
         if size != self.reading:
@@ -236,10 +237,10 @@ class Socket(WSListener):
             self._server.memory_holders.note(self, self._server.second, anew=anew)
             self._server.make_room()
 
-    # ── reading, or not ──────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def wait_for_read_budget(self) -> None:
-        """Read no more in this turn of the loop (receive_buffer.py)."""
+        """Stop reading for this turn of the loop (receive_buffer.py)."""
         if not self._unread & PAUSED_FOR_READ_BUDGET:
             self._leave_unread(PAUSED_FOR_READ_BUDGET)
             self._server.read_budget.wait(self)
@@ -264,7 +265,7 @@ class Socket(WSListener):
         self._unread |= cause
 
     def read_again(self, causes: int) -> None:
-        """Remove causes for which it is left unread."""
+        """Remove reasons not to read the socket, and read it if none is left."""
         left = self._unread & ~causes
         under = self._open()
         if under is not None and self._unread and not left:
@@ -272,12 +273,12 @@ class Socket(WSListener):
         self._unread = left
 
     def _open(self) -> asyncio.Transport | None:
-        """Give the transport below, unless it is closing already: then it takes no orders."""
+        """Return the underlying transport, or None if it is closing and ignores calls."""
         if self._transport is None or self._transport.underlying_transport.is_closing():
             return None
         return self._transport.underlying_transport
 
-    # ── the dispatcher's line to the client ────────────────────────────────────────────────────────────
+    # ── what the dispatcher and the commit loop call (ClientSocket) ────────────────────────────────────
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         transport = self._transport
@@ -291,7 +292,7 @@ class Socket(WSListener):
             self._send_many(bodies, stamp)
 
     def _send_many(self, bodies: list[bytes], stamp: bytes) -> None:
-        """Send in chunks, each in one write, until the kernel or the send budget takes no more; the rest is owed."""
+        """Send in chunks of one write each until the kernel or the send budget takes no more. Queue the rest."""
         assert self._transport is not None
         send_budget = self._server.send_budget
         first = 0x80 | self._server.kind.value
@@ -309,7 +310,7 @@ class Socket(WSListener):
                 parts, size = [], 0
 
     def _owe(self, bodies: list[bytes]) -> None:
-        """Keep what the client does not read yet; it is the others' as well, and takes little memory of its own."""
+        """Queue messages. They are shared with other connections, and take little memory of their own."""
         if self._owed is None:
             self._owed = deque()
             if not self._stuck:
@@ -324,7 +325,7 @@ class Socket(WSListener):
         self._server.memory_holders.note(self, self._server.second)
 
     def _check_owed(self) -> None:
-        """Close it if it leaves more unread than one may, and others if all leave too much."""
+        """Close the connection if it owes too much, and others if all together owe too much."""
         most = self._server.limits.mailbox_bytes
         if most and self._owing > most + MAX_OWED_BEYOND_REPLAY:
             self.give_up()
@@ -332,17 +333,17 @@ class Socket(WSListener):
 
     @property
     def holding(self) -> int:
-        """Bytes that it owes, takes for reading, or said and are not done, if these are many."""
+        """Return the bytes of memory that it holds: owed, being read, and waiting to be handled if these are many."""
         backlog = self.connection.backlog
         return self._owing + self.reading + (backlog.held if backlog.large else 0)
 
     @property
     def addresses(self) -> Sequence[Hashable]:
-        """The quotas of its addresses; itself, where addresses are not counted."""
+        """Return the quotas of its addresses, or the socket itself if its address is not counted."""
         return self.connection.address_quotas or (self,)
 
     def give_up(self) -> None:
-        """Let go of what it holds, and close it; what it said and is not done is not done any more."""
+        """Release the memory that it holds, discard what waits to be handled, and close the connection."""
         reads = self.reading
         words = NOT_READ if self._owing > reads else NO_ROOM_FOR_LARGE
         self._server.commit_loop.drop(self.connection)
@@ -353,14 +354,14 @@ class Socket(WSListener):
         self.deaf = True
         self._close(1008, words)
         if reads:
-            self.drop()  # picows' buffer goes with the connection
+            self.drop()  # picows' buffer is freed with the connection
 
     def _forgive(self) -> None:
         self._count_owed(-self._owing)
         self._owed, self._held = None, 0
 
     def catch_up(self) -> None:
-        """Send what is owed, as far as the kernel and the send budget allow now."""
+        """Send queued messages as far as the kernel and the send budget allow."""
         if self._transport is None or self._owed is None:
             return
         stamp = messages.stamp(self._server.clock.wall())
@@ -381,13 +382,13 @@ class Socket(WSListener):
 
     def hang_up(self, code: int, reason: str) -> None:
         if self._ending is not None and (code in CLEANUP_CLOSE_CODES or self._ending[0] not in CLEANUP_CLOSE_CODES):
-            return  # an end that may not wait, a drain's, takes the place of one that may
+            return  # a close that may not wait, like a drain's, replaces one that may
         if code in CLEANUP_CLOSE_CODES:
             self._ending = code, reason
             self._later(self._server.parting, self._close, code, reason)
         elif self._owed is None:
             self._close(code, reason)
-        else:  # after that; but not for ever
+        else:  # after the queued messages, but not for ever
             self._ending = code, reason
             self._later(CLOSE_TIMEOUT, self._close, code, reason)
 
@@ -396,8 +397,8 @@ class Socket(WSListener):
         if transport is None or transport.is_close_frame_sent:
             return
         transport.send_close(WSCloseCode(code), close_reason(reason))
-        # The client answers with its own close, and then we disconnect. To close the socket at once would be to
-        # reset the connection where it is still sending, and to lose what it has not read yet.
+        # The client answers with its own close, and then we disconnect. To close the socket at once would reset the
+        # connection while the client is still sending, and lose what it has not read yet.
         self._later(CLOSE_TIMEOUT, self.drop)
 
     def _later(self, seconds: float, end: Callable[..., None], *how: object) -> None:
@@ -418,12 +419,12 @@ class Socket(WSListener):
         return bool(self._unread)
 
     def unsent(self) -> int:
-        """Return the bytes that the client's kernel has not acknowledged, ours and our kernel's."""
+        """Return the unacknowledged bytes: those queued here, in the transport, and in our kernel."""
         if self._transport is None:
             return 0
         under = self._transport.underlying_transport
         try:
             waiting = unacknowledged_bytes(under)
-        except OSError:  # it is gone already
+        except OSError:  # the connection is gone already
             return 0
         return self._owing - self._held + under.get_write_buffer_size() + waiting

@@ -1,6 +1,6 @@
-"""The first bytes of a connection, until there is a request.
+"""The first bytes of a connection, up to the end of its request.
 
-HEAD_PREFIX requests, which monitors send, are answered here: picows reads GET alone.
+HEAD requests, which monitors send, are answered here, because picows accepts only GET.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from restante.mailbox.server.receive_buffer import ReceiveBuffer
 HEAD_PREFIX: Final = b"HEAD "
 END_OF_REQUEST: Final = b"\r\n\r\n"
 MAX_REQUEST_BYTES: Final = 8 * 1024
-"""Bytes of a request. Clients send some 300, browsers and proxies a few thousand. To parse one takes 20 ns a byte;
-picows allows 16 KiB."""
+"""Bytes of a request. Clients send some 300, browsers and proxies a few thousand. Parsing takes 20 ns a byte. picows
+allows 16 KiB."""
 
 TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-"""The answer to a longer one (RFC 6585 section 5)."""
+"""Answer to a longer request (RFC 6585 section 5)."""
 
 READ_BYTES: Final = 2048
-"""Bytes that are read at once: a request has some 300."""
+"""Bytes read at once. A request has some 300."""
 
 Answer = tuple[HTTPStatus, int | None]
-"""What a GET of the same path is answered: its status, and the bytes of its body, if we know them."""
+"""The status that a GET of the same path would have, and the bytes of its body if we know them."""
 
 Upgrade = Callable[[WSUpgradeRequest], WSListener | WSUpgradeResponseWithListener | None]
 
 
 class QuietLogger:
-    """Stands in for picows' logger, which would write addresses and make one logger per connection.
+    """Replaces picows' logger, which would log addresses and create one logger per connection.
 
-    What it keeps is that a callback of ours raised: picows catches that, and closes the connection.
+    It keeps one message: a callback of ours raised an error, which picows catches before it closes the connection.
     """
 
     def isEnabledFor(self, _level: int) -> bool:  # noqa: N802 - logging's name
@@ -60,9 +60,9 @@ QUIET_LOGGER: Final = QuietLogger()
 def websocket_protocol(
     upgrade: Upgrade, *, handshake_timeout: float, max_frame_size: int, read_buffer_size: int
 ) -> WSProtocol:
-    """Make what `picows.ws_create_server` makes for each connection, without its pings and pongs.
+    """Return the protocol that `picows.ws_create_server` creates for a connection, but without its pings and pongs.
 
-    A flood of pings must cost no more than its frames. picows 2.3.1: api.py:402.
+    A flood of pings must cost no more than its frames (picows 2.3.1: api.py:402).
     """
     no_pings = (False, 0.0, 0.0, WSAutoPingStrategy.PING_WHEN_IDLE)
     return WSProtocol(
@@ -73,11 +73,11 @@ def websocket_protocol(
 
 
 class FirstBytes(asyncio.BufferedProtocol):
-    """Reads a request until its end; whatever is no HEAD is for `websocket`.
+    """Reads a request to its end, answers HEAD, and passes all other requests to `websocket`.
 
-    `websocket` has been told of the connection from its beginning, so its time limit of a handshake holds here, too.
-    `begin_request` tells whether a connection from this peer may stay, and what to call when its request has come or
-    when it is gone.
+    `websocket` learns of the connection at its beginning, so its handshake timeout covers the request, too.
+    `begin_request` returns None if a connection from this peer must be closed; otherwise it returns what to call when
+    the request has come or the connection is gone.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class FirstBytes(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        peer = transport.get_extra_info("peername")  # None: it is gone already
+        peer = transport.get_extra_info("peername")  # None: the connection is gone already
         self._asked = peer and self._begin_request(peer)
         if self._asked is None:
             cast(asyncio.Transport, transport).abort()
             return
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from it
         self._websocket.connection_made(transport)
 
     def connection_lost(self, error: Exception | None) -> None:

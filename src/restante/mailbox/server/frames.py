@@ -1,4 +1,4 @@
-"""What picows leaves to us: headers of frames and requests, reasons of a close, what the kernel has not sent."""
+"""What picows leaves to us: frame headers, proxy headers, close reasons, and bytes that are not acknowledged."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final
 from picows import WSUpgradeRequest
 
 MAX_CLOSE_REASON_BYTES: Final = 123
-"""Bytes of a close frame's reason (RFC 6455 section 5.5)."""
+"""Bytes of the reason in a close frame (RFC 6455 section 5.5)."""
 
 _FROM_A_PROXY: Final = ("X-Forwarded-For", "X-Real-IP", "X-Real-Port")
 
 
 def proxy_headers(request: WSUpgradeRequest) -> dict[str, str]:
-    """Return what proxies say of the client. Of a header that is there more than once all values, with commas."""
-    said = request.headers  # the last value is what the nearest proxy said
+    """Return the headers in which proxies name the client. Repeated headers are joined with commas."""
+    said = request.headers  # the last value comes from the nearest proxy
     return {name: ",".join(said.getall(name)) for name in _FROM_A_PROXY if name in said}
 
 
@@ -28,7 +28,7 @@ def close_reason(reason: str) -> bytes:
 
 
 def unacknowledged_bytes(transport: asyncio.Transport) -> int:
-    """Return the bytes that the kernel keeps because the client's has not acknowledged them (man 7 tcp)."""
+    """Return the bytes that our kernel keeps because the client's has not acknowledged them (man 7 tcp)."""
     queued: int = struct.unpack(
         "i", fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
     )[0]

@@ -1,7 +1,7 @@
-"""The receive buffer: what is read of a WebSocket goes to picows, and the memory that it takes there is counted.
+"""The receive buffer: it passes what a WebSocket receives to picows and counts the memory that picows uses for it.
 
-picows gathers a frame in one buffer, which it doubles as it grows, and keeps at that size as long as the connection
-lives (picows 2.3.1: picows.pyx:1478, _maybe_grow_read_buffer, and :2013, _shrink_buffer).
+picows gathers a frame in one buffer, which it doubles as the frame grows. It keeps that size as long as the
+connection lives (picows 2.3.1: picows.pyx:1478, _maybe_grow_read_buffer, and :2013, _shrink_buffer).
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ MIN_COUNTED_BYTES: Final = 8 * 1024
 """Bytes of a frame from which on its buffer is counted. Nearly all frames have less than a tenth of that."""
 
 MAX_READ_BYTES: Final = 16 * 1024
-"""Bytes that are read at once at most; the read budget may allow less. picows' buffer may have up to twice the size
-of the largest frame so far."""
+"""Maximum bytes of one read. The read budget may allow less. picows' buffer may be up to twice as large as the
+largest frame so far."""
 
 
 class ReceiveBuffer(asyncio.BufferedProtocol):
-    """Stands between the transport and `websocket`.
+    """A protocol between the transport and `websocket`.
 
-    The listener has `unfinished`, the bytes since its last frame, which it sets to 0 at each. It has `largest`, the
-    most that these ever were, and `count_read`, which is called when that has grown.
+    The listener's `unfinished` counts the bytes since its last frame; the listener sets it to 0 at each frame.
+    `largest` is the maximum of `unfinished`. When it has grown and is at least `MIN_COUNTED_BYTES`, `count_read` is
+    called.
     """
 
     def __init__(self, websocket: WSProtocol, budget: ReadBudget) -> None:
@@ -45,7 +46,7 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         listener = self._websocket.listener
-        if listener is None:  # until the handshake is done
+        if listener is None:  # before the end of the handshake
             self._updated(size)
             return
         listener.unfinished += size

@@ -1,7 +1,8 @@
-"""The send budget: how much is written to all sockets together before the loop looks at what comes in.
+"""The send budget: how much is written to all sockets before the loop reads again.
 
-An `open` has up to 16 MiB replayed, an `add` of 2 MiB goes to up to 32 subscribers. To write that at once would hold
-the loop for 10 to 50 ms. What goes beyond a slice waits for the loop's next turn, each socket after the other.
+An `open` may replay 16 MiB, and an `add` of 2 MiB may go to 32 subscribers. To write that at once would hold the loop
+for 10 to 50 ms. What exceeds the budget waits for the next turn of the loop, in which the sockets write one after the
+other.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from collections import deque
 from typing import Final, Protocol
 
 MAX_BYTES_PER_TURN: Final = 1024 * 1024
-"""Bytes that are written in one turn of the loop, about: a millisecond or two."""
+"""Bytes written in one turn of the loop, about: a millisecond or two."""
 
 
 class Waiting(Protocol):
-    """What has more to write."""
+    """A socket that has more to write."""
 
     def catch_up(self) -> None:
-        """Write on while the send budget is open; wait again if that is not enough."""
+        """Write more while the send budget is open, and wait again if that does not suffice."""
 
 
 class SendBudget:
-    """What was written in this turn of the loop, and who is to write in the next."""
+    """The bytes written in this turn of the loop, and the sockets that write in the next."""
 
     def __init__(self) -> None:
         self._written = 0
@@ -40,7 +41,7 @@ class SendBudget:
         self._renew_soon()
 
     def wait(self, line: Waiting) -> None:
-        """Let somebody write in one of the next turns, after those who wait already."""
+        """Let a socket write in one of the next turns, after those that wait already."""
         self._waiting.append(line)
         self._renew_soon()
 

@@ -1,4 +1,7 @@
-"""The WebSocket shell: listens, greets, keeps alive, drains. What goes over one WebSocket is in connection.py."""
+"""The WebSocket server: it listens, welcomes clients, keeps connections alive, and drains.
+
+connection.py handles the frames of one WebSocket.
+"""
 
 from __future__ import annotations
 
@@ -43,44 +46,47 @@ from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
 
 MAX_FRAME_PER_MESSAGE: Final = 2
-"""A frame is read up to so many times the size that a message may have: then its sender is told what is wrong. Beyond
-that it is only closed, with 1009, before its payload is read."""
+"""Maximum size of a frame that is read, in multiples of the maximum size of a message. The sender of such a frame is
+told the error. A larger frame is closed with 1009 before its payload is read."""
 
 KERNEL_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
-"""Bytes that the kernel holds for a connection that is left unread (it doubles this), and that one read can bring."""
+"""Bytes that the kernel buffers for a connection that is not read (it doubles this), and that one read can return."""
 
 ACCEPT_BACKLOG: Final = 128
-"""Connections that wait in the kernel at most. libuv accepts all of them in one turn of the loop, 0.2 ms each. A
-client that finds no place tries again after a second (tcp(7), tcp_abort_on_overflow)."""
+"""Maximum number of connections that wait in the kernel. libuv accepts all of them in one turn of the loop, 0.2 ms
+each. A client that finds no place tries again after a second (tcp(7), tcp_abort_on_overflow)."""
 
 PING_INTERVAL_SECONDS: Final = 25
-"""Seconds. nginx and others cut what is silent for 60 (proxy_read_timeout): the reference's pings, every 60, come too
-late (server_websocket.py:392, 0.8.0). Some NATs and load balancers cut after 30."""
+"""Seconds between two pings of a connection. nginx and others cut connections that are silent for 60 s
+(proxy_read_timeout), so the reference's pings, every 60 s, come too late (server_websocket.py:392, 0.8.0). Some NATs
+and load balancers cut after 30 s."""
 
 SILENCE_TIMEOUT_SECONDS: Final = 600
-"""Seconds in which a connection says nothing and answers no ping, before it is taken for dead: as the reference."""
+"""Seconds without a frame, not even a pong, after which a connection is considered dead, as in the reference."""
 
 DRAIN_TIMEOUT: Final = 5.0
-"""Seconds to wait for what was said to reach the clients."""
+"""Seconds to wait until everything that was sent has reached the clients."""
 
 CLEANUP_SECONDS: Final = 1.0
-"""Two round trips to anywhere, and a client's thought."""
+"""Seconds that a rejected client has to release and close: two round trips to anywhere, and the client's
+processing."""
 
 READ_BUFFER_BYTES: Final = 2048
-"""Bytes a connection reads into at first; grows with its frames. Most of a connection's memory (bench/README.md)."""
+"""Initial bytes of a connection's read buffer, which grows with its frames. Most of a connection's memory
+(bench/README.md)."""
 
 ASKS_FOR_NOTHING: Final = "too many connections that ask for nothing"
-"""What the log says of who has as many connections without a request as it may have with one."""
+"""Log text for an address that has as many connections without a request as it may have with one."""
 
 MAX_UNBOUND_CLOSED_PER_SECOND: Final = 500
-"""Connections that are closed in a second because they did not bind: 7 ms."""
+"""Connections closed in one second because they did not bind in time: 7 ms."""
 
 GREETING: Final = b"Wormhole Relay\n"
-"""What `GET /` answers: the reference's words, which monitors look for (web.py:10, 0.8.0)."""
+"""Body of the answer to `GET /`: the reference's text, which monitors look for (web.py:10, 0.8.0)."""
 
 
 class Server:
-    """Listens, keeps connections alive, and lets them go."""
+    """Accepts connections, keeps them alive, and closes them."""
 
     def __init__(
         self,
@@ -94,7 +100,7 @@ class Server:
         self.commit_loop = commit_loop
         self.descriptors = descriptors
         self.most = descriptors - descriptors // 10 - RESERVED_DESCRIPTORS
-        """The descriptor after which connections wait: each gets the lowest that is free."""
+        """The descriptor from which on new connections wait. Each connection gets the lowest free descriptor."""
         self._many = RESERVED_DESCRIPTORS
         """Free descriptors at which waiting connections are accepted again."""
         self.admission = admission or Admission(AdmissionTerms(), system_secret)
@@ -104,30 +110,30 @@ class Server:
         self.welcome_options = welcome_options
         self.kind = WSMsgType.BINARY if welcome_options.binary else WSMsgType.TEXT
         self.second = 0
-        """Counts `tick`s: all the time that keep-alive needs."""
+        """The number of calls of `tick`, which is the clock of keep-alive."""
         self.buckets: list[set[Socket]] = [set() for _ in range(PING_INTERVAL_SECONDS)]
-        """All sockets, by the second of `PING_INTERVAL_SECONDS` in which they are pinged."""
+        """All sockets, by the second of the ping interval in which they are pinged."""
         self.parting = CLEANUP_SECONDS
         self.admitted: set[Socket] = set()
-        """Those that were let in."""
+        """Sockets that were admitted."""
         self.owing = 0
         self.reading = 0
         self.memory_holders = MemoryHolders()
         self.send_budget = SendBudget()
         self.read_budget = ReadBudget()
         self.newcomers: OrderedDict[Socket, int] = OrderedDict()
-        """Those that may not have bound yet, and the second in which they came. A dict that loses its first again and
-        again is slow to find the next one."""
+        """Sockets that may not have bound yet, and the second in which they connected. A plain dict whose first item
+        is removed again and again becomes slow at finding the next one."""
         self.slowed: list[Socket] = []
-        """Those that are left unread until the next second."""
+        """Sockets that are not read until the next second."""
         self._warned: set[str] = set()
-        """What is said once, about a proxy."""
+        """Warnings about proxies that were logged, each once."""
         self._listeners: list[asyncio.Server] = []
         self._listening_sockets: list[socket.socket] = []
-        """The listening sockets, once more: while one is open, the kernel goes on taking calls."""
+        """Duplicates of the listening sockets. While one is open, the kernel goes on queueing connections."""
 
     async def listen(self, host: str | None, port: int) -> list[tuple[str, int]]:
-        """Listen; gives the addresses. Raises Misuse where that cannot be done."""
+        """Listen and return the addresses. Raises Misuse if the address cannot be used."""
         try:
             listener = await self._accept(host=host, port=port)
         except OSError as error:
@@ -137,7 +143,7 @@ class Server:
             duplicate = socket.socket(fileno=os.dup(each.fileno()))
             duplicate.setsockopt(
                 socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_RECEIVE_BUFFER_BYTES
-            )  # accepted ones inherit it
+            )  # accepted sockets inherit it
             self._listening_sockets.append(duplicate)
         free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
         if free < RESERVED_DESCRIPTORS:
@@ -161,7 +167,7 @@ class Server:
         return FirstBytes(websocket, self._answer_head, self._begin_request, self.read_budget)
 
     def _begin_request(self, peer: Sequence[Any]) -> Callable[[], None] | None:
-        """Take note of a connection before its request; gives what to call when that has come. None: close it."""
+        """Count a connection before its request. Return what to call when that has come, or None to close it."""
         pending = self.admission.begin_request(peer, self.clock.wall())
         if pending.refused:
             self.commit_loop.dispatcher.quotas.count_refusal(ASKS_FOR_NOTHING, pending.refused)
@@ -169,7 +175,7 @@ class Server:
         return functools.partial(self.admission.end_request, pending)
 
     def _stop_accepting(self) -> None:
-        """Leave who comes in the kernel's queue, for now: we hold the sockets open, so nobody is refused."""
+        """Leave new connections in the kernel's queue for now. As we keep the sockets open, none is refused."""
         listeners, self._listeners = self._listeners, []
         if listeners and self._listening_sockets:
             log.warning(
@@ -179,9 +185,9 @@ class Server:
             listener.close()
 
     async def check_descriptors(self) -> None:
-        """Accept nobody while descriptors are short; called once a second.
+        """Stop accepting while descriptors are short, and start again. Call this once a second.
 
-        `admit` does not suffice: connections whose handshake has not come take descriptors, too.
+        `admit` does not suffice, because connections before their handshake take descriptors, too.
         """
         if not self._listening_sockets:
             return
@@ -198,7 +204,7 @@ class Server:
     def _answer(self, request: WSUpgradeRequest) -> Socket | WSUpgradeResponseWithListener | None:
         path = request.path.partition(b"?")[0]
         if "upgrade" in [each.strip() for each in request.headers.get("connection", "").lower().split(",")]:
-            request.headers["connection"] = "Upgrade"  # picows takes no list, and Firefox says "keep-alive, Upgrade"
+            request.headers["connection"] = "Upgrade"  # picows accepts no list; Firefox sends "keep-alive, Upgrade"
         if path == b"/":
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(GREETING), None)
         if path == b"/v1" or path.startswith(b"/v1/"):
@@ -206,7 +212,7 @@ class Server:
         return None  # 404
 
     def _answer_head(self, path: bytes) -> Answer:
-        """Answer HEAD as `_answer` does GET, where no upgrade is asked for."""
+        """Return the answer to HEAD: what `_answer` returns for a GET without an upgrade."""
         path = path.partition(b"?")[0]
         if path == b"/":
             return HTTPStatus.OK, len(GREETING)
@@ -215,7 +221,7 @@ class Server:
         return HTTPStatus.NOT_FOUND, None
 
     def apply_settings(self, welcome_options: WelcomeOptions, terms: AdmissionTerms, limits: Limits) -> None:
-        """Go on like this; who is here already keeps what the welcome said, and how frames come."""
+        """Apply new settings. Open connections keep the terms of their welcome and their kind of frames."""
         self.welcome_options = replace(welcome_options, binary=self.welcome_options.binary)
         self.admission.terms, self.admission.limits, self.limits = terms, limits, limits
         dispatcher = self.commit_loop.dispatcher
@@ -229,7 +235,7 @@ class Server:
     def admit(
         self, newcomer: Socket, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
     ) -> AdmissionResult:
-        """Take a connection in; it may have to go at once."""
+        """Admit a connection, or decide that it will be closed, and return the result."""
         result = self.admission.admit(peer, headers, self.commit_loop.now(), len(self.admitted))
         if result.verdict is None:
             self.admitted.add(newcomer)
@@ -271,7 +277,7 @@ class Server:
 
     @property
     def held(self) -> int:
-        """Bytes that all connections together owe to read, are read in, and said and are not done."""
+        """Return the bytes of all connections that are owed, being read, or waiting to be handled."""
         return self.owing + self.reading + self.commit_loop.queue.held
 
     def make_room(self) -> None:
@@ -287,7 +293,7 @@ class Server:
         return [each for bucket in self.buckets for each in bucket]
 
     def tick(self) -> None:
-        """Ping this second's sockets, and drop those that have been silent for too long."""
+        """Ping the sockets whose turn it is this second, and drop those that have been silent for too long."""
         self.second += 1
         slowed, self.slowed = self.slowed, []
         for each in slowed:
@@ -318,7 +324,7 @@ class Server:
                 each.ping()
 
     def _see_off_newcomers(self) -> None:
-        """Close those that did not bind in time."""
+        """Close sockets that did not bind in time."""
         for _ in range(MAX_UNBOUND_CLOSED_PER_SECOND):
             newcomer, came = next(iter(self.newcomers.items()), (None, 0))
             if newcomer is None or self.second - came <= self.limits.bind:
@@ -332,7 +338,7 @@ class Server:
                 )
 
     async def drain(self, running: asyncio.Task[None]) -> None:
-        """Stop accepting and reading, answer what was read, and say goodbye."""
+        """Stop accepting and reading, answer what was read, and close all connections."""
         listening_sockets, self._listening_sockets = self._listening_sockets, []
         self._stop_accepting()
         for listening in listening_sockets:
@@ -341,7 +347,7 @@ class Server:
             each.deaf = True
             each.read_again(
                 PAUSED_FOR_BACKLOG | PAUSED_FOR_FRAME_RATE
-            )  # what lies unread when a socket is closed resets the connection
+            )  # unread data resets a connection when its socket is closed
         self.commit_loop.stop()
         await running
         for each in self.sockets():

@@ -1,4 +1,4 @@
-"""What a socket needs of the server."""
+"""The part of the server that a socket uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Socket_contra = TypeVar("Socket_contra", contravariant=True)
 
 
 class ServerContext(Protocol[Socket_contra]):
-    """What a socket needs of the server."""
+    """The part of the server that a socket uses."""
 
     commit_loop: CommitLoop
     clock: Clock
@@ -27,34 +27,34 @@ class ServerContext(Protocol[Socket_contra]):
     kind: WSMsgType
     second: int
     owing: int
-    """Bytes that all together owe to read."""
+    """Bytes owed to all sockets."""
     reading: int
-    """Bytes in which the messages of all together are read."""
+    """Bytes of memory in which the messages of all sockets are being read."""
     memory_holders: MemoryHolders
     send_budget: SendBudget
     read_budget: ReadBudget
     parting: float
-    """Seconds in which a client that is sent away may tidy up after itself."""
+    """Seconds that a rejected client has to release and close."""
 
     def admit(
         self, newcomer: Socket_contra, peer: tuple[Any, ...], headers: Mapping[str, str], descriptor: int
     ) -> AdmissionResult:
-        """Decide about a connection; it may have to go at once."""
+        """Admit a connection, or decide that it will be closed, and return the result."""
 
     def connection_closed(self, leaver: Socket_contra) -> None:
-        """Take note that it is gone."""
+        """Forget a closed connection."""
 
     def greeting(self, result: AdmissionResult) -> bytes:
-        """Return its welcome, lacking the stamp."""
+        """Return the welcome, without its timestamp."""
 
     def too_big(self) -> PeerError:
-        """Return what is wrong with a message of that size."""
+        """Return the error for a message that is too big."""
 
     def slow_down(self, hasty: Socket_contra) -> None:
-        """Read it again in the next second."""
+        """Let a socket be read again in the next second."""
 
     def make_room(self) -> None:
-        """Close some connections if all together hold more than they may."""
+        """Close some connections if all together hold more memory than they may."""
 
     def overflow(self, socket: Socket_contra, words: str) -> None:
-        """Take note that it is closed, and why."""
+        """Count a connection that is closed for the memory it holds, and why."""

@@ -1,1 +1,1 @@
-"""The requester: it fetches history, subscribes and posts."""
+"""The requester: it fetches history, subscribes to topics and posts envelopes."""

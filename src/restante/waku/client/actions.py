@@ -1,4 +1,4 @@
-"""What a requester may cost its Mailservers, the actions that it wants to be done, and how it ended."""
+"""The actions of a requester, the budgets and timeouts that limit it, and the report at its end."""
 
 from __future__ import annotations
 
@@ -16,83 +16,86 @@ PositiveInt = Annotated[int, Meta(ge=1)]
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What each server may cost us."""
+    """The most that each server may cost the requester."""
 
     pages: PositiveInt = 1_000
     envelopes: PositiveInt = 200_000
-    """Whatever they are."""
+    """Envelopes that the server sends, wanted or not."""
     bytes: PositiveInt = 256 << 20
-    """Of envelopes."""
+    """Bytes of the envelopes that the server sends."""
     seconds: Annotated[float, Meta(gt=0, le=1e9)] = 600.0
-    """In which it is connected to, asked, or left alone since it failed."""
+    """Seconds spent on the server: connecting, asking, and backing off after a failure."""
     size: PositiveInt = 1 << 20
-    """Of an envelope that is handed over, in bytes."""
+    """Bytes of one envelope. Larger ones are not handed over."""
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait, in seconds."""
+    """How long the requester waits, in seconds, unless a field says otherwise."""
 
     connect: float = 20.0
     answer: float = 30.0
-    """Without anything that was asked for (status-go waits as long: protocol/messenger_mailserver.go)."""
+    """Seconds without anything that was requested. status-go waits as long (protocol/messenger_mailserver.go)."""
     back_off: float = 2.0
-    """Until a server that failed is tried again; doubled with each failure in a row."""
+    """Seconds until a server that failed is tried again. Each failure in a row doubles them."""
     tries: int = 3
-    """Failures in a row, after which it is not tried again."""
+    """Failures in a row after which a server is not tried again."""
     overlap: float = 80.0
-    """What is younger than this is asked for again: 50 s that envelopes live, 20 in which they are taken after that,
-    10 for clocks that differ."""
+    """Age in seconds below which envelopes are requested again in the next run. An envelope lives for 50 s, is still
+    accepted for 20 s after that, and clocks may differ by 10 s."""
     limit: int = MAX_PAGE_ENVELOPES
-    """Envelopes of a page."""
+    """Envelopes per page."""
 
 
-# ── what is to be done ───────────────────────────────────────────────────────────────────────────
+# ── actions ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """Connect to a server, trust it, and call `connected` or `lost`."""
+    """Action: connect to a server, trust it, and call `connected` or `lost`."""
 
     server: int
 
 
 class SendRequest(msgspec.Struct, frozen=True):
-    """Send this to a server, under an id of your own, and call `request_sent` before anything of the answer."""
+    """Action: send this request to a server, under an id that the caller chooses.
+
+    Call `request_sent` with that id before any event of the answer.
+    """
 
     server: int
     request: Request
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """Disconnect from a server; nothing is to be told."""
+    """Action: disconnect from a server. The requester expects no event for this."""
 
     server: int
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Hand these to the subscriber."""
+    """Action: hand these envelopes to the subscriber."""
 
     envelopes: list[Envelope]
 
 
 class Save(msgspec.Struct, frozen=True):
-    """Keep this, now that the subscriber has what was handed over before."""
+    """Action: save this state. The subscriber has everything that was handed over before."""
 
     state: FetchState
 
 
 class FetchReport(msgspec.Struct, frozen=True):
-    """What became of a query."""
+    """The result of a query."""
 
     missing: list[Range]
-    """What no server answered for; nothing: the query is complete."""
+    """Times that no server answered for. If empty, the query is complete."""
     counts: Counter[str]
-    """Of envelopes: `handed over`, `known`, and what they were that were not asked for. And `pages`."""
+    """Numbers of envelopes: `handed over`, `known`, and why others were unwanted. Also `pages`."""
     failures: dict[int, str]
-    """Why servers are not asked any more, or failed last."""
+    """By server: why it is not asked any more, or its last failure."""
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """It is over: nothing more is to be told, and nothing comes after this."""
+    """Action: the query has ended. The requester expects no event and returns no action after this."""
 
     report: FetchReport
 

@@ -1,4 +1,4 @@
-"""Fetch history from Mailservers: the rules of `requester.py`, carried out over connections."""
+"""Fetch history from Mailservers: carries out the actions of `requester.py` over connections."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from restante.waku.protocol.peer import Brought, Ended
 from restante.waku.protocol.request import Form, Request
 
 GREET_TIMEOUT: Final = 10.0
-"""Seconds that a server has to greet."""
+"""Seconds within which a server must greet."""
 
 Subscriber = Callable[[list[Envelope]], None]
-"""Is handed envelopes; what it has returned from counts as handed over."""
+"""Receives envelopes. They count as handed over when it returns."""
 
 Keep = Callable[[FetchState], None]
-"""Is told what is known, whenever the subscriber has it."""
+"""Receives the new state each time the subscriber has all envelopes that the state covers."""
 
 
 class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,10 +53,10 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     form: Form = "envelope"
     to: SymmetricKey | bytes | None = None
-    """What an envelope is sealed for: the key of the Mailserver's password, or its public key."""
+    """Key that a request envelope is encrypted for: the key of the Mailserver's password, or its public key."""
     key: Key | None = None
-    """Who we are, to Mailservers that let only some in; otherwise somebody else each time, so that nobody can tell
-    that two requests have the same sender."""
+    """Private key to authenticate with, for Mailservers that admit only some nodes. Default: a fresh key for each
+    request and connection, so that requests cannot be linked by their sender."""
 
     def __post_init__(self) -> None:
         if self.form == "envelope" and self.to is None:
@@ -75,10 +75,13 @@ async def fetch(
     budgets: Budgets | None = None,
     timeouts: Timeouts | None = None,
 ) -> FetchReport:
-    """Ask servers, which are trusted by this, the first preferred, until the query is known or none is left to ask.
+    """Fetch a query's history from servers and return a report.
 
-    The subscriber is called with what nobody had before; an `inbox` that live envelopes go through as well makes that
-    hold for both. What a subscriber raises ends it all, and is raised here.
+    The first server is preferred. All servers are trusted to send history. The fetch ends when the query is known or
+    no server is left to ask.
+
+    The subscriber receives each envelope once. To keep that true for live envelopes too, pass them through the same
+    `inbox`. If the subscriber raises an error, the fetch ends and raises it.
     """
     if not servers:
         raise Misuse("there is nobody to ask: name a Mailserver")
@@ -108,7 +111,7 @@ class _Fetch:
         self._report: asyncio.Future[FetchReport] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._visits: dict[int, _Visit] = {}
-        """Those that count; one that was left may still be going away."""
+        """The current visits by server. A visit that was left may still be disconnecting."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> FetchReport:
@@ -119,20 +122,20 @@ class _Fetch:
             if self._timer is not None:
                 self._timer.cancel()
             for task in self._tasks:
-                if not task.cancelling():  # else it is saying goodbye
+                if not task.cancelling():  # a cancelled task is still disconnecting
                     task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # ── between the rules and the world ──────────────────────────────────────────────────────────
+    # ── between the requester and the connections ────────────────────────────────────────────────
 
     def _tell(self, event: Callable[[], list[Action]]) -> None:
-        """Tell the rules what happened, and do what they say."""
+        """Report an event to the requester and carry out the actions it returns."""
         if self._report.done():
             return
         try:
             for each in event():
                 self._do(each)
-        except Exception as error:  # noqa: BLE001 - the subscriber's, in a callback of the loop: `run` raises it
+        except Exception as error:  # noqa: BLE001 - the subscriber's error; `run` raises it
             self._report.set_exception(error)
             return
         self._arm()
@@ -223,7 +226,7 @@ class _Fetch:
             visit.connection.request(body)
 
     async def _written(self, request: Request, least: float) -> tuple[bytes, bytes]:
-        """Write a request; gives its id and the packet's body."""
+        """Write a request. Return its id and the body of its packet."""
         if self._options.form == "plain":
             named = msgspec.structs.replace(request, id=self._id())
             return named.id, requests.write(named)
@@ -241,12 +244,12 @@ class _Fetch:
 
     def _id(self) -> bytes:
         while (drawn := self._dice.draw(requests.ID_BYTES)).startswith(ERROR_PREFIX):
-            continue  # once in 2^48
+            continue  # happens once in 2^48
         return drawn
 
 
 class _Visit:
-    """One connection to a server, from when it is wanted."""
+    """One connection to a server, from the decision to connect."""
 
     def __init__(self, server: int) -> None:
         self.server = server

@@ -1,4 +1,4 @@
-"""`restante waku request`: history from Mailservers, and what comes live, into a file or onto standard output."""
+"""`restante waku request`: writes history from Mailservers, and live envelopes, to a file or to standard output."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
-    """Where history goes, and what is known of it."""
+    """Where history is written, and the file that keeps the state of the fetch."""
 
     file: Path | None = None
     """None: standard output."""
     keys: tuple[SymmetricKey | Key, ...] = ()
-    """Open what is sealed, for lines to say it."""
+    """Keys that decrypt payloads, so that lines of JSON contain them."""
     state: Path | None = None
 
 
 def run_fetch(
     servers: Sequence[Enode], query: HistoryQuery, options: RequestOptions, destination: Destination, budgets: Budgets
 ) -> FetchReport:
-    """Fetch what is not known yet. Raises Misuse, and StoreError where it cannot be written."""
+    """Fetch what is not known yet and return a report. Raises Misuse, and StoreError if writing fails."""
 
     def run(subscriber: Subscriber, state: FetchState, keep: Keep) -> Coroutine[Any, Any, FetchReport]:
         return fetch(servers, query, options, subscriber, state=state, keep=keep, budgets=budgets)
@@ -60,9 +60,9 @@ def run_subscribe(
     on_failure: OnFailure,
     seconds: float | None,
 ) -> FetchReport:
-    """Fetch what is not known yet, and what comes from now on: until SIGINT or SIGTERM, or for so long.
+    """Fetch what is not known yet, then receive live envelopes, until SIGINT or SIGTERM or for `seconds`.
 
-    Raises Misuse, and StoreError where it cannot be written.
+    Raises Misuse, and StoreError if writing fails.
     """
 
     async def run(subscriber: Subscriber, state: FetchState, keep: Keep) -> FetchReport:
@@ -87,10 +87,10 @@ def run_subscribe(
 def _carry_out(
     run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, FetchReport]], destination: Destination
 ) -> FetchReport:
-    """Have envelopes written and the state kept.
+    """Run a fetch or a subscription that writes its envelopes to the destination, and save its state.
 
-    The state is saved when what it tells of is written: page by page onto standard output; when the file is complete
-    otherwise, since before it is not there.
+    The state is saved only when the envelopes that it covers are written: after each page on standard output, and
+    otherwise when the file is complete, because the file does not exist before.
     """
     with cleaning_up(), nullcontext() if destination.state is None else state_file.held(destination.state):
         return _write(run, destination)
@@ -108,7 +108,7 @@ def _write(
             state_file.save(destination.state, found)
         last = found
 
-    # On a terminal, lines show how far it is, and a bar would be written among them.
+    # On a terminal, the lines themselves show the progress, and a progress bar would be mixed with them.
     lines_only = destination.file is None and sys.stdout.isatty()
     shown = nullcontext(lambda _: None) if lines_only else progress("request")
     with results(destination.file, destination.keys) as take, shown as advance:
@@ -125,9 +125,10 @@ def _write(
 
 @contextmanager
 def _told() -> Iterator[asyncio.Event]:
-    """Give the event that SIGINT and SIGTERM set; a second one, or one that comes afterwards, ends by an exception.
+    """Yield an event that the first SIGINT or SIGTERM sets. Later signals raise KeyboardInterrupt.
 
-    Not by handlers of the loop: with them it takes away what is to end the process once it is closed.
+    That holds after the block, too. `loop.add_signal_handler` is not used: when the loop closes, it would also remove
+    the handlers that end the process.
     """
     loop, told = asyncio.get_running_loop(), asyncio.Event()
 
@@ -148,7 +149,7 @@ def _told() -> Iterator[asyncio.Event]:
 
 
 def budgets(limits: Sequence[str]) -> Budgets:
-    """Read what a Mailserver may cost, each NAME=NUMBER. Raises Misuse."""
+    """Parse the limits of what a Mailserver may cost, each NAME=NUMBER. Raises Misuse."""
     given = {}
     for each in limits:
         name, _, number = each.partition("=")

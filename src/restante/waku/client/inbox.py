@@ -1,4 +1,4 @@
-"""The one place that history and live envelopes come through: wanted or not, and each handed over once."""
+"""The inbox of history and live envelopes: it drops unwanted ones and returns each envelope once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.interest import Interest
 
 REMEMBERED_HASHES: Final = 250_000
-"""Hashes that are remembered, some 40 MB of them: more than the envelopes that a query may bring by default."""
+"""Hashes that are remembered, which take some 40 MB. A query may bring fewer envelopes by default (`Budgets`)."""
 
 
 class Inbox:
-    """Filters, and a memory of what was handed over; what came longest ago is forgotten first."""
+    """Filters, and the hashes of envelopes that were handed over. The oldest hashes are forgotten first."""
 
     def __init__(self, filters: Iterable[Interest], remembered: int = REMEMBERED_HASHES) -> None:
         self.filters = list(filters)
@@ -21,14 +21,14 @@ class Inbox:
         self._seen: dict[bytes, None] = {}
 
     def know(self, hashes: Iterable[bytes]) -> None:
-        """Take these for handed over."""
+        """Treat these envelopes as handed over."""
         for each in hashes:
             self._seen[each] = None
         while len(self._seen) > self._remembered:
             del self._seen[next(iter(self._seen))]
 
     def accept(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
-        """Return those that are wanted and were not handed over; they count as handed over from now on."""
+        """Return the envelopes that are wanted and were not handed over. From now on they count as handed over."""
         found = []
         for each in envelopes:
             if each.hash not in self._seen and any(wants.wants(each.topic) for wants in self.filters):

@@ -1,4 +1,4 @@
-"""A connection that we dial: to hand envelopes over to a node, to ask it for history, or to listen."""
+"""Outbound connections: a client hands envelopes to a node, requests history from it, or receives live envelopes."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from restante.waku.protocol.peer import Answered, Brought, Ended, Greeted, Offer
 
 
 class NodeUnavailableError(RestanteError):
-    """A node could not be reached, or went away; says why."""
+    """A node could not be reached, or it disconnected. The text says why."""
 
 
 class SilentError(NodeUnavailableError):
-    """Somebody answers at the node's address, and does not greet as the node."""
+    """Something answers at the node's address but does not greet as the node."""
 
 
 OnHistory = Callable[[Brought | Ended], None]
-"""To be told what a trusted node sends of history."""
+"""Receives the history that a trusted node sends."""
 
 OnEnvelopes = Callable[[list[Envelope]], None]
-"""To be handed what a node relays, unjudged."""
+"""Receives the envelopes that a node relays, before they are judged."""
 
 
 class OutboundConnection:
-    """One connection that we dialled. Use `connect`."""
+    """One connection that the client dialled. Use `connect`."""
 
     def __init__(
         self, interest: Interest, on_history: OnHistory | None = None, on_envelopes: OnEnvelopes | None = None
@@ -57,14 +57,14 @@ class OutboundConnection:
 
     @property
     def node(self) -> Peer:
-        """What the node said of itself."""
+        """The peer's side of the conversation, with the options of its Status."""
         assert self.connection is not None
         return self.connection.peer
 
     async def offer(self, envelopes: Iterable[Envelope]) -> Response:
-        """Hand over envelopes, in one packet; gives what became of them. Raises NodeUnavailableError.
+        """Send envelopes in one packet and return what became of them. Raises NodeUnavailableError.
 
-        Only a node that `confirms` ever says so.
+        Only a node with `confirms` set ever answers.
         """
         answer: asyncio.Future[Response] = self.loop.create_future()
         packet = self.hand_over(envelopes)
@@ -72,10 +72,10 @@ class OutboundConnection:
         try:
             return await answer
         finally:
-            self._answers.pop(packet, None)  # who waited may have given up
+            self._answers.pop(packet, None)  # the caller may have been cancelled
 
     def hand_over(self, envelopes: Iterable[Envelope]) -> bytes:
-        """Hand over envelopes, in one packet; return its hash. Raises NodeUnavailableError where the node is gone."""
+        """Send envelopes in one packet and return its hash. Raises NodeUnavailableError if the node is gone."""
         assert self.connection is not None
         if not self.connection.here:
             raise NodeUnavailableError(f"the node went away: {self.connection.parting}")
@@ -84,12 +84,12 @@ class OutboundConnection:
         return keccak(body)
 
     def request(self, body: bytes) -> None:
-        """Send a P2P Request, given its body."""
+        """Send a P2P Request with this body."""
         assert self.connection is not None
         self.connection.send(packets.REQUEST, body)
 
     async def gone(self) -> str:
-        """Wait until the node is gone; tells why."""
+        """Wait until the connection is closed and return why."""
         assert self.connection is not None
         assert self.connection.gone is not None
         await asyncio.shield(self.connection.gone)
@@ -98,31 +98,31 @@ class OutboundConnection:
     # ── what the connection calls (ConnectionHandler) ─────────────────────────────────────────────────────────────
 
     def made(self, connection: PeerConnection) -> bool:
-        """Take in the connection."""
+        """Accept the connection."""
         self.connection = connection
         connection.quota = AddressQuota()
         connection.peer.trusted = self._on_history is not None
         return True
 
     def too_much(self) -> None:
-        """One connection cannot have too much: a packet has an end."""
+        """Do nothing: one connection cannot hold too much, because the size of a packet is limited."""
 
     def caught_up(self, _connection: PeerConnection) -> None:
-        """Nothing is relayed to a node that we dialled."""
+        """Do nothing: a client relays nothing to the node."""
 
     def connected(self, _connection: PeerConnection, _public: bytes) -> Reason | None:
-        """Take note that the node has said Hello."""
+        """Accept the node's Hello."""
         return None
 
     def status(self) -> bytes:
-        """Give the body of our Status."""
+        """Return the body of our Status."""
         topics = self._interest.topics
         return packets.write_options(
             Options(
                 pow=0.0,
                 bloom=self._interest.bloom if topics is None else None,
                 light=False,
-                confirmations=self._on_envelopes is None,  # who listens sends no Batch Ack
+                confirmations=self._on_envelopes is None,  # a client that receives live envelopes sends no Batch Ack
                 packets=(0, 0, 0),
                 topics=None if topics is None else frozenset(each.to_bytes(TOPIC) for each in topics),
                 bytes=(0, 0, 0),
@@ -130,7 +130,7 @@ class OutboundConnection:
         )
 
     def take(self, connection: PeerConnection, event: PeerEvent, _payload: bytes) -> None:
-        """Handle what the node's packet amounts to."""
+        """Handle an event of the peer."""
         if isinstance(event, Greeted) and not self._greeted.done():
             self._greeted.set_result(None)
         elif isinstance(event, Answered):
@@ -148,20 +148,20 @@ class OutboundConnection:
                 connection.peer.blame(error.words)
 
     def lost(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
-        """Take note that the connection is no more."""
+        """End all waiting calls with an error, because the connection is closed."""
         gone = NodeUnavailableError(f"the node went away: {words}")
         if not self._greeted.done():
             self._greeted.set_exception(SilentError(str(gone)))
         for answer in self._answers.values():
-            if not answer.done():  # nobody waits any more
+            if not answer.done():  # the caller was cancelled
                 answer.set_exception(gone)
 
     def flush_soon(self, connection: PeerConnection) -> None:
-        """Have the connection write when this turn of the loop is over."""
+        """Flush the connection at the end of this turn of the loop."""
         self.loop.call_soon(connection.flush)
 
     async def leave(self, seconds: float) -> None:
-        """Say goodbye, if anybody is there, and wait until that was heard."""
+        """Send a Disconnect if the connection was made, and wait until it is closed, for at most `seconds`."""
         if self.connection is not None and self.connection.gone is not None:
             self.connection.disconnect(Reason.CLIENT_QUITTING)
             await asyncio.wait((self.connection.gone,), timeout=seconds)
@@ -180,10 +180,11 @@ async def connect(
     on_history: OnHistory | None = None,
     on_envelopes: OnEnvelopes | None = None,
 ) -> AsyncIterator[OutboundConnection]:
-    """Connect to a node and greet; goes away politely. Raises NodeUnavailableError, also when that takes longer.
+    """Yield a connection to a node that has greeted. Disconnect at the end. Raises NodeUnavailableError.
 
-    With `on_history` the node is trusted, and may send history; with `on_envelopes` it may relay what is of interest.
-    SilentError tells that it is there, and does not greet.
+    Connecting and greeting together may take `seconds`. With `on_history`, the node is trusted and may send history.
+    With `on_envelopes`, it may relay envelopes of `interest`. SilentError means that something answers but does not
+    greet.
     """
     connection = OutboundConnection(interest, on_history, on_envelopes)
     try:

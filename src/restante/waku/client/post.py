@@ -1,4 +1,4 @@
-"""`restante waku post`: seals a text, does the work, and hands the envelope to a node."""
+"""`restante waku post`: encrypts a text, does the proof of work, and sends the envelope to a node."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.protocol.interest import Interest
 
 CONFIRM_TIMEOUT: Final = 30.0
-"""Seconds for the node to confirm."""
+"""Seconds within which the node must confirm."""
 
 
 class RefusedError(RestanteError):
-    """The node did not take the envelope; says why."""
+    """The node refused the envelope. The text says why."""
 
 
 class UnconfirmedError(NodeUnavailableError):
-    """The node has said nothing of the envelope, though it says that it does; it may have it."""
+    """The node confirms envelopes but has not confirmed this one. It may have it."""
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """What is to be posted, and how."""
+    """A text to post, and how to encrypt it."""
 
     text: bytes
     topic: bytes
     to: SymmetricKey | bytes
-    """A key both have, or a public key."""
+    """A symmetric key that both sides have, or the recipient's public key."""
     sign: Key | None = None
     ttl: int = 50
-    """Seconds. status-go sends with 50 (waku/common/const.go, DefaultTTL)."""
+    """Seconds that the envelope lives. status-go sends with 50 (waku/common/const.go, DefaultTTL)."""
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """An envelope that was handed over."""
+    """An envelope that was sent to the node."""
 
     envelope: Envelope
     confirmed: bool
-    """The node has said that it has it; False: it is one that never says."""
+    """Whether the node has confirmed the envelope. False: the node never confirms."""
 
 
 def post(node: Enode, letter: Letter, timeout: float = CONFIRM_TIMEOUT) -> Posted:
-    """Post a letter; the node has `timeout` seconds to confirm.
+    """Post a letter and return its envelope. The node has `timeout` seconds to confirm.
 
-    Raises NodeUnavailableError, RefusedError, and NotMined where the node wants more work than we do.
+    Raises NodeUnavailableError, RefusedError, and NotMined if the node demands more work than we do.
     """
     return asyncio.run(_post(node, letter, timeout))
 
@@ -64,7 +64,7 @@ async def _post(node: Enode, letter: Letter, seconds: float) -> Posted:
 
 
 async def hand_in(connection: OutboundConnection, letter: Letter, seconds: float) -> Posted:
-    """Seal a letter, do the work, and hand it in. Raises as `post`; UnconfirmedError after so many seconds."""
+    """Encrypt a letter, do the work, and send it. Raises what `post` raises, and UnconfirmedError after `seconds`."""
     dice = SystemDice()
     data = seal(letter.text, to=letter.to, sign=letter.sign, dice=dice)
     draft = make(int(time.time()) + letter.ttl, letter.ttl, letter.topic, data)

@@ -1,4 +1,4 @@
-"""`restante waku probe`: posts an envelope that nobody else wants, and asks for it, to tell whether that works."""
+"""`restante waku probe`: posts an envelope for a random topic and fetches it again, to check a Mailserver."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol.interest import Interest
 
 FETCH_TRIES: Final = 3
-"""Times that the envelope is asked for, where it is not there: a node may archive it after it has said nothing."""
+"""Times that an envelope is requested while it is missing. A node that does not confirm may archive it later."""
 RETRY_DELAY: Final = 1.0
-"""Seconds between them."""
+"""Seconds between two requests."""
 
 
 class Outcome(IntEnum):
-    """What a probe found; the number is the command's exit code."""
+    """The outcome of a probe. The number is the exit code of the command."""
 
     WELL = 0
     UNREACHABLE = 3
@@ -40,14 +40,14 @@ class Outcome(IntEnum):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a probe found, in words too."""
+    """The outcome of a probe, with an explanation."""
 
     outcome: Outcome
     words: str
 
 
 def probe(node: Enode, options: RequestOptions, timeout: float) -> Found:
-    """Probe a Mailserver. `timeout` is for each of its answers, in seconds. Raises NotMined."""
+    """Probe a Mailserver and return the outcome. Each of its answers may take `timeout` seconds. Raises NotMined."""
     return asyncio.run(_probe(node, options, timeout))
 
 

@@ -1,6 +1,6 @@
-"""Which times are known, of which topics, and so which are still to be asked for.
+"""Ranges of times: which times of which topics are known, and which are missing.
 
-A range of times has both its ends in it, in seconds since 1970. A list of ranges is sorted; none touches the next.
+A range includes both of its ends, in seconds since 1970. A list of ranges is sorted, and no two of them touch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from restante.waku.protocol.request import MAX_REQUEST_TOPICS
 Range = tuple[int, int]
 
 Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-"""An envelope's, in a state: hexadecimal."""
+"""The hash of an envelope in a state file, in hexadecimal."""
 
 
 class HistoryQuery(msgspec.Struct, frozen=True):
-    """What is to be found: envelopes sent from `lower` to `upper`, of these topics, or of those a bloom lets through.
+    """A query for envelopes sent from `lower` to `upper`, of these topics or of those that a bloom filter passes.
 
-    Raises Misuse where that is nothing, or cannot be asked for.
+    Raises Misuse if the query is empty, or if a request cannot express it.
     """
 
     lower: int
@@ -34,7 +34,7 @@ class HistoryQuery(msgspec.Struct, frozen=True):
     bloom: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lower <= self.upper <= U32 or not self.upper:  # an upper end of 0 means now, on the wire
+        if not 0 <= self.lower <= self.upper <= U32 or not self.upper:  # on the wire, an upper end of 0 means now
             raise Misuse("a query is about times from 1970 on, the first not after the last")
         if not self.topics and self.bloom is None:
             raise Misuse("a query is about topics, or has a bloom filter")
@@ -42,13 +42,13 @@ class HistoryQuery(msgspec.Struct, frozen=True):
             raise Misuse(f"a query has at most {MAX_REQUEST_TOPICS} topics")
 
     def names(self) -> list[str]:
-        """Give what the map calls that which is asked for: each topic, or the filter."""
+        """Return the query's keys in a `FetchState`: one for each topic, or one for the bloom filter."""
         if self.topics:
             return sorted(each.hex() for each in self.topics)
         return [f"bloom {self.bloom:0128x}"]
 
     def mismatch(self, envelope: Envelope) -> str:
-        """Tell why an envelope is not what was asked for; empty where it is."""
+        """Return why an envelope does not match the query, or an empty text if it does."""
         if not self.lower <= envelope.sent <= self.upper:
             return "out of range"
         if self.topics:
@@ -61,12 +61,12 @@ class FetchState(msgspec.Struct):
     """What a requester keeps from one run to the next."""
 
     known: dict[str, list[Range]] = msgspec.field(default_factory=dict)
-    """By what is asked for, the times of which all was handed over, and nothing can come late any more."""
+    """By key: the times of which every envelope was handed over and none can arrive late."""
     recent: dict[str, dict[Hash, int]] = msgspec.field(default_factory=dict)
-    """Likewise, envelopes that were handed over, of times that are to be asked for again: hash, and when sent."""
+    """By key: envelopes that were handed over, of times that will be requested again. Hash and sending time."""
 
     def missing(self, query: HistoryQuery) -> list[Range]:
-        """Give what is to be asked for, that the whole query be known."""
+        """Return the ranges to request until the whole query is known."""
         found: list[Range] = []
         for name in query.names():
             for part in without([(query.lower, query.upper)], self.known.get(name, ())):
@@ -74,22 +74,22 @@ class FetchState(msgspec.Struct):
         return found
 
     def learn(self, query: HistoryQuery, known: Range) -> None:
-        """Note that all of the query is known for these times."""
+        """Record that everything of the query is known for these times."""
         for name in query.names():
             self.known[name] = including(self.known.get(name, ()), known)
 
     def remember(self, query: HistoryQuery, envelope: Envelope) -> None:
-        """Note an envelope that was handed over, and will be found again."""
+        """Record an envelope that was handed over and will be found again."""
         name = envelope.topic.hex() if query.topics else query.names()[0]
         self.recent.setdefault(name, {})[envelope.hash.hex()] = envelope.sent
 
     def also(self, other: FetchState) -> None:
-        """Note the envelopes, too, that another state has noted."""
+        """Add the recent envelopes of another state."""
         for name, hashes in other.recent.items():
             self.recent.setdefault(name, {}).update(hashes)
 
     def forget(self, query: HistoryQuery) -> None:
-        """Forget the envelopes of times that are known now: those are asked for no more."""
+        """Forget the recent envelopes of known times, which are not requested again."""
         for name in query.names():
             known = self.known.get(name, ())
             recent = self.recent.pop(name, {})
@@ -98,7 +98,7 @@ class FetchState(msgspec.Struct):
                 self.recent[name] = kept
 
     def copy(self) -> FetchState:
-        """Give one that can be changed without changing this one."""
+        """Return a copy that can be changed independently."""
         return FetchState(
             {name: list(ranges) for name, ranges in self.known.items()},
             {name: dict(recent) for name, recent in self.recent.items()},
@@ -106,7 +106,7 @@ class FetchState(msgspec.Struct):
 
 
 def including(ranges: Iterable[Range], more: Range) -> list[Range]:
-    """Add a range."""
+    """Return the ranges with one more, merged with those that it overlaps or touches."""
     lower, upper = more
     found = []
     for each in ranges:
@@ -118,7 +118,7 @@ def including(ranges: Iterable[Range], more: Range) -> list[Range]:
 
 
 def without(ranges: Iterable[Range], less: Iterable[Range]) -> list[Range]:
-    """Take ranges away."""
+    """Return what is left of the ranges without these."""
     found = list(ranges)
     for lower, upper in less:
         found = [

@@ -1,21 +1,21 @@
-"""The requester: asks Mailservers that are trusted for history, page after page, until all of a query is known.
+"""The requester: it asks trusted Mailservers for history, page by page, until all of a query is known.
 
-    WAITING ──time──▶ CONNECTING ──connected──▶ WRITING ──asked──▶ ASKED ──the page's end, a cursor──▶ WRITING
-       ▲                  │                        │                 │
-       └──── a failure: back off, or another ──────┴─────────────────┤ the last page of all there is to ask
-             server, from what is known                              ▼
-                                                                   DONE
+    WAITING ──time──▶ CONNECTING ──connected──▶ WRITING ──request_sent──▶ REQUESTED ──a cursor──▶ WRITING
+       ▲                  │                        │                          │
+       └──── a failure: back off, or try another ──┴──────────────────────────┤ the last missing page ends
+             server, from what is known                                       ▼
+                                                                            DONE
 
-Nothing is read or written here, and no clock is looked at. Tell it what happens, do what it says, in that order, and
-call `handle_timeout` at `next_timeout`. Servers are numbers, the first preferred.
+The requester does no I/O and reads no clock. The caller reports events, carries out the returned actions in order,
+and calls `handle_timeout` at `next_timeout`. Servers are numbers; the first is preferred.
 
-One server is asked at a time. What it may cost is bounded by `Budgets`, each for itself, so that one which never ends
-leaves the others their turn. A cursor means something to the server that gave it, and is taken to no other: the next
-one is asked for what is not known yet (`walk.py`). What came from a server that cheats does not count as
-known. Whether a server leaves something out nobody can tell; that is what trust is needed for.
+One server is asked at a time. `Budgets` limits what each may cost, so that a server whose answer never ends leaves
+the others their turn. A cursor is valid only at the server that sent it. The next server is asked for what is not
+known yet (`walk.py`). What a cheating server sent does not count as known. The requester cannot detect that a server
+omits envelopes; therefore servers must be trusted.
 
-An envelope may come to an archive late, by as long as it lives and 20 s. So what is younger than `overlap` when asked
-for is handed over, but not noted as known: it is asked for again in the next run.
+An envelope may reach an archive late, by its time to live and 20 s. So what is younger than `overlap` at the request
+is handed over but not recorded as known, and is requested again in the next run.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ UNREQUESTED: Final = "from a server that was not asked"
 OVERSIZED: Final = "too large"
 
 REFUSAL_PREFIX: Final = "it says: "
-"""Before what a server answers instead of a page."""
+"""Precedes the words of a server that answers with an error."""
 
 
 class Phase(Enum):
-    """What is waited for."""
+    """What the requester waits for."""
 
     WAITING = auto()
     CONNECTING = auto()
@@ -67,25 +67,25 @@ class Phase(Enum):
 
 
 class _Server(msgspec.Struct):
-    """What is known of a server."""
+    """The state of one server."""
 
     failures: int = 0
     words: str = ""
-    """What it failed with last."""
+    """Its last failure."""
     out: bool = False
     not_before: float = -math.inf
     since: float = 0.0
-    """When it was turned to last."""
+    """When it last became the current server."""
     pages: int = 0
     envelopes: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    """Spent, up to `since`."""
+    """Seconds spent on it until `since`, and on backing off after its failures."""
     walks: list[Walk] = msgspec.field(default_factory=list)
 
 
 class Requester:
-    """One query, of one or more trusted servers."""
+    """One query to one or more trusted servers."""
 
     def __init__(
         self,
@@ -106,20 +106,20 @@ class Requester:
         self._todo = self._base.missing(query)
         self._servers = [_Server() for _ in range(servers)]
         self._at: int | None = None
-        """The server that is turned to."""
+        """The current server."""
         self._walk: Walk | None = None
         self._id: bytes | None = None
         self._held: Completed | None = None
-        """The end of a page whose last envelope has not come."""
+        """The end of a page whose last envelope has not arrived."""
         self._due = math.inf
         self._ahead = 0.0
-        """How much the wall clock shows more than the other one."""
+        """Seconds by which the wall clock is ahead of the monotonic clock."""
         self._out: list[Action] = []
 
-    # ── what happens ─────────────────────────────────────────────────────────────────────────────
+    # ── events ───────────────────────────────────────────────────────────────────────────────────
 
     def start(self, now: float, wall: float) -> list[Action]:
-        """Begin. `now` is of a clock that never goes back, `wall` of the one that envelopes are sent by."""
+        """Start. `now` is the time of a monotonic clock, `wall` the time since 1970, as in envelopes."""
         self._ahead = wall - now
         for name in self.query.names():
             self._inbox.know(map(bytes.fromhex, self._base.recent.get(name, ())))
@@ -127,20 +127,20 @@ class Requester:
         return self._take_actions()
 
     def connected(self, server: int, now: float) -> list[Action]:
-        """Tell that a server is connected."""
+        """Handle a new connection to a server."""
         if server == self._at and self.phase is Phase.CONNECTING:
             self._begin(now)
         return self._take_actions()
 
     def request_sent(self, server: int, request_id: bytes, now: float) -> list[Action]:
-        """Tell what a request was sent under."""
+        """Handle that a request was sent with this id."""
         if server == self._at and self.phase is Phase.WRITING:
             self._id = request_id
             self._wait(Phase.REQUESTED, now, self.timeouts.answer)
         return self._take_actions()
 
     def came(self, server: int, envelopes: list[Envelope], now: float) -> list[Action]:
-        """Tell of a P2P Message."""
+        """Handle the envelopes of a P2P Message."""
         if server != self._at or self._walk is None:
             self.counts[UNREQUESTED] += len(envelopes)
             return self._take_actions()
@@ -153,7 +153,7 @@ class Requester:
         return self._take_actions()
 
     def ended(self, server: int, payload: bytes, now: float) -> list[Action]:
-        """Tell of a P2P Request Complete, by its body."""
+        """Handle a P2P Request Complete with this body."""
         if server != self._at or self.phase is not Phase.REQUESTED or self._id is None or self._held is not None:
             return self._take_actions()
         try:
@@ -170,19 +170,19 @@ class Requester:
         return self._take_actions()
 
     def lost(self, server: int, words: str, now: float) -> list[Action]:
-        """Tell that a server cannot be reached, is gone, or cannot be asked."""
+        """Handle that a server cannot be reached, is gone, or cannot be asked."""
         if server == self._at:
             self._fail(words, now)
         return self._take_actions()
 
     def next_timeout(self) -> float | None:
-        """Tell when `handle_timeout` is to be called; None: never."""
+        """Return when to call `handle_timeout`, or None for never."""
         if self.phase is Phase.DONE:
             return None
         return self._due if self._at is None else min(self._due, self._spent_by(self._servers[self._at]))
 
     def handle_timeout(self, now: float) -> list[Action]:
-        """Do what time has come for."""
+        """Handle a deadline that has passed."""
         due = self.next_timeout()
         if due is None or now < due:
             return self._take_actions()
@@ -195,14 +195,14 @@ class Requester:
     # ── servers ──────────────────────────────────────────────────────────────────────────────────
 
     def missing(self) -> list[Range]:
-        """Give what no server has answered for."""
+        """Return the times that no server has answered for."""
         return without(self._todo, [walk.known for walk in self._walks() if walk.known is not None])
 
     def _walks(self) -> list[Walk]:
         return [walk for server in self._servers for walk in server.walks]
 
     def _turn(self, now: float) -> None:
-        """Turn to the server that is best to ask now, or wait for one, or finish."""
+        """Connect to the preferred server that may be tried now, wait until one may be, or finish."""
         left = [number for number, each in enumerate(self._servers) if not each.out]
         if not self.missing() or not left:
             self._finish()
@@ -217,7 +217,7 @@ class Requester:
         self._out.append(Connect(self._at))
 
     def _fail(self, words: str, now: float, *, out: bool = False) -> None:
-        """Give up the server that is turned to, for a while or for good, and turn to another."""
+        """Leave the current server, for a while or for good, and turn to another."""
         assert self._at is not None
         server = self._servers[self._at]
         pause = self.timeouts.back_off * 2**server.failures
@@ -235,7 +235,7 @@ class Requester:
         self._at = self._walk = self._id = self._held = None
 
     def _cheated(self, words: str, now: float) -> None:
-        """Give up a server for good; what it answered for is not known."""
+        """Leave the current server for good. What it answered for does not count as known."""
         assert self._at is not None
         self._servers[self._at].walks.clear()
         self._save()
@@ -255,7 +255,7 @@ class Requester:
         return server.since + self.budgets.seconds - server.seconds
 
     def _give_up_spent(self, now: float) -> bool:
-        """Give up the server that is turned to, for good, where it has cost what it may; return whether it has."""
+        """Leave the current server for good if it has used up its budget. Return whether it has."""
         assert self._at is not None
         server, budgets = self._servers[self._at], self.budgets
         words = {
@@ -272,7 +272,7 @@ class Requester:
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, now: float) -> None:
-        """Ask the server that is turned to for the first range that is missing."""
+        """Request the first missing range from the current server."""
         assert self._at is not None
         lower, upper = self.missing()[0]
         self._walk = Walk(lower, upper, now + self._ahead)
@@ -288,7 +288,8 @@ class Requester:
             id=b"",
             lower=self._walk.lower,
             upper=self._walk.upper,
-            # Servers of 2019 to 2021 look at the filter only; that of 6/WAKU1 finds what either kind archives.
+            # Servers of 2019 to 2021 read only the filter. All three bits of each topic, as in 6/WAKU1, match the
+            # topic filters of both kinds of servers (bloom.py).
             bloom=bloom.of(topics) if topics else self.query.bloom,
             topics=topics,
             limit=self.timeouts.limit,
@@ -301,7 +302,7 @@ class Requester:
         self.phase, self._due = phase, now + seconds
 
     def _take(self, server: _Server, walk: Walk, envelopes: list[Envelope]) -> list[Envelope]:
-        """Look at envelopes, up to what the server may bring; gives those that were asked for and not brought yet."""
+        """Count envelopes up to the server's budget. Return those that match and are new from this server."""
         found = []
         for each in envelopes:
             server.envelopes += 1
@@ -328,7 +329,7 @@ class Requester:
             self._out.append(HandOver(fresh))
 
     def _end(self, end: Completed, now: float) -> None:
-        """Take in the end of a page, if all of the page is here."""
+        """Handle the end of a page, once its last envelope has arrived."""
         assert self._at is not None
         assert self._walk is not None
         if end.last != completion.NO_HASH and not self._walk.has(end.last):
@@ -353,10 +354,10 @@ class Requester:
         else:
             self._finish()
 
-    # ── what is kept ─────────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────
 
     def state(self) -> FetchState:
-        """Give what is known for good."""
+        """Return what is known for good."""
         found = self._base.copy()
         for walk in self._walks():
             if walk.known is None:

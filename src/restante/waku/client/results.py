@@ -1,4 +1,4 @@
-"""Where history goes: lines of JSON, or a file of envelopes, by its suffix."""
+"""Where history is written: lines of JSON, or a file of envelopes whose format follows from its suffix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE_PAGE_ROWS: Final = 1000
 
 
 def check(file: Path | None) -> None:
-    """Raise Misuse where the name of a file does not tell what to write, or there is one already."""
+    """Raise Misuse if the suffix of a file names no format, or if the file exists."""
     if file is None:
         return
     if file.suffix not in SUFFIXES:
@@ -42,10 +42,10 @@ def check(file: Path | None) -> None:
 
 @contextmanager
 def results(file: Path | None, keys: Sequence[SymmetricKey | Key]) -> Iterator[Take]:
-    """Give what takes envelopes in: into a file that is there when all is written, or onto standard output at once.
+    """Yield a function that writes envelopes, to standard output or to a file that appears when it is complete.
 
-    With keys, lines say what is sealed in those that one of them opens. Raises Misuse, and StoreError where it cannot
-    be written.
+    With keys, lines contain the payload of each envelope that one of them decrypts. Raises Misuse, and StoreError if
+    writing fails.
     """
     check(file)
     try:
@@ -73,7 +73,10 @@ def _writing(suffix: str, unfinished: Path, keys: Sequence[SymmetricKey | Key]) 
 
 @contextmanager
 def _table(unfinished: Path) -> Iterator[Take]:
-    """Write a table in the end, of what is set aside in a file until then: it may be more than memory holds."""
+    """Yield a function that gathers envelopes in a temporary file, and write the table at the end.
+
+    The envelopes may need more memory than there is.
+    """
     from restante.waku.files import parquet
 
     with tempfile.NamedTemporaryFile(dir=unfinished.parent, suffix=".rlp") as aside:
@@ -100,7 +103,7 @@ def _lines(output: IO[bytes], envelopes: list[Envelope], keys: Sequence[Symmetri
 
 
 def line(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> dict[str, Any]:
-    """Give what a line says of an envelope: all that it has, and what is sealed in it if a key opens it."""
+    """Return the content of an envelope's line: all its fields, and its payload if a key decrypts it."""
     said: dict[str, Any] = {
         "hash": envelope.hash.hex(),
         "sent": envelope.sent,

@@ -1,4 +1,4 @@
-"""What a requester keeps from one run to the next, in a file: JSON, replaced as a whole."""
+"""The state file of a requester: JSON, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from restante.waku.client.ranges import FetchState
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Have a state for this process alone. Raises Misuse where another one has it.
+    """Lock a state file for this process during the block. Raises Misuse if another process has locked it.
 
-    What is locked is a file beside it, since the state itself is replaced; it goes when it is over.
+    The lock is on a file next to it, because the state file itself is replaced. The lock file is removed at the end.
     """
     try:
         is_directory = path.is_dir()
@@ -41,7 +41,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def _lock(beside: Path) -> int:
-    """Lock a file that is there when it is locked: whoever had it before may have removed it meanwhile."""
+    """Lock a file and return its descriptor. Retry if the process that had locked it has removed it."""
     while True:
         lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -57,7 +57,7 @@ def _lock(beside: Path) -> int:
 
 
 def load(path: Path) -> FetchState:
-    """Read a state; where there is no file, nothing is known. Raises Misuse where it is no state."""
+    """Read and return a state. Without a file, nothing is known. Raises Misuse if the file contains no state."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=FetchState)
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def load(path: Path) -> FetchState:
 
 
 def save(path: Path, state: FetchState) -> None:
-    """Write a state, so that there is this one or the one before, whatever happens. Raises StoreError."""
+    """Write a state atomically: after a crash, the file contains this state or the one before. Raises StoreError."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:

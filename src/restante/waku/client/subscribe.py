@@ -1,12 +1,12 @@
-"""Subscribe to topics: history from Mailservers, then what comes live, each envelope once; until told to stop.
+"""Subscribe to topics: hand over history from Mailservers and live envelopes, each once, until told to stop.
 
     every server ──live──┐
                          ├──▶ one inbox ──▶ the subscriber
     one server ──history─┘
 
-It listens first and asks then, so nothing falls between. When a lost connection is there again, and each minute
-anyway, history is asked again for what is not known yet: that finds what was missed, and moves on what the state
-says. Live envelopes alone never do, since nobody can tell what did not come.
+Live connections are made before history is requested, so no envelope falls between the two. History that is not known
+yet is requested again when a lost connection is back, and each minute in any case. These requests find missed
+envelopes and advance the state. Live envelopes alone never advance it, because a missed envelope leaves no trace.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from restante.waku.protocol.acceptance import Policy, judge
 from restante.waku.protocol.interest import Interest
 
 STATE_SAVE_DELAY: Final = 5.0
-"""Seconds until live envelopes are noted in the state, at most: each note is the whole file, and a flush."""
+"""Maximum seconds until live envelopes are recorded in the state. Each save writes the whole file and flushes it."""
 
 REMEMBERED_FAILURES: Final = 16
-"""Of a server, that are remembered so as to be told once. A server writes its errors as it likes, and one that is
-never lost may write another each minute, for months."""
+"""Failures of one server that are remembered, so that each is reported once. Servers choose their error texts, and a
+server that stays connected may send a new one each minute for months."""
 
 
 class Intervals(msgspec.Struct, frozen=True, kw_only=True):
-    """When to do what again, in seconds."""
+    """How long the subscription waits, in seconds."""
 
     history: float = 60.0
-    """What is asked for is what came in since, and the overlap before it."""
+    """Between two requests for history. Each asks for the time since the last one and for the overlap before it."""
     first: float = 1.0
-    """Until a server that was lost is dialled again; doubled each time it is not there,"""
+    """Until a lost server is dialled again. Doubled each time it cannot be reached,"""
     last: float = 60.0
     """up to this."""
     grace: float = 2.0
-    """In which an answer that is under way may end when it is time to stop."""
+    """How long a request under way may go on after the subscription was told to stop."""
 
 
 OnFailure = Callable[[int, str], None]
-"""Is told why a server is not listened to, or does not answer; each reason once, as long as it is remembered."""
+"""Receives a server and why its live connection or its history failed. Each remembered reason is reported once."""
 
 
 async def subscribe(
@@ -71,11 +71,11 @@ async def subscribe(
     timeouts: Timeouts | None = None,
     intervals: Intervals | None = None,
 ) -> FetchReport:
-    """Hand over what was sent since `query.lower` of its topics, and what is sent from now on, until `until` is set.
+    """Hand over envelopes of the query's topics sent since `query.lower`, and live ones, until `until` is set.
 
-    Live envelopes are taken from every server, by a connection of its own under a key that nobody knows, and judged
-    as by a node. The report is of the history that was asked for last, and of how many were handed over. Raises
-    Misuse, and what the subscriber raises.
+    Each server has its own live connection, under a fresh key. Live envelopes are judged as a node judges them. The
+    report has what the last request for history left missing, its failures, and the number of all envelopes handed
+    over. Raises Misuse, and errors of the subscriber.
     """
     if not query.topics:
         raise Misuse("name the topics to follow")
@@ -88,7 +88,7 @@ async def subscribe(
 
 
 def _nothing(*_: object) -> None:
-    """Nobody wants to know."""
+    """Ignore a callback that the caller did not set."""
 
 
 class _Subscription:
@@ -118,14 +118,14 @@ class _Subscription:
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._again = asyncio.Event()
-        """Set where history is to be asked for at once."""
+        """Set to request history at once."""
         self._answered = asyncio.Event()
-        """Set where none is being asked for."""
+        """Set while no request for history is under way."""
         self._live = FetchState()
-        """Live envelopes that were handed over, of times that are to be asked for again."""
+        """Live envelopes that were handed over, of times that will be requested again."""
         self._saving: asyncio.TimerHandle | None = None
         self._told: dict[int, deque[str]] = {}
-        """Of each server, since it was connected to last; the last `REMEMBERED_FAILURES` of them."""
+        """By server: the last `REMEMBERED_FAILURES` reported failures since its last connection."""
         self._report = FetchReport([], Counter(), {})
         self._handed_over = 0
 
@@ -142,7 +142,7 @@ class _Subscription:
             await asyncio.wait((self._failed, *tasks), return_when=asyncio.FIRST_COMPLETED)
             for each in (self._failed, *tasks):
                 if each.done():
-                    each.result()  # but for `told`, they end with an error only
+                    each.result()  # except for `told`, these tasks end only with an error
         finally:
             for task in tasks:
                 task.cancel()
@@ -155,7 +155,7 @@ class _Subscription:
         return FetchReport(report.missing, Counter({"handed over": self._handed_over}), report.failures)
 
     async def _told_to_stop(self, until: asyncio.Event) -> None:
-        """Wait until it is time to stop, and what is being asked for has been answered, if that is soon."""
+        """Wait until the subscription is to stop, and then at most `grace` for a request under way."""
         await until.wait()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._answered.wait(), self.intervals.grace)
@@ -164,7 +164,7 @@ class _Subscription:
         self._subscriber(envelopes)
         self._handed_over += len(envelopes)
 
-    # ── live ─────────────────────────────────────────────────────────────────────────────────────
+    # ── live envelopes ───────────────────────────────────────────────────────────────────────────
 
     async def _listen(self, server: int, tried: asyncio.Event) -> None:
         """Stay connected to a server."""
@@ -187,7 +187,7 @@ class _Subscription:
             wait = min(2 * wait, self.intervals.last)
 
     def _came(self, envelopes: list[Envelope]) -> None:
-        """Take in what a server relays. What the subscriber raises ends it all, and not this connection only."""
+        """Handle envelopes that a server relays. An error of the subscriber ends the whole subscription."""
         if self._failed.done():
             return
         now = int(time.time())
@@ -242,14 +242,16 @@ class _Subscription:
             told.append(words)
             self._tell(server, words)
 
-    # ── what is kept ─────────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────
 
     def _learn(self, state: FetchState) -> None:
-        """Take in what history made known, and keep it with what came live since."""
+        """Save the state of history together with the live envelopes since then."""
         self._live.known = state.known
         self._live.forget(self._query)
         most = REMEMBERED_HASHES // len(self._query.topics)
-        for hashes in self._live.recent.values():  # they grow as long as no history is answered
+        for (
+            hashes
+        ) in self._live.recent.values():  # without answers to history requests, they would grow without limit
             while len(hashes) > most:
                 del hashes[next(iter(hashes))]
         self.state = state.copy()

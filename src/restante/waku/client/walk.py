@@ -1,9 +1,9 @@
-"""A range of times asked of one Mailserver, page after page: what came, in which order, and what is known by that.
+"""One range of times at one Mailserver, page by page: what it sent, in which order, and what is known from that.
 
-Shipped servers go through their archive by key, which is when an envelope was sent and then its hash: upward with
-LevelDB, downward with PostgreSQL. A cursor is a key. Where all that came is in one of these orders, all between the
-cursor and the end that was begun at is known, whatever becomes of the rest. Where it is in neither, or a cursor is
-none of shipped servers, nothing is known before the last page.
+Shipped servers iterate over their archive by key: the sending time, then the hash. The order is ascending with
+LevelDB and descending with PostgreSQL. A cursor is a key. If all that was sent is in one of these orders, everything
+from the first end to the cursor is known, whatever happens later. If the order is neither, or a cursor is not a key
+as shipped servers send it, nothing is known before the last page.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from restante.waku.protocol.request import CURSOR_BYTES
 
 
 class StuckError(PeerError):
-    """The server gives page after page and comes no further: nobody honest does."""
+    """The server sends page after page without progress. No honest server does."""
 
     def __init__(self, words: str) -> None:
         super().__init__(BREACH, words)
 
 
 class Walk:
-    """One range at one server. `requested` is when it was first asked for, on the wall clock."""
+    """One range at one server. `requested` is when it was first requested, by the wall clock."""
 
     def __init__(self, lower: int, upper: int, requested: float) -> None:
         self.lower = lower
@@ -33,20 +33,20 @@ class Walk:
         self.cursor = b""
         """Where the next page begins."""
         self.known: Range | None = None
-        """What has come of it for certain, unless the server lies."""
+        """The times that are fully known, unless the server lies."""
         self.over = False
         self._cursors: set[bytes] = set()
         self._hashes: set[bytes] = set()
         self._brought = 0
-        """Envelopes of this page."""
+        """Envelopes of the current page."""
         self._fresh = 0
-        """Those of them that no page before had."""
+        """Envelopes of the current page that no earlier page had."""
         self._key = b""
         self._upward: bool | None = None
         self._ordered = True
 
     def take(self, envelope: Envelope) -> bool:
-        """Take in an envelope; False where this server brought it already."""
+        """Record an envelope. Return False if this server has already sent it."""
         self._brought += 1
         if envelope.hash in self._hashes:
             self._ordered = False
@@ -57,11 +57,11 @@ class Walk:
         return True
 
     def has(self, last: bytes) -> bool:
-        """Tell whether the envelope has come that a page says was its last."""
+        """Return whether this envelope, the last of a page according to the server, has arrived."""
         return last in self._hashes
 
     def turn(self, end: Completed) -> None:
-        """Take in the end of a page. Raises StuckError."""
+        """Record the end of a page. Raises StuckError."""
         if not end.cursor:
             self.known = (self.lower, self.upper)
             self.over = True
@@ -76,12 +76,12 @@ class Walk:
         self._brought = self._fresh = 0
         sent = int.from_bytes(end.cursor[:4])
         if len(end.cursor) != CURSOR_BYTES or not self.lower <= sent <= self.upper:
-            self._ordered = False  # it is no key of what was asked for
+            self._ordered = False  # it is not a key of the requested range
         self._pass(end.cursor)
         self._conclude(sent)
 
     def _pass(self, key: bytes) -> None:
-        """See whether the way goes on in the direction it had."""
+        """Check that the keys still go in the same direction."""
         if self._key and key != self._key:
             upward = key > self._key
             if self._upward is None:
@@ -91,7 +91,7 @@ class Walk:
         self._key = key
 
     def _conclude(self, sent: int) -> None:
-        """Note what is known with a cursor of this second, whose other envelopes may be still to come."""
+        """Set what is known at a cursor. Other envelopes of its second may still follow."""
         self.known = None
         if not self._ordered or self._upward is None:
             return

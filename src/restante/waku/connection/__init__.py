@@ -1,1 +1,1 @@
-"""One connection to a peer, accepted or dialed."""
+"""A connection to one peer, accepted or dialled."""

@@ -1,4 +1,4 @@
-"""When something is to be done about a connection: the time of each thing, and one timer for the next of them."""
+"""The deadlines of a connection, with one timer for the next of them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Final
 NEVER: Final = math.inf
 
 WRITE_STALL_TIMEOUT: Final = 20.0
-"""Seconds that a peer may leave what we send unread, when it is more than it may owe (geth p2p/server.go:65)."""
+"""Seconds within which a peer must read something when more than it may owe is unread (geth p2p/server.go:65)."""
 
 CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that a Disconnect has to reach the peer."""
+"""Seconds within which a Disconnect must reach the peer."""
 
 STATUS_TIMEOUT: Final = 10.0
-"""Seconds after its Hello that a peer has for its Status; status-go waits for as long as it is there."""
+"""Seconds after its Hello within which a peer must send its Status. status-go waits without a limit."""
 
 TIMER_STEP: Final = 0.1
-"""Seconds; all whose time comes between one and the next are looked at together: to be woken for each of a thousand
-silent peers, and again for each answer, takes as long as to ask them."""
+"""Seconds to which the session's deadlines are rounded up, so that those of many connections are handled together. To
+wake up for each of a thousand silent peers, and again for each answer, takes as long as to ping them."""
 
 EARLY: Final = 0.001
-"""Seconds that a timer may go off before its time: the loop counts in whole milliseconds."""
+"""Seconds by which a timer may fire early: the loop counts in whole milliseconds."""
 
 
 class Deadlines:
-    """Deadlines of one connection, in seconds of the loop's clock; `NEVER` where nothing is waited for.
+    """The deadlines of one connection, in seconds of the loop's clock. `NEVER` means that nothing is due.
 
-    Call `arm` after one was changed, and `went_off` first of all when the timer has.
+    Call `arm` after a change. When the timer fires, call `went_off` first.
     """
 
     __slots__ = ("_armed", "_timer", "close", "resume", "session", "stall", "status")
@@ -37,28 +37,28 @@ class Deadlines:
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
         self._armed = NEVER
-        """When the timer goes off."""
+        """When the timer fires."""
         self.clear()
 
     def clear(self) -> None:
-        """Wait for nothing."""
+        """Remove all deadlines."""
         self.session = NEVER
-        """The session wants to look at the clock."""
+        """The session's `handle_timeout` is due."""
         self.status = NEVER
-        """The peer's Status must have come."""
+        """The peer's Status must have arrived."""
         self.resume = NEVER
-        """The peer may be read again, after more than it may send."""
+        """The peer may be read again, after its address has sent more than it may."""
         self.stall = NEVER
         """The peer must have read something."""
         self.close = NEVER
-        """The last words must have reached the peer."""
+        """The Disconnect must have reached the peer."""
 
     def set_session(self, due: float | None) -> None:
-        """Set when the session wants to look at the clock; None: never."""
+        """Set when the session's `handle_timeout` is due, rounded up to a multiple of `TIMER_STEP`. None: never."""
         self.session = NEVER if due is None else math.ceil(due / TIMER_STEP) * TIMER_STEP
 
     def arm(self, loop: asyncio.AbstractEventLoop, on_time: Callable[[], None]) -> None:
-        """Set the timer to the first of them."""
+        """Set the timer to the next deadline."""
         at = min(self.session, self.status, self.resume, self.stall, self.close)
         if at == self._armed:
             return
@@ -68,7 +68,7 @@ class Deadlines:
         self._timer = None if at == NEVER else loop.call_at(at, on_time)
 
     def went_off(self, now: float) -> float:
-        """Forget the timer; return the time up to which deadlines are over."""
+        """Record that the timer has fired. Return the time up to which deadlines have passed."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._armed = None, NEVER

@@ -1,4 +1,4 @@
-"""One connection: bytes between a socket and the cores, at the pace that is allowed, and never more than is owed."""
+"""One connection: it moves bytes between a socket and the protocol, within the rates and limits of its peer."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from restante.waku.protocol.peer import Peer, PeerEvent, Violation
 
 
 class ConnectionHandler(Protocol):
-    """What a connection reports to: the node, or an outbound connection."""
+    """Receives the events of a connection: the node, or an outbound connection."""
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
     unfinished: int
-    """Bytes of packets that are not complete, of all connections."""
+    """Bytes of incomplete packets on all connections."""
 
     def too_much(self) -> None:
-        """Do something about it: there are more such bytes than there may be."""
+        """Reduce the bytes of incomplete packets, because there are more than the limit."""
 
     def made(self, connection: PeerConnection) -> bool:
-        """Take in a connection, and give it its quota; False where it may not even shake hands."""
+        """Accept a connection and set its quota. Return False if it may not even begin the handshake."""
 
     def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
-        """Take note of a peer that has said Hello; gives why it must go, if it must."""
+        """Handle the Hello of a peer. Return the reason to disconnect it, if there is one."""
 
     def status(self) -> bytes:
-        """Give the body of our Status."""
+        """Return the body of our Status."""
 
     def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
-        """Handle what a peer's packet amounts to."""
+        """Handle an event of a peer and the packet that caused it."""
 
     def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
-        """Take note that a connection is no more."""
+        """Handle the end of a connection."""
 
     def caught_up(self, connection: PeerConnection) -> None:
-        """Take note that a connection which missed envelopes reads again."""
+        """Handle that a connection which missed envelopes reads again."""
 
     def flush_soon(self, connection: PeerConnection) -> None:
-        """Call `flush` of the connection when this turn of the loop is over."""
+        """Call the connection's `flush` at the end of this turn of the loop."""
 
 
 class PeerConnection(asyncio.Protocol):
@@ -91,16 +91,17 @@ class PeerConnection(asyncio.Protocol):
         self.peer = Peer()
         self.node_id = b""
         self.address = ""
-        """Whom to count it with."""
+        """The peer's address, by which it is counted."""
         self.quota: AddressQuota
-        """What all from that address have used up; the handler says whose it is."""
+        """What all peers of that address have used up. The handler sets it."""
         self.missed: int | None = None
-        """The first live envelope, by number, that it was not sent because it did not read."""
+        """The number of the first live envelope that was not sent to the peer because it did not read. None: it
+        missed none."""
         self.dialled = dialled
         self.confirmed = -math.inf
-        """When its last packet was confirmed, in seconds of the monotonic clock."""
+        """When a packet of the peer was last confirmed, in seconds of the monotonic clock."""
         self.held = 0
-        """Bytes of a packet of its that is not complete."""
+        """Bytes of an incomplete packet of the peer."""
         self._handler = handler
         self._session = session
         self._transport: asyncio.Transport | None = None
@@ -108,17 +109,17 @@ class PeerConnection(asyncio.Protocol):
         self.reading = ReadPacing()
         self._deadlines = Deadlines()
         self._unsent_before = 0
-        """Bytes that it had not read when we looked last, while it is stuck."""
+        """Bytes that were unsent at the last look, while the peer does not read."""
         self._frames = 0
         self._ended: tuple[Reason | None, str] | None = None
         self._counted = False
         self.gone: asyncio.Future[None] | None = handler.loop.create_future() if dialled else None
-        """Done when it is no more; of those that we dialled."""
+        """Done when the connection is closed. Only connections that we dialled have it."""
         self._backlog: Iterator[list[Envelope]] | None = None
         self._pumping = False
-        """Whether `_pump` is to be called in the next turn of the loop."""
+        """Whether `_pump` will be called in the next turn of the loop."""
 
-    # ── the socket's side ────────────────────────────────────────────────────────────────────────
+    # ── asyncio calls these ──────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self.reading.transport = cast("asyncio.Transport", transport)
@@ -130,7 +131,7 @@ class PeerConnection(asyncio.Protocol):
         self._counted = True
         self._transport.set_write_buffer_limits(high=self._handler.limits.owed_bytes)
         if self.dialled:
-            self._handler.flush_soon(self)  # who dials speaks first
+            self._handler.flush_soon(self)  # the side that dials speaks first
         self._deadlines.set_session(self._session.next_timeout())
         self._arm()
 
@@ -149,7 +150,10 @@ class PeerConnection(asyncio.Protocol):
         self._speak_soon()
 
     def _speak_soon(self) -> None:
-        """Have what the wire says by itself written, a Pong or a Disconnect; most of what comes has no answer yet."""
+        """Flush soon if the session itself has something to write, like a Pong or a Disconnect.
+
+        Most packets need no answer yet.
+        """
         if self._session.speaks or self._ended is not None:
             self._handler.flush_soon(self)
 
@@ -161,14 +165,14 @@ class PeerConnection(asyncio.Protocol):
             handler.too_much()
 
     def pause_writing(self) -> None:
-        """Stop reading, too: what it would be answered has no room."""
+        """Also stop reading, because there is no room for answers."""
         self.reading.pause(PAUSED_BY_UNREAD)
         if self._ended is None:
             self._watch()
             self._arm()
 
     def _watch(self) -> None:
-        """Look after a while whether it has read anything; what it reads of much may be slow."""
+        """Check later whether the peer has read anything. It may read a large amount slowly."""
         self._unsent_before = self.unsent()
         self._deadlines.stall = self._handler.loop.time() + WRITE_STALL_TIMEOUT
 
@@ -195,7 +199,7 @@ class PeerConnection(asyncio.Protocol):
         if self.gone is not None and not self.gone.done():
             self.gone.set_result(None)
 
-    # ── what the cores say ───────────────────────────────────────────────────────────────────────
+    # ── events of the session and of the peer ────────────────────────────────────────────────────
 
     def _happen(self, event: SessionEvent) -> None:
         if isinstance(event, Packet):
@@ -247,7 +251,7 @@ class PeerConnection(asyncio.Protocol):
         self._arm()
 
     def _check_reading(self) -> bool:
-        """Return whether it has read anything since the last look, and look again later where it has."""
+        """Return whether the peer has read anything since the last look. If it has, check again later."""
         if self.unsent() >= self._unsent_before:
             self._ended = self._ended or (Reason.PING_TIMEOUT, "it does not read")
             return False
@@ -256,89 +260,90 @@ class PeerConnection(asyncio.Protocol):
 
     def _run_session(self, now: float) -> None:
         if self.reading.paused:
-            self._session.excuse(now)  # it may have said something: it is we who do not listen
+            self._session.excuse(now)  # the peer may have sent something that we have not read
         for event in self._session.handle_timeout(now):
             self._happen(event)
         self._speak_soon()
         self._deadlines.set_session(self._session.next_timeout())
 
-    # ── pace ─────────────────────────────────────────────────────────────────────────────────────
+    # ── rates ────────────────────────────────────────────────────────────────────────────────────
 
     def charge(self, envelopes: int) -> None:
-        """Count what it brought; all from its address are left unread for a while when it is too much."""
+        """Charge the peer's address for envelopes. The next `_pace` stops reading the peer if these are too many."""
         self.quota.charge(self._handler.loop.time(), self._handler.limits, 0, envelopes)
 
     def _pace(self, now: float, size: int) -> None:
         if self._transport is None:
-            return  # gone, while a large packet of its was taken in
+            return  # the connection was closed while its large packet was handled
         wait = self.quota.wait(now, self._handler.limits)
         if wait > 0:
             self.reading.pause(PAUSED_BY_QUOTA)
-            # An earlier deadline was for a part of what is counted now: a large packet is, slice by slice.
+            # An earlier deadline covered only a part of what is charged now: a large packet is charged slice by
+            # slice.
             self._deadlines.resume = now + wait
             self._arm()
         elif size >= MAX_TURN_BYTES:
             self.reading.yield_turn(self._handler.loop)
 
     def digested(self) -> None:
-        """Read on after a large packet, if what it counts for allows that."""
+        """Resume reading after a large packet, unless the address has used up its quota."""
         self._pace(self._handler.loop.time(), 0)
         self.reading.resume(PAUSED_BY_LARGE_PACKET)
 
-    # ── our side ─────────────────────────────────────────────────────────────────────────────────
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────
 
     @property
     def silent(self) -> bool:
-        """Tell whether it was asked if it is there, and did not answer yet."""
+        """Return whether the peer was pinged and has not answered yet."""
         return self._session.asking
 
     @property
     def parting(self) -> str:
-        """Why it ended, in words."""
+        """Return why the connection ended, or an empty text."""
         return self._ended[1] if self._ended is not None else ""
 
     @property
     def ending(self) -> bool:
-        """Tell whether it has said goodbye, or we have."""
+        """Return whether either side has disconnected."""
         return self._ended is not None
 
     @property
     def here(self) -> bool:
-        """Tell whether it has greeted, and is not gone."""
+        """Return whether the peer has greeted and is still connected."""
         return self.peer.greeted and self._ended is None and self._transport is not None
 
     def send(self, code: int, payload: bytes, compressed: bytes | None = None) -> None:
-        """Send a packet when this turn is over; nothing is sent to who is gone."""
+        """Send a packet at the end of this turn of the loop, unless the connection is ending."""
         if self._ended is None:
             self._session.send(code, payload, compressed=compressed)
             self._handler.flush_soon(self)
 
     def send_whole(self, code: int, head: bytes, body: memoryview) -> None:
-        """Send a large packet of two pieces at once, without a copy of it; what was said before goes first."""
+        """Send a large packet of two parts at once, without copying it. Packets sent before go first."""
         self.flush()
         if self._ended is None:
             self._session.send_whole(code, head, body)
             self.flush()
 
     async def writable(self) -> None:
-        """Wait until the peer has read so much that more may be sent, or is gone; for one who waits at a time."""
+        """Wait until the peer has read enough for more to be sent, or is gone. Only one task may wait at a time."""
         self.flush()
         if self.reading.stuck and self._transport is not None:
             self._room = self._handler.loop.create_future()
             await self._room
 
     def wait_no_more(self) -> None:
-        """End the wait for `writable`, whether there is room or not."""
+        """End the wait of `writable`, whether there is room or not."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
     @property
     def in_arrears(self) -> bool:
-        """Tell whether it has not been sent all of its backlog yet."""
+        """Return whether a part of the peer's backlog has not been sent yet."""
         return self._backlog is not None
 
     def send_backlog(self, parts: Iterator[list[Envelope]]) -> None:
-        """Send these as it reads, one part in a turn of the loop, instead of what is left of the last backlog."""
+        """Send these envelopes as the peer reads, one part per turn of the loop, instead of an unfinished backlog."""
         if self._backlog is None:
             self._pump_soon()
         self._backlog = parts
@@ -362,14 +367,14 @@ class PeerConnection(asyncio.Protocol):
         self._pump_soon()
 
     def disconnect(self, reason: Reason, words: str = "") -> None:
-        """Say goodbye, and close."""
+        """Send a Disconnect and close the connection."""
         if self._ended is None:
             self._ended = (reason, words or reason.name.lower())
             self._session.disconnect(reason)
             self._handler.flush_soon(self)
 
     def flush(self) -> None:
-        """Write what was said; close where that was the last."""
+        """Write what was sent. Close the connection if a Disconnect was the last packet."""
         transport = self._transport
         if transport is None:
             return
@@ -379,16 +384,16 @@ class PeerConnection(asyncio.Protocol):
                 transport.write(data)
         if self._ended is not None and self._deadlines.close == NEVER:
             transport.close()
-            if transport.get_write_buffer_size():  # also where the peer closed its half long ago, and does not read
+            if transport.get_write_buffer_size():  # the peer may also have closed its half long ago, and not read
                 self._deadlines.stall = NEVER
                 self._deadlines.close = self._handler.loop.time() + CLOSE_TIMEOUT
                 self._arm()
 
     def unsent(self) -> int:
-        """Give the bytes that did not reach the kernel yet."""
+        """Return the bytes that have not reached the kernel yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def drop(self) -> None:
-        """Close without a word."""
+        """Close the connection without a Disconnect."""
         if self._transport is not None:
             self._transport.abort()

@@ -1,4 +1,4 @@
-"""What each address has used up: its peers share it, and to come again does not make one a newcomer."""
+"""Quotas per address. All peers of an address share one, and reconnecting does not renew it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from restante.common.token_bucket import Bucket
 from restante.waku.limits import Limits
 
 REMEMBERED_ADDRESSES: Final = 10_000
-"""Addresses that are remembered when nobody is here from there; the one longest unused is forgotten first."""
+"""Addresses whose quotas are remembered. The least recently used is forgotten first, unless it has connections."""
 
 MAX_EVICTION_LOOKS: Final = 8
-"""Quotas that are looked at for each new one. To come costs little though thousands are in use, and each new one
-makes room for itself and for seven that could not be forgotten before."""
+"""Quotas that are examined for each new one. So a new one costs little even if thousands are in use. As each may
+remove more than one, the map shrinks again after it had to grow."""
 
 SECONDS_PER_MINUTE: Final = 60.0
 
@@ -23,19 +23,19 @@ Used = TypeVar("Used")
 
 
 class AddressQuota:
-    """One address."""
+    """What the peers of one address have used up."""
 
     __slots__ = ("_bytes", "_connects", "_envelopes", "connections")
 
     def __init__(self) -> None:
         self.connections = 0
-        """Connections that it has now."""
+        """Open connections."""
         self._bytes = Bucket()
         self._connects = Bucket()
         self._envelopes = Bucket()
 
     def take_connection(self, now: float, limits: Limits) -> bool:
-        """Count a new connection; return whether there may be one."""
+        """Charge a new connection. Return False, and charge nothing, if the rate is exceeded."""
         rate = limits.address_connects / SECONDS_PER_MINUTE
         if rate and self._connects.wait(now, rate, limits.address_connects_at_once):
             return False
@@ -43,14 +43,14 @@ class AddressQuota:
         return True
 
     def charge(self, now: float, limits: Limits, size: int, envelopes: int) -> None:
-        """Count what one of its peers has sent."""
+        """Charge bytes and envelopes that a peer has sent."""
         if size:
             self._bytes.take(now, limits.address_bytes, size)
         if envelopes:
             self._envelopes.take(now, limits.address_envelopes, envelopes)
 
     def wait(self, now: float, limits: Limits) -> float:
-        """Give the seconds for which none of its peers should be read."""
+        """Return the seconds for which no peer of the address should be read."""
         wait = 0.0
         if limits.address_bytes:
             wait = self._bytes.wait(now, limits.address_bytes, limits.address_bytes_at_once)
@@ -61,13 +61,13 @@ class AddressQuota:
 
 
 class Quotas:
-    """All of them."""
+    """The quotas of all addresses."""
 
     def __init__(self) -> None:
         self._quotas: OrderedDict[str, AddressQuota] = OrderedDict()
 
     def obtain(self, address: str) -> AddressQuota:
-        """Return the quota of an address."""
+        """Return the quota of an address, a new one if necessary."""
         quota = self._quotas.get(address)
         if quota is None:
             make_room(self._quotas, REMEMBERED_ADDRESSES, lambda each: bool(each.connections))
@@ -77,7 +77,10 @@ class Quotas:
 
 
 def make_room(quotas: OrderedDict[Name, Used], most: int, in_use: Callable[[Used], bool]) -> None:
-    """Make room for a new quota among so many; none is forgotten in use, or what it has would be given twice."""
+    """Remove old quotas that are not in use if there are `most` or more.
+
+    A quota in use stays: a new one would allow its owner everything twice.
+    """
     for _ in range(MAX_EVICTION_LOOKS):
         if len(quotas) < most:
             return

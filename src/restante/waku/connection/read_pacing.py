@@ -1,4 +1,4 @@
-"""Whether a peer is read: for as long as there is no reason not to."""
+"""Read pacing: a peer is read while there is no reason to pause."""
 
 from __future__ import annotations
 
@@ -6,65 +6,66 @@ import asyncio
 from typing import Final
 
 PAUSED_BY_QUOTA: Final = 1
-"""Its address sent more than it may in a second."""
+"""Reason: the peer's address has used up its quota of bytes or envelopes."""
 PAUSED_BY_UNREAD: Final = 2
-"""It does not read."""
+"""Reason: the peer does not read."""
 PAUSED_BY_ARCHIVE: Final = 4
-"""We have more to save than we may have."""
+"""Reason: too many bytes of envelopes wait to be saved."""
 PAUSED_FOR_OTHERS: Final = 8
-"""It is the others' turn."""
+"""Reason: other peers are read first."""
 PAUSED_BY_LARGE_PACKET: Final = 16
-"""A large packet of its is being taken in."""
+"""Reason: a large packet of the peer is being handled."""
 PAUSED_BY_DRAIN: Final = 32
-"""We are about to stop; it is read no more."""
+"""Reason: the node is stopping, so it reads no more."""
 
 MAX_TURN_BYTES: Final = 1 << 16
-"""Bytes that came at once, after which it is the others' turn."""
+"""Bytes in one read after which other peers are read first."""
 
 
 REFUSAL_COST: Final = 10
-"""How many envelopes one that is refused, or a packet that is no good, counts for."""
+"""Envelopes that a refused envelope, or a packet that cannot be read, counts as."""
 
 INTEREST_CHANGE_COST: Final = 100
-"""How many a change of mind counts for: some thousand topics are looked at for it."""
+"""Envelopes that a change of interest counts as: the node looks at some thousand topics for it."""
 
 BYTES_PER_COST: Final = 40
-"""Bytes of a packet without envelopes that count for one: all of them may be items, of a microsecond each."""
+"""Bytes of a packet without envelopes that count as one envelope. The packet may consist of items of a microsecond
+each."""
 
 
 class ReadPacing:
-    """The reasons for which a peer is not read, added up."""
+    """The set of reasons for which a peer is not read."""
 
     __slots__ = ("_reasons", "transport")
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
-        """None: the connection is not made yet, or is gone."""
+        """None before the connection is made and after it is closed."""
         self._reasons = 0
 
     @property
     def paused(self) -> bool:
-        """Whether it is we who do not read."""
+        """Return whether we are not reading the peer."""
         return bool(self._reasons)
 
     @property
     def stuck(self) -> bool:
-        """Whether the peer owes us so much reading that nothing should be added."""
+        """Return whether the peer has so much unread that nothing should be added."""
         return bool(self._reasons & PAUSED_BY_UNREAD)
 
     def pause(self, reason: int) -> None:
-        """Leave the peer unread until `resume` for this reason."""
+        """Stop reading the peer until `resume` is called for this reason."""
         if not self._reasons and self.transport is not None:
             self.transport.pause_reading()
         self._reasons |= reason
 
     def resume(self, reason: int) -> None:
-        """Read on, where this was the last reason not to."""
+        """Remove a reason. Read the peer again if it was the last one."""
         before, self._reasons = self._reasons, self._reasons & ~reason
         if before and not self._reasons and self.transport is not None:
             self.transport.resume_reading()
 
     def yield_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Leave the peer unread for a turn of the loop: else the transport may read on before others are read."""
+        """Stop reading the peer for one turn of the loop, so that the transport reads other peers first."""
         self.pause(PAUSED_FOR_OTHERS)
         loop.call_soon(self.resume, PAUSED_FOR_OTHERS)

@@ -1,1 +1,1 @@
-"""The Mailserver: it accepts, archives, relays, and answers history requests."""
+"""The Mailserver: it accepts envelopes, archives and relays them, and answers history requests."""

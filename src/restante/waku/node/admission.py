@@ -1,4 +1,4 @@
-"""Which connections may come, and which of them stay: one of each node, and so many in all and from an address."""
+"""Admission: one connection per node, and limits on all connections and on those of an address."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from restante.waku.limits import Limits
 from restante.waku.node.housekeeping import Housekeeping
 
 EXTRA_CONNECTIONS: Final = 64
-"""Connections beyond the peers, so that who comes to a full node gets to its Hello, and is told that it is full;
-where these are taken, too, the next is cut without a word."""
+"""Connections beyond `max_peers`, so that a peer of a full node gets as far as its Hello and is told that the node is
+full. When these are taken too, further connections are closed without a word."""
 
 BAD_PEER_SCORE: Final = 100
-"""Refused envelopes and packets that were no good, from which on a peer makes room when there is none."""
+"""Refused envelopes and unreadable packets from which on a peer is disconnected to make room for another."""
 
 
 class Admission:
-    """The connections there are. What becomes of others is counted in `counts`."""
+    """The admitted connections. Connections that are refused or disconnected are counted in `counts`."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Admission:
     ) -> None:
         self.connections: set[PeerConnection] = set()
         self.peers: dict[bytes, PeerConnection] = {}
-        """Those that said Hello, by node id."""
+        """The peers that have said Hello, by node id."""
         self._id = own_id
         self._housekeeping = housekeeping
         self._limits = limits
@@ -43,7 +43,7 @@ class Admission:
         self._quotas = Quotas()
 
     def admit(self, connection: PeerConnection) -> bool:
-        """Take in a connection; False where it may not even shake hands."""
+        """Admit a connection. Return False if it may not even begin the handshake."""
         connection.quota = self._quotas.obtain(connection.address)
         if not connection.dialled and not self._take_place(connection.quota):
             self._counts["turned away at the door"] += 1
@@ -53,7 +53,7 @@ class Admission:
         return True
 
     def _take_place(self, quota: AddressQuota) -> bool:
-        """Count a connection that was accepted; return whether there is room for it."""
+        """Charge an accepted connection. Return whether there is room for it."""
         most = self._housekeeping
         room = (
             len(self.connections) < most.max_peers + EXTRA_CONNECTIONS
@@ -62,14 +62,14 @@ class Admission:
         return room and quota.take_connection(self._loop.time(), self._limits)
 
     def shed(self) -> None:
-        """Disconnect the peer that has sent most of a packet that is not complete."""
+        """Disconnect the peer with the largest incomplete packet."""
         most = max((each for each in self.connections if not each.ending), key=lambda each: each.held, default=None)
         if most is not None and most.held:
             self._counts["disconnected, too much that is not complete"] += 1
             most.disconnect(Reason.TOO_MANY_PEERS)
 
     def identify(self, connection: PeerConnection, public: bytes) -> Reason | None:
-        """Take in a peer that has said Hello; return why it must go, if it must."""
+        """Admit a peer that has said Hello. Return the reason to disconnect it, if there is one."""
         connection.node_id = node_id(public)
         before = self.peers.get(connection.node_id)
         if before is not None:
@@ -83,7 +83,7 @@ class Admission:
         return None
 
     def _make_room(self) -> bool:
-        """Disconnect the peer that was wrong most often, if that was often; return whether one went."""
+        """Disconnect the worst peer if its score is high and it dialled us. Return whether one was disconnected."""
         worst = max(self.peers.values(), key=lambda each: each.peer.score)
         if worst.dialled or worst.peer.score < BAD_PEER_SCORE:
             return False
@@ -92,14 +92,16 @@ class Admission:
         return True
 
     def _outranks(self, connection: PeerConnection, before: PeerConnection) -> bool:
-        """Return whether it stays where two nodes dial each other at once; the one that the lower id dialled does.
+        """Return whether a connection replaces an older one to the same node.
 
-        Each would else end the one that it sees last, that is both, and again when they are dialled again.
+        It does if two nodes dialled each other at once and the node with the lower id dialled this one. Without a
+        common rule each side would close the connection that it sees last, so both would be closed, and again after a
+        redial.
         """
         return connection.dialled is not before.dialled and connection.dialled is (self._id < connection.node_id)
 
     def forget(self, connection: PeerConnection) -> None:
-        """Forget a connection that is no more."""
+        """Forget a closed connection."""
         self.connections.discard(connection)
         connection.quota.connections -= 1
         if self.peers.get(connection.node_id) is connection:

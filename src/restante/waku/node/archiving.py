@@ -1,4 +1,4 @@
-"""Archiving: saves what the Mailserver gathered, a batch at a time, has it confirmed, and prunes what is too much."""
+"""Archiving: saves the envelopes that the Mailserver has gathered, confirms them, and prunes the archive."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from restante.waku.node.save_schedule import SaveSchedule
 from restante.waku.protocol.packets import Response
 
 QUIET_TURNS: Final = 2
-"""Turns of the loop without a new envelope, after which nothing more waits to be read: a peer that sent much is read
-again in the turn after the next (`read_pacing.PAUSED_FOR_OTHERS`)."""
+"""Turns of the loop without a new envelope, after which nothing more waits to be read: a peer that has sent much is
+read again in the turn after the next (`read_pacing.PAUSED_FOR_OTHERS`)."""
 
 PRUNE_SLICE_ROWS: Final = 1000
-"""Envelopes pruned at a time, so that those who wait to be archived wait some 50 ms."""
+"""Envelopes pruned in one step, so that new envelopes wait for some 50 ms at most."""
 
 
 class ArchiveOutage(NamedTuple):
-    """Why the archive takes nothing for now: for `/readyz`, for the log, and for peers."""
+    """A reason for which the archive accepts nothing for now, in words for `/readyz`, for the log, and for peers."""
 
     state: str
     event: str
@@ -38,11 +38,11 @@ DISK_FULL: Final = ArchiveOutage("the disk is full", "envelopes are not archived
 ARCHIVE_LOCKED: Final = ArchiveOutage(
     "the archive cannot be written", "envelopes are not archived until the archive can be written", LOCKED_WORDS
 )
-"""Another program writes to it, or it may not be written."""
+"""Another program writes to the archive, or the archive is read-only."""
 
 
 class Archiving:
-    """The way from the Mailserver's rules to the archive and back. `tell` confirms packets, by who brought them."""
+    """Moves envelopes from the Mailserver to the archive. `tell` confirms packets to the peers, named by `origin`."""
 
     def __init__(
         self,
@@ -57,26 +57,26 @@ class Archiving:
         self.archive = archive
         self.stopping = False
         self.outage: ArchiveOutage | None = None
-        """Why the archive refused the last batch."""
+        """Why the archive refused the last batch, or None."""
         self.short_of_room = asyncio.Event()
-        """Set where the archive was full; cleared by whoever makes room."""
+        """Set when the archive is full. The task that prunes clears it."""
         self._housekeeping = housekeeping
         self._limits = limits
         self._clock = clock
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._held: set[PeerConnection] = set()
-        """Those that are not read until the next batch is saved."""
+        """Connections that are not read until the next batch is saved."""
         self._woken = asyncio.Event()
         self._due = asyncio.Event()
-        """Set where what is gathered no longer waits for more."""
+        """Set when the gathered envelopes do not wait for more."""
         self._schedule = SaveSchedule(housekeeping.save_interval)
 
     def now(self) -> int:
         return int(self._clock.wall())
 
     def gathered(self, connection: PeerConnection) -> None:
-        """Note that a peer brought envelopes to be archived; it is not read for a while where they are too many."""
+        """Note that a peer brought envelopes. Stop reading it for a while if too many bytes are unsaved."""
         now = self._clock.monotonic()
         self._schedule.gathered(now - connection.confirmed)
         self._woken.set()
@@ -87,17 +87,17 @@ class Archiving:
             connection.reading.pause(PAUSED_BY_ARCHIVE)
 
     def forget(self, connection: PeerConnection) -> None:
-        """Forget a connection that is no more."""
+        """Forget a closed connection."""
         self._held.discard(connection)
 
     def stop(self) -> None:
-        """Let `run` end when all that is gathered is saved."""
+        """Let `run` return once all gathered envelopes are saved."""
         self.stopping = True
         self._woken.set()
         self._due.set()
 
     async def run(self) -> None:
-        """Archive what is gathered, until `stop`. Raises StoreError when a commit failed: then nothing is sure."""
+        """Archive gathered envelopes until `stop`. Raises StoreError if it is unknown whether a commit succeeded."""
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -110,7 +110,7 @@ class Archiving:
                 return
 
     async def _let_gather(self) -> None:
-        """Wait until what is gathered is to be saved: nothing more waits to be read, and its time has come."""
+        """Wait until nothing more waits to be read and the schedule allows a save."""
         await self._read_on()
         if wait := self._wait():
             self._due.clear()
@@ -121,7 +121,7 @@ class Archiving:
         self._schedule.begin(self._clock.monotonic())
 
     async def _read_on(self) -> None:
-        """Let the loop turn until it brings nothing more, there is plenty to be saved, or its time has come."""
+        """Let the loop run until no more envelopes arrive, there are enough for a save, or the save is due."""
         gathered, quiet = self.mailserver.gathered, 0
         while (
             quiet < QUIET_TURNS
@@ -133,7 +133,7 @@ class Archiving:
             quiet = quiet + 1 if len(gathered) == before else 0
 
     def _wait(self) -> float:
-        """Return how long what is gathered waits for more."""
+        """Return the seconds for which the gathered envelopes wait for more."""
         return 0.0 if self.stopping else self._schedule.waits(len(self.mailserver.gathered), self._clock.monotonic())
 
     async def _save(self, batch: Batch) -> None:
@@ -157,7 +157,7 @@ class Archiving:
             connection.reading.resume(PAUSED_BY_ARCHIVE)
 
     async def prune(self) -> int:
-        """Remove what is kept too long, or is too much; return how many went."""
+        """Remove envelopes that are too old or too many. Return how many were removed."""
         removed = 0
         if self._housekeeping.retention is not None:
             before = self.now() - self._housekeeping.retention

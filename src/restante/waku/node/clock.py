@@ -1,4 +1,4 @@
-"""The clock of a node, as an argument."""
+"""The clock of a node, passed as an argument."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The clock."""
+    """What a node requires of a clock."""
 
     def wall(self) -> float:
-        """Give the seconds since 1970."""
+        """Return the seconds since 1970."""
 
     def monotonic(self) -> float:
-        """Return seconds that nobody sets back."""
+        """Return the seconds of a clock that is never set back."""
 
 
 class SystemClock:
-    """The real one."""
+    """The clock of the system."""
 
     wall = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)

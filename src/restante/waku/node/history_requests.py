@@ -1,13 +1,14 @@
-"""History requests: read, weighed, put in line; a page at a time from the archive, and out as the peer reads.
+"""History requests: read, checked, queued, and answered one page at a time, as fast as the peer reads.
 
-    packet ──read──▶ request ──▶ the peer's line ──its turn──▶ a page ──▶ P2P Messages … Request Complete
+    packet ──read──▶ request ──▶ the peer's queue ──its turn──▶ a page ──▶ P2P Messages … Request Complete
                         │                            └── its turn would come too late: an error
-                        └── no request, not allowed, too many: an error, at once
+                        └── invalid, not allowed, too many: an error, at once
 
-Lines of peers take turns, each has one page in the making, and all together only so many: so what is kept in memory
-for them is bounded, and who asks for much makes nobody wait who asks for little. Nor does who asks and does not read:
-when others wait, its page ends where it is, with a cursor. Who asks faster than it may is answered later: to
-status-go two errors are the end, and it asks another Mailserver (protocol/messenger_mailserver_cycle.go).
+The queues of peers take turns. Each has one page in the making, and the number of all pages is limited. So the memory
+for them is bounded, and a peer that requests much does not delay peers that request little. Nor does a peer that
+requests and does not read: when others wait, its page ends early, with a cursor. Requests that exceed a rate are
+answered later. They are not refused, because status-go turns to another Mailserver after two errors
+(protocol/messenger_mailserver_cycle.go).
 """
 
 from __future__ import annotations
@@ -40,27 +41,30 @@ from restante.waku.protocol import completion, packets, request
 from restante.waku.protocol.request import Demands, Request, RequestError
 
 MAX_PAGES: Final = 16
-"""Pages in memory at a time; each has up to 8 MiB."""
+"""Pages in memory at a time. Each has up to 8 MiB."""
 
 MAX_PAGES_PER_ADDRESS: Final = 4
-"""Of them, pages for one address: who comes by many connections makes nobody wait but himself."""
+"""Pages of one address in memory at a time. A requester with many connections delays only its own address."""
 
 MAX_QUEUED_REQUESTS: Final = 16
-"""Requests of one peer that wait. status-go sends three at once, and the next when one is complete."""
+"""Requests of one peer that may wait. status-go sends three at once, and the next when one is complete."""
 
 MAX_QUEUE_SECONDS: Final = 20.0
-"""Seconds that the first request of a line waits for its turn; then it is refused. status-go waits 30 for the whole
-answer (protocol/messenger_mailserver.go), and asks again: a page that comes later is made for nobody. How long a peer
-takes to read what it asked for before does not count: who is slow is not hasty."""
+"""Seconds that the first request of a queue waits for its turn before it is refused. status-go waits 30 s for the
+whole answer (protocol/messenger_mailserver.go) and then asks again, so a later page would be useless. The time that a
+peer takes to read its previous pages does not count, because a slow peer is not one that asks too fast."""
 
 MAX_QUEUED_BYTES: Final = 48 * 1024 * 1024
-"""Bytes of memory for requests that wait, of all peers: four hundred of a thousand topics, twenty thousand of ten."""
+"""Bytes of memory for the waiting requests of all peers: four hundred requests of a thousand topics, or twenty
+thousand of ten."""
 
 GUARANTEED_QUEUE_BYTES: Final = 8 * 1024
-"""Bytes of it that each peer may have when others have taken all: three requests of status-go, of ten topics each."""
+"""Bytes of that memory that each peer may have even if others have used it up: three requests of status-go, of ten
+topics each."""
 
 REMEMBERED_REQUESTERS: Final = 10_000
-"""Peers and addresses whose use is remembered when they are gone; the one longest unused is forgotten first."""
+"""Nodes and addresses whose quotas are remembered. The least recently used is forgotten first, unless it has
+queues."""
 
 
 VALIDATION: Final = "validation"
@@ -68,45 +72,47 @@ PEER_LIMIT: Final = "peer_req_limit"
 ITERATOR: Final = "iterator"
 PROCESS: Final = "process"
 REFUSALS: Final = (VALIDATION, PEER_LIMIT, ITERATOR, PROCESS)
-"""Why a request is refused, in the words of status-go's metrics (mailserver/metrics.go): it is no good; its sender
-may not ask, or not so often; the archive cannot be read; or something else went wrong."""
+"""Why a request is refused, in the words of status-go's metrics (mailserver/metrics.go): the request is invalid; its
+sender may not ask, or asks too often; the archive cannot be read; or another error."""
 
 DELAY_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
-"""Seconds from when a request is read until the last byte of its answer was handed to the network."""
+"""Bounds of a histogram: seconds from reading a request until the last byte of its answer is handed to the
+network."""
 
 PACKET_SIZE_BOUNDS: Final = (1024, 4096, 16384, 65536, 262144, 1048576)
-"""Bytes of a packet of envelopes."""
+"""Bounds of a histogram: bytes of a packet of envelopes."""
 
 
 class HistoryTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is served, and how."""
+    """Which peers are served, and how."""
 
     demands: Demands = Demands()
     descending: bool = False
     allow: frozenset[bytes] | None = None
-    """Node ids; None: everybody."""
+    """Node ids that are served. None: all."""
     bounds: Bounds = DEFAULT_BOUNDS
-    """Of a page."""
+    """Bounds of one page."""
 
 
 class _QueuedRequest(NamedTuple):
-    """A request in a line."""
+    """A request in a queue."""
 
     request: Request
     since: float
-    """By `perf_counter`: the loop's clock may have whole milliseconds, which is as long as a page takes."""
+    """When it was read, by `perf_counter`: the loop's clock may count whole milliseconds, which is as long as a page
+    takes."""
 
     @property
     def size(self) -> int:
-        """Tell how much memory it takes, rather too much."""
+        """Return an upper estimate of the memory that it takes."""
         return 1024 + 128 * len(self.request.topics)
 
 
 class _PageSlots(asyncio.Semaphore):
-    """Room for so many pages, for those first who came first."""
+    """A limited number of pages, for the tasks that have waited longest."""
 
     waiting = 0
-    """How many lines wait for it."""
+    """Tasks that wait for a page."""
 
     async def acquire(self) -> Literal[True]:
         self.waiting += 1
@@ -117,40 +123,40 @@ class _PageSlots(asyncio.Semaphore):
 
 
 class _RequesterQuota:
-    """What one node, or one address, has asked for."""
+    """What one node, or one address, has requested."""
 
     __slots__ = ("lines", "pages", "places", "rows")
 
     def __init__(self) -> None:
         self.lines = 0
-        """Of an address: lines that have one of its places, or wait for one."""
+        """Only for an address: queues that have one of its pages, or wait for one."""
         self.pages = Bucket()
         self.rows = Bucket()
         self.places = _PageSlots(MAX_PAGES_PER_ADDRESS)
 
     def wait(self, now: float, limits: Limits) -> float:
-        """Give the seconds until it may have its next page."""
+        """Return the seconds until the requester may have its next page."""
         pages = self.pages.wait(now, limits.pages, limits.pages_at_once) if limits.pages else 0.0
         rows = self.rows.wait(now, limits.rows, limits.rows_at_once) if limits.rows else 0.0
         return max(pages, rows)
 
 
 class HistoryRequests:
-    """The peers' requests in their lines, and whose turn is next."""
+    """The requests of all peers, queued and answered in turns."""
 
     def __init__(self, archive: Archive, terms: HistoryTerms, limits: Limits, now: Callable[[], int]) -> None:
         self.counts: Counter[str] = Counter()
-        """What became of requests."""
+        """Numbers of requests and envelopes, by what became of them."""
         self.refusals: Counter[str] = Counter()
-        """Why they were refused."""
+        """Refused requests, by reason."""
         self.delays = Histogram(DELAY_BOUNDS)
-        """How long answers took."""
+        """Seconds from reading a request to the end of its answer."""
         self.searches = Histogram(DELAY_BOUNDS)
-        """How long their pages took to be found, the wait for a reader with it."""
+        """Seconds to find a page, including the wait for a reader of the archive."""
         self.packets = Histogram(PACKET_SIZE_BOUNDS)
         """Bytes of envelopes in a packet."""
         self.queries: Counter[str] = Counter()
-        """By what they asked for: topics, bloom or none."""
+        """Searches, by what they asked for: topics, bloom or none."""
         self.waiting = 0
         """Bytes of requests that were read and not answered."""
         self._archive = archive
@@ -161,13 +167,13 @@ class HistoryRequests:
         self._quotas: OrderedDict[bytes | str, _RequesterQuota] = OrderedDict()
         self._lines: dict[PeerConnection, deque[_QueuedRequest]] = {}
         self._making: dict[PeerConnection, asyncio.Task[None]] = {}
-        """Who goes through a line."""
+        """The tasks that serve a queue."""
         self._places = _PageSlots(MAX_PAGES)
         self._unread: dict[PeerConnection, None] = {}
-        """Who has a page that waits to be read, the longest first."""
+        """Connections whose page waits for the peer to read, the longest wait first."""
 
     def receive(self, connection: PeerConnection, payload: bytes) -> None:
-        """Take a P2P Request."""
+        """Handle a P2P Request: queue it, or refuse it."""
         self.counts["requests"] += 1
         try:
             asked = request.read(payload, self._terms.demands, self._now())
@@ -194,7 +200,7 @@ class HistoryRequests:
         task.add_done_callback(partial(self._made, connection))
 
     def _refusal_words(self, connection: PeerConnection, asked: _QueuedRequest) -> str:
-        """Tell why a request is not taken; empty where it is."""
+        """Return why a request is refused, or an empty text."""
         terms = self._terms
         if terms.allow is not None and connection.node_id not in terms.allow:
             return "this server serves those that it was told to"
@@ -203,7 +209,7 @@ class HistoryRequests:
         full = own > GUARANTEED_QUEUE_BYTES and self.waiting + asked.size > MAX_QUEUED_BYTES
         return (
             "too many requests at once" if full or len(line) > MAX_QUEUED_REQUESTS else ""
-        )  # the first one is in the making
+        )  # the first request of a queue is being answered
 
     def _obtain_quotas(self, connection: PeerConnection) -> list[_RequesterQuota]:
         found = []
@@ -223,7 +229,7 @@ class HistoryRequests:
             connection.send(packets.REQUEST_COMPLETE, completion.failure(digest, words))
 
     def forget(self, connection: PeerConnection) -> None:
-        """Drop what a peer asked for that is gone."""
+        """Drop all requests of a peer that is gone."""
         line = self._lines.pop(connection, None)
         while line:
             self._drop(line)
@@ -232,14 +238,14 @@ class HistoryRequests:
             making.cancel()
 
     def _drop(self, line: deque[_QueuedRequest]) -> None:
-        """Take the first request from a line, if there is one: it was answered, or nobody waits for it."""
+        """Remove the first request of a queue, if there is one: it was answered, or its peer is gone."""
         if line:
             self.waiting -= line.popleft().size
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────
 
     async def _serve(self, connection: PeerConnection, line: deque[_QueuedRequest]) -> None:
-        """Answer what is in a peer's line; nothing is made for a peer that has not read what it has."""
+        """Answer the requests in a peer's queue. No page is made before the peer has read what was sent."""
         while line:
             await connection.writable()
             asked, done = line[0], True
@@ -257,10 +263,11 @@ class HistoryRequests:
 
     @asynccontextmanager
     async def _turn(self, connection: PeerConnection, late: float) -> AsyncIterator[bool]:
-        """Wait for a place; gives False where it would come later than that.
+        """Wait for a page slot and yield True, or yield False if the peer may have its next page only after `late`.
 
-        Whoever waited longest for a peer to read gives up its own for it. A peer that asked faster than it may waits
-        in a place of its address: others are not held up by that, and no more pages than these add to what is spent.
+        If all slots are taken, the page that has waited longest for its peer to read ends and frees its slot. A peer
+        that exceeds its rate waits in a slot of its address. So it does not delay others, and at most
+        `MAX_PAGES_PER_ADDRESS` pages at a time add to its debt.
         """
         quota = self._address_quota(connection)
         quota.lines += 1
@@ -279,7 +286,7 @@ class HistoryRequests:
             quota.lines -= 1
 
     async def _take_page(self, connection: PeerConnection, late: float) -> bool:
-        """Wait until a peer may have its next page, and count it; return False where that would be too late."""
+        """Wait until the peer may have its next page, and charge it. Return False if that would be too late."""
         while True:
             now = self._loop.time()
             quotas = self._obtain_quotas(connection)
@@ -302,7 +309,7 @@ class HistoryRequests:
         return quota
 
     def _shorten(self, address: str | None = None) -> None:
-        """Have one page end, of this address if one is given."""
+        """End one page that waits for its peer to read; if an address is given, one of that address."""
         connection = next((each for each in self._unread if address in {None, each.address}), None)
         if connection is not None:
             del self._unread[connection]
@@ -313,15 +320,15 @@ class HistoryRequests:
         if not task.cancelled() and task.exception() is not None:
             log.error("a page could not be made", fault=where(task.exception()))
         line = self._lines.pop(connection, None)
-        if line:  # it came when the task was over already, or failed
+        if line:  # it was queued after the task had ended or failed
             self._begin(connection, line)
 
     async def _answer(self, connection: PeerConnection, asked: Request) -> bool:
-        """Answer; False where there was no room for a beginning, and others waited."""
+        """Answer a request. Return False if the peer had no room for even the first packet while others waited."""
         since = perf_counter()
         try:
             page = await self._archive.page(self._query(asked), self._terms.bounds)
-        except Exception as error:  # noqa: BLE001 - whatever it is, who asked is told, and the next page is made
+        except Exception as error:  # noqa: BLE001 - after any error, the peer is told and the next page is made
             log.error("a page could not be made", fault=where(error))
             unread = isinstance(error, StoreError)
             words = "the archive cannot be read" if unread else "internal error"
@@ -346,13 +353,14 @@ class HistoryRequests:
         )
 
     async def _hand_over(self, connection: PeerConnection, asked: Request, page: Page) -> bool:
-        """Send a page as the peer reads, and strictly last that it is complete; False where nothing was sent.
+        """Send a page as the peer reads, then Request Complete as its last packet. Return False if nothing was sent.
 
-        Of a page whose place is wanted meanwhile the rest is left for the next one, as if it had been too large.
+        If others need the page's slot meanwhile, the rest is left for the next page, as if the page had been too
+        large.
         """
         last, cursor = page.last, page.cursor
         whole, stops = memoryview(page.whole), [*page.stops, 0]
-        behind, sent = -1, 0  # the number of the envelope that was sent last, and how many were
+        behind, sent = -1, 0  # the index of the last envelope sent, and how many were sent
         for part in packets.packets(page.stops, packets.MAX_ENVELOPES_BYTES if asked.batch else 0):
             if not await self._has_room(connection):
                 if not sent:
@@ -364,7 +372,7 @@ class HistoryRequests:
             connection.send_whole(packets.P2P_MESSAGE, rlp.list_head(len(body)), body)
             behind, sent = part.stop - 1, sent + len(part)
         else:
-            if behind != len(page.stops) - 1:  # no packet holds that one
+            if behind != len(page.stops) - 1:  # the last envelope of the page fits into no packet
                 last = keccak(whole[stops[behind - 1] : stops[behind]]) if sent else None
         connection.send(
             packets.REQUEST_COMPLETE,
@@ -377,7 +385,7 @@ class HistoryRequests:
         return True
 
     async def _has_room(self, connection: PeerConnection) -> bool:
-        """Wait until the peer has read; False where somebody else needs the page's place before."""
+        """Wait until the peer has read. Return False if another request needs the page's slot first."""
         connection.flush()
         if not connection.reading.stuck:
             return True
@@ -395,6 +403,6 @@ class HistoryRequests:
 
 
 def _behind(raw: bytes) -> tuple[bytes, bytes]:
-    """Give the hash of an envelope, and the cursor that goes on behind it."""
+    """Return the hash of an envelope, and the cursor that continues after it."""
     envelope = cut(raw, rlp.span(raw))
     return envelope.hash, envelope.sent.to_bytes(4) + envelope.hash

@@ -1,4 +1,4 @@
-"""What an operator sets of a node: how many may come, and how long and how much is kept."""
+"""What an operator sets for a node: how many peers it accepts, and how long and how much it keeps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from restante.waku.node.save_schedule import SAVE_INTERVAL
 
 
 class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
-    """How the node keeps house."""
+    """Limits on connections and on the archive."""
 
     max_peers: int = 1000
     max_peers_per_address: int = 50
     retention: int | None = None
-    """Seconds that envelopes are kept."""
+    """Seconds for which envelopes are kept. None: for ever."""
     retention_bytes: int | None = None
-    """Bytes of envelopes that are kept."""
+    """Bytes of envelopes that are kept. None: no limit."""
     save_interval: float = SAVE_INTERVAL
-    """Seconds from one save to the next of a small batch whose senders do not wait."""
+    """Seconds between two saves of small batches whose senders do not wait."""

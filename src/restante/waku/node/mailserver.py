@@ -5,9 +5,9 @@
        ▼                                                                               ▼
     accepted? ──▶ relayed at once, and gathered ──take──▶ saved, durable ─confirm──▶ confirmed
 
-An envelope is known to the archive after its commit only; a copy that comes before is confirmed with the first. Only
-a store that refused for certain (a full disk, a lock) is no end: its envelopes are relayed, answered with an error,
-and not known to the archive, so that a later copy is archived.
+An envelope is in the archive only after its commit. A copy that arrives before that is confirmed together with the
+first. If the store refuses a batch before the commit (a full disk, a lock), the node goes on: the envelopes are
+relayed, their senders receive an error, and a later copy is archived.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from restante.waku.protocol.acceptance import Policy, judge
 from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
 
 UNARCHIVED_BATCH: Final = -1
-"""The batch of an envelope that the archive would not take: it is tried again with the next copy."""
+"""Batch number of an envelope that the archive refused. The next copy is gathered again."""
 
 NO_BATCH: Final = 0
-"""The batch of an envelope that is not to be archived."""
+"""Batch number of an envelope that is not archived."""
 
 FULL_WORDS: Final = "not archived: no space left; send it again later"
 LOCKED_WORDS: Final = "not archived: the archive cannot be written now; send it again later"
-"""Why an envelope is not archived, for its sender."""
+"""Why an envelope is not archived, in words for its sender."""
 
 ENVELOPE_SIZE_BOUNDS: Final = tuple(1 << bits for bits in range(8, 21))
-"""Bytes of an envelope, to count them by."""
+"""Bounds of a histogram: bytes of an envelope."""
 
 ARCHIVE_RETRY_DELAY: Final = 10
-"""Seconds until a store that refused is tried again."""
+"""Seconds after a refusal by the store until envelopes are gathered again."""
 
 
 class ArchiveTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What is archived."""
+    """Which envelopes are archived."""
 
     retention: int | None = None
-    """Seconds that envelopes are kept, from when they were sent."""
+    """Seconds after sending for which envelopes are kept. None: for ever."""
     topics: frozenset[bytes] | None = None
-    """Only these, if any are named."""
+    """The topics that are archived. None: all."""
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What is to be saved in one transaction; numbers rise."""
+    """Envelopes to save in one transaction. Numbers ascend."""
 
     number: int
     envelopes: list[Envelope]
 
 
 class Intake:
-    """A packet on its way in, named by its hash. `origin` is the name of the peer that brought it."""
+    """A packet that is being handled, named by its hash. `origin` is the node id of the peer that sent it."""
 
     __slots__ = ("given_up", "hashes", "latest", "origin", "packet", "refusals")
 
@@ -66,48 +66,49 @@ class Intake:
         self.origin = origin
         self.packet = packet
         self.hashes: list[bytes] = []
-        """Of its envelopes that are being archived."""
+        """Hashes of its envelopes that are being archived."""
         self.latest = 0
-        """The last batch that one of them is in."""
+        """The number of the last batch that contains one of them."""
         self.refusals: list[Refusal] = []
         self.given_up: set[bytes] = set()
-        """Those that the store refused."""
+        """Hashes of its envelopes that the store refused."""
 
 
 class Mailserver:
-    """Takes in envelopes. `origin` is the name of whoever brought a packet."""
+    """Handles envelopes. `origin` is the node id of the peer that sent a packet."""
 
     def __init__(self, policy: Policy, terms: ArchiveTerms, pool: Pool) -> None:
         self.policy = policy
         self.terms = terms
         self.pool = pool
         self.fresh: list[LiveEnvelope] = []
-        """To be relayed; the shell takes them away."""
+        """New envelopes to relay. The relay removes them."""
         self.counts: Counter[str] = Counter()
-        """What became of envelopes: `new`, `known`, `archived`, `not archived`, or why they were refused."""
+        """Numbers of envelopes: `new`, `known`, `archived`, `not archived`, or refused, by the name of the
+        refusal."""
         self.sizes, self.archived_sizes = Histogram(ENVELOPE_SIZE_BOUNDS), Histogram(ENVELOPE_SIZE_BOUNDS)
-        """Bytes of those that were new, and of those that were archived."""
+        """Sizes in bytes of new envelopes, and of archived ones."""
         self.refused = 0
-        """Envelopes that were refused, all told."""
+        """Envelopes refused since the start."""
         self.gathered: list[Envelope] = []
         self.gathered_size = 0
         self._number = 1
         self._count = 0
-        """Of envelopes that were new."""
+        """New envelopes since the start."""
         self._finished = 0
         self._waiting: dict[int, list[Intake]] = {}
         self._refused_until = 0
         self._refused = FULL_WORDS
-        """Why the store refused last, for senders."""
+        """Why the store refused the last batch, in words for senders."""
 
     def offer(self, origin: bytes, packet: bytes, envelopes: Iterable[Envelope], now: int) -> Response | None:
-        """Take in a packet, named by its hash; gives what to answer, or None: `confirm` will."""
+        """Handle a packet, named by its hash. Return its response, or None if `confirm` will return it."""
         intake = Intake(origin, packet)
         self.take_in(intake, envelopes, now)
         return self.finish(intake)
 
     def take_in(self, intake: Intake, envelopes: Iterable[Envelope], now: int) -> None:
-        """Take in a part of a packet, of which more may come."""
+        """Handle a part of a packet."""
         known, hashes = self.pool.known, intake.hashes
         for each in envelopes:
             digest = each.hash
@@ -123,14 +124,14 @@ class Mailserver:
                 intake.latest = max(intake.latest, number)
 
     def finish(self, intake: Intake) -> Response | None:
-        """Give what to answer to a packet of which all was taken in, or None: `confirm` will."""
+        """Return the response to a packet after its last part, or None if `confirm` will return it."""
         if intake.latest <= self._finished:
             return Response(intake.packet, tuple(intake.refusals))
         self._waiting.setdefault(intake.latest, []).append(intake)
         return None
 
     def _judge(self, intake: Intake, envelope: Envelope, now: int) -> int:
-        """Judge an envelope that is not known; gives the batch it is in."""
+        """Judge an unknown envelope. Return the number of its batch."""
         verdict = judge(envelope, now, self.policy)
         if verdict.refusal is not None:
             self.counts[verdict.refusal.name] += 1
@@ -151,7 +152,7 @@ class Mailserver:
     def _wanted(self, envelope: Envelope, now: int) -> bool:
         terms = self.terms
         if not envelope.ttl and envelope.pow(late=1) < self.policy.min_pow:
-            return False  # its work is infinite, as in Go; to be kept it must have as much as others
+            return False  # its work is infinite, as in Go; to be archived it must have as much as others
         if terms.topics is not None and envelope.topic not in terms.topics:
             return False
         return terms.retention is None or envelope.sent >= now - terms.retention
@@ -165,15 +166,15 @@ class Mailserver:
         return self._number
 
     def _give_up(self, digest: bytes, intake: Intake) -> None:
-        if digest not in intake.given_up:  # it may be in the packet several times
+        if digest not in intake.given_up:  # a packet may contain it several times
             intake.given_up.add(digest)
             self.counts["not archived"] += 1
             intake.refusals.append(Refusal(digest, OTHER_ERROR, self._refused))
 
-    # ── the archive's side ───────────────────────────────────────────────────────────────────────
+    # ── the archive ──────────────────────────────────────────────────────────────────────────────
 
     def take(self) -> Batch | None:
-        """Give what was gathered, to be saved; what comes from now on is of the next batch."""
+        """Return the gathered envelopes as a batch, or None. Later envelopes belong to the next batch."""
         if not self.gathered:
             return None
         batch = Batch(self._number, self.gathered)
@@ -182,7 +183,10 @@ class Mailserver:
         return batch
 
     def confirm(self, batch: Batch) -> Iterator[tuple[bytes, Response]]:
-        """Confirm a batch that is durable; return whom to answer what. Batches are confirmed in their order."""
+        """Record that a batch is durable. Yield the responses that this allows, each with its origin.
+
+        Batches are confirmed in their order.
+        """
         self.counts["archived"] += len(batch.envelopes)
         for each in batch.envelopes:
             self.archived_sizes.add(len(each.raw))
@@ -191,7 +195,10 @@ class Mailserver:
             yield waiting.origin, Response(waiting.packet, tuple(waiting.refusals))
 
     def refuse(self, batch: Batch, now: int, words: str) -> Iterator[tuple[bytes, Response]]:
-        """Tell that a batch was not saved, for certain, and why: `FULL_WORDS` or `LOCKED_WORDS`; likewise."""
+        """Record that a batch was not saved. Yield responses as `confirm` does.
+
+        `words` say why: `FULL_WORDS` or `LOCKED_WORDS`.
+        """
         self._refused_until, self._refused = now + ARCHIVE_RETRY_DELAY, words
         self._finished = batch.number
         lost = {each.hash for each in batch.envelopes}

@@ -1,4 +1,4 @@
-"""`restante waku serve`: puts the parts together, waits for a signal, takes them apart again."""
+"""`restante waku serve`: starts the node, waits for a signal, and stops it."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ from restante.waku.protocol.request import Demands
 from restante.waku.settings import SECONDS_PER_DAY, WakuServe, read_topic
 
 KEY_FILE: Final = "node.key"
-"""In the data directory, if --key names no other."""
+"""The key's file in the data directory if --key names no other."""
 
 CLOCK_WARNING_SHARE: Final = 0.2
-"""Share of a minute's envelopes refused as from the future or old, over which it is probably our clock."""
+"""Share of a minute's envelopes that were refused as from the future or old. Above it, this machine's clock is
+probably wrong."""
 
 CLOCK_WARNING_MIN: Final = 100
-"""Envelopes a minute, to speak of shares."""
+"""Envelopes a minute below which that share says nothing."""
 
 PRUNE_INTERVAL: Final = 60
-"""Seconds between looks at what is kept too long."""
+"""Seconds between two prunes."""
 
 PRUNE_GRACE_SECONDS: Final = 600
-"""Seconds after the start in which nothing is removed. What is going to be is logged at once, and who has taken over
-an old archive, and did not mean that, has the time to stop the server and to say --retention 0."""
+"""Seconds after the start in which nothing is pruned. What will be pruned is logged at once, so an operator who has
+imported an old archive by mistake has time to stop the server and to set --retention 0."""
 
 
 def serve(settings: WakuServe) -> None:
@@ -79,10 +80,10 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
             settings.limits,
             _history_terms(settings, key),
         )
-        await _foretell(node)  # it reads much of the archive: one that is damaged is not served
+        await _foretell(node)  # reads much of the archive, so a damaged one is not served
         async with contextlib.AsyncExitStack() as stack:
             if settings.admin != "off":
-                from restante.common import admin_http  # aiohttp takes a third of the start
+                from restante.common import admin_http  # aiohttp takes a third of the start-up time
                 from restante.waku.node import metrics
 
                 where = address(settings.admin, "--admin")
@@ -91,21 +92,21 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
             for each in await node.listen(*address(settings.listen, "--listen")):
                 _announce(key, each)
             log.info("listening", version=__version__, data=settings.data)
-            gc.freeze()  # the collector need not look again and again at what the program itself is made of
+            gc.freeze()  # the garbage collector need not scan the program's own objects again and again
             await _until(told, node, peers)
     finally:
         await archive.close()
 
 
 def _announce(key: Key, where: tuple[str, int]) -> None:
-    """Print the enode: what a client needs, and nothing else, on standard output."""
+    """Print the enode on standard output, and nothing else: clients need it to connect."""
     print(Enode(key.public, *where), flush=True)  # noqa: T201 - the one line that scripts read
-    if where[0] in {"0.0.0.0", "::"}:  # noqa: S104 - to tell that it is no address to dial
+    if where[0] in {"0.0.0.0", "::"}:  # noqa: S104 - to warn that peers cannot dial this address
         print("peers dial this node's public address, not that one", file=sys.stderr)  # noqa: T201
 
 
 def _static(settings: WakuServe, key: Key) -> list[Enode]:
-    """Give the static peers, each once. Raises Misuse where one is this node."""
+    """Return the static peers without duplicates. Raises Misuse if one is this node."""
     peers = {(each.public, each.address): each for each in map(enode.parse, settings.peer)}
     for each in peers.values():
         if each.public == key.public:
@@ -127,7 +128,7 @@ def _history_terms(settings: WakuServe, key: Key) -> HistoryTerms:
     password = SymmetricKey.from_password(read_password(settings.password_file, os.environ) or OFFLINE_INBOX)
     return HistoryTerms(
         demands=Demands(
-            # Our public key is in our enode: where it opened requests, a password would restrict nobody.
+            # Our public key is in our enode. If it opened requests, a password would restrict no requester.
             keys=(password, key) if "plain" in settings.requests else (password,),
             min_pow=settings.min_pow,
             require_signature=settings.require_signature,
@@ -152,7 +153,7 @@ def _seconds(days: float) -> int | None:
 
 
 async def _until(told: asyncio.Event, node: Node, peers: list[Enode]) -> None:
-    """Serve until told, then drain. Raises StoreError when a commit failed."""
+    """Serve until a signal, then drain. Raises StoreError if a commit failed."""
     running = asyncio.create_task(node.archiving.run())
     others = [asyncio.create_task(_tick(node)), asyncio.create_task(_prune(node))]
     others += [asyncio.create_task(node.stay_connected(each)) for each in peers]
@@ -160,7 +161,7 @@ async def _until(told: asyncio.Event, node: Node, peers: list[Enode]) -> None:
     await asyncio.wait({running, waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
     for task in (running, *others):
         if task.done():
-            task.result()  # none ends by itself but by an error
+            task.result()  # none of these tasks ends without an error
     waiting.cancel()
     for task in others:
         task.cancel()
@@ -182,7 +183,7 @@ async def _tick(node: Node) -> None:
 
 
 def _tell(node: Node, minute: Counter[str]) -> None:
-    """Log what a minute brought; who brought it, and of what topic, is nobody's business."""
+    """Log the counts of a minute, without peers and topics."""
     log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known), **minute)
     offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
     untimely = minute["future"] + minute["old"]
@@ -191,7 +192,7 @@ def _tell(node: Node, minute: Counter[str]) -> None:
 
 
 async def _prune(node: Node) -> None:
-    """Remove what is kept too long or too much, at once where there is no room, but nothing for a while."""
+    """Prune every `PRUNE_INTERVAL`, and at once when the archive is full, but not before `PRUNE_GRACE_SECONDS`."""
     await asyncio.sleep(PRUNE_GRACE_SECONDS)
     while True:
         node.archiving.short_of_room.clear()

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: counts that the node keeps anyway, read when somebody asks.
+"""Metrics for Prometheus: counts that the node keeps in any case, read at each scrape.
 
-Names are status-go's where it has them (mailserver/metrics.go, waku/common/metrics.go), so that dashboards and alerts
-made for it work; what they count is what their names say, also where status-go's do not.
+Names are status-go's where it has them (mailserver/metrics.go, waku/common/metrics.go), so that its dashboards and
+alerts keep working. Each metric counts what its name says, even where status-go's does not.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ REFUSAL_LABELS: Final = {
     "size": "oversized",
     "pow": "low_pow",
 }
-"""Why envelopes are not taken (acceptance.py), and what status-go calls that (waku/waku.go, addAndBridge). It has no
-bound on the ttl, so that name is ours."""
+"""Why envelopes are refused (acceptance.py), by the names of status-go's metrics (waku/waku.go, addAndBridge).
+status-go does not limit the ttl, so that name is ours."""
 
 
 async def of(node: Node) -> bytes:
-    """Write all metrics, in the text format. Raises StoreError where the archive cannot be read."""
+    """Return all metrics in the text format. Raises StoreError if the archive cannot be read."""
     registry = CollectorRegistry()
     registry.register(_Now(node, await node.archive.counts()))
     return generate_latest(registry)
 
 
 class _Now:
-    """The counts, as they are."""
+    """A collector of the current counts."""
 
     def __init__(self, node: Node, archive: Counts) -> None:
         self._node = node
         self._archive = archive
 
     def collect(self) -> Iterator[Metric]:
-        """Give all metrics."""
+        """Yield all metrics."""
         yield from self._envelopes()
         yield from self._requests()
         yield _gauge("waku_peers", "Peers that have greeted", len(self._node.relay.interests))

@@ -1,4 +1,4 @@
-"""The node: accepts connections, keeps static peers, hands envelopes to the Mailserver's rules and the peers."""
+"""The node: it accepts connections, keeps static peers connected, and passes packets to what handles them."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from restante.waku.protocol.interest import WANTS_NOTHING
 from restante.waku.protocol.peer import Changed, Greeted, Offered, PeerEvent, Poured, Requested, Violation
 
 RECEIVE_BUFFER_BYTES: Final = 64 * 1024
-"""Bytes that the kernel holds for a peer (it doubles this), and so what one peer can bring in a turn of the loop."""
+"""Bytes that the kernel buffers for a peer (it doubles this), and so what one peer can send in a turn of the loop."""
 
 DRAIN_TIMEOUT: Final = 5.0
-"""Seconds to wait for what was said to reach the peers."""
+"""Seconds to wait until everything that was sent has reached the peers."""
 
 ENVELOPES_PER_SLICE: Final = 250
-"""Envelopes of a large packet that are taken in at a time: some milliseconds."""
+"""Envelopes of a large packet that are handled at a time, which takes some milliseconds."""
 
 REJECTION_LABELS: Final = {
     packets.MESSAGES: "invalid_data",
@@ -57,19 +57,20 @@ REJECTION_LABELS: Final = {
     packets.BATCH_ACK: "invalid_data",
     packets.STATUS_UPDATE: "invalid_settings_changed",
 }
-"""What status-go's metrics call a packet that cannot be read (waku/v1/peer.go); it does not count bad Batch Acks."""
+"""What status-go's metrics call a packet that cannot be read (waku/v1/peer.go). status-go does not count bad Batch
+Acks."""
 
 REDIAL_DELAY: Final = 1.0
-"""Seconds until a static peer that was lost is dialled again; doubled each time, up to `MAX_REDIAL_DELAY`."""
+"""Seconds until a lost static peer is dialled again. Each attempt doubles them, up to `MAX_REDIAL_DELAY`."""
 
 MAX_REDIAL_DELAY: Final = 60.0
 
 DIAL_TIMEOUT: Final = 10.0
-"""Seconds to connect to a static peer; its handshake and its greeting have their own."""
+"""Seconds to connect to a static peer. Its handshake and its greeting have their own timeouts."""
 
 
 class Node:
-    """Keeps connections, and carries between them and the cores."""
+    """Keeps connections, and connects them with the archive, the relay and the history requests."""
 
     def __init__(
         self,
@@ -93,9 +94,9 @@ class Node:
         self.history_requests = HistoryRequests(archive, history or HistoryTerms(), limits, self.now)
         self.relay = Relay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
-        """What became of connections and of relaying."""
+        """Numbers of connections and unreadable packets, by what became of them."""
         self.rejected: Counter[str] = Counter()
-        """Packets that could not be read, by what status-go calls it."""
+        """Packets that could not be read, by their name in status-go's metrics."""
         self.admission = Admission(node_id(key.public), housekeeping, limits, self.counts, self.loop)
         self.connections, self.peers = self.admission.connections, self.admission.peers
         self.archiving = Archiving(mailserver, archive, housekeeping, limits, self.clock, self._tell)
@@ -119,7 +120,7 @@ class Node:
         self._server: asyncio.Server | None = None
 
     def ready(self) -> str:
-        """Return why nobody should be sent here; empty where there is no reason."""
+        """Return why load balancers should not send clients here, or an empty text."""
         outage = self.archiving.outage
         return "draining" if self.archiving.stopping else outage.state if outage else ""
 
@@ -129,7 +130,7 @@ class Node:
     # ── connections ──────────────────────────────────────────────────────────────────────────────
 
     async def listen(self, host: str | None, port: int) -> list[tuple[str, int]]:
-        """Listen; gives the addresses. Raises Misuse where that cannot be done."""
+        """Listen and return the addresses. Raises Misuse if the address cannot be used."""
         try:
             self._server = await self.loop.create_server(self._answer, host, port, backlog=1024)
         except OSError as error:
@@ -150,7 +151,7 @@ class Node:
         return session.SessionLimits(packet=self.limits.packet_bytes)
 
     async def dial(self, enode: Enode) -> PeerConnection:
-        """Connect to a node. Raises OSError, and PeerError where its key is none."""
+        """Connect to a node. Raises OSError, and PeerError if its public key is invalid."""
         rlpx = Rlpx.initiator(self.key, enode.public, self._dice, cap=self._largest)
         _, connection = await self.loop.create_connection(
             lambda: self._new_connection(rlpx, dialled=True), enode.host, enode.port
@@ -158,23 +159,23 @@ class Node:
         return connection
 
     def made(self, connection: PeerConnection) -> bool:
-        """Take in a connection; False where it may not even shake hands."""
+        """Admit a connection. Return False if it may not even begin the handshake."""
         return self.admission.admit(connection)
 
     def too_much(self) -> None:
-        """Disconnect who has sent most of a packet that is not complete."""
+        """Disconnect the peer with the largest incomplete packet."""
         self.admission.shed()
 
     def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
-        """Take in a peer that has said Hello; return why it must go, if it must."""
+        """Admit a peer that has said Hello. Return the reason to disconnect it, if there is one."""
         return self.admission.identify(connection, public)
 
     def status(self) -> bytes:
-        """Give the body of our Status."""
+        """Return the body of our Status."""
         return self._status
 
     def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
-        """Take note that a connection is no more."""
+        """Forget a closed connection."""
         self._unsaid.discard(connection)
         self.admission.forget(connection)
         self.archiving.forget(connection)
@@ -183,10 +184,10 @@ class Node:
         self.counts[f"lost: {reason.name.lower() if reason is not None else words}"] += 1
 
     async def stay_connected(self, enode: Enode) -> None:
-        """Keep a static peer: dial it, and again when it is lost. Never ends by itself."""
+        """Keep a static peer connected: dial it, and again when it is lost. Never returns."""
         wait, name = REDIAL_DELAY, node_id(enode.public)
         while True:
-            if name in self.peers:  # it has dialled us
+            if name in self.peers:  # the peer has dialled us
                 await asyncio.sleep(REDIAL_DELAY)
                 continue
             connection, words = None, ""
@@ -212,7 +213,7 @@ class Node:
     # ── packets ──────────────────────────────────────────────────────────────────────────────────
 
     def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
-        """Handle what a peer's packet amounts to."""
+        """Handle an event of a peer and the packet that caused it."""
         if isinstance(event, Offered):
             self._offered(connection, event.envelopes, payload)
         elif isinstance(event, Poured):
@@ -238,7 +239,7 @@ class Node:
         self._finish(connection, intake)
 
     async def _digest(self, connection: PeerConnection, payload: bytes) -> None:
-        """Take in a large packet in slices; it is read whole before any of it counts."""
+        """Handle a large packet in slices. All of it is parsed before any envelope counts."""
         try:
             envelopes: list[Envelope] = []
             for count, each in enumerate(packets.walk_envelopes(payload), 1):
@@ -280,27 +281,27 @@ class Node:
         self.rejected[REJECTION_LABELS[code]] += 1
 
     def _confirm(self, connection: PeerConnection, response: packets.Response) -> None:
-        # In this order, as status-go does (waku/v1/peer.go, sendConfirmation): it tells its user what it hears first
-        # of an envelope, and the ack alone would mean that all were taken.
+        # status-go sends them in this order (waku/v1/peer.go, sendConfirmation). It reports the first answer about an
+        # envelope to its user, and the ack alone would mean that all were accepted.
         connection.confirmed = self.clock.monotonic()
         connection.send(packets.MESSAGE_RESPONSE, packets.write_response(response))
         connection.send(packets.BATCH_ACK, packets.write_ack(response.packet))
 
     def _tell(self, answers: Iterable[tuple[bytes, packets.Response]]) -> None:
-        """Confirm packets to those who brought them, and are here."""
+        """Confirm packets to the peers that sent them and are still connected."""
         for name, response in answers:
             connection = self.peers.get(name)
             if connection is not None:
                 self._confirm(connection, response)
 
     def caught_up(self, connection: PeerConnection) -> None:
-        """Take note that a connection which missed envelopes reads again."""
+        """Send a peer that reads again what it has missed."""
         self.relay.catch_up(connection)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
     def flush_soon(self, connection: PeerConnection) -> None:
-        """Have a connection write what it has to say when this turn of the loop is over: one write for all of it."""
+        """Flush the connection at the end of this turn of the loop, so that one write carries all its packets."""
         if not self._unsaid:
             self.loop.call_soon(self._flush)
         self._unsaid.add(connection)
@@ -313,11 +314,11 @@ class Node:
     # ── time ─────────────────────────────────────────────────────────────────────────────────────
 
     def tick(self) -> None:
-        """Forget what has expired; once a second."""
+        """Forget expired envelopes. Call this once a second."""
         self.mailserver.pool.expire(self.now())
 
     async def drain(self, running: asyncio.Task[None]) -> None:
-        """Stop listening and reading, archive and confirm what was read, and say goodbye."""
+        """Stop listening and reading, archive and confirm what was read, and disconnect all peers."""
         if self._server is not None:
             self._server.close()
         for connection in self.connections:

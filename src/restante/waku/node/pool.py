@@ -1,8 +1,9 @@
-"""What is known of envelopes that live: which were seen, and those that can still be relayed.
+"""The pool: the hashes of known envelopes, and the live envelopes that can still be relayed.
 
-Both are bounded in bytes. Of those that live, what expires first goes first. Of hashes, those that came first: copies
-come within seconds, and a node that forgot what it has just relayed would relay it again, and its neighbours back to
-it. What comes back later is archived again, which changes nothing; so to forget costs work and never truth.
+Both are limited in bytes. Live envelopes that expire first are forgotten first. Hashes are forgotten in the order in
+which they came, because copies arrive within seconds: a node that forgot what it has just relayed would relay it
+again, and its neighbours back to it. A copy that arrives after its hash was forgotten is archived again, which
+changes nothing. So forgetting costs work but not correctness.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS
 
 HASHES_PER_BLOCK: Final = 1000
-"""Hashes that are forgotten together: the oldest block, or one of which all have expired."""
+"""Hashes that are forgotten together: the oldest block, or a block whose hashes have all expired."""
 
 KNOWN_HASH_MEMORY: Final = 250
-"""Bytes of memory that a hash takes while it is known, about."""
+"""Bytes of memory per known hash, about."""
 
 LIVE_ENVELOPE_MEMORY: Final = 650
-"""Bytes of memory that a live envelope takes beyond its text, about, where each has a topic of its own."""
+"""Bytes of memory per live envelope beyond its text, about, if each has a topic of its own."""
 
 T = TypeVar("T")
 
 
 class Expiring(Generic[T]):
-    """Things by the second in which they expire."""
+    """Items by the second in which they expire."""
 
     def __init__(self) -> None:
         self._seconds: list[int] = []
@@ -45,12 +46,12 @@ class Expiring(Generic[T]):
             things.append(thing)
 
     def pop_before(self, second: int) -> Iterator[T]:
-        """Take out what expires before a second."""
+        """Remove and yield the items that expire before a second."""
         while self._seconds and self._seconds[0] < second:
             yield from self._things.pop(heapq.heappop(self._seconds))
 
     def pop_first(self) -> list[T]:
-        """Take out all that expires in the first second there is; nothing where there is nothing."""
+        """Remove and return the items that expire first, all of one second; an empty list if there are none."""
         return self._things.pop(heapq.heappop(self._seconds)) if self._seconds else []
 
 
@@ -60,13 +61,13 @@ class LiveEnvelope(msgspec.Struct, frozen=True, gc=False):
     envelope: Envelope
     pow: float
     origin: bytes
-    """The name of the peer that brought it; not the peer itself, which may be gone long before."""
+    """The node id of the peer that sent it. The peer itself may be gone long before."""
     number: int
-    """Rises from one to the next."""
+    """Ascending from one envelope to the next."""
 
 
 class _Block:
-    """Hashes that came one after the other."""
+    """Hashes that arrived in sequence."""
 
     __slots__ = ("hashes", "until")
 
@@ -77,20 +78,20 @@ class _Block:
 
 
 class Pool:
-    """Known hashes, each with a number that is the caller's; and live envelopes by topic."""
+    """Known hashes, each with a number of the caller's choice; and live envelopes by topic."""
 
     def __init__(self, known_bytes: int, live_bytes: int) -> None:
         self.known: dict[bytes, int] = {}
         self.live: dict[bytes, dict[bytes, LiveEnvelope]] = {}
         self.size = 0
-        """Bytes that live envelopes take, about."""
+        """Bytes of memory for live envelopes, about."""
         self._most_known = known_bytes // KNOWN_HASH_MEMORY
         self._most_live = live_bytes
         self._blocks: deque[_Block] = deque()
         self._live_until: Expiring[Envelope] = Expiring()
 
     def know(self, envelope: Envelope, number: int) -> None:
-        """Take note of an envelope that was not known."""
+        """Add the hash of an unknown envelope."""
         self.known[envelope.hash] = number
         if not self._blocks or len(self._blocks[-1].hashes) == HASHES_PER_BLOCK:
             self._blocks.append(_Block())
@@ -105,7 +106,7 @@ class Pool:
             self.known.pop(digest, None)
 
     def keep(self, live: LiveEnvelope) -> None:
-        """Have an envelope for those who come to want it later; no harm where it is there, but was forgotten."""
+        """Keep an envelope for peers that want it later. One that is still in the pool is kept once."""
         envelope = live.envelope
         topic = self.live.setdefault(envelope.topic, {})
         if envelope.hash in topic:

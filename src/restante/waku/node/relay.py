@@ -1,4 +1,4 @@
-"""Relaying: what is new goes to who wants it, and who comes to want more gets what lives of that."""
+"""Relaying: new envelopes go to the peers that want them, and live ones to peers that begin to want them."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from restante.waku.protocol import packets
 from restante.waku.protocol.interest import WANTS_NOTHING, Interest, Interests
 
 TOPICS_PER_TURN: Final = 500
-"""Topics looked at for a peer in one turn of the loop."""
+"""Topics examined for a peer in one turn of the loop."""
 
 MAX_RELAY_PACKET_BYTES: Final = 1 << 17
-"""Bytes of envelopes in a packet; and sent of a backlog in one turn of the loop."""
+"""Bytes of envelopes in a packet, and bytes of a backlog sent in one turn of the loop."""
 
 FLUSH_PACKET_BYTES: Final = 1 << 14
-"""Bytes of a packet that is written at once, and not with what else the turn brings."""
+"""Compressed bytes of a packet above which it is written at once, not at the end of the turn."""
 
 CHECKS_PER_TURN: Final = 20_000
-"""Envelopes times peers that are looked at in one turn of the loop: some milliseconds, if few are sent."""
+"""Envelopes times peers that are checked in one turn of the loop: some milliseconds if few are sent."""
 
 
 class Relay:
-    """Who wants what, and what goes to them. Nothing is kept of what a peer has had already."""
+    """The interests of all peers, and what is sent to them. It does not record what a peer has received."""
 
     def __init__(self, mailserver: Mailserver, loop: asyncio.AbstractEventLoop) -> None:
         self.interests: Interests[PeerConnection] = Interests()
-        """Of those that have greeted."""
+        """The interests of the peers that have greeted."""
         self.counts: Counter[str] = Counter()
-        """What became of envelopes, for each peer."""
+        """Numbers of envelopes relayed or delayed, counted for each peer."""
         self._mailserver = mailserver
         self._loop = loop
         self._pushing = False
         self._pushed = 0
-        """The number of the last envelope that was pushed."""
+        """The number of the last pushed envelope."""
         self._minds: dict[PeerConnection, Interest] = {}
-        """What those who changed their minds in this turn of the loop wanted before."""
+        """The previous interests of peers that have changed them in this turn of the loop."""
 
     def drop(self, connection: PeerConnection) -> None:
         """Forget a peer."""
         self.interests.drop(connection)
 
     def push_soon(self) -> None:
-        """Push what is new when this turn of the loop is over: to each in as few packets as there can be.
+        """Push new envelopes at the end of this turn of the loop, in as few packets per peer as possible.
 
-        Most envelopes are wanted by nobody who is here. Where that is soon found out, no other turn is needed.
+        Most envelopes are wanted by no connected peer. If that can be checked quickly, they are dropped at once.
         """
         if self._pushing:
             return
@@ -64,11 +64,11 @@ class Relay:
         self._loop.call_soon(self._push)
 
     def _at_once(self) -> int:
-        """Tell how many envelopes a turn of the loop has time for."""
+        """Return how many envelopes can be checked in one turn of the loop."""
         return max(1, CHECKS_PER_TURN // max(1, len(self.interests)))
 
     def _push(self) -> None:
-        """Push what is new to those who want it, as much as a turn of the loop has time for."""
+        """Push new envelopes to the peers that want them, as many as one turn of the loop can check."""
         fresh = self._mailserver.fresh
         count = self._at_once()
         some, self._mailserver.fresh = fresh[:count], fresh[count:]
@@ -91,7 +91,7 @@ class Relay:
             self._send(connection, bodies, numbers)
 
     def _send(self, connection: PeerConnection, bodies: list[tuple[bytes, bytes]], numbers: tuple[int, ...]) -> None:
-        """Send to a peer what it has room for; the rest it has missed, until it reads."""
+        """Send packets until the peer's buffer is full. Record the first envelope that it misses."""
         for body, squeezed in bodies:
             if connection.reading.stuck:
                 self.counts["relayed later, when the peer reads"] += len(numbers)
@@ -100,24 +100,24 @@ class Relay:
                 return
             connection.send(packets.MESSAGES, body, squeezed)
             if len(squeezed) > FLUSH_PACKET_BYTES:
-                connection.flush()  # so that it is known whether there is room for more
+                connection.flush()  # now it is known whether there is room for more
         self.counts["relayed"] += len(numbers)
 
     def catch_up(self, connection: PeerConnection) -> None:
-        """Send a peer that reads again what it has missed and still lives."""
+        """Send a peer that reads again what it has missed and is still live."""
         since, connection.missed = connection.missed or 0, None
         if connection.in_arrears:
-            since = 0  # what it gets of its last backlog is not known
+            since = 0  # it is not known how much of its last backlog the peer will receive
         connection.send_backlog(self._living(connection, WANTS_NOTHING, since, self._pushed))
 
     def turn_to(self, connection: PeerConnection, before: Interest) -> None:
-        """Note that a peer wants something else than before: once in a turn of the loop, however often it says so."""
+        """Note that a peer has changed its interest. It is handled once per turn of the loop."""
         if not self._minds:
             self._loop.call_soon(self._change)
         self._minds.setdefault(connection, before)
 
     def _change(self) -> None:
-        """Relay to those who changed their minds from now on, and what lives that they did not want before."""
+        """Apply changed interests, and send these peers the live envelopes that they did not want before."""
         minds, self._minds = self._minds, {}
         for connection, before in minds.items():
             if connection.here:
@@ -129,9 +129,10 @@ class Relay:
     def _living(
         self, connection: PeerConnection, before: Interest, since: int, until: int
     ) -> Iterator[list[Envelope]]:
-        """Give what lives of what a peer wants now, in parts that take a millisecond to find.
+        """Yield the live envelopes that a peer wants now, in parts that take a millisecond to find.
 
-        Not of topics that it wanted before; from number `since` to `until`, for what is pushed later it gets anyway.
+        Topics that it wanted before are left out. Numbers are from `since` to `until`, because later envelopes are
+        pushed in any case.
         """
         live, interest = self._mailserver.pool.live, connection.peer.interest
         few = interest.few()
