@@ -42,8 +42,8 @@ ENVELOPES: Final = Table(
         Column(
             "holder",
             "STRING",
-            "Source of this copy: of all that have one, a mailserver before exported files, then the first in the order"
-            " of their names.",
+            "Source of this copy: of all that have one, a mailserver before exported files, then the first in the"
+            " order of their names.",
         ),
         Column("holders", "INT", "Mailservers that have the envelope. 0: only exported files have it."),
         Column(
