@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import restante
@@ -44,10 +44,10 @@ REGISTRIES = {"app", "BUILDS", "BUILD"}
 """Names that every module of a family has."""
 
 
-def parsed() -> Iterator[tuple[str, ast.Module]]:
-    """Yield each module's path below `restante`, and its syntax tree."""
-    for path in sorted(ROOT.rglob("*.py")):
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+@functools.cache
+def parsed() -> list[tuple[str, ast.Module]]:
+    """Return each module's path below `restante`, and its syntax tree."""
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in sorted(ROOT.rglob("*.py"))]
 
 
 def defined(node: ast.stmt) -> list[str]:

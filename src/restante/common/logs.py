@@ -66,11 +66,9 @@ def watch(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(report)
 
 
-def started() -> structlog.stdlib.BoundLogger:
-    """Return the log; a command that has not configured it logs as with `auto`."""
-    if not structlog.is_configured():
-        start("auto")
-    return log
+def configured() -> bool:
+    """Return whether `start` was called."""
+    return structlog.is_configured()
 
 
 def start(form: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib import resources
@@ -112,14 +113,22 @@ class Schema(NamedTuple):
 
 
 def _announce(path: str, version: int, newest: int) -> None:
-    """Log what the operator should know before migrations run, which take minutes on a large database."""
-    from restante.common.logs import started  # not for every command: structlog takes 30 ms
+    """Log what the operator should know before migrations run, which take minutes on a large database.
 
-    if version:
+    A command that does not log writes a sentence to standard error.
+    """
+    from restante.common.logs import configured, log  # not for every command: structlog takes 30 ms
+
+    if not configured():
+        words = (
+            f"converting {path} from schema {version} to {newest}" if version else f"{path} was empty: it is new now"
+        )
+        sys.stderr.write(f"restante: {words}\n")
+    elif version:
         size = Path(path).stat().st_size
-        started().info("converting the database", file=path, bytes=size, schema=version, to_schema=newest)
+        log.info("converting the database", file=path, bytes=size, schema=version, to_schema=newest)
     else:
-        started().warning("the database file was empty: a new database is made in it", file=path)
+        log.warning("the database file was empty: a new database is made in it", file=path)
 
 
 def _words(error: sqlite3.DatabaseError, folder: Path) -> str:
