@@ -17,10 +17,12 @@ import structlog
 from msgspec.structs import replace
 
 from restante.common.errors import Misuse
-from restante.mailbox.core.addresses import Client, identify
+from restante.mailbox.core.address_quotas import REFUSALS_PER_SECOND
+from restante.mailbox.core.addresses import Client, identify, networks
+from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS, Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
-from restante.mailbox.core.limits import MIB
+from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.server import (
@@ -30,6 +32,7 @@ from restante.mailbox.server.server import (
     SILENCE_TIMEOUT_SECONDS,
     Server,
 )
+from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
 from support.bounds import BOUND, bounded
 from support.mailbox.givens import FakeClock
@@ -578,3 +581,21 @@ async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(t
             came.append(await live.enter())
         for each in came:
             await each.leave()
+
+
+async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted(tmp_path: Path) -> None:
+    admission = Admission(AdmissionTerms(trusted=networks(["127.0.0.0/8"])), system_secret)
+    limits = replace(UNLIMITED, address_connections=1)
+    async with open_live(tmp_path, admission=admission, limits=limits) as live:
+        sockets = [await RawSocket.dial(live.port, X_Forwarded_For="8.8.8.8")]
+        sockets += [await RawSocket.dial(live.port, X_Forwarded_For="8.8.8.8") for _ in range(REFUSALS_PER_SECOND)]
+        at_once = [await RawSocket.dial(live.port, X_Forwarded_For="8.8.8.8") for _ in range(5)]
+        for each in at_once:
+            await each.rest()  # to its end; the others have a second
+        assert len(live.server.sockets()) == len(sockets)
+        await live.server.commit_loop.idle.wait()
+        refused = live.server.commit_loop.dispatcher.quotas.refused
+        assert [words for words, _ in refused] == [TOO_MANY_FROM_ADDRESS]
+        assert refused.total() == REFUSALS_PER_SECOND + 5
+        for each in sockets:
+            each.cut()

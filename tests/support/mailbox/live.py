@@ -10,7 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from restante.mailbox.core.limits import MIB, UNLIMITED
+from restante.mailbox.core.admission import Admission
+from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
@@ -35,12 +36,14 @@ class LiveServer:
 
 
 @asynccontextmanager
-async def open_live(data: Path, **welcome_options: Any) -> AsyncIterator[LiveServer]:
+async def open_live(
+    data: Path, *, admission: Admission | None = None, limits: Limits = UNLIMITED, **welcome_options: Any
+) -> AsyncIterator[LiveServer]:
     store = Store.open(data)
     clock = FakeClock()
-    policy = Policy(limits=replace(UNLIMITED, message_bytes=MIB))
+    policy = Policy(limits=replace(limits, message_bytes=MIB))
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), policy, Retention())
-    server = Server(commit_loop, clock, WelcomeOptions(**welcome_options))
+    server = Server(commit_loop, clock, WelcomeOptions(**welcome_options), admission)
     addresses = await server.listen("127.0.0.1", 0)
     running = asyncio.create_task(commit_loop.run())
     yield LiveServer(server, addresses[0][1], running)

@@ -59,7 +59,7 @@ class NameplateSide(msgspec.Struct, frozen=True, gc=False):
 
 
 def text_bytes(text: str) -> int:
-    """Return the bytes of a text, about: as UTF-8 where it is ASCII or beyond Latin-1."""
+    """Return the size of a text in bytes: of ASCII exactly, of other text its size in memory."""
     return len(text) if text.isascii() else size_of(text)
 
 

@@ -7,6 +7,7 @@ reserved bits, UTF-8, and the order and total size of fragments, and limits clie
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final
@@ -22,7 +23,6 @@ from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.server.frames import close_reason, frame_header, proxy_headers, unacknowledged_bytes
-from restante.mailbox.server.read_budget import PAUSED_FOR_READ_BUDGET
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.server_context import ServerContext
 
@@ -52,9 +52,10 @@ NO_ROOM_FOR_LARGE: Final = "there is no room for large messages"
 
 PAUSED_FOR_BACKLOG: Final = 1
 PAUSED_FOR_FRAME_RATE: Final = 2
+PAUSED_FOR_READ_BUDGET: Final = 4
 PAUSED_FOR_GOOD: Final = 8
-"""Reasons not to read a connection: its commands wait in the commit loop, its frames came too fast, or it is being
-closed. read_budget.py has one more reason."""
+"""Reasons not to read a connection: its commands wait in the commit loop, its frames came too fast, the read budget
+of this turn of the loop is exhausted, or the connection is being closed."""
 
 
 class Socket(WSListener):
@@ -117,6 +118,7 @@ class Socket(WSListener):
             return
         if result.at_once:
             self.deaf = True
+            server.overflow(self, result.verdict.words)
             self._close(result.verdict.code, result.verdict.words)
             self.drop()
         else:
@@ -243,7 +245,7 @@ class Socket(WSListener):
         """Stop reading for this turn of the loop (receive_buffer.py)."""
         if not self._unread & PAUSED_FOR_READ_BUDGET:
             self._leave_unread(PAUSED_FOR_READ_BUDGET)
-            self._server.read_budget.wait(self)
+            self._server.read_budget.wait(functools.partial(self.read_again, PAUSED_FOR_READ_BUDGET))
 
     def ignore(self) -> None:
         self.deaf = True

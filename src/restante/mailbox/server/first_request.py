@@ -15,7 +15,7 @@ from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeRe
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.logs import log, where
-from restante.mailbox.server.read_budget import REQUEST_BYTES_PER_FRAME, ReadBudget
+from restante.mailbox.server.read_budget import REQUEST_BYTES_PER_FRAME, REQUEST_FRAMES, ReadBudget
 from restante.mailbox.server.receive_buffer import ReceiveBuffer
 
 HEAD_PREFIX: Final = b"HEAD "
@@ -124,7 +124,21 @@ class FirstBytes(asyncio.BufferedProtocol):
                 transport.write(TOO_LARGE)
                 transport.close()
             return
-        self._budget.frames += len(self._read) // REQUEST_BYTES_PER_FRAME
+        if self._budget.exhausted:
+            transport.pause_reading()
+            self._budget.wait(self._go_on)
+        else:
+            self._answer_request(transport)
+
+    def _go_on(self) -> None:
+        """Answer a request that had to wait for the read budget."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.resume_reading()
+            self._answer_request(transport)
+
+    def _answer_request(self, transport: asyncio.Transport) -> None:
+        self._budget.frames += REQUEST_FRAMES + len(self._read) // REQUEST_BYTES_PER_FRAME
         self._budget.renew_soon()
         if self._read.startswith(HEAD_PREFIX):
             transport.write(self._head())
