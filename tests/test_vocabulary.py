@@ -40,6 +40,9 @@ REPLACED = {
 BARE = {"AGAIN", "DAY", "ENOUGH", "FEW", "LARGEST", "LONGEST", "LOOKS", "MANY", "MOST", "MUCH", "PLENTY"}
 """Names that say nothing alone: a constant says what it limits, and its unit."""
 
+NOT_IMPERATIVE = re.compile(r"(Give|Tell|Have|See|Take)s?\b")
+"""How no docstring begins: it says what is returned or done ("Return the …")."""
+
 REGISTRIES = {"app", "BUILDS", "BUILD"}
 """Names that every module of a family has."""
 
@@ -109,3 +112,14 @@ def test_a_part_has_one_meaning_for_each_public_class_and_constant() -> None:
                     found[path.partition("/")[0], name].append(path)
     twice = {name: paths for name, paths in found.items() if len(paths) > 1}
     assert not twice
+
+
+def test_docstrings_say_what_is_returned_or_done() -> None:
+    found = []
+    for path, module in parsed():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                said = ast.get_docstring(node) or ""
+                if NOT_IMPERATIVE.match(said):
+                    found.append(f"{path}: {said.partition(chr(10))[0]}")
+    assert not found

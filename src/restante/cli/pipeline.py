@@ -52,7 +52,7 @@ def ingest(
     memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
 ) -> None:
-    """Take what is new at servers' databases, timing logs, archives and envelope files into the lake."""
+    """Read the new rows of databases, timing logs, traces, archives and envelope files into the lake."""
     from restante.cli.pipeline_arguments import check_names, read_keep
     from restante.cli.pipeline_run import drop_old, open_run
     from restante.pipeline.ingest import ingest as ingest_sources
@@ -152,7 +152,7 @@ def vacuum(
 
 
 def _shown(found: Sequence[IngestResult], *, plan: bool) -> Iterator[str]:
-    """Tell what came of each source's tables, a line each."""
+    """Yield a line for each table of a source: how many rows were read, and what became of them."""
     for result in found:
         if result.failure:
             continue

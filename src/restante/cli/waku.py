@@ -239,7 +239,7 @@ def request_command(
 
 
 def _listening(live: bool, end: str | None, seconds: str | None) -> float | None:
-    """Give for how long --live is to go on; None: until somebody ends it."""
+    """Return the seconds that --live lasts, or None if it lasts until it is stopped. Raises Misuse."""
     from restante.common.settings import convert
 
     if live and end is not None:
@@ -260,7 +260,7 @@ def _query(begin: str, end: str | None, topics: frozenset[bytes]) -> Any:
 
 
 def _teller(addresses: list[str]) -> Callable[[int, str], None]:
-    """Give what says a server's failure on standard error, by its number."""
+    """Return a function that prints the failure of a server, given by its number, to standard error."""
 
     def say(server: int, words: str) -> None:
         address = addresses[server]
@@ -285,7 +285,7 @@ def probe_command(
     key: KeyOption = None,
     patience: Annotated[str, typer.Option(metavar="SECONDS", help="To wait for each of its answers.")] = "10",
 ) -> None:
-    """Tell whether a Mailserver works: post an envelope, and fetch it.
+    """Check that a Mailserver works: post an envelope, and fetch it.
 
     Exit codes: 0 all is well, 3 cannot connect, 4 does not greet, 5 does not confirm or refuses the envelope,
     6 does not answer requests, 7 answers with an error, 8 the envelope is missing.

@@ -1,4 +1,4 @@
-"""What the command line says of where an envelope goes, or is: its topic, for whom it is sealed, who is asked how."""
+"""Arguments of Waku commands: topics, keys to seal and open with, and the form of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from restante.waku.settings import read_topic
 def sealed_for(
     channel: str | None, topic: str | None, password_file: Path | None, to: str | None, environment: Mapping[str, str]
 ) -> tuple[bytes, SymmetricKey | bytes]:
-    """Give the topic and the key. Raises Misuse where that is nobody's, or two people's."""
+    """Return the topic and the key to seal with. Raises Misuse unless the arguments name exactly one key."""
     if channel is not None:
         if topic or password_file or to:
             raise Misuse("--channel stands for a topic and a key: leave --topic, --password-file and --to out")
@@ -40,7 +40,7 @@ def sealed_for(
 
 
 def requested_topics(channel: str | None, topics: Sequence[str]) -> tuple[frozenset[bytes], SymmetricKey | None]:
-    """Give the topics to ask for, and what opens their envelopes if that is known. Raises Misuse."""
+    """Return the topics to request, and the key that opens their envelopes if it is known. Raises Misuse."""
     found = frozenset(read_topic(each, "--topic") for each in topics)
     if channel is not None:
         return found | {topic_of(channel)}, SymmetricKey.from_password(channel)
@@ -52,7 +52,7 @@ def requested_topics(channel: str | None, topics: Sequence[str]) -> tuple[frozen
 def opening(
     chat: SymmetricKey | None, password_file: Path | None, key_file: Path | None
 ) -> tuple[SymmetricKey | Key, ...]:
-    """Give the keys that open what was asked for. Raises Misuse."""
+    """Return the keys that open the requested envelopes. Raises Misuse."""
     keys: list[SymmetricKey | Key] = [] if chat is None else [chat]
     if password_file is not None:
         keys.append(SymmetricKey.from_password(password_in(password_file, "--open-password")))
@@ -64,7 +64,7 @@ def opening(
 def request_options(
     form: str, password_file: Path | None, key_file: Path | None, environment: Mapping[str, str]
 ) -> RequestOptions:
-    """Give how to write requests. Raises Misuse."""
+    """Return the form, password and key of requests. Raises Misuse."""
     key = load_key(key_file) if key_file is not None else None
     if form == "plain":
         if password_file is not None:

@@ -20,7 +20,7 @@ class Bucket:
         return self._spent
 
     def take(self, now: float, rate: float, amount: float) -> None:
-        """Take tokens, also more than there are."""
+        """Remove tokens. The bucket may run into debt."""
         self._spent = self.spent(now, rate) + amount
 
     def wait(self, now: float, rate: float, most: float) -> float:

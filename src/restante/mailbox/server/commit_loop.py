@@ -212,7 +212,7 @@ class CommitLoop:
                 await asyncio.sleep(0)  # a batch without changes has waited for no commit: sockets are read here
 
     def _gather(self) -> list[QueueEntry]:
-        """Take the next batch from the queue, and set a timer for the next connection that waits for its rate."""
+        """Remove the next batch from the queue, and set a timer for the next connection that waits for its rate."""
         now = self.now().service
         gathered = self.queue.gather(now, self.dispatcher.policy.limits)
         if self._alarm is not None:
