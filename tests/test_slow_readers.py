@@ -100,7 +100,7 @@ async def seconds_passing(live: LiveServer) -> AsyncIterator[None]:
 
     async def pass_by() -> None:
         while True:
-            await until(lambda: live.latest._unread)
+            await until(lambda: live.latest.read_pauses.reasons)
             live.server.tick()
 
     passing = asyncio.create_task(pass_by())
@@ -412,7 +412,7 @@ async def test_pings_are_answered_but_a_flood_of_them_only_so_many_a_second(tmp_
         assert await socket.read() == (PONG, b"one")
         socket.write(*(frame(PING, str(number).encode()) for number in range(3 * MAX_FRAMES_PER_SECOND)))
         socket.say(type="ping", ping="after")
-        await until(lambda: live.latest._unread)
+        await until(lambda: live.latest.read_pauses.reasons)
         frames_of_one_second = live.latest._frames
         assert frames_of_one_second < 2 * MAX_FRAMES_PER_SECOND  # what one read brought
         last = None
@@ -453,7 +453,7 @@ async def test_fragments_of_nothing_are_slowed_too(tmp_path: Path) -> None:
         socket.write(frame(TEXT, b'{"type":"ping",', fin=False))
         socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * MAX_FRAMES_PER_SECOND)))
         socket.write(frame(CONTINUATION, b'"ping":1}'))
-        await until(lambda: live.latest._unread)
+        await until(lambda: live.latest.read_pauses.reasons)
         async with seconds_passing(live):
             assert (await socket.hear())["type"] == "ack"
             assert (await socket.hear())["pong"] == 1
@@ -466,7 +466,7 @@ async def test_who_floods_after_its_last_word_is_not_listened_to(tmp_path: Path)
         socket.write(frame(TEXT, b"no JSON"), *(frame(TEXT, b"{}") for _ in range(5000)))
         assert (await socket.hear())["type"] == "error"
         assert await socket.closed() == 1007
-        await until(lambda: live.latest._unread)
+        await until(lambda: live.latest.read_pauses.reasons)
         await socket.hang_up()
 
 

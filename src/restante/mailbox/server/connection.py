@@ -1,7 +1,7 @@
 """One WebSocket: it receives frames, sends frames, and counts what is being read and what is owed.
 
 picows implements RFC 6455 section 5 for single frames: opcodes, masks, sizes, control frames. This module checks
-reserved bits, UTF-8, and the order and total size of fragments, and limits clients that send too much or do not read.
+reserved bits, UTF-8 and the total size of fragments, and limits clients that send too much or do not read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from restante.mailbox.core.limits import MIB, RateLimiter
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
-from restante.mailbox.server.frames import close_reason, frame_header, proxy_headers, unacknowledged_bytes
+from restante.mailbox.server.fragments import Fragments
+from restante.mailbox.server.frames import close_reason, frame_header, proxy_headers, take, unacknowledged_bytes
+from restante.mailbox.server.read_pauses import ReadPauses
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.server_context import ServerContext
 
@@ -50,28 +52,21 @@ NOT_READ: Final = "what was sent was not read"
 NO_ROOM_FOR_LARGE: Final = "there is no room for large messages"
 """Why a connection is closed, for the client and for the log."""
 
-PAUSED_FOR_BACKLOG: Final = 1
-PAUSED_FOR_FRAME_RATE: Final = 2
-PAUSED_FOR_READ_BUDGET: Final = 4
-PAUSED_FOR_GOOD: Final = 8
-"""Reasons not to read a connection: its commands wait in the commit loop, its frames came too fast, the read budget
-of this turn of the loop is exhausted, or the connection is being closed."""
-
 
 class Socket(WSListener):
     """The WebSocket of one connection."""
 
     __slots__ = (
-        *("_ending", "_fragments", "_frames", "_held", "_owed", "_owing"),
-        *("_pong", "_server", "_stuck", "_timer", "_transport", "_unread"),
-        *("bucket", "connection", "deaf", "heard", "largest", "reading", "unfinished"),
+        *("_ending", "_frames", "_held", "_owed", "_owing"),
+        *("_pong", "_server", "_stuck", "_timer", "_transport"),
+        *("bucket", "connection", "deaf", "fragments", "heard", "largest", "read_pauses", "reading", "unfinished"),
     )
 
     def __init__(self, server: ServerContext[Socket]) -> None:
         self._server = server
         self.connection = ConnectionState(self)
         self._transport: WSTransport | None = None
-        self._fragments: bytearray | None = None
+        self.fragments = Fragments()
         self.unfinished = self.largest = 0
         """Bytes read since the last frame, and their maximum so far (receive_buffer.py)."""
         self.reading = 0
@@ -81,8 +76,7 @@ class Socket(WSListener):
         pinged."""
         self._frames = 0
         """Frames received in that second."""
-        self._unread = 0
-        """The reasons for which the socket is not read, as bits."""
+        self.read_pauses = ReadPauses()
         self._pong: bytes | None = None
         """The payload of the last ping that is not answered yet."""
         self._stuck = False
@@ -133,7 +127,7 @@ class Socket(WSListener):
             self.heard, self._frames = second, 0
         self._frames += 1
         if self._frames == MAX_FRAMES_PER_SECOND:
-            self._leave_unread(PAUSED_FOR_FRAME_RATE)
+            self._pause_reading(ReadPauses.FRAME_RATE)
             server.slow_down(self)
         kind = frame.msg_type
         if (self.deaf or transport.is_close_frame_sent) and kind != WSMsgType.CLOSE:
@@ -141,7 +135,7 @@ class Socket(WSListener):
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._refuse(PeerError(1002, "reserved bits without an extension"))
         elif kind == WSMsgType.TEXT or kind == WSMsgType.BINARY or kind == WSMsgType.CONTINUATION:  # noqa: PLR1714 - one lookup less
-            self._hear(frame, begins=kind != WSMsgType.CONTINUATION)
+            self._hear(frame, first=kind != WSMsgType.CONTINUATION)
         elif kind == WSMsgType.PING:
             self._ponder(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
@@ -154,7 +148,8 @@ class Socket(WSListener):
                 self._later(CLOSE_TIMEOUT, self.drop)
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
-        self._transport = self._fragments = None
+        self._transport = None
+        self.fragments.discard()
         self.count_read()
         if self._timer is not None:
             self._timer.cancel()  # the timer holds the transport, which holds the buffers
@@ -188,47 +183,36 @@ class Socket(WSListener):
 
     # ── frames to text ───────────────────────────────────────────────────────────────────────────
 
-    def _hear(self, frame: WSFrame, *, begins: bool) -> None:
-        if begins and self._fragments is not None:
-            self._refuse(PeerError(1002, "a message began inside another"))
-        elif not begins and self._fragments is None:
-            self._refuse(PeerError(1002, "a continuation of nothing"))
-        elif len(self._fragments or b"") + frame.payload_size > self._server.limits.message_bytes:
+    def _hear(self, frame: WSFrame, *, first: bool) -> None:
+        if len(self.fragments) + frame.payload_size > self._server.limits.message_bytes:
             self._refuse(self._server.too_big())
-        elif begins and frame.fin:
-            self._decode(frame.get_payload_as_bytes())
+            return
+        try:
+            whole = self.fragments.add(frame.get_payload_as_bytes(), first=first, last=frame.fin)
+            text = None if whole is None else whole.decode()
+        except PeerError as error:
+            self._refuse(error)
+        except UnicodeDecodeError:
+            self._refuse(PeerError(1007, "not UTF-8"))
         else:
-            self._gather(frame)
-
-    def _gather(self, frame: WSFrame) -> None:
-        if self._fragments is None:
-            self._fragments = bytearray()
-        self._fragments += frame.get_payload_as_bytes()  # not a list of fragments: empty ones would cost memory, too
-        if frame.fin:
-            whole, self._fragments = self._fragments, None
-            self._decode(whole)
-        self.count_read()
+            if text is not None:
+                self._receive(text)
+        if not (first and frame.fin):
+            self.count_read()
 
     def count_read(self) -> None:
         """Count the memory in which messages are being read: picows' buffer, which is kept, and the fragments."""
         buffer = 2 * self.largest if self.largest >= MIN_COUNTED_BYTES and self._transport is not None else 0
-        size = buffer + len(self._fragments or b"") // COUNTED_FRAGMENT_BYTES * COUNTED_FRAGMENT_BYTES
+        size = buffer + len(self.fragments) // COUNTED_FRAGMENT_BYTES * COUNTED_FRAGMENT_BYTES
         if size != self.reading:
             self._server.reading += size - self.reading
             self.reading = size
             self._server.memory_holders.note(self, self._server.second)
             self._server.make_room()
 
-    def _decode(self, payload: bytes | bytearray) -> None:
-        try:
-            text = payload.decode()
-        except UnicodeDecodeError:
-            self._refuse(PeerError(1007, "not UTF-8"))
-        else:
-            self._receive(text)
-
     def _refuse(self, error: PeerError) -> None:
-        self._fragments, self.deaf = None, error.code not in CLEANUP_CLOSE_CODES
+        self.fragments.discard()
+        self.deaf = error.code not in CLEANUP_CLOSE_CODES
         self._server.commit_loop.refuse(self.connection, error)
 
     def _receive(self, text: str) -> None:
@@ -243,36 +227,29 @@ class Socket(WSListener):
 
     def wait_for_read_budget(self) -> None:
         """Stop reading for this turn of the loop (receive_buffer.py)."""
-        if not self._unread & PAUSED_FOR_READ_BUDGET:
-            self._leave_unread(PAUSED_FOR_READ_BUDGET)
-            self._server.read_budget.wait(functools.partial(self.read_again, PAUSED_FOR_READ_BUDGET))
+        if not self.read_pauses.reasons & ReadPauses.READ_BUDGET:
+            self._pause_reading(ReadPauses.READ_BUDGET)
+            self._server.read_budget.wait(functools.partial(self.read_again, ReadPauses.READ_BUDGET))
 
     def ignore(self) -> None:
         self.deaf = True
-        self._leave_unread(PAUSED_FOR_GOOD)
+        self._pause_reading(ReadPauses.CLOSING)
 
     def pause(self) -> None:
-        self._leave_unread(PAUSED_FOR_BACKLOG)
+        self._pause_reading(ReadPauses.BACKLOG)
 
     def resume(self) -> None:
-        self.read_again(PAUSED_FOR_BACKLOG)
+        self.read_again(ReadPauses.BACKLOG)
 
     def large_messages_done(self) -> None:
         self._server.memory_holders.note(self, self._server.second)
 
-    def _leave_unread(self, cause: int) -> None:
-        under = self._open()
-        if under is not None and not self._unread:
-            under.pause_reading()
-        self._unread |= cause
+    def _pause_reading(self, reason: int) -> None:
+        self.read_pauses.add(reason, self._open())
 
-    def read_again(self, causes: int) -> None:
-        """Remove reasons not to read the socket, and read it if none is left."""
-        left = self._unread & ~causes
-        under = self._open()
-        if under is not None and self._unread and not left:
-            under.resume_reading()
-        self._unread = left
+    def read_again(self, reasons: int) -> None:
+        """Remove reasons not to read the socket."""
+        self.read_pauses.remove(reasons, self._open())
 
     def _open(self) -> asyncio.Transport | None:
         """Return the underlying transport, or None if it is closing and ignores calls."""
@@ -368,11 +345,8 @@ class Socket(WSListener):
             return
         stamp = messages.stamp(self._server.clock.wall())
         while self._owed and not self._stuck and self._server.send_budget.open:
-            size, bodies = 0, list[bytes]()
-            while self._owed and size < WRITE_CHUNK_BYTES:
-                bodies.append(self._owed.popleft())
-                size += len(bodies[-1])
-            self._count_owed(-size)
+            bodies = take(self._owed, WRITE_CHUNK_BYTES)
+            self._count_owed(-sum(map(len, bodies)))
             self._send_many(bodies, stamp)
         if self._owed:
             if not self._stuck:
@@ -416,17 +390,9 @@ class Socket(WSListener):
         if self._transport is not None:
             self._transport.disconnect(graceful=False)
 
-    @property
-    def unread(self) -> bool:
-        return bool(self._unread)
-
     def unsent(self) -> int:
         """Return the unacknowledged bytes: those queued here, in the transport, and in our kernel."""
         if self._transport is None:
             return 0
         under = self._transport.underlying_transport
-        try:
-            waiting = unacknowledged_bytes(under)
-        except OSError:  # the connection is gone already
-            return 0
-        return self._owing - self._held + under.get_write_buffer_size() + waiting
+        return self._owing - self._held + under.get_write_buffer_size() + unacknowledged_bytes(under)

@@ -1,4 +1,4 @@
-"""What picows leaves to us: frame headers, proxy headers, close reasons, and bytes that are not acknowledged."""
+"""What picows leaves to us: frame headers, proxy headers, close reasons, queued bodies, and unacknowledged bytes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import struct
 import termios
+from collections import deque
 from typing import Final
 
 from picows import WSUpgradeRequest
@@ -29,10 +30,21 @@ def close_reason(reason: str) -> bytes:
 
 def unacknowledged_bytes(transport: asyncio.Transport) -> int:
     """Return the bytes that our kernel keeps because the client's has not acknowledged them (man 7 tcp)."""
-    queued: int = struct.unpack(
-        "i", fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-    )[0]
+    try:
+        sent = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # the connection is gone already
+        return 0
+    queued: int = struct.unpack("i", sent)[0]
     return queued
+
+
+def take(bodies: deque[bytes], size: int) -> list[bytes]:
+    """Remove and return the first bodies of a queue, until they have at least `size` bytes or none is left."""
+    taken = list[bytes]()
+    while bodies and size > 0:
+        taken.append(bodies.popleft())
+        size -= len(taken[-1])
+    return taken
 
 
 def frame_header(first: int, size: int) -> bytes:

@@ -30,7 +30,7 @@ from restante.mailbox.core.admission import Admission, AdmissionResult, Admissio
 from restante.mailbox.core.limits import Limits, RateLimiter
 from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolders
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
-from restante.mailbox.server.connection import PAUSED_FOR_BACKLOG, PAUSED_FOR_FRAME_RATE, Socket
+from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.descriptors import (
     MIN_FREE_DESCRIPTORS,
     RESERVED_DESCRIPTORS,
@@ -41,6 +41,7 @@ from restante.mailbox.server.descriptors import (
 )
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
 from restante.mailbox.server.read_budget import ReadBudget
+from restante.mailbox.server.read_pauses import ReadPauses
 from restante.mailbox.server.send_budget import SendBudget
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
@@ -297,7 +298,7 @@ class Server:
         self.second += 1
         slowed, self.slowed = self.slowed, []
         for each in slowed:
-            each.read_again(PAUSED_FOR_FRAME_RATE)
+            each.read_again(ReadPauses.FRAME_RATE)
         self._see_off_newcomers()
         self.admission.addresses.forget(self.commit_loop.now().service, self.limits)
         changed, self.admission.changed_bits = self.admission.changed_bits, {}
@@ -318,7 +319,7 @@ class Server:
                 changes=load_level.changes,
             )
         for each in list(self.buckets[self.second % PING_INTERVAL_SECONDS]):
-            if self.second - each.heard > SILENCE_TIMEOUT_SECONDS and not each.unread:
+            if self.second - each.heard > SILENCE_TIMEOUT_SECONDS and not each.read_pauses.reasons:
                 each.drop()
             else:
                 each.ping()
@@ -345,9 +346,8 @@ class Server:
             listening.close()
         for each in self.sockets():
             each.deaf = True
-            each.read_again(
-                PAUSED_FOR_BACKLOG | PAUSED_FOR_FRAME_RATE
-            )  # unread data resets a connection when its socket is closed
+            # Unread data resets a connection when its socket is closed.
+            each.read_again(ReadPauses.BACKLOG | ReadPauses.FRAME_RATE)
         self.commit_loop.stop()
         await running
         for each in self.sockets():

@@ -1,0 +1,44 @@
+"""Joins the fragments of a message."""
+
+from __future__ import annotations
+
+from restante.common.errors import PeerError
+
+
+class Fragments:
+    """The fragments of the message that is being received, if it comes in fragments (RFC 6455 section 5.4)."""
+
+    __slots__ = ("_joined",)
+
+    def __init__(self) -> None:
+        self._joined: bytearray | None = None  # not a list of fragments: empty ones would take memory, too
+
+    def __len__(self) -> int:
+        """Return the bytes received so far."""
+        return 0 if self._joined is None else len(self._joined)
+
+    def add(self, payload: bytes, *, first: bool, last: bool) -> bytes | bytearray | None:
+        """Return the message that this frame completes, or None if it does not.
+
+        Raises:
+            PeerError: a message began inside another, or the frame continues none.
+
+        """
+        joined = self._joined
+        if joined is None:
+            if not first:
+                raise PeerError(1002, "a continuation of nothing")
+            if last:
+                return payload
+            joined = self._joined = bytearray()
+        elif first:
+            raise PeerError(1002, "a message began inside another")
+        joined += payload
+        if not last:
+            return None
+        self._joined = None
+        return joined
+
+    def discard(self) -> None:
+        """Forget the message."""
+        self._joined = None
