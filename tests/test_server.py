@@ -271,7 +271,7 @@ async def test_a_connection_that_is_lost_leaves_nothing_to_collect(live: LiveSer
 async def test_a_callback_that_fails_is_logged_and_closes_its_connection(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     socket = await live.enter()
@@ -454,7 +454,7 @@ async def test_a_port_in_use_is_said_in_one_sentence(live: LiveServer) -> None:
 async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     first, second = await live.enter(), await live.enter()
