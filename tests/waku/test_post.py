@@ -17,7 +17,6 @@ from restante.common.errors import Misuse
 from restante.waku import key_file
 from restante.waku.archive import open_archive
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
-from restante.waku.client.post import Letter
 from restante.waku.client.post import post as hand_over
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.dice import SystemDice
@@ -124,9 +123,8 @@ async def test_a_node_that_never_confirms_is_waited_for_until_the_timeout(
     # It goes as soon as the time is over: for its goodbye to be heard it would wait longer than the test.
     monkeypatch.setattr("restante.waku.client.post.connect", partial(connect, seconds=10 * BOUND))
     async with inside(tmp_path, node_type=Unconfirming) as here, bounded("the timeout"):
-        letter = Letter(b"text", b"abcd", SymmetricKey(bytes(32)))
         with pytest.raises(NodeUnavailableError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
-            await asyncio.to_thread(hand_over, here.enode, letter, 0.1)
+            await hand_over(here.enode, b"text", topic=b"abcd", to=SymmetricKey(bytes(32)), timeout=0.1)
         await here.until("the loss", lambda: not here.node.connections)
         assert here.node.counts == {"lost: client_quitting": 1}
 
