@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -29,21 +27,7 @@ from support.bounds import BOUND, bounded
 from support.processes import RESTANTE, called, run
 from support.rows import every
 from support.waku.inside import inside
-
-
-@contextmanager
-def node(data: Path) -> Iterator[str]:
-    """Run a node; gives its enode. It drains at the end."""
-    serve = (*RESTANTE, "waku", "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--admin", "off")
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-            process.terminate()
-            _, said = process.communicate(timeout=BOUND)
-            assert process.returncode == 0, said
-        finally:
-            process.kill()
+from support.waku.processes import serving
 
 
 def post(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -69,7 +53,7 @@ def archived(data: Path) -> list[Envelope]:
 def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_the_key(tmp_path: Path) -> None:
     bob, alice = SystemDice().key(), key_file.load_or_make(tmp_path / "alice")
     topic = "01020304"
-    with node(tmp_path / "data") as enode:
+    with serving(tmp_path / "data") as enode:
         posted = [
             post(enode, "--channel", "status", "to the chat"),
             post_in_a_process(enode, "--topic", topic, text="by password", **{PASSWORD_VARIABLE: "open sesame"}),
@@ -89,7 +73,7 @@ def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_t
 
 
 def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
-    with node(tmp_path / "data") as enode:
+    with serving(tmp_path / "data") as enode:
         long = post(enode, "--channel", "x", "--ttl", "9999999", "text")
         assert (long.returncode, long.stderr) == (
             1,
