@@ -183,6 +183,45 @@ async def test_a_subscription_goes_on_until_it_is_stopped(tmp_path: Path) -> Non
         assert [each async for each in later] == []
 
 
+async def test_a_subscription_begins_now_or_where_its_state_ends() -> None:
+    sent = letters(2, age=3600)
+    sent += letters(1, age=1000)
+    async with listening(Honest(sent), password="status-offline-inbox") as (node, enode), bounded("the envelopes"):
+        first = fetch(enode, topics=[TOPIC], until=time.time() - 2000)
+        assert [each async for each in first] == sent[:2]
+        stream = subscribe(enode, topics=[TOPIC], state=first.state)
+        async for each in stream:
+            assert each == sent[2]
+            stream.stop()
+        stream = subscribe(enode, topics=[TOPIC])
+        before = len(node.asked)
+        async with stream:
+            task = asyncio.create_task(anext(aiter(stream), None))
+            while len(node.asked) == before:  # noqa: ASYNC110 - it is nobody's event
+                await asyncio.sleep(0)
+            stream.stop()
+            assert await task is None
+        assert node.asked[-1].lower > time.time() - 900
+
+
+async def test_who_leaves_the_loop_or_is_cancelled_leaves_the_server() -> None:
+    sent = letters(5)
+    async with listening(Honest(sent, together=5), password="status-offline-inbox") as (node, enode), bounded("it"):
+        async for each in fetch(enode, topics=[TOPIC]):
+            assert each == sent[0]
+            break
+        await node.is_alone.wait()
+        node.is_alone.clear()
+        node.mailserver = None  # it does not answer any more
+        task = asyncio.create_task(anext(aiter(fetch(enode, topics=[TOPIC])), None))
+        while not node.connections:  # noqa: ASYNC110 - it is nobody's event
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await node.is_alone.wait()
+
+
 async def test_a_subscription_tells_which_server_fails() -> None:
     told: list[Enode] = []
     failed = asyncio.Event()

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import cache
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -242,8 +243,9 @@ def subscribe(
 ) -> Subscription:
     """Return the envelopes of these topics that were sent since `since`, and new ones as they come, each once.
 
-    `since` is in seconds since 1970, by default the present. It stays connected to every server, dials lost ones
-    again, and requests history each minute, so that nothing is missed. `on_failure` is called with a server and the
+    `since` is in seconds since 1970, by default the present; with the `state` of an earlier stream, by default what
+    that does not cover of the last 24 hours. The stream stays connected to every server, dials lost ones again, and
+    requests history each minute, so that nothing is missed. `on_failure` is called with a server and the
     reason when its connection or its history fails. The other arguments are those of `fetch`; `key` is used for
     history only.
 
@@ -251,7 +253,9 @@ def subscribe(
     bytes of envelopes waiting than `budgets.bytes`.
     """
     now = int(time.time())
-    query = _query(topics, now if since is None else since, now)
+    if since is None:
+        since = now if state is None else now - DEFAULT_AGE_SECONDS
+    query = _query(topics, since, now)
     known = _enodes(servers)
 
     def tell(server: int, words: str) -> None:
@@ -340,6 +344,12 @@ def _query(topics: Iterable[bytes] | None, since: float, until: float) -> Histor
 def _options(password: str | SymmetricKey, form: Form, key: Key | None) -> RequestOptions:
     if form == "plain":
         return RequestOptions(form="plain", key=key)
-    return RequestOptions(
-        to=password if isinstance(password, SymmetricKey) else SymmetricKey.from_password(password), key=key
-    )
+    if isinstance(password, str):
+        password = _default_key() if password == OFFLINE_INBOX else SymmetricKey.from_password(password)
+    return RequestOptions(to=password, key=key)
+
+
+@cache
+def _default_key() -> SymmetricKey:
+    """Return the key of the default password. Deriving it takes tens of milliseconds."""
+    return SymmetricKey.from_password(OFFLINE_INBOX)
