@@ -10,7 +10,8 @@ from typing import Final
 
 from restante.waku.dice import SystemDice
 from restante.waku.envelope import envelope as envelopes
-from restante.waku.envelope import mining, payload
+from restante.waku.envelope import mining
+from restante.waku.envelope import payload as payloads
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Dice, Key
 from restante.waku.envelope.mining import EXTRA_TTL_SECONDS, MAX_HASHES
@@ -35,7 +36,7 @@ def new_key(*, dice: Dice = _SYSTEM_DICE) -> Key:
 
 
 def seal(
-    data: bytes,
+    payload: bytes,
     *,
     to: SymmetricKey | bytes,
     sign: Key | None = None,
@@ -48,7 +49,7 @@ def seal(
     can read the signature. Random padding extends the payload to a multiple of 256 bytes; `padding` replaces it, and
     b"" is none. Raises Misuse for a payload of 16 MiB or more, and for an invalid public key.
     """
-    return payload.seal(data, to=to, dice=dice, sign=sign, padding=padding)
+    return payloads.seal(payload, to=to, dice=dice, sign=sign, padding=padding)
 
 
 def make_envelope(topic: bytes, data: bytes, *, ttl: int = TTL_SECONDS, sent: int | None = None) -> Envelope:

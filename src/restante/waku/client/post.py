@@ -51,7 +51,7 @@ class Posted(msgspec.Struct, frozen=True):
 
 async def post(
     node: Enode | str,
-    data: bytes,
+    payload: bytes,
     *,
     topic: bytes,
     to: SymmetricKey | bytes,
@@ -60,7 +60,7 @@ async def post(
     key: Key | None = None,
     timeout: float = CONFIRM_TIMEOUT,  # noqa: ASYNC109 - a node that does not confirm is an error with its own words
 ) -> Posted:
-    """Seal data, do the work that the node demands, and post the envelope to the node. Return the envelope.
+    """Seal a payload, do the work that the node demands, and post the envelope to the node. Return the envelope.
 
     `topic` has 4 bytes. `to` is a symmetric key, or the receiver's public key of 64 bytes; `sign` is the sender's
     key. The envelope lives for `ttl` seconds. `key` is who to be for the node, by default somebody new. The node has
@@ -70,7 +70,7 @@ async def post(
     node demands too much work, and Misuse.
     """
     async with connect(enode.of(node), key or new_key(), Interest.named([])) as connection:
-        return await hand_in(connection, Letter(data, topic, to, sign, ttl), timeout)
+        return await hand_in(connection, Letter(payload, topic, to, sign, ttl), timeout)
 
 
 async def post_envelope(
