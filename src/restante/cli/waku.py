@@ -129,20 +129,18 @@ def post(
 
     The password may also be in RESTANTE_WAKU_PASSWORD.
     """
+    import asyncio
+
+    from restante import waku as library
     from restante.cli.waku_arguments import sealed_for
     from restante.common.settings import convert
     from restante.waku import key_file
-    from restante.waku.client.post import Letter
-    from restante.waku.client.post import post as hand_over
-    from restante.waku.devp2p import enode
 
     seconds = convert(ttl, Annotated[int, Meta(ge=1, le=2**31)], "--ttl")
     place, key = sealed_for(channel, topic, password_file, to, os.environ)
     body = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)  # as the shell gave it
-    posted = hand_over(
-        enode.parse(node),
-        Letter(body, place, key, key_file.load(sign, "--sign") if sign is not None else None, seconds),
-    )
+    signer = key_file.load(sign, "--sign") if sign is not None else None
+    posted = asyncio.run(library.post(node, body, topic=place, to=key, sign=signer, ttl=seconds))
     print(posted.envelope.hash.hex())
     if not posted.confirmed:
         print("the node never confirms; whether it took the envelope is not known", file=sys.stderr)
