@@ -86,7 +86,9 @@ RESULT_COLUMN: Final = Column(
 BLUR_COLUMN: Final = Column(
     "blur_us",
     "BIGINT",
-    "Blur: the row's time is rounded down to a multiple of this. NULL: it is exact.",
+    "Blur: the row's time is rounded down to a multiple of this. NULL: it is exact. For records without a blur (of"
+    " the reference server, or from before schema 4) it is guessed from the time and the server's setting: then an"
+    " exact time on a whole second has a blur, too.",
     null=True,
     unit=MICROSECONDS,
 )
