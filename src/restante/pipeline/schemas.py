@@ -296,3 +296,15 @@ CLEAN_TABLES: Final = {
     for table in (*(NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, SERVER_COMMANDS, CLIENT_EVENTS, ARCHIVED, QUARANTINE),)
 }
 """The tables that ingest writes."""
+
+_USAGE_SOURCE: Final = "a mailbox server's data directory"
+
+SOURCES: Final = {
+    NAMEPLATES.name: _USAGE_SOURCE,
+    MAILBOXES.name: _USAGE_SOURCE,
+    CLIENT_VERSIONS.name: _USAGE_SOURCE,
+    SERVER_COMMANDS.name: "a server's trace",
+    CLIENT_EVENTS.name: "a client's timing log",
+    ARCHIVED.name: "a Waku archive or envelope files",
+}
+"""What to ingest to get each clean table."""
