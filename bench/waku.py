@@ -131,7 +131,7 @@ class Run:
         return server, enode.parse(server.log.read_text().split("\n", 1)[0])
 
     def figure(self, name: str) -> Figure:
-        """Give a figure with the targets that it has in this run."""
+        """Return a figure with the targets that it has in this run."""
         if name == "ingest_rate":
             return replace(FIGURES[name], at_least=RATE_TARGET.get((self.window, self.packet)))
         return FIGURES[name]
