@@ -91,8 +91,15 @@ def _serving(run: Callable[..., None]) -> Callable[..., None]:
 @_serving
 def serve_command(settings: Any, _sources: Any) -> None:
     """Run the node; its enode is the first line of the output."""
+    from restante.common.ports import refuse_taken
+    from restante.common.settings import address
+
+    refuse_taken(*address(settings.listen, "--listen"), "--listen")
+    if settings.admin != "off":
+        refuse_taken(*address(settings.admin, "--admin"), "--admin")
+
     from restante.common import logs
-    from restante.waku.node.main import serve
+    from restante.waku.node.main import serve  # this import takes as long as all of the above
 
     logs.start(settings.log_format)
     os.umask(0o077)  # what is in the data directory is nobody else's business
