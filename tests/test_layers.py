@@ -16,7 +16,7 @@ ROOT = Path(restante.__file__).parent
 LAYERS = {
     "mailbox": ["protocol", "core", "settings", "store", "reference_import", "server"],
     "waku": [
-        *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "dice", "key_file"),
+        *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "key_file"),
         *("archive", "files", "connection", "client", "node"),
     ],
     "pipeline": ["schemas", "spark", "lake", "clean", "sources", "tables", "views", "steps", "ingest", "build"],

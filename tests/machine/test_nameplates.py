@@ -17,8 +17,8 @@ from restante.mailbox.core import session
 from restante.mailbox.core.model import Decision, Now, Policy
 from restante.mailbox.core.rules import decide
 from restante.mailbox.core.state import State
+from support.dice import FakeDice
 from support.effort import examples
-from support.mailbox.givens import FakeDice
 
 NOW = Now(1_700_000_000.0, 10.0)
 DIGITS = "123456789"

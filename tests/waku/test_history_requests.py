@@ -13,7 +13,7 @@ from restante.common.errors import StoreError
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import Envelope, make
-from restante.waku.envelope.keys import node_id
+from restante.waku.envelope.keys import new_key, node_id
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
 from restante.waku.node import history_requests
@@ -22,9 +22,9 @@ from restante.waku.protocol import completion
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Demands
+from support.dice import Seeded
 from support.effort import rounds
 from support.waku.asking import ID, flat, page, plain, walk
-from support.waku.dice import Seeded
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import RawPeer
@@ -37,7 +37,7 @@ DEMANDS = HistoryTerms(demands=Demands(keys=(PASSWORD,)))
 
 
 def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = True) -> Envelope:
-    data = seal(body, to=to, dice=DICE, sign=DICE.key() if sign else None)
+    data = seal(body, to=to, dice=DICE, sign=new_key(DICE) if sign else None)
     return make(EPOCH + 50, 50, bytes(4), data)
 
 
@@ -213,7 +213,7 @@ async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) ->
 
 
 async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> None:
-    friend = Seeded(99).key()
+    friend = new_key(Seeded(99))
     body = rlp.encode(SHAPES["as the text has it"])
     terms = HistoryTerms(
         demands=Demands(keys=(PASSWORD,), require_signature=True, forms=frozenset(("envelope",))),

@@ -39,7 +39,7 @@ from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
-from support.waku.dice import Seeded
+from support.dice import Seeded
 from support.waku.inside import TURNS, Clock, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import BASE, FULL_NODE, GoneError, RawPeer

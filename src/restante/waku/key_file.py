@@ -7,9 +7,9 @@ import stat
 import tempfile
 from pathlib import Path
 
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, plain
-from restante.waku.dice import SystemDice
-from restante.waku.envelope.keys import Key
+from restante.waku.envelope.keys import Key, new_key
 
 
 def load(path: Path, flag: str = "--key") -> Key:
@@ -36,7 +36,7 @@ def load_or_make(path: Path) -> Key:
     """Read the key, or create the file with a new key if it does not exist. Raises Misuse."""
     if path.exists():
         return load(path)  # nothing is written, because the directory may be read-only
-    key = SystemDice().key()
+    key = new_key(SystemDice())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, key.secret.hex() + "\n")

@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
+from restante.common.dice import SystemDice
 from restante.common.errors import RestanteError
 from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
 from restante.waku.devp2p.enode import Enode
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope, make
-from restante.waku.envelope.keys import Key
+from restante.waku.envelope.keys import Key, new_key
 from restante.waku.envelope.mining import mine
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.protocol.interest import Interest
@@ -59,7 +59,7 @@ def post(node: Enode, letter: Letter, timeout: float = CONFIRM_TIMEOUT) -> Poste
 
 
 async def _post(node: Enode, letter: Letter, seconds: float) -> Posted:
-    async with connect(node, SystemDice().key(), Interest.named([])) as connection:
+    async with connect(node, new_key(SystemDice()), Interest.named([])) as connection:
         return await hand_in(connection, letter, seconds)
 
 
