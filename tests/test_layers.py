@@ -30,6 +30,7 @@ BETWEEN_PARTS = {
     ("pipeline.clean", "waku.envelope"),
     ("pipeline.clean", "waku.archive.ids"),
     ("pipeline.sources", "waku.envelope"),
+    ("pipeline.sources", "waku.files"),
 }
 """What one part may import of another. Everything may import `common`; `cli` may import everything."""
 
