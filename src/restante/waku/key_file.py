@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
+from restante.common.atomic_file import draft_of
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, plain
 from restante.waku.envelope.keys import Key, new_key
@@ -39,27 +39,10 @@ def load_or_make(path: Path) -> Key:
     key = new_key(SystemDice())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, key.secret.hex() + "\n")
+        with draft_of(path, replace=False) as draft:
+            draft.write_text(key.secret.hex() + "\n")
     except FileExistsError:
         return load(path)  # another process created it first
     except OSError as error:
         raise Misuse(f"cannot write the key file {path}: {plain(error)} (--key)") from error
     return key
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically and flush it to disk. Never replaces an existing file. Raises OSError."""
-    descriptor, draft = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)  # readable only by its owner
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-    finally:
-        Path(draft).unlink()
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
