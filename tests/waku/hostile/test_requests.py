@@ -23,7 +23,8 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, MAX_QUEUED_REQUESTS
+from restante.waku.node.history_requests import MAX_PAGES, MAX_QUEUED_REQUESTS
+from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
 from restante.waku.passwords import OFFLINE_INBOX
 from restante.waku.protocol import completion, packets
 from restante.waku.protocol.completion import Completed, Failed
