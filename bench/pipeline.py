@@ -169,9 +169,6 @@ def by_spark(spark: SparkSession, name: str) -> Callable[[Path, Path], None]:
     return run
 
 
-HOUR_MANY = "count(*) OVER (PARTITION BY day, hour(sent)) >= 1000"
-
-
 def envelopes_by_duckdb(into: Path, out: Path) -> None:
     with connection(out) as db:
         rows = f"read_parquet('{into}/*/*.parquet', hive_partitioning=true)"

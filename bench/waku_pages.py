@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from restante.waku.archive import open_archive
 from restante.waku.archive.history.query import PageQuery
@@ -22,11 +21,9 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol import completion, request
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed
+from waku_figures import Run
 from waku_history import DAYS, KINDS, LIMIT, START, Shape, fill, percentile
 from waku_peer import BenchPeer
-
-if TYPE_CHECKING:
-    from waku import Run
 
 CLIENTS = 8
 WARM = 5

@@ -18,7 +18,8 @@ from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, MAX_BATCH_SECONDS, NOT_STORED, CommitLoop, Retention
 from restante.mailbox.server.system import SystemClock
 from restante.mailbox.store.sqlite import Store
-from support.mailbox.givens import FakeClock, FakeDice, Inbox
+from support.dice import FakeDice
+from support.mailbox.givens import FakeClock, Inbox
 from support.mailbox.tables import sql_rows, sql_usage
 
 

@@ -55,15 +55,15 @@ def test_the_environment_is_text_and_is_read_as_what_is_wanted() -> None:
 )
 def test_a_variable_that_is_no_setting_is_misuse(part: Part[Any], name: str, todo: str) -> None:
     with pytest.raises(Misuse) as told:
-        settle(part, {}, {name: "x"}, None)
+        part.check_variables({name: "x"})
     assert str(told.value) == f"{name} in the environment is no setting: {todo}"
 
 
 def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
     others = {"RESTANTE_WAKU_MIN_POW", "RESTANTE_WAKU_PASSWORD", "RESTANTE_LAKE", "RESTANTED", "HOME"}
     services = {"RESTANTE_SERVICE_HOST", "RESTANTE_SERVICE_PORT_WS", "RESTANTE_PORT", "RESTANTE_PORT_4000_TCP_ADDR"}
-    assert settle(SERVE, {}, dict.fromkeys(others | services, "x"), None)[0] == Serve()
-    settle(WAKU, {}, {"RESTANTE_MOTDD": "x", "RESTANTE_WAKU_PASSWORD": "x", "RESTANTE_WAKU_SERVICE_HOST": "x"}, None)
+    SERVE.check_variables(dict.fromkeys(others | services, "x"))
+    WAKU.check_variables({"RESTANTE_MOTDD": "x", "RESTANTE_WAKU_PASSWORD": "x", "RESTANTE_WAKU_SERVICE_HOST": "x"})
 
 
 def test_defaults_are_those_of_the_struct() -> None:
@@ -150,6 +150,9 @@ def test_what_is_no_address_is_misuse(text: str) -> None:
     ("words", "name", "meant"),
     [
         (("status",), "RESTANTE_DATUM", "RESTANTE_DATA"),
+        (("serve",), "RESTANTE_MOTDD", "RESTANTE_MOTD"),
+        (("config", "show"), "RESTANTE_LIMIT_CONNECTION", "RESTANTE_LIMIT_CONNECTIONS"),
+        (("waku", "serve"), "RESTANTE_WAKU_TOPIC", "RESTANTE_WAKU_TOPICS"),
         (("export", "usage.sqlite"), "RESTANTE_PRUNE_EVRY", "RESTANTE_PRUNE_EVERY"),
         (("pipeline", "sql"), "RESTANTE_LAK", "RESTANTE_LAKE"),
         (("waku", "check"), "RESTANTE_WAKU_DATE", "RESTANTE_WAKU_DATA"),

@@ -19,7 +19,8 @@ from restante.mailbox.core.dispatcher import (
 from restante.mailbox.core.fair_queue import MAX_BATCH_WEIGHT
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.state import State
-from support.mailbox.givens import FakeDice, Inbox
+from support.dice import FakeDice
+from support.mailbox.givens import Inbox
 
 
 class Peer:

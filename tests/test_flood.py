@@ -33,8 +33,9 @@ from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
 from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
+from support.dice import FakeDice
 from support.effort import examples, some
-from support.mailbox.givens import FakeClock, FakeDice, Inbox
+from support.mailbox.givens import FakeClock, Inbox
 
 SLOW = replace(UNLIMITED, commands=100.0, commands_at_once=10)
 

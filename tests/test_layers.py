@@ -12,11 +12,12 @@ import pytest
 import restante
 
 ROOT = Path(restante.__file__).parent
+BENCH = ROOT.parent.parent / "bench"
 
 LAYERS = {
     "mailbox": ["protocol", "core", "settings", "store", "reference_import", "server"],
     "waku": [
-        *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "dice", "defaults", "key_file"),
+        *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "defaults", "key_file"),
         *("archive", "files", "connection", "client", "node"),
     ],
     "pipeline": ["schemas", "spark", "lake", "clean", "sources", "tables", "views", "steps", "ingest", "build"],
@@ -30,6 +31,7 @@ BETWEEN_PARTS = {
     ("pipeline.clean", "waku.envelope"),
     ("pipeline.clean", "waku.archive.ids"),
     ("pipeline.sources", "waku.envelope"),
+    ("pipeline.sources", "waku.files"),
 }
 """What one part may import of another. Everything may import `common`; `cli` may import everything."""
 
@@ -74,15 +76,20 @@ def modules() -> dict[str, Path]:
 @functools.cache
 def imports(module: str) -> frozenset[str]:
     """Return what a module imports, by whole names, `restante.` left out."""
+    return frozenset(name.removeprefix("restante.") for name in imported_by(modules()[module]))
+
+
+def imported_by(path: Path) -> set[str]:
+    """Return what a file imports anywhere, by whole names."""
     found = set()
-    for node in ast.walk(ast.parse(modules()[module].read_text())):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}: imports are absolute"
+            assert node.level == 0, f"{path}: imports are absolute"
             assert node.module
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return frozenset(name.removeprefix("restante.") for name in found)
+    return found
 
 
 def own_imports(module: str) -> set[str]:
@@ -148,6 +155,13 @@ def test_only_the_command_line_imports_the_library_s_names() -> None:
 
 def test_no_modules_import_one_another_in_a_circle() -> None:
     TopologicalSorter({module: own_imports(module) for module in modules()}).prepare()
+
+
+def test_no_measurements_import_one_another_in_a_circle() -> None:
+    """Imports for types count, too."""
+    paths = {path.stem: path for path in BENCH.glob("*.py")}
+    assert "mailbox" in paths
+    TopologicalSorter({name: imported_by(path) & set(paths) for name, path in paths.items()}).prepare()
 
 
 def test_pure_modules_know_no_io_no_clock_and_no_randomness() -> None:

@@ -15,7 +15,8 @@ from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
 from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.state import State
-from support.mailbox.givens import FakeDice, Inbox
+from support.dice import FakeDice
+from support.mailbox.givens import Inbox
 
 STORED = 80 * MIB
 """So that 64 addresses that fill all but the reserve hold more than a small holder does."""

@@ -15,11 +15,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from restante.mailbox.protocol.hashcash import Demand, mint
+from restante.mailbox.protocol.hashcash import Demand
 from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
+from support.mailbox.stamps import mint
 from support.processes import RESTANTE, Serving, called, database, run, serving
 
 

@@ -31,7 +31,8 @@ from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
-from support.mailbox.givens import FakeClock, FakeDice
+from support.dice import FakeDice
+from support.mailbox.givens import FakeClock
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=8 * MIB)

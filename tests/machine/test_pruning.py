@@ -19,8 +19,9 @@ from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import Store
+from support.dice import FakeDice
 from support.effort import examples
-from support.mailbox.givens import FakeDice, Inbox
+from support.mailbox.givens import Inbox
 from support.mailbox.picture import picture
 
 PRUNE_AFTER = 600.0

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from restante.pipeline import ingest
 from restante.pipeline.lake.commit_info import Ledger
-from restante.pipeline.sources import paths, rlps
+from restante.pipeline.sources import paths
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import IngestContext, Source, SourceError
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import parquet
+from restante.waku.files import parquet, rlp_items
 from restante.waku.files.exporting import export
 from support.effort import examples
 from support.mutation import mutated
@@ -286,8 +286,8 @@ def test_items_are_found_however_the_file_is_read(sizes: list[int], window: int)
     wanted = [rlp.encode([bytes(size)]) for size in sizes]
     whole = b"".join(wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rlps, "WINDOW_BYTES", window)
-        assert [item.raw for item in rlps.items(BytesIO(whole), len(whole))] == wanted
+        patch.setattr(rlp_items, "WINDOW_BYTES", window)
+        assert [item.raw for item in rlp_items.items(BytesIO(whole), len(whole))] == wanted
 
 
 # ── Parquet ──────────────────────────────────────────────────────────────────────────────────────

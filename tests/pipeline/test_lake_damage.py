@@ -18,7 +18,8 @@ from pyspark.sql.functions import udf
 import restante.pipeline
 from restante.common.errors import Misuse, StoreError
 from restante.pipeline import views
-from restante.pipeline.lake import data_files, staging
+from restante.pipeline.lake import staging
+from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.spark.session import SparkError
@@ -197,7 +198,7 @@ def test_what_is_not_known_to_be_on_disk_is_told(lake: Path, monkeypatch: pytest
                 table.commit([staged], info=info())
         assert seen(lake).version == 1
         with monkeypatch.context() as patch:
-            patch.setattr(data_files, "flush", refuse)
+            patch.setattr(lake_table, "flush", refuse)
             with pytest.raises(StoreError, match="nobody knows whether it is on disk: Input/output error"):
                 table.commit(info=info())
 

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 from deltalake import DeltaTable
 
+from restante.common import atomic_file
 from restante.pipeline.lake import data_files, delta_log, staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.vacuum import vacuum
@@ -121,7 +122,7 @@ def files(lake: Path) -> set[Path]:
 def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    properly, append = data_files.flush, lake_table.LakeTable._append
+    properly, append = atomic_file.flush, lake_table.LakeTable._append
     said: list[str | Path] = []
 
     def flush(path: Path) -> None:
@@ -133,7 +134,7 @@ def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is
         said.append("commit")
 
     monkeypatch.setattr(staging, "flush", flush)
-    monkeypatch.setattr(data_files, "flush", flush)
+    monkeypatch.setattr(lake_table, "flush", flush)
     monkeypatch.setattr(lake_table.LakeTable, "_append", commit)
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
     folder, log = tmp_path / "letters", tmp_path / "letters" / "_delta_log"

@@ -13,10 +13,10 @@ from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionLimits
 from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
+from support.dice import Seeded
 from support.mutation import mutated
 from support.rows import every
 from support.waku.devp2p_pair import HELLO_A, HELLO_B, WAKU, A, B, Bare, Pair, cut
-from support.waku.dice import Seeded
 
 SHARED = (Shared("waku", 1, 16, 128),)
 

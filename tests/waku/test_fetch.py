@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku.client.actions import Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
@@ -18,8 +19,8 @@ from restante.waku.client.outbound_connection import NodeUnavailableError, Silen
 from restante.waku.client.probe import Outcome, _probe
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.devp2p.enode import Enode
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.mining import mine
 from restante.waku.protocol import request
 from restante.waku.protocol.interest import Interest
@@ -68,7 +69,7 @@ async def fetching(
 def nobody() -> Iterator[Enode]:
     """Hold a port where nobody listens."""
     with held_port() as port:
-        yield Enode(SystemDice().key().public, "127.0.0.1", port)
+        yield Enode(new_key(SystemDice()).public, "127.0.0.1", port)
 
 
 @pytest.mark.parametrize("options", [ENVELOPE, PLAIN], ids=["envelope", "plain"])
@@ -258,7 +259,7 @@ async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
     """A call to hand over envelopes trusts nobody."""
     async with (
         listening(Honest(LETTERS)) as (node, enode),
-        connect(enode, SystemDice().key(), Interest.named([])) as connection,
+        connect(enode, new_key(SystemDice()), Interest.named([])) as connection,
     ):
         connection.request(
             request.write(Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC])))
@@ -271,12 +272,12 @@ async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
 
 async def test_who_does_not_greet_is_told_from_who_is_not_there(nobody: Enode) -> None:
     with pytest.raises(NodeUnavailableError, match="Connection refused") as refused:
-        async with connect(nobody, SystemDice().key(), Interest.named([])):
+        async with connect(nobody, new_key(SystemDice()), Interest.named([])):
             pass
     assert not isinstance(refused.value, SilentError)
     async with listening(greets=False) as (_, enode):
         with pytest.raises(SilentError, match="went away"):
-            async with connect(enode, SystemDice().key(), Interest.named([])):
+            async with connect(enode, new_key(SystemDice()), Interest.named([])):
                 pass
 
 

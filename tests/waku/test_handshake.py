@@ -11,10 +11,10 @@ from restante.waku.devp2p import handshake
 from restante.waku.devp2p.handshake import PREFIX_BYTES
 from restante.waku.envelope import ecies, rlp
 from restante.waku.envelope.keys import Key
+from support.dice import Fixed, Seeded
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load
-from support.waku.dice import Fixed, Seeded
 
 EIP8 = load("eip8")
 A, B = (Key(bytes.fromhex(EIP8[f"static key {name}"])) for name in "AB")
@@ -58,7 +58,7 @@ def test_the_initiator_comes_to_the_secrets_of_the_vectors() -> None:
 
 
 def test_the_recipient_comes_to_the_secrets_of_the_vectors() -> None:
-    dice = Fixed([EPHEMERAL_B], [NONCE_B])
+    dice = Fixed([EPHEMERAL_B.secret, NONCE_B])
     remote, answer, secrets = handshake.accept(B, AUTH, dice)
     assert remote == A.public
     assert handshake.read_ack(A, answer) == (EPHEMERAL_B.public, NONCE_B)

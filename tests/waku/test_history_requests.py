@@ -13,18 +13,19 @@ from restante.common.errors import StoreError
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import Envelope, make
-from restante.waku.envelope.keys import node_id
+from restante.waku.envelope.keys import new_key, node_id
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.node import history_requests
-from restante.waku.node.history_requests import MAX_PAGES_PER_ADDRESS, MAX_QUEUED_REQUESTS, HistoryTerms
+from restante.waku.node import requester_quotas
+from restante.waku.node.history_requests import MAX_QUEUED_REQUESTS, HistoryTerms
+from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
 from restante.waku.protocol import completion
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Demands
+from support.dice import Seeded
 from support.effort import rounds
 from support.waku.asking import ID, flat, page, plain, walk
-from support.waku.dice import Seeded
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import RawPeer
@@ -37,7 +38,7 @@ DEMANDS = HistoryTerms(demands=Demands(keys=(PASSWORD,)))
 
 
 def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = True) -> Envelope:
-    data = seal(body, to=to, dice=DICE, sign=DICE.key() if sign else None)
+    data = seal(body, to=to, dice=DICE, sign=new_key(DICE) if sign else None)
     return make(EPOCH + 50, 50, bytes(4), data)
 
 
@@ -213,7 +214,7 @@ async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) ->
 
 
 async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> None:
-    friend = Seeded(99).key()
+    friend = new_key(Seeded(99))
     body = rlp.encode(SHAPES["as the text has it"])
     terms = HistoryTerms(
         demands=Demands(keys=(PASSWORD,), require_signature=True, forms=frozenset(("envelope",))),
@@ -315,12 +316,12 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         assert not here.node.history_requests._lines
 
 
-@pytest.mark.parametrize("places", ["MAX_PAGES", "MAX_PAGES_PER_ADDRESS"])
+@pytest.mark.parametrize("places", ["history_requests.MAX_PAGES", "requester_quotas.MAX_PAGES_PER_ADDRESS"])
 async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
     places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their page ends where it is, with a cursor: with it they get the rest. Here all are of one address."""
-    monkeypatch.setattr(f"restante.waku.node.history_requests.{places}", 2)
+    monkeypatch.setattr(f"restante.waku.node.{places}", 2)
     count, size = rounds(16, 25), rounds(300_000, 900_000)
     large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(size)) for _ in range(count)), key=lambda each: each.hash)
     async with inside(tmp_path, history=HistoryTerms(bounds=Bounds(bytes=32 << 20))) as here:
@@ -366,10 +367,10 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         [connection] = here.node.history_requests._making
         connection.pause_writing()
         quick.say(waku_packets.REQUEST, plain())
-        await here.until("who waits", lambda: here.node.history_requests._places.waiting == 1)
+        await here.until("who waits", lambda: here.node.history_requests._slots.waiting == 1)
         on.set()
         assert flat((await page(quick))[0]) == LETTERS
-        await here.until("a place that nobody has", lambda: not here.node.history_requests._places.locked())
+        await here.until("a place that nobody has", lambda: not here.node.history_requests._slots.locked())
         assert connection in here.node.history_requests._making
         connection.resume_writing()
         packets, end = await page(slow)
@@ -447,7 +448,7 @@ async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
 async def test_an_address_that_is_here_has_its_places_once_however_many_come_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_requests, "REMEMBERED_REQUESTERS", 2)
+    monkeypatch.setattr(requester_quotas, "REMEMBERED_REQUESTERS", 2)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
         on, make_page, lines = asyncio.Event(), here.archive.page, here.node.history_requests._making
@@ -478,7 +479,7 @@ async def test_an_address_that_is_here_has_its_places_once_however_many_come_aft
             assert flat((await page(peer))[0]) == LETTERS
         await here.until("the end of all lines", lambda: not lines)
         await (await here.greet()).fence()
-        assert {each.lines for each in here.node.history_requests._quotas.values()} == {0}
+        assert {each.lines for each in here.node.history_requests._quotas._quotas.values()} == {0}
 
 
 @pytest.mark.parametrize(

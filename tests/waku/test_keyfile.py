@@ -60,7 +60,7 @@ def test_a_key_that_is_there_is_read_where_nothing_can_be_written(
 
 
 def test_what_a_killed_start_left_does_not_hinder_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     path = tmp_path / "node.key"

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from restante.common.errors import PeerError
 from restante.waku.envelope import keys
 from restante.waku.envelope.keccak import keccak
-from restante.waku.envelope.keys import Key
+from restante.waku.envelope.keys import Key, new_key
+from support.dice import Fixed
 from support.rows import every
 from support.vectors import load
+from support.waku.fixed import KEY
 
 VECTORS = load("ecies")
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
@@ -84,3 +86,7 @@ def test_v_is_zero_or_one() -> None:
 def test_a_node_is_known_by_the_hash_of_its_public_key() -> None:
     public = Key(b"\1" * 32).public
     assert keys.node_id(public) == keccak(public)
+
+
+def test_what_is_no_key_is_drawn_again() -> None:
+    assert new_key(Fixed([bytes(32), b"\xff" * 32, KEY.secret])).public == KEY.public

@@ -24,7 +24,7 @@ from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
-from restante.waku.devp2p.hello import Reason
+from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Reason
 from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make
@@ -39,7 +39,7 @@ from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
-from support.waku.dice import Seeded
+from support.dice import Seeded
 from support.waku.inside import TURNS, Clock, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import BASE, FULL_NODE, GoneError, RawPeer
@@ -364,7 +364,7 @@ async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: 
 async def test_who_asks_for_more_than_there_is_here_is_disconnected(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        peer.frame(rlp.encode(BASE + waku_packets.CODE_COUNT) + compress(b"\xc0"))
+        peer.frame(rlp.encode(BASE + CAPABILITY_LENGTHS["waku"]) + compress(b"\xc0"))
         assert await peer.ended() is Reason.BREACH
 
 

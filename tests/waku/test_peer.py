@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.errors import PeerError
+from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Reason
 from restante.waku.envelope import bloom
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.interest import WANTS_EVERYTHING, WANTS_NOTHING, Interest
 from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import (
     DEFAULT_POW,
-    SUBPROTOCOL_ERROR,
     Answered,
     Brought,
     Changed,
@@ -68,12 +68,12 @@ def test_topics_by_name_stand_above_a_filter() -> None:
     assert peer.interest == Interest.named([TOPIC])
 
 
-@every("code", [each for each in range(waku_packets.CODE_COUNT) if each != waku_packets.STATUS])
+@every("code", [each for each in range(CAPABILITY_LENGTHS["waku"]) if each != waku_packets.STATUS])
 def test_whatever_else_comes_first_ends_the_conversation(code: int) -> None:
     peer = Peer()
     with pytest.raises(PeerError, match="first packet must be a Status") as ended:
         peer.receive(code, NAMES_NOTHING)
-    assert ended.value.code == SUBPROTOCOL_ERROR == 0x10
+    assert ended.value.code == Reason.SUBPROTOCOL
     assert not peer.greeted
 
 
@@ -82,7 +82,7 @@ def test_a_status_that_is_none_ends_the_conversation(vector: dict[str, str]) -> 
     peer = Peer()
     with pytest.raises(PeerError, match=vector["words"]) as ended:
         peer.receive(waku_packets.STATUS, bytes.fromhex(vector["wire"]))
-    assert ended.value.code == SUBPROTOCOL_ERROR
+    assert ended.value.code == Reason.SUBPROTOCOL
     assert not peer.greeted
 
 
@@ -117,7 +117,7 @@ KNOWN = {
 }
 
 
-@every("code", [each for each in range(waku_packets.CODE_COUNT) if each not in KNOWN])
+@every("code", [each for each in range(CAPABILITY_LENGTHS["waku"]) if each not in KNOWN])
 def test_what_nobody_sends_is_ignored(code: int) -> None:
     """P2P Messages and Request Complete among it: we have asked nobody for history."""
     peer = greeted()
@@ -197,7 +197,7 @@ def test_an_update_that_is_no_good_changes_nothing() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, waku_packets.CODE_COUNT - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60))
+        st.tuples(st.integers(0, CAPABILITY_LENGTHS["waku"] - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60))
     )
 )
 def test_after_a_good_status_nothing_is_an_error(packets: list[tuple[int, bytes]]) -> None:

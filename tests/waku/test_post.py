@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from restante.cli.waku_arguments import sealed_for
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku import key_file
 from restante.waku.archive import open_archive
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.post import post as hand_over
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, topic_of
 from restante.waku.node.node import Node
 from restante.waku.passwords import PASSWORD_VARIABLE
@@ -51,7 +52,7 @@ def archived(data: Path) -> list[Envelope]:
 
 
 def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_the_key(tmp_path: Path) -> None:
-    bob, alice = SystemDice().key(), key_file.load_or_make(tmp_path / "alice")
+    bob, alice = new_key(SystemDice()), key_file.load_or_make(tmp_path / "alice")
     topic = "01020304"
     with serving(tmp_path / "data") as enode:
         posted = [
@@ -80,7 +81,7 @@ def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
             "restante: the node refused the envelope: the ttl is longer than this node takes\n",
         )
         port = enode.rpartition(":")[2]
-        stranger = f"enode://{SystemDice().key().public.hex()}@127.0.0.1:{port}"
+        stranger = f"enode://{new_key(SystemDice()).public.hex()}@127.0.0.1:{port}"
         wrong = post(stranger, "--channel", "x", "text")
         assert wrong.returncode == 1
         assert wrong.stderr.startswith("restante: the node went away: ")
@@ -152,7 +153,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
         sealed_for(None, "01020304", tmp_path / "password", None, {})
 
 
-KEY = SystemDice().key().public.hex()
+KEY = new_key(SystemDice()).public.hex()
 
 
 @every(

@@ -15,11 +15,11 @@ from restante.waku.envelope.mining import mine
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, seal
 from restante.waku.protocol import request
 from restante.waku.protocol.request import Demands, Request, RequestError
+from support.dice import Seeded
 from support.effort import examples
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load
-from support.waku.dice import Seeded
 from support.waku.fixed import KEY, OTHER_KEY
 
 VECTORS = load("requests")

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from restante.common.dice import SystemDice
 from restante.waku import key_file
 from restante.waku.client.actions import Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.post import post as hand_over
 from restante.waku.client.ranges import HistoryQuery
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import make
 from restante.waku.envelope.payload import SymmetricKey, seal, topic_of
 from restante.waku.files import parquet, rlp_file

@@ -13,12 +13,12 @@ from restante.common.errors import PeerError
 from restante.waku.devp2p import frames, handshake
 from restante.waku.devp2p.rlpx import MAX_FIRST_FRAME_BYTES, Rlpx, max_frame_bytes
 from restante.waku.envelope.keys import Key
+from support.dice import Seeded
 from support.effort import examples
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load
 from support.waku.devp2p_pair import A, B, cut
-from support.waku.dice import Seeded
 
 EIP8 = load("eip8")
 

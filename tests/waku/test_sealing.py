@@ -29,10 +29,10 @@ from restante.waku.envelope.payload import (
     seal,
     topic_of,
 )
+from support.dice import Seeded
 from support.effort import examples
 from support.rows import every
 from support.vectors import load
-from support.waku.dice import Seeded
 from support.waku.fixed import KEY, OTHER_KEY
 
 SHARED = SymmetricKey(bytes(range(32)))

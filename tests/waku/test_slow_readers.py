@@ -14,9 +14,9 @@ from restante.waku.archive.schema import FILE
 from restante.waku.envelope.envelope import make
 from restante.waku.node.history_requests import HistoryTerms
 from restante.waku.protocol import packets as waku_packets
+from support.dice import Seeded
 from support.effort import rounds
 from support.waku.asking import flat, page, plain
-from support.waku.dice import Seeded
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import RawPeer

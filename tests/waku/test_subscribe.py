@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, StoreError
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.client.actions import Budgets, FetchReport, Timeouts
@@ -20,8 +21,8 @@ from restante.waku.client.ranges import FetchState
 from restante.waku.client.ranges import HistoryQuery as Wanted
 from restante.waku.client.subscribe import REMEMBERED_FAILURES, Intervals, _Subscription, subscribe
 from restante.waku.devp2p.enode import Enode
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.keys import new_key
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import Interest
 from support.bounds import bounded
@@ -257,7 +258,7 @@ async def test_of_a_server_that_says_something_else_each_time_a_few_reasons_are_
 
 async def test_a_server_that_is_not_there_is_told_of_once_and_tried_again(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
-        gone = Enode(SystemDice().key().public, "127.0.0.1", 1)
+        gone = Enode(new_key(SystemDice()).public, "127.0.0.1", 1)
         subscription = Subscribing([gone, here.enode], OFTEN)
         await subscription.until_true("many rounds", lambda: len(subscription.states) > 20)
         live = fresh(1)
@@ -270,7 +271,7 @@ async def test_a_server_that_is_not_there_is_told_of_once_and_tried_again(tmp_pa
 
 
 async def test_where_nobody_answers_everything_is_missing() -> None:
-    subscription = Subscribing([Enode(SystemDice().key().public, "127.0.0.1", 1)])
+    subscription = Subscribing([Enode(new_key(SystemDice()).public, "127.0.0.1", 1)])
     await subscription.until_true("a word", lambda: bool(subscription.told))
     report = await subscription.stop()
     assert [upper - lower >= 3600 for lower, upper in report.missing] == [True]
@@ -304,7 +305,7 @@ async def test_a_listener_names_all_its_topics() -> None:
     topics = [number.to_bytes(4) for number in range(1000)]
     async with (
         listening() as (fake, enode),
-        connect(enode, SystemDice().key(), Interest.named(topics), on_envelopes=print),
+        connect(enode, new_key(SystemDice()), Interest.named(topics), on_envelopes=print),
     ):
         [connection] = fake.connections
         async with bounded("the greeting"):

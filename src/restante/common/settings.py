@@ -142,9 +142,9 @@ def settle(
 ) -> tuple[S, list[Source]]:
     """Return the settings of a part and where each came from. Flags that were not given are None.
 
-    `limit` is a list of NAME=NUMBER. Raises Misuse for an unknown key, a wrong type, or an unreadable file.
+    `limit` is a list of NAME=NUMBER. Raises Misuse for an unknown key, a wrong type, or an unreadable file. The
+    command line has refused unknown variables before.
     """
-    part.check_variables(environment)
     named = environment.get(f"{PREFIX}CONFIG")
     path = file or (Path(named) if named else None)
     tables = part.read_file(path) if path else {}

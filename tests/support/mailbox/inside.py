@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from restante.common.dice import SystemDice
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
-from restante.mailbox.server.system import SystemClock, SystemDice
+from restante.mailbox.server.system import SystemClock
 from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.sqlite import Store

@@ -15,7 +15,8 @@ from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES, Dispatcher
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
-from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
+from support.dice import FakeDice
+from support.mailbox.givens import FakeClock, Inbox, Options
 from support.mailbox.tables import Rows, Usage, live_rows, usage_rows
 from support.mailbox.worlds import Disk, LocalWorld
 

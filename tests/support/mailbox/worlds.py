@@ -24,7 +24,8 @@ from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
-from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
+from support.dice import FakeDice
+from support.mailbox.givens import FakeClock, Inbox, Options
 from support.mailbox.picture import picture
 from support.mailbox.tables import Rows, Usage, counted, live_rows, live_state, note, reading, usage_rows
 

@@ -17,7 +17,7 @@ from restante.waku.devp2p.hello import Capability, Hello
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Devp2p, SessionEvent
 from restante.waku.envelope.keys import Key
-from support.waku.dice import Seeded
+from support.dice import Seeded
 
 KEY = Key(b"\5" * 32)
 HELLO = Hello("restante", (Capability("waku", 0), Capability("waku", 1)), 30303, KEY.public)

@@ -19,7 +19,7 @@ from restante.common.errors import Misuse, StoreError
 from restante.waku.archive import Archived
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import UnreadableItem, leveldb, parquet, rlp_file
+from restante.waku.files import UnreadableItem, leveldb, parquet, rlp_file, rlp_items
 from support.disk import no_file_beyond
 from support.processes import run
 from support.waku import leveldbs
@@ -50,7 +50,7 @@ def test_an_rlp_file_is_the_envelopes_one_after_the_other_and_nothing_else(tmp_p
 
 def test_an_item_that_is_no_envelope_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     cut_short = rlp.encode([1, 2, b"abcd"])
-    large = rlp.encode(bytes(rlp_file.MAX_ITEM_BYTES))
+    large = rlp.encode(bytes(rlp_items.MAX_ITEM_BYTES))
     found = read_rlp(tmp_path, A.raw + cut_short + b"\x07" + B.raw + large + C.raw)
     assert [each for each in found if isinstance(each, Envelope)] == [A, B, C]
     unreadable = [each for each in found if isinstance(each, UnreadableItem)]
@@ -58,7 +58,7 @@ def test_an_item_that_is_no_envelope_is_named_and_the_rest_goes_on(tmp_path: Pat
     assert unreadable == [
         UnreadableItem(f"byte {first}", reason_of(cut_short)),
         UnreadableItem(f"byte {first + len(cut_short)}", reason_of(b"\x07")),
-        UnreadableItem(f"byte {first + len(cut_short) + 1 + len(B.raw)}", "no envelope is as large"),
+        UnreadableItem(f"byte {first + len(cut_short) + 1 + len(B.raw)}", rlp_items.ITEM_TOO_LARGE),
     ]
 
 

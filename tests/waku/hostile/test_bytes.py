@@ -12,7 +12,7 @@ import pytest
 
 from restante.waku.devp2p import frames
 from restante.waku.devp2p.handshake import MAX_HANDSHAKE_BYTES
-from restante.waku.devp2p.hello import Capability, Hello, Reason
+from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Capability, Hello, Reason
 from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
 from restante.waku.envelope.keys import Key
@@ -111,7 +111,7 @@ ENDS: Final[dict[str, Breaks]] = {
     "a frame's MAC with a bit changed": altered(-1),
     "a frame of no bytes": sized(0),
     "a frame of 16 MiB": sized(frames.MAX_FRAME_BYTES),
-    "a message id that is too high": packet(packets.CODE_COUNT, compress(b"\xc0")),
+    "a message id that is too high": packet(CAPABILITY_LENGTHS["waku"], compress(b"\xc0")),
     "a message id of three bytes": framed(b"\x82\x01\x00" + compress(b"\xc0")),
     "a message id with a leading zero": framed(b"\x81\x10" + compress(b"\xc0")),
     "what is not compressed": packet(packets.MESSAGES, b"\xff" * 20),
@@ -188,7 +188,7 @@ async def test_what_is_not_canonical_ends_nothing(siege: Siege) -> None:
 async def test_noise_in_every_packet_ends_nothing(siege: Siege) -> None:
     async with siege.beside_the_pair("noise in packets"):
         peer = await siege.greet()
-        for code in range(1, packets.CODE_COUNT):
+        for code in range(1, CAPABILITY_LENGTHS["waku"]):
             for size in (1, 30, 300):
                 peer.say(code, DICE.randbytes(size))
             await asyncio.sleep(0)

@@ -20,17 +20,19 @@ from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PL
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, MAX_QUEUED_REQUESTS
+from restante.waku.node.history_requests import MAX_PAGES, MAX_QUEUED_REQUESTS
+from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
 from restante.waku.passwords import OFFLINE_INBOX
 from restante.waku.protocol import completion, packets
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import MAX_PAGE_ENVELOPES, MAX_REQUEST_TOPICS, NO_TOPIC
 from support.bounds import bounded
+from support.dice import Seeded
 from support.effort import rounds
 from support.waku.asking import ID, page, plain
-from support.waku.dice import Seeded
 from support.waku.processes import altered
 from support.waku.raw_peer import RawPeer
 from support.waku.requester import Requester, beside_both, requester
@@ -121,7 +123,7 @@ def raw(**given: Any) -> bytes:
 
 
 def sealed(body: bytes) -> Envelope:
-    data = seal(body, to=PASSWORD, dice=DICE, sign=DICE.key())
+    data = seal(body, to=PASSWORD, dice=DICE, sign=new_key(DICE))
     return make(int(time.time()) + 50, 50, NO_TOPIC, data)
 
 

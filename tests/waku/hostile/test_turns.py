@@ -19,7 +19,8 @@ from restante.waku.archive.schema import FILE
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.envelope import bloom
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, HistoryTerms
+from restante.waku.node.history_requests import MAX_PAGES, HistoryTerms
+from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
 from restante.waku.protocol import packets as waku_packets
 from support.effort import rounds
 from support.waku.asking import page, plain

@@ -12,11 +12,12 @@ from typing import Final
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from restante.common.dice import Dice
 from restante.common.errors import PeerError
 from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
-from restante.mailbox.core.model import Change, Decision, Dice, Mailbox, Now, Policy, text_bytes
+from restante.mailbox.core.model import Change, Decision, Mailbox, Now, Policy, text_bytes
 from restante.mailbox.core.quotas import USAGE_RECORDS, Quotas
 from restante.mailbox.core.rules import MAILBOX_FULL, PruneCommand, decide
 from restante.mailbox.core.session import DENIED, Command, Session

@@ -8,8 +8,6 @@ total.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
@@ -23,16 +21,6 @@ class Now(msgspec.Struct, frozen=True, gc=False):
     """Seconds since 1970, for usage records and for `server_rx`."""
     service: float
     """Seconds that the service has run in total, for idleness. Downtime and clock changes do not affect it."""
-
-
-class Dice(Protocol):
-    """A source of randomness. The rules receive it as an argument."""
-
-    def below(self, bound: int) -> int:
-        """Return a uniformly random number from 0 to bound - 1."""
-
-    def mailbox_id(self) -> str:
-        """Return an unguessable mailbox id."""
 
 
 class Policy(msgspec.Struct, frozen=True, gc=False):

@@ -14,6 +14,7 @@ from typing import Final, Protocol, assert_never
 
 import msgspec
 
+from restante.common.dice import Dice
 from restante.common.errors import PeerError, StoreBusy
 from restante.common.logs import log, where
 from restante.common.usage_records import ClientVersion
@@ -26,7 +27,7 @@ from restante.mailbox.core.connection_state import (
 )
 from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue, is_long
-from restante.mailbox.core.model import Change, Dice, Now, Policy
+from restante.mailbox.core.model import Change, Now, Policy
 from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.messages import Malformed, Received

@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import os
 import re
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,9 +22,9 @@ from typing import Final
 
 import msgspec
 
+from restante.common.atomic_file import draft_of, flush
 from restante.common.errors import Misuse, RestanteError, StoreError, plain
 from restante.pipeline.lake import delta_log
-from restante.pipeline.lake.data_files import flush
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
 
@@ -152,22 +151,10 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 def _make(place: Path, first_day: date) -> None:
-    """Write the lake's file atomically.
-
-    It may replace one of an older format, which common.atomic_file refuses to do.
-    """
+    """Write the lake's file atomically. It may replace one of an older format."""
     try:
-        made, name = tempfile.mkstemp(prefix=f"{LAKE_FILE}.", dir=place)
-        try:
-            with os.fdopen(made, "wb") as draft:
-                draft.write(msgspec.json.encode(_Settings(LAKE_FORMAT, first_day)))
-                draft.flush()
-                os.fchmod(made, 0o644)  # executors and readers may be other users
-                os.fsync(made)
-            Path(name).rename(place / LAKE_FILE)
-        finally:
-            Path(name).unlink(missing_ok=True)
-        flush(place)
+        with draft_of(place / LAKE_FILE, mode=0o644) as draft:  # executors and readers may be other users
+            draft.write_bytes(msgspec.json.encode(_Settings(LAKE_FORMAT, first_day)))
         flush(place.parent)
     except OSError as error:
         raise StoreError(f"cannot write to the lake {place}: {plain(error)}") from error

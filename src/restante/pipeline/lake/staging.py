@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from restante.common.atomic_file import flush
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake import columns, data_files
-from restante.pipeline.lake.data_files import DataFile, flush
+from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.writer import WRITTEN_DDL, writer
 from restante.pipeline.schemas import Table
 from restante.pipeline.spark.session import SparkError, local

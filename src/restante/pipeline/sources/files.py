@@ -120,7 +120,7 @@ def count(file: SourceFile) -> int:
     with paths.opened(file) as data:
         if _is_parquet(data):
             return parquets.count(file.path)
-        return sum(1 for _ in rlps.items(data, file.size))
+        return rlps.count(data, file.size)
 
 
 def _is_parquet(data: BinaryIO) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
+from restante.common.dice import SystemDice
 from restante.common.errors import PeerError, RestanteError, plain
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import AddressQuota
@@ -13,7 +14,6 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
 from restante.waku.devp2p.session import Devp2p
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import TOPIC, Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from restante.common.dice import SystemDice
 from restante.waku.client.actions import Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
@@ -16,8 +17,8 @@ from restante.waku.client.post import Letter, RefusedError, UnconfirmedError, ha
 from restante.waku.client.ranges import HistoryQuery
 from restante.waku.client.requester import REFUSAL_PREFIX
 from restante.waku.devp2p.enode import Enode
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import TOPIC, Envelope
+from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol.interest import Interest
 
@@ -55,7 +56,7 @@ async def _probe(node: Enode, options: RequestOptions, seconds: float) -> Found:
     dice = SystemDice()
     letter = Letter(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
     try:
-        async with connect(node, options.key or dice.key(), Interest.named([]), seconds) as connection:
+        async with connect(node, options.key or new_key(dice), Interest.named([]), seconds) as connection:
             posted = await hand_in(connection, letter, seconds)
     except SilentError as error:
         return Found(Outcome.SILENT, str(error))

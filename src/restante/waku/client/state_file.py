@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from restante.common.atomic_file import draft_of
 from restante.common.errors import Misuse, StoreError
 from restante.waku.client.ranges import FetchState
 
@@ -70,14 +71,8 @@ def load(path: Path) -> FetchState:
 
 def save(path: Path, state: FetchState) -> None:
     """Write a state atomically: after a crash, the file contains this state or the one before. Raises StoreError."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(state)))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        with draft_of(path) as draft:
+            draft.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror} (--state)") from error
-    finally:
-        draft.unlink(missing_ok=True)

@@ -21,11 +21,12 @@ from typing import Final, NamedTuple
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from restante.common.dice import Dice
 from restante.common.errors import Misuse, PeerError
 from restante.waku.envelope import ecies
 from restante.waku.envelope.envelope import TOPIC
 from restante.waku.envelope.keccak import keccak
-from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Dice, Key, recover
+from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Key, new_key, recover
 from restante.waku.envelope.rlp import BREACH
 
 MAX_PAYLOAD_BYTES: Final = (1 << 24) - 1
@@ -135,7 +136,7 @@ def seal(
     if len(to) != PUBLIC_BYTES:
         raise Misuse(f"a public key has {PUBLIC_BYTES} bytes, not {len(to)}")
     try:
-        return ecies.encrypt(to, plain, ephemeral=dice.key(), iv=dice.draw(ecies.IV_BYTES))
+        return ecies.encrypt(to, plain, ephemeral=new_key(dice), iv=dice.draw(ecies.IV_BYTES))
     except PeerError as error:
         raise Misuse(error.words) from None
 
