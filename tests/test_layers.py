@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import statistics
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -171,3 +172,10 @@ def test_pure_modules_know_no_io_no_clock_and_no_randomness() -> None:
         if inside(module, PURE):
             named = {name.partition(".")[0] for name in imports(module)}
             assert not named & IMPURE, f"{module} imports {named & IMPURE}"
+
+
+def test_modules_have_one_subject_each() -> None:
+    """A module of more than 400 lines has two subjects; with a median below 60 lines a newcomer would open many."""
+    lines = {name: len(path.read_text().splitlines()) for name, path in modules().items() if path.stat().st_size}
+    assert {name: count for name, count in lines.items() if count > 400} == {}
+    assert 60 <= statistics.median(lines.values()) <= 200
