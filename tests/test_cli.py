@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 import structlog
 from aiohttp import ClientSession
+from msgspec import Struct
+from msgspec.structs import fields
 
 from restante import __version__
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.settings import Serve
 from restante.mailbox.store import status
 from restante.mailbox.store.schema import connect, migrations
+from restante.waku.settings import WakuServe
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
@@ -37,6 +40,16 @@ def test_help_names_every_flag_of_serve() -> None:
         if name == "limits":
             continue  # --limit NAME=NUMBER
         assert f"--{name.replace('_', '-')} " in shown, name
+
+
+@pytest.mark.parametrize(("command", "settings"), [("serve", Serve), ("waku serve", WakuServe)])
+def test_help_shows_the_default_of_every_setting(command: str, settings: type[Struct]) -> None:
+    shown = " ".join(called(*command.split(), "--help").stdout.split())
+    for field in fields(settings):
+        if isinstance(field.default, str | int | float) and field.default is not False:
+            said = shown.partition(f" --{field.name.replace('_', '-')} ")[2].partition(" --")[0]
+            default = f"{field.default:.10g}" if isinstance(field.default, float) else field.default
+            assert said.endswith(f" Default: {default}."), field.name
 
 
 def test_importing_the_command_line_loads_no_servers() -> None:

@@ -225,7 +225,7 @@ def test_the_guide_says_that_a_row_between_the_marks_may_change_unnoticed(tmp_pa
     with ours(tmp_path / "a", nameplate(1), nameplate(2), nameplate(3), current(None)) as server:
         found = read(f"relay={tmp_path / 'a'}", tmp_path / "scratch")["nameplates"]
         world.add("nameplates", found.clean, source="relay", ledger=Ledger(), marks=dict(found.span.marks))
-        for row, words in ((2, "nothing new"), (3, "3 rows to read; all of it anew")):
+        for row, words in ((2, "nothing new"), (3, "3 rows to read; all rows again, because")):
             alter(server.file, f"UPDATE usage_nameplates SET result = 'scary' WHERE id = {row}")
             said = command("ingest", "--lake", world.path, "--source", f"relay={tmp_path / 'a'}", "--plan")
             assert said.stdout.startswith(f"relay: nameplates: {words}")
@@ -315,18 +315,21 @@ def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["ingest"], "nothing to read: name a source, --source NAME=PATH"),
+        (["ingest"], "there is nothing to read: name a source with --source NAME=PATH"),
         (["ingest", "--source", "relay"], "--source relay: name it and say where it is, --source NAME=PATH"),
         (["ingest", "--source", "A=."], "--source A=.: A cannot be a name: at most 63 of a-z"),
         (["build"], "there is no lake in"),
         (["sql"], "there is no lake in"),
         (["vacuum"], "there is no lake in"),
-        (["build", "--from", "yesterday"], "--from yesterday: a day looks like 2026-11-21"),
+        (["build", "--from", "yesterday"], "--from yesterday: this is not a day; write it like 2026-11-21"),
         (["build", "--from", "2026-02-02", "--to", "2026-02-01"], "--from 2026-02-02 is after --to 2026-02-01"),
-        (["build", "--keep", "0"], "--keep 0: a number of days, from 1 to 36525"),
-        (["build", "--keep", "nameplates=3"], "--keep nameplates=3: there is no table nameplates here"),
-        (["vacuum", "--grace", "-1"], "--grace: a number of hours, from 0 to 720"),
-        (["vacuum", "--grace", "720.1"], "--grace: a number of hours, from 0 to 720"),
+        (["build", "--keep", "0"], "--keep 0: '0' is not a number of days from 1 to 36525"),
+        (
+            ["build", "--keep", "nameplates=3"],
+            "--keep nameplates=3: this command writes no table nameplates; it writes",
+        ),
+        (["vacuum", "--grace", "-1"], "--grace: -1 is not a number of hours from 0 to 720"),
+        (["vacuum", "--grace", "720.1"], "--grace: 720.1 is not a number of hours from 0 to 720"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence_that_says_what_to_do(
@@ -343,7 +346,7 @@ def test_a_source_named_twice_is_refused(tmp_path: Path) -> None:
     with ours(tmp_path / "a"), ours(tmp_path / "b"):
         given = ("--source", f"x={tmp_path / 'a'}", "--source", f"x={tmp_path / 'b'}")
         said = command("ingest", "--lake", tmp_path / "lake", *given, ends=2)
-    assert said.stderr == "restante: --source: x is named twice; every source needs a name of its own\n"
+    assert said.stderr == "restante: --source: two sources have the name x; rename one of them\n"
     assert not (tmp_path / "lake").exists()
 
 
@@ -402,7 +405,7 @@ def test_a_run_that_the_disk_ends_says_which_tables_it_has_committed(
 def test_keep_drops_what_is_older(lake: LakeWorld, tmp_path: Path) -> None:
     given = ("--source", f"relay={tmp_path / 'a'}", "--keep", "nameplates=30")
     said = command("ingest", "--lake", lake.path, *given)
-    assert "nameplates: 1 row of before" in said.stderr
+    assert "nameplates: 1 row from before" in said.stderr
     assert lake.rows("nameplates") == []
     with Lake.open(lake.path, write=False) as opened:
         assert opened.tables() == ["nameplates"]

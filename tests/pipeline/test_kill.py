@@ -153,7 +153,7 @@ def test_ingest_killed_while_spark_writes_leaves_nothing_that_counts(
     assert len(world.rows("nameplates")) == 2000
 
 
-STOPPED: Final = "restante: stopped; what is committed stays, the rest is done when this is run again"
+STOPPED: Final = "restante: stopped; what was committed stays; run this again to do the rest"
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

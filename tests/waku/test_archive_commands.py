@@ -192,4 +192,4 @@ def test_without_the_extra_its_name_is_said(tmp_path: Path) -> None:
     )
     result = run(sys.executable, "-c", code)
     assert result.returncode == 2
-    assert said(result) == "restante: this needs the extra 'waku': pip install 'restante[waku]'"
+    assert said(result) == "restante: this command needs the extra 'waku': pip install 'restante[waku]'"

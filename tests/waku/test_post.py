@@ -176,14 +176,14 @@ KEY = SystemDice().key().public.hex()
 @every(
     ("given", "words"),
     [
-        (("x", "01020304", None, None), "--channel stands for a topic and a key"),
-        ((None, None, None, None), "say where it goes"),
-        ((None, "01020304", None, None), "say who can open it"),
+        (("x", "01020304", None, None), "--channel gives the topic and the key"),
+        ((None, None, None, None), "name where to post"),
+        ((None, "01020304", None, None), "name who can open it"),
         ((None, "010203", None, KEY), "no topic; it has 8 hexadecimal digits"),
-        ((None, "01020304", Path("none"), KEY), "not both"),
+        ((None, "01020304", Path("none"), KEY), "cannot be combined"),
         ((None, "01020304", Path("none"), None), "cannot read none: No such file"),
-        ((None, "01020304", None, "abc"), "no public key"),
-        ((None, "01020304", None, "00" * 64), "no public key"),
+        ((None, "01020304", None, "abc"), "not a public key"),
+        ((None, "01020304", None, "00" * 64), "not a public key"),
     ],
 )
 def test_where_it_goes_and_who_can_open_it_must_be_said_once(

@@ -204,7 +204,10 @@ def test_what_nobody_answers_for_is_said(tmp_path: Path) -> None:
     assert (result.code, result.out) == (1, "fetched 12 envelopes\n")
     reason, missing = result.err.splitlines()
     assert reason == f"{enode.address}: its answer takes more than 12 envelopes"
-    assert missing == f"nobody answered for all of it; missing are the times {EPOCH} to {EPOCH + 500}"
+    assert missing == (
+        f"no Mailserver answered for these times: {EPOCH} to {EPOCH + 500};"
+        " try again later, or name another Mailserver"
+    )
     assert len(list(rlp_file.read(file))) == 12
     assert msgspec.json.decode(state.read_bytes())["known"] == {}
 
@@ -270,17 +273,17 @@ def test_live_tells_of_a_server_that_is_not_there() -> None:
     assert (result.code, result.out) == (1, "")
     reason, missing = result.err.splitlines()
     assert reason == f"cannot connect to 127.0.0.1:{nobodys_port()}: Connection refused"
-    assert missing.startswith("nobody answered for all of it")
+    assert missing.startswith("no Mailserver answered for these times: ")
 
 
 @every(
     ("words", "said"),
     [
         (("--topic", "xx"), "--topic: 'xx' is no topic"),
-        ((), "say what to ask for: --channel NAME, or --topic TOPIC"),
-        (("--topic", "01020304", "--from", "soon"), "--from: 'soon' is no time"),
+        ((), "name what to fetch: --channel NAME, or --topic TOPIC"),
+        (("--topic", "01020304", "--from", "soon"), "--from: 'soon' is not a time"),
         (("--topic", "01020304", "--from", "now", "--to", "-1h"), "the first not after the last"),
-        (("--topic", "01020304", "--form", "letter"), "--form is envelope or plain, not 'letter'"),
+        (("--topic", "01020304", "--form", "letter"), "--form: 'letter' is not envelope or plain"),
         (("--topic", "01020304", "--form", "plain", "--password-file", "x"), "leave --password-file out"),
         (("--topic", "01020304", "--password-file", "/nowhere"), "cannot read /nowhere"),
         (
@@ -305,8 +308,8 @@ def test_live_tells_of_a_server_that_is_not_there() -> None:
         (("--topic", "01020304", "--state", "/"), "cannot read /"),
         (("--topic", "01020304", "--state", "x" * 300), "File name too long (--state)"),
         (("--topic", "01020304", "-o", "x" * 300 + ".rlp"), "File name too long (-o)"),
-        (("--topic", "01020304", "--live", "--to", "now"), "--live goes on from now: leave --to out"),
-        (("--topic", "01020304", "--for", "9"), "say --live, too"),
+        (("--topic", "01020304", "--live", "--to", "now"), "--live has no end: leave --to out"),
+        (("--topic", "01020304", "--for", "9"), "add --live, or leave --for out"),
         (("--topic", "01020304", "--live", "--for", "0"), "--for: '0' is not a number"),
         (("--topic", "01020304", "--state", __file__), "is no state of a requester"),
     ],

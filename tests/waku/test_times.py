@@ -49,5 +49,5 @@ def test_a_time(text: str, expected: int) -> None:
     ],
 )
 def test_no_time(text: str) -> None:
-    with pytest.raises(Misuse, match=r"--to: '.*' is no time"):
+    with pytest.raises(Misuse, match=r"--to: '.*' is not a time"):
         read_time(text, NOW, "--to")
