@@ -56,7 +56,7 @@ def test_the_environment_is_text_and_is_read_as_what_is_wanted() -> None:
 def test_a_variable_that_is_no_setting_is_misuse(part: Part[Any], name: str, todo: str) -> None:
     with pytest.raises(Misuse) as told:
         settle(part, {}, {name: "x"}, None)
-    assert str(told.value) == f"{name} in the environment is no setting: {todo}"
+    assert str(told.value) == f"{name} in the environment is not a setting: {todo}"
 
 
 def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
@@ -73,7 +73,7 @@ def test_defaults_are_those_of_the_struct() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("[serve]\nmodt = 1\n", "has no key 'modt'; there are: data, listen"),
+        ("[serve]\nmodt = 1\n", "has no key 'modt'; its keys are data, listen"),
         ('[serve]\nprune_after = "x"\n', "prune_after: 'x' is not a number from 1 up"),
         ("[serve]\nprune_after = 0\n", "prune_after: 0 is not a number from 1 up"),
         ('[serve]\nframes = "both"\n', "frames: 'both' is not binary or text"),
@@ -160,4 +160,4 @@ def test_what_is_no_address_is_misuse(text: str) -> None:
 def test_every_command_refuses_a_variable_that_none_reads(words: tuple[str, ...], name: str, meant: str) -> None:
     said = called(*words, **{name: "x"})
     assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr == f"restante: {name} in the environment is no setting: {meant} may be meant\n"
+    assert said.stderr == f"restante: {name} in the environment is not a setting: {meant} may be meant\n"

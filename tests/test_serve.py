@@ -272,7 +272,7 @@ async def test_silent_connections_take_descriptors_too(tmp_path: Path) -> None:
 
 def test_a_server_that_may_have_too_few_descriptors_does_not_start_and_says_how_many_it_needs(tmp_path: Path) -> None:
     sentence = re.compile(
-        r"restante: the limit of descriptors is (\d+), and (\d+) are needed: raise it \(ulimit -Hn\)\n"
+        r"restante: the server may open (\d+) file descriptors and needs (\d+): raise the limit \(ulimit -Hn\)\n"
     )
 
     def refused(limit: int) -> int:

@@ -547,7 +547,7 @@ async def test_descriptors_that_are_taken_already_are_needed_beside_those_for_co
     own = descriptors(os.getpid())
     late = Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=own + RESERVED_DESCRIPTORS)
     with pytest.raises(
-        Misuse, match=rf"the limit of descriptors is {own + RESERVED_DESCRIPTORS}, and (\d+) are needed"
+        Misuse, match=rf"the server may open {own + RESERVED_DESCRIPTORS} file descriptors and needs (\d+)"
     ) as refused:
         await late.listen("127.0.0.1", 0)
     late._stop_accepting()

@@ -169,7 +169,7 @@ def built_anew(world: LakeWorld) -> list[str]:
     """Build outcomes, and give why all of its days are built."""
     world.steps.said.clear()
     outcomes(world)
-    said = [words.partition("built anew: ")[2] for words in world.steps.said if "built anew" in words]
+    said = [words.partition("built again: ")[2] for words in world.steps.said if "built again" in words]
     assert all(not built.days for built in build(world, builds={"outcomes": PLAIN["outcomes"]}).values())
     return said
 
@@ -617,7 +617,7 @@ def test_a_table_with_other_columns_is_refused_and_made_again_once_it_is_removed
     plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     for table in older:
         folder = plain.path / table.name
-        with pytest.raises(Misuse, match=f"{folder} is a table with other columns .*: remove it, and run ingest and"):
+        with pytest.raises(Misuse, match=f"the table {folder} has other columns .*: remove it, and run ingest and"):
             ended_today()
         shutil.rmtree(folder)
     ended_today()

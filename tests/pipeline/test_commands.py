@@ -140,7 +140,7 @@ def test_a_source_that_is_missing_or_of_no_kind_fails_alone(tmp_path: Path) -> N
         said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
     assert said.stdout.splitlines()[0] == "relay: nameplates: 1 row to read"
     assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
-    nothing = "is nothing that usage, timing logs or envelopes are read from: name a server's database"
+    nothing = "is not a source of usage records, timing logs or envelopes: name a server's database"
     wanted = (
         f"source gone: cannot read {tmp_path}/gone: No such file or directory",
         f"source none: {tmp_path}/no* {nothing}",
@@ -316,7 +316,7 @@ def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWo
     ("arguments", "words"),
     [
         (["ingest"], "there is nothing to read: name a source with --source NAME=PATH"),
-        (["ingest", "--source", "relay"], "--source relay: name it and say where it is, --source NAME=PATH"),
+        (["ingest", "--source", "relay"], "--source relay: write a name and a path, --source NAME=PATH"),
         (["ingest", "--source", "A=."], "--source A=.: A cannot be a name: at most 63 of a-z"),
         (["build"], "there is no lake in"),
         (["sql"], "there is no lake in"),

@@ -85,15 +85,15 @@ def test_what_is_no_database_is_not_taken_for_one(tmp_path: Path) -> None:
     file = tmp_path / "usage.sqlite"
     for content in (b"\xa5" * 8192, b"SQLite format 2", b"hello"):
         file.write_bytes(content)
-        assert refused(f"a={file}", tmp_path).startswith(f"source a: {file} is nothing that usage")
+        assert refused(f"a={file}", tmp_path).startswith(f"source a: {file} is not a source of usage records")
     file.write_bytes(b"SQLite format 3\0" + b"\xa5" * 8192)
     assert "damaged or encrypted" in refused(f"a={file}", tmp_path)
 
 
 def test_a_database_of_somebody_else_is_not_taken_for_one_of_ours(tmp_path: Path) -> None:
     alter(tmp_path / "diary.sqlite", "CREATE TABLE mailboxes (day TEXT)")
-    assert "is nothing that usage" in refused(f"a={tmp_path / 'diary.sqlite'}", tmp_path)
-    assert "is nothing that usage" in refused(f"a={tmp_path}", tmp_path)
+    assert "is not a source of usage records" in refused(f"a={tmp_path / 'diary.sqlite'}", tmp_path)
+    assert "is not a source of usage records" in refused(f"a={tmp_path}", tmp_path)
 
 
 def test_live_post_is_refused(tmp_path: Path) -> None:

@@ -158,14 +158,14 @@ def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_
             results = world.ingest(*specs)
         first, second = [each.failure for each in results if each.failure]
         assert first == "source torn: table usage_nameplates has no column result"
-        assert "has 2 rows, and reading it gave 1; nothing of it was taken" in second
+        assert "counts 2 rows, but 1 could be read; none was taken" in second
         assert [row["source"] for row in world.rows("nameplates")] == ["whole"]
         assert len(list(world.path.rglob("*.parquet"))) == 1
         world.ingest(specs[1])
     assert sorted(row["source"] for row in world.rows("nameplates")) == ["odd", "whole"]
 
 
-# ── a source that is another now ─────────────────────────────────────────────────────────────────
+# ── a source that has changed ───────────────────────────────────────────────────────────────────
 
 
 def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
@@ -182,7 +182,10 @@ def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
         results = world.ingest(f"relay={server.data}")
     assert results[0].ledger is not None
     assert results[0].ledger.replaced
-    assert any("relay: nameplates is read anew, and its rows replaced" in words for words in world.steps.said)
+    assert any(
+        "relay: nameplates is read again from the beginning, and its rows replaced" in words
+        for words in world.steps.said
+    )
     assert sorted((row["source"], row["id"], row["app_id"]) for row in world.rows("nameplates")) == [
         ("other", 1, "x"),
         ("relay", 1, "x"),

@@ -151,7 +151,7 @@ def test_what_is_no_lake_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
         ("file", True, "is not a folder"),
         ("file", False, "is not a folder"),
         ("file/within", True, "cannot write to the lake"),
-        ("full", True, "has other things in it, of for one"),
+        ("full", True, "contains other files, such as of"),
         ("full", False, "there is no lake"),
         ("empty", False, "there is no lake"),
         ("nowhere", False, "there is no lake"),
@@ -186,7 +186,10 @@ def test_a_path_that_another_program_would_read_as_something_else_is_refused(tmp
             (tmp_path / name).mkdir()
             make(tmp_path / "good")
             (tmp_path / "good" / "lake.json").rename(tmp_path / name / "lake.json")
-        with pytest.raises(Misuse, match="may have no"), Lake.open(tmp_path / name / "lake", write=True, make=True):
+        with (
+            pytest.raises(Misuse, match="must not contain"),
+            Lake.open(tmp_path / name / "lake", write=True, make=True),
+        ):
             pass
         assert not (tmp_path / name / "lake").exists()
 

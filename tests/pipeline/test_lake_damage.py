@@ -124,7 +124,7 @@ def test_an_empty_last_version_is_a_commit_that_nobody_was_told_of(lake: Path) -
 
 def test_a_table_of_a_newer_protocol_is_told(lake: Path) -> None:
     log(lake, 0).write_text(log(lake, 0).read_text().replace('"minReaderVersion":1', '"minReaderVersion":2'))
-    with pytest.raises(Misuse, match="features of Delta tables that are not read here"):
+    with pytest.raises(Misuse, match="features of Delta tables that Restante cannot read"):
         seen(lake)
     log(lake, 0).write_text(log(lake, 0).read_text().replace('"minReaderVersion":2', '"minReaderVersion":9'))
     with pytest.raises(StoreError, match="Unsupported minimum reader version 9"):
@@ -208,7 +208,7 @@ def test_what_spark_cannot_do_is_told_and_leaves_nothing(spark: SparkSession, la
     lines = given.withColumn("id", udf(lambda _: (_ for _ in ()).throw(ValueError("two\nlines")), "BIGINT")("id"))
     wrong = given.withColumn("id", udf(lambda _: 1 // 0, "BIGINT")("id"))
     with opened(lake) as table:
-        with pytest.raises(StoreError, match=rf"\Ano room on the disk for {lake}/letters[^\n]+\Z"):
+        with pytest.raises(StoreError, match=rf"\Athe disk has no room for {lake}/letters[^\n]+\Z"):
             table.stage(full)
         with pytest.raises(SparkError, match=r"\Athe rows for the table letters [^\n]+: ZeroDivisionError: [^\n]+\Z"):
             table.stage(wrong)

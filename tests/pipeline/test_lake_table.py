@@ -231,7 +231,7 @@ def test_rows_that_do_not_fit_are_not_staged(spark: SparkSession, tmp_path: Path
             given.selectExpr("*", "1 AS id"),
             given.withColumn("id", given["id"] + (2**63 - 1)),
         ):
-            with pytest.raises(SparkError, match=r"\Athe rows for the table letters could not be made: [^\n]+\Z"):
+            with pytest.raises(SparkError, match=r"\Athe rows for the table letters could not be computed: [^\n]+\Z"):
                 table.stage(unfit)
         assert table.version is None
         assert not list((tmp_path / "letters").glob("*"))
@@ -473,7 +473,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
         LETTERS._replace(columns=(LETTERS.columns[0]._replace(null=True), *LETTERS.columns[1:])),
         LETTERS._replace(partitions=("day", "source")),
     ):
-        with pytest.raises(Misuse, match=r"\A\S+/letters is a table with other columns [^\n]+\Z"):
+        with pytest.raises(Misuse, match=r"\Athe table \S+/letters has other columns [^\n]+\Z"):
             seen(tmp_path, other)
 
 

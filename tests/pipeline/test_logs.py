@@ -190,7 +190,7 @@ def test_a_trace_that_is_shorter_than_it_was_is_said_and_left_out(tmp_path: Path
     path.write_bytes(b"".join(LINES[:2]))
     second = commands(path, first)
     assert second.span is None
-    assert second.said == [f"source main: {path} is shorter than it was, and left out"]
+    assert second.said == [f"source main: {path} is shorter than it was and is left out"]
 
 
 def test_a_trace_that_was_only_just_rotated_has_nothing_new_and_is_said_to_be_empty(tmp_path: Path) -> None:
@@ -323,14 +323,14 @@ def test_a_file_s_name_is_a_stranger_s_text_and_escaped(tmp_path: Path) -> None:
     first = commands(path)
     path.write_bytes(b"".join(LINES[:5]))
     assert commands(path, first).said == [
-        f"source main: {tmp_path}/t\\x1b[31mrace\\nfoo.jsonl is shorter than it was, and left out"
+        f"source main: {tmp_path}/t\\x1b[31mrace\\nfoo.jsonl is shorter than it was and is left out"
     ]
 
 
 def test_what_has_no_log_is_none(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("hello")
     for path in (tmp_path / "x", tmp_path / "*.json"):
-        with pytest.raises(SourceError, match="is nothing that"):
+        with pytest.raises(SourceError, match="is not a source of"):
             recognise(f"main={path}")
 
 

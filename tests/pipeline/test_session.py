@@ -55,7 +55,7 @@ def test_a_session_counts_days_in_utc_and_guesses_no_type_of_a_partition(spark: 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"remote": f"http://{NOBODY}"}, f"--remote must look like sc://HOST:PORT, not http://{NOBODY}"),
+        ({"remote": f"http://{NOBODY}"}, f"--remote: 'http://{NOBODY}' is not a URL like sc://HOST:PORT"),
         ({"remote": f"sc://{NOBODY}"}, f"no Spark Connect server answers at sc://{NOBODY} (--remote)"),
         ({"master": f"spark://{NOBODY}"}, f"no Spark master answers at spark://{NOBODY} (--master)"),
     ],
@@ -185,7 +185,7 @@ def test_a_connect_server_that_gives_no_session_is_told_of(monkeypatch: pytest.M
     with socket.create_server(("127.0.0.1", 0)) as there:
         address = f"sc://127.0.0.1:{there.getsockname()[1]}"
         with (
-            pytest.raises(SparkError, match=f"server at {address} gives no session: it is full$"),
+            pytest.raises(SparkError, match=f"server at {address} opened no session: it is full$"),
             session(remote=address),
         ):
             pass

@@ -1,4 +1,4 @@
-"""Usage records of both servers: what is read of them, what is new, what is missed, what is read anew."""
+"""Usage records of both servers: what is read, what is new, what is missed, and what is read again."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_rows_are_dropped_by_their_time_wherever_they_stand(tmp_path: Path, scra
     assert (found.ids, found.span.missed) == ([2, 3, 5, 6, 8, 9], 3)
 
 
-# ── what is read anew ────────────────────────────────────────────────────────────────────────────
+# ── what is read again ───────────────────────────────────────────────────────────────────────────
 
 
 def test_an_older_copy_that_was_put_back_is_noticed(tmp_path: Path, scratch: Path) -> None:
@@ -237,11 +237,14 @@ def test_an_older_copy_that_was_put_back_is_noticed(tmp_path: Path, scratch: Pat
     file.write_bytes(backup)
     at_once = read(f"a={file}", scratch, dict(marks))["nameplates"]
     assert (at_once.span.replace, at_once.ids, at_once.span.missed) == (True, [1, 2, 3], 0)
-    assert at_once.span.why == "its last id was 6 and is 3 now: an older copy, another file, or new ids"
+    assert (
+        at_once.span.why
+        == "its last id was 6 and is 3 now: this is an older copy or another file, or its ids are new"
+    )
     with ours(tmp_path / "data", *map(nameplate, range(50, 58))):  # ids 4 to 11: more than were read
         later = read(f"a={file}", scratch, marks)["nameplates"]
     assert (later.span.replace, later.ids) == (True, list(range(1, 12)))
-    assert later.span.why.startswith("the row with id 6 is another now")
+    assert later.span.why.startswith("the row with id 6 has changed")
 
 
 def test_another_servers_database_under_the_same_name_is_noticed(tmp_path: Path, scratch: Path) -> None:
@@ -285,7 +288,10 @@ def test_a_vacuum_that_gave_new_rowids_is_noticed(tmp_path: Path, scratch: Path)
     found = read(source, scratch, marks)
     assert list(found) == ["nameplates"]
     assert (found["nameplates"].ids, found["nameplates"].span.replace) == ([1, 2, 3, 4], True)
-    assert found["nameplates"].span.why == "its last id was 6 and is 4 now: an older copy, another file, or new ids"
+    assert (
+        found["nameplates"].span.why
+        == "its last id was 6 and is 4 now: this is an older copy or another file, or its ids are new"
+    )
 
 
 def test_new_rowids_are_noticed_even_after_as_many_new_rows(tmp_path: Path, scratch: Path) -> None:
@@ -371,7 +377,10 @@ def test_another_file_of_that_name_does_not_make_them_duplicates(tmp_path: Path,
     sources = [recognise(f"south={south.usage}"), recognise(f"new={data}")]
     said: list[str] = []
     assert faults(read(sources[1], scratch, context=context_of(*sources), said=said))["nameplates"] == {None: 5}
-    assert said[0] == ("source new: nameplates that it imported from usage.sqlite are in no other source, and taken")
+    assert said[0] == (
+        "source new: nameplates that it imported from usage.sqlite are in no other source,"
+        " so they are read from this one"
+    )
     transfers(south, 1)  # the same as the other's first
     assert faults(read(sources[1], scratch, context=context_of(*sources)))["nameplates"] == {"duplicate": 4, None: 1}
 
@@ -384,7 +393,7 @@ def test_rows_that_turn_out_to_be_another_sources_are_read_anew(tmp_path: Path, 
     found = read(new, scratch, marks, context=context_of(new, old))
     assert faults(found)["nameplates"] == {"duplicate": 4, None: 1}
     assert found["nameplates"].span.replace
-    assert found["nameplates"].span.why == "what it imported from usage.sqlite is another source's now"
+    assert found["nameplates"].span.why == "another source has the rows that it imported from usage.sqlite"
 
 
 def test_a_run_without_that_source_remembers_it(tmp_path: Path, scratch: Path) -> None:

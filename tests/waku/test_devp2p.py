@@ -102,7 +102,7 @@ def test_who_dials_itself_is_told_so_in_the_place_of_a_hello() -> None:
     rlpx = Rlpx.initiator(B, B.public, Seeded(1))
     us = Devp2p(Rlpx.recipient(B, Seeded(2)), HELLO_B, 0.0)
     (event,) = us.receive_data(rlpx.data_to_send(), 0.0)
-    assert event == Disconnected(Reason.SELF_CONNECTION, True, "that is ourselves")
+    assert event == Disconnected(Reason.SELF_CONNECTION, True, "the peer is this node itself")
     assert rlpx.receive_data(us.data_to_send()) == [b"\1\x0a"]
     assert us.closed
 
@@ -413,7 +413,7 @@ def test_a_silent_peer_is_asked_and_then_given_up() -> None:
     assert bare.peer.handle_timeout(30.9) == []
     assert bare.peer.data_to_send() == b""
     (event,) = bare.peer.handle_timeout(31.0)
-    assert event == Disconnected(Reason.PING_TIMEOUT, True, "the peer says nothing any more")
+    assert event == Disconnected(Reason.PING_TIMEOUT, True, "the peer has gone silent")
     assert bare.rlpx.receive_data(bare.peer.data_to_send()) == [b"\1" + compress(b"\xc1\x0b")]
 
 

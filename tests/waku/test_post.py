@@ -100,7 +100,7 @@ def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
         stranger = f"enode://{SystemDice().key().public.hex()}@127.0.0.1:{port}"
         wrong = post(stranger, "--channel", "x", "text")
         assert wrong.returncode == 1
-        assert wrong.stderr.startswith("restante: the node went away: ")
+        assert wrong.stderr.startswith("restante: the node disconnected: ")
     gone = post(enode, "--channel", "x", "text")
     assert (gone.returncode, gone.stderr) == (
         1,
@@ -125,7 +125,7 @@ async def test_a_node_that_never_confirms_is_waited_for_until_the_timeout(
     monkeypatch.setattr("restante.waku.client.post.connect", partial(connect, seconds=10 * BOUND))
     async with inside(tmp_path, node_type=Unconfirming) as here, bounded("the timeout"):
         letter = Letter(b"text", b"abcd", SymmetricKey(bytes(32)))
-        with pytest.raises(NodeUnavailableError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
+        with pytest.raises(NodeUnavailableError, match=r"did not confirm the envelope within 0\.1 s; it may have it"):
             await asyncio.to_thread(hand_over, here.enode, letter, 0.1)
         await here.until("the loss", lambda: not here.node.connections)
         assert here.node.counts == {"lost: client_quitting": 1}
@@ -179,7 +179,7 @@ KEY = SystemDice().key().public.hex()
         (("x", "01020304", None, None), "--channel gives the topic and the key"),
         ((None, None, None, None), "name where to post"),
         ((None, "01020304", None, None), "name who can open it"),
-        ((None, "010203", None, KEY), "no topic; it has 8 hexadecimal digits"),
+        ((None, "010203", None, KEY), "not a topic, which has 8 hexadecimal digits"),
         ((None, "01020304", Path("none"), KEY), "cannot be combined"),
         ((None, "01020304", Path("none"), None), "cannot read none: No such file"),
         ((None, "01020304", None, "abc"), "not a public key"),

@@ -231,18 +231,18 @@ def test_whatever_is_laid_out_well_opens(plain: bytes, opened: Opened) -> None:
 @every(
     ("plain", "words"),
     [
-        (b"", "not even flags"),
-        (b"\x01", "before its payload"),
-        (b"\x01\x01", "before its payload"),
-        (b"\x02\x01", "before its payload"),
-        (b"\x02\x01\x00", "before its payload"),
-        (b"\x02\x00\x01abc", "before its payload"),
-        (b"\x03\x01\x00", "before its payload"),
+        (b"", "payload is empty"),
+        (b"\x01", "shorter than its length"),
+        (b"\x01\x01", "shorter than its length"),
+        (b"\x02\x01", "shorter than its length"),
+        (b"\x02\x01\x00", "shorter than its length"),
+        (b"\x02\x00\x01abc", "shorter than its length"),
+        (b"\x03\x01\x00", "shorter than its length"),
         (b"\x04", "before its signature"),
         (signed(b"\x04"), "before its signature"),
         (b"\x05" + bytes(64), "before its signature"),
-        (signed(b"\x05\x02a"), "before its payload"),  # it would reach into the signature
-        (signed(b"\x06\x00"), "before its payload"),
+        (signed(b"\x05\x02a"), "shorter than its length"),  # it would reach into the signature
+        (signed(b"\x06\x00"), "shorter than its length"),
         (signed(b"\x05\x01a", end=27), "signature"),  # 7/WAKU-DATA has it so, status-go refuses it
         (signed(b"\x05\x01a", end=2), "signature"),
         (b"\x05\x01a" + bytes(65), "signature"),

@@ -65,7 +65,7 @@ async def test_a_key_that_others_may_read_is_one_sentence(tmp_path: Path) -> Non
     key.chmod(0o644)
     async with started(tmp_path / "data", WAKU, ("--key", str(key))) as serving:
         assert await serving.ended() == 2
-        assert serving.log == [f"restante: {key} holds a private key, and others may read it: chmod 600 {key}"]
+        assert serving.log == [f"restante: other users may read the private key in {key}: run chmod 600 {key}"]
 
 
 async def test_a_port_that_is_taken_and_a_flag_that_means_nothing_are_one_sentence_each(tmp_path: Path) -> None:
@@ -77,14 +77,14 @@ async def test_a_port_that_is_taken_and_a_flag_that_means_nothing_are_one_senten
     result = called("waku", "serve", "--data", tmp_path / "other", "--topics", "all")
     assert (result.returncode, result.stdout) == (2, "")
     [sentence] = result.stderr.splitlines()
-    assert sentence.startswith("restante: --topics: 'all' is no topic")
+    assert sentence.startswith("restante: --topics: 'all' is not a topic")
 
 
 async def test_its_own_enode_as_a_peer_is_one_sentence(tmp_path: Path) -> None:
     own = Enode(key_file.load_or_make(tmp_path / "data" / "node.key").public, "127.0.0.1", 1)
     async with started(tmp_path / "data", WAKU, ("--peer", str(own))) as serving:
         assert await serving.ended() == 2
-        assert serving.log == [f"restante: --peer {own}: that is this node itself, by its key"]
+        assert serving.log == [f"restante: --peer {own}: this is the key of the node itself: leave it out"]
 
 
 def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
@@ -177,7 +177,8 @@ async def test_a_damaged_archive_is_not_served(
         assert await serving.process.stdout.read() == b"", "no enode"
         [sentence] = serving.log
         assert re.fullmatch(
-            r"restante: the archive is damaged \(.*malformed\): restore a backup; restante waku check tells more",
+            r"restante: the archive is damaged \(.*malformed\): restore a backup;"
+            r" run `restante waku check` for details",
             sentence,
         )
 
@@ -292,7 +293,7 @@ async def test_a_client_hands_over_and_is_told(tmp_path: Path) -> None:
             assert connection.connection.gone is not None
             await connection.connection.gone
             await asyncio.gather(waiting, return_exceptions=True)  # it may have been answered
-            with pytest.raises(NodeUnavailableError, match="went away"):
+            with pytest.raises(NodeUnavailableError, match="the node disconnected: "):
                 await connection.offer([letter(4, now=now)])
         with pytest.raises(NodeUnavailableError, match="cannot connect"):
             async with connect(node.enode, Key(b"\5" * 32), Interest.named([])):

@@ -36,7 +36,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path
     file = tmp_path / "restante.toml"
     file.write_text("[waku]\nmax_peers = 1\nmax_ttl = 1\nmin_pow = 1.0\n[waku.limits]\npool_bytes = 2097152\n")
     environment = {"RESTANTE_WAKU_MAX_TTL": "2", "RESTANTE_WAKU_MIN_POW": "2", "RESTANTE_WAKU_TOPICS": "01020304, ff"}
-    with pytest.raises(Misuse, match="'ff' is no topic"):
+    with pytest.raises(Misuse, match="'ff' is not a topic"):
         settled(environment, file)
     environment["RESTANTE_WAKU_TOPICS"] = "01020304,0x05060708"
     settings = settled(environment, file, min_pow=3.0)
@@ -49,7 +49,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a peer": ({"peer": ["enode://nobody"]}, "--peer: not an enode URL"),
     "a peer without a key": ({"peer": ["enode://@127.0.0.1:1"]}, "128 hex digits"),
     "a peer without a port": ({"peer": [ENODE.rpartition(":")[0]]}, "has no port"),
-    "a topic": ({"topics": ["xyz"]}, r"--topics: 'xyz' is no topic; it has 8 hexadecimal digits"),
+    "a topic": ({"topics": ["xyz"]}, r"--topics: 'xyz' is not a topic, which has 8 hexadecimal digits"),
     "a long topic": ({"topics": ["0102030405"]}, "--topics"),
     "where to listen": ({"listen": "nowhere"}, "--listen: 'nowhere' is not HOST:PORT"),
     "where the admin is": ({"admin": "4011"}, "--admin"),
@@ -78,7 +78,7 @@ def test_what_cannot_mean_anything_is_refused_by_name(name: str) -> None:
     ("line", "words"),
     [
         ('peer = ["enode://nobody"]', r"restante\.toml: peer: not an enode URL"),
-        ('topics = ["xyz"]', r"restante\.toml: topics: 'xyz' is no topic"),
+        ('topics = ["xyz"]', r"restante\.toml: topics: 'xyz' is not a topic"),
         ("topics = [1]", r"restante\.toml: topics: \[1\] is not a list of texts"),
         ('requests = ["all"]', r"restante\.toml: requests: \['all'\] is not a list of envelope or plain"),
         ('listen = "nowhere"', r"restante\.toml: listen: 'nowhere' is not HOST:PORT"),

@@ -159,7 +159,7 @@ async def test_what_was_missed_while_a_connection_was_lost_is_history(tmp_path: 
         await subscription.has(live)
         await subscription.stop()
     assert subscription.came == [missed, live]
-    assert [words.startswith("it went away") for _, words in subscription.told] == [True]
+    assert [words.startswith("it disconnected: ") for _, words in subscription.told] == [True]
 
 
 async def test_history_is_asked_again_also_where_no_connection_was_lost(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def _opened(path: Path) -> FileItems:
         from restante.waku.files import parquet
 
         return parquet.read(path)
-    raise Misuse(f"{path}: neither .rlp nor .parquet, nor the directory of a LevelDB archive")
+    raise Misuse(f"{path} is not an .rlp or .parquet file, nor the directory of a LevelDB archive")
 
 
 def render(report: ImportReport) -> str:
@@ -141,5 +141,5 @@ def warn(report: ImportReport) -> str | None:
         return None
     return (
         f"{counted(report.old, 'envelope')} sent more than {DEFAULT_RETENTION_DAYS:g} days ago: `restante waku serve`"
-        " removes such ten minutes after its start, unless it is told --retention 0, or more days"
+        " removes these ten minutes after its start, unless --retention is 0 or more days"
     )
