@@ -215,7 +215,7 @@ def test_an_archive_that_has_lost_an_arrival_is_not_exported_as_if_it_were_whole
     data = archive_of(tmp_path / "data")
     with closing(sqlite3.connect(data / FILE, isolation_level=None)) as database:
         database.execute("DELETE FROM arrivals WHERE arrival = 7")
-    with pytest.raises(StoreError, match=r"counts 50 envelopes, and 49 of them can be found: restante waku check"):
+    with pytest.raises(StoreError, match=r"counts 50 envelopes, and 49 of them can be found: run `restante waku check`"):
         export(data, tmp_path / f"all{suffix}")
     assert [each.name for each in tmp_path.iterdir()] == ["data"]
 
