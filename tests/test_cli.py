@@ -67,7 +67,7 @@ def test_the_server_starts_without_the_optional_imports_of_structlog() -> None:
     assert run(sys.executable, "-c", code).stdout.startswith("False <module")
 
 
-def test_config_show_tells_every_setting_and_its_source(tmp_path: Path) -> None:
+def test_config_show_prints_every_setting_and_its_source(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text('[serve]\nmotd = "hi"\n')
     shown = called("config", "show", "--config", str(file), "--prune-after", "60", RESTANTE_BLUR_USAGE="5").stdout
@@ -107,7 +107,7 @@ def test_a_port_in_use_names_the_flag(tmp_path: Path) -> None:
             assert result.stderr == f"restante: cannot listen on {here}: Address already in use ({flag})\n"
 
 
-def test_a_port_in_use_is_found_before_anything_is_loaded_that_takes_long(tmp_path: Path) -> None:
+def test_a_port_in_use_is_found_before_slow_imports(tmp_path: Path) -> None:
     program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
     with held_port() as free, socket.socket(socket.AF_INET6) as taken:
         taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -123,7 +123,7 @@ def test_a_port_in_use_is_found_before_anything_is_loaded_that_takes_long(tmp_pa
     assert not (tmp_path / "data").exists()
 
 
-async def test_serve_tells_where_it_listens_is_healthy_and_drains_on_sigterm(tmp_path: Path) -> None:
+async def test_serve_logs_its_url_is_healthy_and_drains_on_sigterm(tmp_path: Path) -> None:
     with held_port() as admin:
         async with serving(tmp_path, options=("--admin", f"127.0.0.1:{admin}")) as server, ClientSession() as http:
             assert server.url.startswith("ws://127.0.0.1:")

@@ -287,7 +287,7 @@ def test_the_operations_guides_have_every_limit_and_its_default(guide: str) -> N
         assert row.split("|")[2].strip().replace(",", "") == f"{default:.0f}", row
 
 
-def test_the_operations_guide_has_every_flag_of_a_take_over() -> None:
+def test_the_operations_guide_has_every_flag_of_import() -> None:
     guide = (ROOT / "docs/mailbox/operating.md").read_text()
     takes = typer.main.get_group(app).commands["import"]
     for option in (name for each in takes.params for name in each.opts):
@@ -331,7 +331,7 @@ def test_the_protocol_notes_have_every_error() -> None:
         assert f"`{words}`" in notes, words
 
 
-def test_the_errors_in_the_waku_guide_are_said() -> None:
+def test_the_errors_in_the_waku_guide_exist_in_the_code() -> None:
     guide = (ROOT / "docs/waku/operating.md").read_text().partition("| error | what to do |")[2]
     said = "".join(
         (ROOT / "src/restante/waku" / name).read_text()

@@ -13,11 +13,11 @@ from support.documents import ROOT
 @pytest.mark.parametrize(
     ("number", "said"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (1_000_000, "1,000,000 rows")]
 )
-def test_a_noun_stands_in_the_number_that_is_meant(number: int, said: str) -> None:
+def test_a_noun_agrees_with_its_number(number: int, said: str) -> None:
     assert counted(number, "row") == said
 
 
-def test_nothing_else_puts_a_plural_behind_a_number() -> None:
+def test_no_other_code_writes_a_plural_after_a_number() -> None:
     """A number in a text for people is formatted with commas; none of them has a plural right behind it."""
     for path in (ROOT / "src").rglob("*.py"):
         for number, behind in numbers(ast.parse(path.read_text())):

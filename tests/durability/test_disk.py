@@ -91,6 +91,8 @@ async def test_no_answer_leaves_before_its_commit_is_on_disk(tmp_path: Path, dis
         pytest.param("speaks-meanwhile", {UNKEPT, UNWRITTEN}, id="speaks-meanwhile"),
     ],
 )
-async def test_a_server_that_does_not_keep_this_is_caught(tmp_path: Path, how: str, rules: set[str]) -> None:
+async def test_the_test_notices_a_server_that_answers_before_the_flush(
+    tmp_path: Path, how: str, rules: set[str]
+) -> None:
     report, _ = await audited(tmp_path, altered(how), pairs=rounds(2, 10))
     assert report.rules >= rules

@@ -132,7 +132,7 @@ async def test_every_answered_command_survives_every_kill(tmp_path: Path) -> Non
         assert db.execute("SELECT count(*) FROM usage_mailboxes").fetchone() == (len(load.talks),)
 
 
-async def test_a_server_that_answers_before_it_commits_is_caught(tmp_path: Path) -> None:
+async def test_the_test_notices_a_server_that_answers_before_it_commits(tmp_path: Path) -> None:
     load = Load(8, tmp_path / "data")
     await load.until_killed(altered("commits-late"))
     assert load.losses()

@@ -151,7 +151,7 @@ async def first_storm(siege: Siege) -> None:
 
 
 @pytest.mark.parametrize("stream", some(list(STREAMS), *QUICK))
-async def test_a_flood_makes_nobody_wait(siege: Siege, stream: str) -> None:
+async def test_a_flood_delays_no_other_client(siege: Siege, stream: str) -> None:
     """The trace tells how many commands of flooders were answered while one of the pair waited.
 
     Frames that are no commands are not in it; that few of them are taken in a second is for test_slow_readers.py.
@@ -172,7 +172,7 @@ async def test_a_flood_makes_nobody_wait(siege: Siege, stream: str) -> None:
     await clean_up(siege)
 
 
-async def test_what_waits_for_its_turn_is_bounded_in_bytes(siege: Siege) -> None:
+async def test_waiting_commands_are_bounded_in_bytes(siege: Siege) -> None:
     callers = [await flooder(siege, number) for number in range(10)]
     before = peak = siege.resident_mib()
     async with (

@@ -166,7 +166,7 @@ async def test_any_stream_of_frames_is_read_to_its_end_or_its_first_fault(
 
 @given(noise=st.binary(max_size=200), bite=st.sampled_from((None, 1)))
 @examples(30)
-async def test_noise_is_closed_or_waited_for(siege: Siege, noise: bytes, bite: int | None) -> None:
+async def test_random_bytes_are_refused_or_taken_as_unfinished(siege: Siege, noise: bytes, bite: int | None) -> None:
     socket = await siege.enter()
     for start in range(0, len(noise), bite or max(1, len(noise))):
         socket.write(noise[start : start + (bite or len(noise))])
@@ -180,6 +180,6 @@ async def test_noise_is_closed_or_waited_for(siege: Siege, noise: bytes, bite: i
         await asyncio.gather(ending, return_exceptions=True)
 
 
-async def test_the_pair_beside_all_that_noticed_nothing(siege: Siege) -> None:
+async def test_the_honest_pair_beside_the_fuzzing_is_not_affected(siege: Siege) -> None:
     async with siege.beside_the_pair("what is left of it"):
         pass

@@ -188,7 +188,7 @@ EDITS: Final = st.lists(
 
 @given(whole=st.sampled_from(NEARLY), edits=EDITS, opcode=st.sampled_from((TEXT, BINARY)))
 @examples(75)
-async def test_what_is_nearly_json_is_answered_or_ends_its_connection(
+async def test_text_that_is_nearly_json_is_answered_or_ends_its_connection(
     siege: Siege, whole: str, edits: list[tuple[int, int, bytes | int]], opcode: int
 ) -> None:
     payload = whole.encode()

@@ -50,7 +50,7 @@ async def test_where_work_is_demanded_the_client_is_told_and_gives_up_at_once(op
         assert scene.server.live() == {}
 
 
-async def test_limits_at_their_defaults_are_in_nobody_s_way_behind_a_proxy_that_names_its_clients(
+async def test_default_limits_do_not_hinder_clients_behind_a_proxy_that_names_them(
     opened: Opened,
 ) -> None:
     async with opened("--trust-proxy", "127.0.0.0/8", "--permission", "adaptive") as scene:

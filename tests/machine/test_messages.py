@@ -132,7 +132,7 @@ def meaning(text: str) -> Any:
 @example("\ufeff{}")
 @example("")
 @examples(160)
-def test_whatever_comes_in_is_a_message_or_a_peer_s_error(text: str) -> None:
+def test_any_text_is_a_message_or_a_peer_error(text: str) -> None:
     try:
         wanted = meaning(text)
     except ValueError:
@@ -154,7 +154,7 @@ def test_whatever_comes_in_is_a_message_or_a_peer_s_error(text: str) -> None:
         assert isinstance(session.step(said, message), session.Command | str)
 
 
-def test_whatever_is_nested_is_a_message_or_a_peer_s_error() -> None:
+def test_any_nested_json_is_a_message_or_a_peer_error() -> None:
     """At every depth around the one where Python's stack ends: it must not end between reading and understanding."""
     limit = sys.getrecursionlimit()
     outcomes: set[int | str] = set()

@@ -33,12 +33,14 @@ SAME = {3: "three", 9: "nine"}
         (True, 20, {3: "other", 20: "twenty"}, "the row with id 3 has changed"),
     ],
 )
-def test_reading_goes_on_where_the_rows_are_the_same(kept: bool, last: int, rows: dict[int, str], why: str) -> None:
+def test_reading_continues_if_the_marked_rows_are_unchanged(
+    kept: bool, last: int, rows: dict[int, str], why: str
+) -> None:
     found = broken(MARK, IdRange(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
     assert found.partition(":")[0] == why
 
 
-def test_an_id_that_had_no_row_has_none_later() -> None:
+def test_a_row_at_an_id_that_had_none_contradicts_the_mark() -> None:
     mark = behind(IdRange(0, 9, kept=True), lambda _: "")
     assert mark == Mark(9, "", 0, "")
     assert broken(mark, IdRange(0, 9, kept=True), lambda _: "") == ""

@@ -53,7 +53,7 @@ def test_a_database_that_nobody_writes_to_is_copied_at_the_first_try(tmp_path: P
     assert 5 <= len(rests) <= 10  # 2 MB in steps of 256 KiB
 
 
-def test_a_write_between_two_steps_makes_the_copy_begin_anew(tmp_path: Path) -> None:
+def test_a_write_between_two_steps_restarts_the_copy(tmp_path: Path) -> None:
     with closing(filled(tmp_path / "d", 2000)) as server:
         rests = iter(range(1000))
 
@@ -65,9 +65,7 @@ def test_a_write_between_two_steps_makes_the_copy_begin_anew(tmp_path: Path) -> 
             assert halves(copy) == (2000, 4000, 4000)
 
 
-def test_a_database_that_is_written_to_all_the_while_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copying_a_constantly_written_database_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(filled(tmp_path / "d", 10_000)) as server:
         rests = []
 
@@ -105,7 +103,7 @@ def test_a_small_database_is_copied_however_often_it_is_written_to(tmp_path: Pat
     assert one == other > 5_000
 
 
-def test_with_a_log_who_writes_disturbs_no_copy(tmp_path: Path) -> None:
+def test_with_a_write_ahead_log_a_writer_does_not_disturb_the_copy(tmp_path: Path) -> None:
     with closing(filled(tmp_path / "d", 2000, wal=True)) as server:
         rests = []
 
@@ -135,7 +133,7 @@ def test_the_database_is_free_while_the_copy_rests(tmp_path: Path) -> None:
         assert locked >= 5
 
 
-def test_it_rests_longer_than_a_step_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copy_rests_longer_than_a_step_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     rests: list[float] = []
@@ -144,7 +142,7 @@ def test_it_rests_longer_than_a_step_takes(tmp_path: Path, monkeypatch: pytest.M
     assert set(rests) == {PACES[0].rest}  # a step a second, by this clock
 
 
-def test_a_database_that_somebody_keeps_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copying_a_locked_database_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(filled(tmp_path / "d", 2000)) as server:
         clock = iter(range(1000))
         monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
@@ -176,7 +174,7 @@ def test_without_room_for_the_copy_it_is_not_begun(tmp_path: Path, monkeypatch: 
     assert list((tmp_path / "s").iterdir()) == []
 
 
-def test_a_scratch_that_cannot_be_made_is_said_to_be_so(tmp_path: Path) -> None:
+def test_a_scratch_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("")
     with (
         closing(filled(tmp_path / "d", 1)),

@@ -296,7 +296,7 @@ def assert_short(name: str, made: Counter[Values]) -> None:
         assert len(of_known_ones) <= 2002
 
 
-def test_what_a_day_reads_and_what_it_touches_are_each_other_s_mirror() -> None:
+def test_the_days_that_a_day_reads_mirror_the_days_that_it_affects() -> None:
     day = TODAY.date()
     for build in BUILDS.values():
         for name in build.inputs:
@@ -305,7 +305,7 @@ def test_what_a_day_reads_and_what_it_touches_are_each_other_s_mirror() -> None:
             assert len(build.touches(name, {day})) == len(build.reads(name, {day})) <= 8
 
 
-def test_tables_are_built_after_what_they_are_made_of() -> None:
+def test_tables_are_built_after_their_inputs() -> None:
     known = set(CLEAN_TABLES)
     for name, build in BUILDS.items():
         assert set(build.inputs) <= known

@@ -9,7 +9,7 @@ from pathlib import Path
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "waku" / "library.md"
 
 
-def test_every_example_of_the_guide_gives_what_it_shows() -> None:
+def test_every_example_of_the_guide_prints_what_it_shows() -> None:
     results = doctest.testfile(str(GUIDE), module_relative=False)
     assert results.failed == 0
     assert results.attempted == len(re.findall(r"^>>> ", GUIDE.read_text(), re.MULTILINE)) > 30

@@ -67,7 +67,7 @@ def archived(data: Path) -> list[Envelope]:
     return asyncio.run(read())
 
 
-def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_the_key(tmp_path: Path) -> None:
+def test_a_posted_text_is_archived_byte_for_byte_and_opened_with_the_key(tmp_path: Path) -> None:
     bob, alice = SystemDice().key(), key_file.load_or_make(tmp_path / "alice")
     topic = "01020304"
     with node(tmp_path / "data") as enode:
@@ -89,7 +89,7 @@ def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_t
     assert open_sealed(as_the_shell_gave_it.data, SymmetricKey.from_password("x")).payload == b"a\xff"
 
 
-def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_a_failed_post_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with node(tmp_path / "data") as enode:
         long = post(enode, "--channel", "x", "--ttl", "9999999", "text")
         assert (long.returncode, long.stderr) == (
@@ -131,7 +131,7 @@ async def test_a_node_that_never_confirms_is_waited_for_until_the_timeout(
         assert here.node.counts == {"lost: client_quitting": 1}
 
 
-def test_a_time_to_live_that_is_none_is_one_sentence() -> None:
+def test_an_invalid_time_to_live_is_reported_in_one_sentence() -> None:
     for ttl in ("0", "soon"):
         refused = post("enode://x", "--channel", "x", "--ttl", ttl, "text")
         assert (refused.returncode, refused.stderr) == (
@@ -140,7 +140,7 @@ def test_a_time_to_live_that_is_none_is_one_sentence() -> None:
         )
 
 
-def test_a_key_to_sign_with_is_blamed_by_its_own_flag(tmp_path: Path) -> None:
+def test_an_error_of_the_signing_key_names_its_flag(tmp_path: Path) -> None:
     refused = post(f"enode://{KEY}@127.0.0.1:1", "--channel", "x", "--sign", str(tmp_path / "none"), "text")
     assert (refused.returncode, refused.stderr) == (
         2,
@@ -159,7 +159,7 @@ def test_a_password_that_is_empty_is_refused(tmp_path: Path, password: str) -> N
         sealed_for("", None, None, None, {})
 
 
-def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_channel_name_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
     wrong = os.fsdecode(b"a\xff")
     with pytest.raises(Misuse):
         sealed_for(wrong, None, None, None, {})
@@ -186,7 +186,7 @@ KEY = SystemDice().key().public.hex()
         ((None, "01020304", None, "00" * 64), "not a public key"),
     ],
 )
-def test_where_it_goes_and_who_can_open_it_must_be_said_once(
+def test_post_requires_exactly_one_destination_and_one_key(
     given: tuple[str | None, str | None, Path | None, str | None], words: str
 ) -> None:
     with pytest.raises(Misuse, match=words):
@@ -205,5 +205,5 @@ def test_a_password_comes_from_a_file_or_the_environment_without_the_end_of_its_
         assert (topic, key.secret) == (b"\1\2\3\4", expected)
 
 
-def test_a_public_key_may_have_the_prefix_that_others_write() -> None:
+def test_a_public_key_may_have_the_prefix_04() -> None:
     assert sealed_for(None, "01020304", None, f"0x04{KEY}", {}) == (b"\1\2\3\4", bytes.fromhex(KEY))

@@ -42,7 +42,7 @@ from support.waku.processes import WAKU, altered, archived, node_process
 from support.waku.raw_peer import GoneError
 
 
-async def test_its_enode_is_the_first_line_and_its_key_is_its_own(tmp_path: Path) -> None:
+async def test_the_enode_is_the_first_line_and_the_key_is_private(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with node_process(data) as node:
         url = node.url
@@ -59,7 +59,7 @@ async def test_its_enode_is_the_first_line_and_its_key_is_its_own(tmp_path: Path
         assert (await node.serving.logged("listening"))["data"] == str(data)
 
 
-async def test_a_key_that_others_may_read_is_one_sentence(tmp_path: Path) -> None:
+async def test_a_key_that_others_may_read_is_refused_in_one_sentence(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("ab" * 32)
     key.chmod(0o644)
@@ -68,7 +68,7 @@ async def test_a_key_that_others_may_read_is_one_sentence(tmp_path: Path) -> Non
         assert serving.log == [f"restante: other users may read the private key in {key}: run chmod 600 {key}"]
 
 
-async def test_a_port_that_is_taken_and_a_flag_that_means_nothing_are_one_sentence_each(tmp_path: Path) -> None:
+async def test_a_port_in_use_and_an_invalid_flag_are_reported_in_one_sentence_each(tmp_path: Path) -> None:
     async with node_process(tmp_path / "data") as node:
         address = f"127.0.0.1:{node.port}"
         async with started(tmp_path / "other", WAKU, ("--listen", address)) as serving:
@@ -80,7 +80,7 @@ async def test_a_port_that_is_taken_and_a_flag_that_means_nothing_are_one_senten
     assert sentence.startswith("restante: --topics: 'all' is not a topic")
 
 
-async def test_its_own_enode_as_a_peer_is_one_sentence(tmp_path: Path) -> None:
+async def test_the_node_s_own_enode_as_a_peer_is_refused_in_one_sentence(tmp_path: Path) -> None:
     own = Enode(key_file.load_or_make(tmp_path / "data" / "node.key").public, "127.0.0.1", 1)
     async with started(tmp_path / "data", WAKU, ("--peer", str(own))) as serving:
         assert await serving.ended() == 2
@@ -96,7 +96,7 @@ def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
 HOUSE = Housekeeping(retention=100, retention_bytes=len(letter(1).raw))
 
 
-async def test_what_will_be_removed_is_said_at_once_and_done_after_a_while(
+async def test_the_first_prune_is_announced_at_once_and_done_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with inside(tmp_path, housekeeping=HOUSE) as here:
@@ -192,7 +192,7 @@ async def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None
         await (await node.greet()).post(letter(now=int(time.time())))  # the first does not mind
 
 
-async def test_sigterm_confirms_what_was_offered_and_says_goodbye(tmp_path: Path) -> None:
+async def test_sigterm_confirms_offered_envelopes_and_disconnects(tmp_path: Path) -> None:
     data = tmp_path / "data"
     letters = [letter(number, now=int(time.time())) for number in range(20)]
     async with node_process(data) as node:
@@ -220,7 +220,7 @@ async def test_sigint_as_soon_as_it_listens_is_a_clean_end(tmp_path: Path) -> No
         assert await node.serving.ended() == 0
 
 
-async def test_a_second_sigterm_ends_it_even_if_the_disk_hangs(tmp_path: Path) -> None:
+async def test_a_second_sigterm_ends_the_node_even_if_the_disk_hangs(tmp_path: Path) -> None:
     async with node_process(tmp_path / "data", program=altered("hangs-at-commit")) as node:
         poster, reader = await node.greet(), await node.greet()
         poster.offer([letter(now=int(time.time()))])
@@ -233,7 +233,7 @@ async def test_a_second_sigterm_ends_it_even_if_the_disk_hangs(tmp_path: Path) -
             await poster.hear()  # no confirmation
 
 
-async def test_a_disk_that_fails_ends_it_with_one_sentence_and_nobody_is_told(tmp_path: Path) -> None:
+async def test_a_failing_disk_ends_the_node_with_one_sentence_and_confirms_nobody(tmp_path: Path) -> None:
     data = tmp_path / "data"
     kept, lost = letter(1, now=int(time.time())), letter(2, now=int(time.time()), size=100_000, ttl=1000)
     async with node_process(data, "--min-pow", "0") as node:
@@ -279,7 +279,7 @@ async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: P
     assert sorted(await archived(data)) == sorted(await archived(tmp_path / "a"))
 
 
-async def test_a_client_hands_over_and_is_told(tmp_path: Path) -> None:
+async def test_a_client_posts_envelopes_and_receives_confirmations_and_refusals(tmp_path: Path) -> None:
     now = int(time.time())
     async with node_process(tmp_path / "data") as node:
         async with connect(node.enode, Key(b"\5" * 32), Interest.named([])) as connection:
@@ -300,7 +300,7 @@ async def test_a_client_hands_over_and_is_told(tmp_path: Path) -> None:
                 pass
 
 
-async def test_its_log_is_json_and_names_nobody(tmp_path: Path) -> None:
+async def test_the_log_is_json_and_names_nobody(tmp_path: Path) -> None:
     async with node_process(tmp_path / "data") as node:
         peer = await node.greet()
         posted = letter(1, now=int(time.time()))

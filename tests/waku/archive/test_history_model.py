@@ -131,7 +131,7 @@ async def check(engine: Engine, asked: PageQuery, bounds: Bounds, page: Page) ->
 @given(
     start=st.lists(batches, max_size=4), asked=QUERIES, bounds=BOUNDS, steps=st.lists(STEPS, max_size=8), ways=WAYS
 )
-async def test_pages_together_are_the_answer(
+async def test_all_pages_together_are_the_answer(
     kind: type[Engine],
     start: list[list[Envelope]],
     asked: PageQuery,
@@ -179,7 +179,7 @@ MEDDLING = st.one_of(
     ways=WAYS,
     room=st.sampled_from([0, 16 << 20]),
 )
-async def test_pages_together_are_the_answer_whatever_happens_while_one_is_made(
+async def test_all_pages_together_are_the_answer_whatever_happens_in_between(
     kind: type[Engine],
     start: list[Envelope],
     asked: PageQuery,
@@ -206,7 +206,7 @@ async def test_pages_together_are_the_answer_whatever_happens_while_one_is_made(
 @given(
     start=batches, asked=QUERIES, at=st.sampled_from(POOL), end=st.none() | st.sampled_from([bytes(28), b"\xff" * 28])
 )
-async def test_any_cursor_means_behind_this_key(
+async def test_any_cursor_means_after_this_key(
     kind: type[Engine], start: list[Envelope], asked: PageQuery, at: Envelope, end: bytes | None
 ) -> None:
     """Of those alike, all come where it is none of theirs; where it is, those behind it."""
