@@ -49,7 +49,7 @@ class Figure:
 
 
 def _pages(name: str, headed: Figure, p99: Figure | None = None, *, by: str = "p50") -> dict[str, Figure]:
-    """Give the lines of a kind of page: the one that its target is of, and what explains it."""
+    """Return the lines of a kind of page: the one that its target is of, and what explains it."""
     below = {
         "p50": Figure("  p50 at the client, ms"),
         "p99": p99 or Figure("  p99, ms"),

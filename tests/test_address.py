@@ -35,5 +35,5 @@ def test_an_ipv4_address_or_an_ipv6_64_is_one_household() -> None:
     assert of("192.0.2.2") != of("192.0.2.1")
 
 
-def test_text_that_is_no_address_is_none() -> None:
+def test_text_that_is_no_address_is_read_as_none() -> None:
     assert [read(text) for text in ("", "x", "1.2.3", "1.2.3.4:5", "[::1]")] == [None] * 5

@@ -106,7 +106,7 @@ async def test_a_side_that_left_in_this_run_counts_as_gone_even_after_a_start(tm
 
 
 async def test_mailboxes_age_although_the_server_crashes_repeatedly(tmp_path: Path) -> None:
-    """Each run is a minute long, and too short to prune in; service time adds up all the same."""
+    """Each run is a minute long, and too short to prune in, but service time adds up."""
     clock = FakeClock()
     async with opened(tmp_path, clock) as loop:
         await loop.enter("a", OPEN, ADD)

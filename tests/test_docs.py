@@ -142,7 +142,7 @@ def test_every_block_of_commands_is_executed_by_a_test_that_names_it(path: str) 
 
 
 def named_beside(path: str, file: Path) -> set[str]:
-    """Give the texts in those functions of a file that use a document, by its path or by a constant that has it."""
+    """Return the texts in those functions of a file that use a document, by its path or by a constant that has it."""
     found, constants = set[str](), set[str]()
     for part in ast.parse(file.read_text()).body:
         inside = list(ast.walk(part))

@@ -25,7 +25,7 @@ def test_no_other_code_writes_a_plural_after_a_number() -> None:
 
 
 def numbers(code: ast.AST) -> Iterator[tuple[str, str]]:
-    """Give each number that is formatted for people, and the text behind it."""
+    """Yield each number that is formatted for people, and the text behind it."""
     for text in (node for node in ast.walk(code) if isinstance(node, ast.JoinedStr)):
         for each, after in zip(text.values, text.values[1:], strict=False):
             if isinstance(each, ast.FormattedValue) and each.format_spec and ast.unparse(each).count(":,"):

@@ -53,7 +53,7 @@ class Peer:
 
 
 def filled() -> tuple[Dispatcher, list[Peer]]:
-    """Have 64 addresses take as much as they are given: large mailboxes first, then small ones."""
+    """Let 64 addresses use as much as they are allowed: large mailboxes first, then small ones."""
     dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=LIMITS))
     peers = [Peer(dispatcher, f"filler {number}") for number in range(64)]
     most = int(STORED * (1 - RESERVED_SHARE) / len(peers))

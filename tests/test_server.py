@@ -220,7 +220,7 @@ async def test_empty_fragments_cost_nothing(live: LiveServer) -> None:
 
 
 def connections() -> list[ConnectionState]:
-    """Give all that there are; as long as they are held, those that other tests left are not collected."""
+    """Return all that there are; as long as they are held, those that other tests left are not collected."""
     return [each for each in gc.get_objects() if type(each) is ConnectionState]
 
 

@@ -28,7 +28,7 @@ APP = "app"
 
 @contextmanager
 def other_program(data: Path) -> Iterator[sqlite3.Connection]:
-    """Have the database open beside the server."""
+    """Open the database beside the server."""
     with closing(sqlite3.connect(database(data), isolation_level=None)) as other:
         yield other
 

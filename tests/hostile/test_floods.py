@@ -81,7 +81,7 @@ async def swallow(flooder: RawSocket) -> None:
 
 @asynccontextmanager
 async def running(*doing: Awaitable[None]) -> AsyncIterator[None]:
-    """Have these done as long as the block lasts."""
+    """Run these while the block lasts."""
     tasks = [asyncio.ensure_future(each) for each in doing]
     yield
     for task in tasks:
@@ -132,7 +132,7 @@ async def add_many(caller: RawSocket, count: int) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
 async def first_storm(siege: Siege) -> None:
-    """Have the mailboxes filled once, and emptied, and large messages said, before anything is measured.
+    """Fill and empty the mailboxes once, and send large messages, before anything is measured.
 
     Of what so many messages took, some 10 MiB stay with the allocator and with SQLite for the next ones, once: a
     second and a third storm take no more. What is looked for is what grows.

@@ -24,7 +24,7 @@ PING_COMMAND: Final = b'{"type": "ping", "ping": "now?"}'
 
 
 def declared(size: int, bits: int, payload: bytes = b"") -> bytes:
-    """Give a text frame whose header says its size in so many bits, rightly or wrongly."""
+    """Return a text frame whose header says its size in so many bits, rightly or wrongly."""
     flag, form = {16: (126, ">H"), 64: (127, ">Q")}[bits]
     return bytes((0x80 | TEXT, 0x80 | flag)) + struct.pack(form, size) + bytes(4) + payload
 

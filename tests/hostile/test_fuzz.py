@@ -46,7 +46,7 @@ class Piece(NamedTuple):
         return bytes((first, (self.mask is not None) << 7 | flag)) + size + (self.mask or b"") + payload
 
     def breaks_off(self) -> bool:
-        """Tell whether the frame reader goes no further: it is no frame of a client (RFC 6455 sections 5.1, 5.2 and
+        """Return whether the frame reader stops here: it is no frame of a client (RFC 6455 sections 5.1, 5.2 and
         5.5), or a close.
         """
         return (
@@ -105,7 +105,7 @@ PIECES: Final = st.builds(
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Piece]:
-    """Give frames that make sense, mostly: whole messages, in fragments or not, and then anything."""
+    """Return frames that make sense, mostly: whole messages, in fragments or not, and then anything."""
     pieces: list[Piece] = []
     for _ in range(draw(st.integers(0, 5))):
         cuts = sorted(draw(st.lists(st.integers(0, len(OBJECT)), max_size=3)))

@@ -26,7 +26,7 @@ NOTHING: Final = ""
 
 
 def with_headers(*lines: str) -> bytes:
-    """Give a good request with these lines too many."""
+    """Return a good request with these lines too many."""
     return handshake().replace(b"\r\n\r\n", "".join(f"\r\n{line}" for line in lines).encode() + b"\r\n\r\n")
 
 

@@ -287,7 +287,7 @@ def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_not() -> None:
 
 
 def understood(message: Any) -> dict[str, Any]:
-    """Give what was read as plain values."""
+    """Return what was read as plain values."""
     assert not isinstance(message, Malformed), (message.kind, message.missing, message.mistyped)
     fields: dict[str, Any] = {"type": type(message).__name__.lower()}
     for name, value in msgspec.structs.asdict(message).items():

@@ -43,7 +43,7 @@ def ask(state: State, command: session.Command, dice: FakeDice | None = None) ->
 
 
 def taken(names: Iterable[str]) -> State:
-    """Give a state in which these were claimed by hand."""
+    """Return a state in which these were claimed by hand."""
     state, dice = State(), FakeDice(show(0))
     for name in names:
         for change in ask(state, session.ClaimCommand("x", "by hand", name), dice).changes:

@@ -80,7 +80,7 @@ def outcomes(world: LakeWorld, first: str = "", last: str = "") -> BuildResult:
 
 
 def days(world: LakeWorld, table: str = "outcomes") -> dict[str, int]:
-    """Give the count of each day."""
+    """Return the count of each day."""
     return {str(row["day"]): row["ended"] for row in sorted(world.rows(table), key=lambda row: row["day"])}
 
 
@@ -533,7 +533,7 @@ def coverage(world: LakeWorld) -> list[str]:
 
 
 def gaps(world: LakeWorld) -> dict[str, list[str]]:
-    """Give, for each mailserver, its days with rows; those on which it has nothing in brackets."""
+    """Return, for each mailserver, its days with rows; days without envelopes are in brackets."""
     found: dict[str, list[str]] = {}
     for row in sorted(world.rows("coverage"), key=lambda row: row["day"]):
         day = str(row["day"])

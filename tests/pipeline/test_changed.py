@@ -24,7 +24,7 @@ def test_packed_days_are_unpacked_unchanged(versions: dict[str, int]) -> None:
 
 
 def size(versions: list[int]) -> int:
-    """Give the bytes of JSON for days one after the other."""
+    """Return the bytes of JSON for days one after the other."""
     numbers = to_numbers({(START + timedelta(day)).isoformat(): version for day, version in enumerate(versions)})
     return len(json.dumps(numbers, separators=(",", ":")))
 

@@ -35,7 +35,7 @@ GUIDE = Document("docs/pipeline/operating.md")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeWorld:
-    """Give a lake into which the one row of a server at tmp_path / "a" was taken."""
+    """Return a lake into which the one row of a server at tmp_path / "a" was taken."""
     world = LakeWorld(None, tmp_path)
     with ours(tmp_path / "a", nameplate(1), current(None)):
         found = read(f"relay={tmp_path / 'a'}", tmp_path / "scratch")["nameplates"]
@@ -45,7 +45,7 @@ def lake(tmp_path: Path) -> LakeWorld:
 
 
 def reading() -> dict[str, str]:
-    """Give the guide's programs that read a lake."""
+    """Return the guide's programs that read a lake."""
     return {name: GUIDE.blocks[name] for name in ("query", "delta", "polars", "files")}
 
 

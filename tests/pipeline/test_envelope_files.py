@@ -71,7 +71,7 @@ OWN = {"source", "file", "source_kind", "arrival", "arrived"}
 
 
 def without(rows: Sequence[Row], names_: set[str]) -> list[Row]:
-    """Give rows without some columns, in an order that has nothing to do with how they came."""
+    """Return rows without some columns, in an order that has nothing to do with how they came."""
     return sorted(({name: row[name] for name in row if name not in names_} for row in rows), key=repr)
 
 
@@ -123,7 +123,7 @@ SOON = CONTEXT._replace(now=4e9)
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give the names of files that are read to know them, as that happens."""
+    """Return the names of files that are read to know them, as that happens."""
     names_: list[str] = []
     digest = paths.digest
 

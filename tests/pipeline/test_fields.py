@@ -43,7 +43,7 @@ def check(raws: list[bytes]) -> None:
 
 
 def missed(raws: list[bytes]) -> list[bytes]:
-    """Give the envelopes that are not found to be good."""
+    """Return the envelopes that are not found to be good."""
     good = Fields(raws).good.tolist()
     return [raw for raw, found in zip(raws, good, strict=True) if not found and read(raw) is not None]
 

@@ -236,7 +236,7 @@ def test_a_run_interrupted_anywhere_and_repeated_gives_the_same_tables(
 
 
 def interrupted(went_on: Callable[..., object], table: str) -> Callable[..., object]:
-    """Give a step of a table's that is interrupted where it is this table."""
+    """Return a step of a table's that is interrupted where it is this table."""
 
     def step(target: LakeTable, *given: object, **others: object) -> object:
         if target.table.name == table:

@@ -30,7 +30,7 @@ ONE_SENTENCE: Final = r"\A\S[^\n]+\Z"
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Give a lake with two commits, and a checkpoint after them."""
+    """Return a lake with two commits, and a checkpoint after them."""
     path = tmp_path / "lake"
     with opened(path) as table:
         add(table, [letter(1)], run="first")

@@ -71,7 +71,7 @@ AFTER: Final = ["table _append 1 after", "table _keep_on_disk 1 before", "table 
 
 
 def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
-    """Give what was staged in one lake as it is in its copy."""
+    """Return what was staged in one lake as it is in its copy."""
     folder = lake / "letters" / staged.folder.name
     files = [file._replace(path=folder / file.path.relative_to(staged.folder)) for file in staged.files]
     return staging.Staged(folder, tuple(files))
@@ -112,7 +112,7 @@ def by_deltalake(lake: Path) -> list[Row]:
 
 
 def files(lake: Path) -> set[Path]:
-    """Give all files in the table's folder, but for its log's."""
+    """Return all files in the table's folder, but for its log's."""
     found = {path for path in (lake / "letters").rglob("*") if path.is_file() and path.parent.name != "_delta_log"}
     assert not {path for path in (lake / "letters").rglob("*") if path.is_dir() and not any(path.iterdir())}
     return found

@@ -41,7 +41,7 @@ TYPES: Final = {
 
 
 def plain(read: pa.Table) -> pa.Table:
-    """Take away how a reader lays out text and bytes, and how it calls UTC."""
+    """Remove differences in how readers lay out text and bytes, and in how they call UTC."""
 
     def plainer(kind: pa.DataType) -> pa.DataType:
         if pa.types.is_dictionary(kind):
@@ -90,7 +90,7 @@ NAMES: Final = ["lake", "my lake", 'l\'ägg "#1" & co; (x)~+@:,']
 
 @pytest.fixture(scope="module", params=NAMES)
 def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a lake with rows, some of them replaced, some in a second commit; the first log entries are not kept."""
+    """Return a lake with rows, some of them replaced, some in a second commit; the first log entries are not kept."""
     path: Path = tmp_path_factory.mktemp("readers") / request.param
     with opened(path) as table, pytest.MonkeyPatch.context() as patch:
         patch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)

@@ -41,7 +41,7 @@ from support.pipeline.lakes import (
 
 
 def foreign(*rows: Row) -> pa.Table:
-    """Give rows to another program that writes to the lake."""
+    """Return rows to another program that writes to the lake."""
     return pa.Table.from_pylist(list(rows), arrow(LETTERS))
 
 

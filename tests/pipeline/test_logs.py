@@ -378,7 +378,7 @@ async def test_only_the_times_of_a_real_transfer_go_to_the_lake(tmp_path: Path) 
 
 
 def secrets(said: list[list[Row]]) -> set[str]:
-    """Give the sides, mailboxes, applications and bodies that the logs have; nameplates are a digit or two."""
+    """Return the sides, mailboxes, applications and bodies that the logs have; nameplates are a digit or two."""
     found = set()
     for details in (event["details"] for events in said for event in events):
         for holder in (details, details.get("message", {})):

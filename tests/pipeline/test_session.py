@@ -94,7 +94,7 @@ class Asked(Exception):  # noqa: N818 - it is no error
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """Give the settings with which a session would be begun."""
+    """Return the settings with which a session would be begun."""
     found: list[dict[str, str]] = []
 
     def launch(conf: SparkConf, _popen: object) -> NoReturn:

@@ -85,7 +85,7 @@ def test_copying_a_constantly_written_database_is_given_up(tmp_path: Path, monke
 
 @pytest.fixture
 def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each step take half a millisecond, however busy the machine is."""
+    """Make each step take half a millisecond, however busy the machine is."""
     clock = itertools.count()
     monkeypatch.setattr(time, "monotonic", lambda: next(clock) / 2000)
 
@@ -188,7 +188,7 @@ def test_a_scratch_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> 
 
 
 def their_usage(folder: Path) -> Their:
-    """Give the reference server on a usage database of over 4 MiB; nobody waits for a lock of it."""
+    """Return the reference server on a usage database of over 4 MiB; nobody waits for a lock of it."""
     Their(folder).stop()
     with closing(sqlite3.connect(folder / "usage.sqlite")) as database:
         row = "INSERT INTO client_versions VALUES (?, 'side', ?, 'python', '0.24.0')"

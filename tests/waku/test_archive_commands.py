@@ -33,7 +33,7 @@ def process(*words: str | Path, **environment: str) -> subprocess.CompletedProce
 
 
 def said(result: subprocess.CompletedProcess[str]) -> str:
-    """Give the one sentence of a command that could not do it."""
+    """Return the one sentence of a command that could not do it."""
     assert result.stdout == ""
     [sentence] = result.stderr.splitlines()
     return sentence

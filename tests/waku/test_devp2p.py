@@ -186,7 +186,7 @@ def test_a_packet_for_many_peers_is_compressed_once() -> None:
     assert bare.frames == [b"\x11" + compress(b"payload")]
 
 
-def test_what_is_sent_at_once_is_one_write() -> None:
+def test_packets_sent_together_are_one_write() -> None:
     pair = Pair().carry().forget()
     pair.a.send(1, b"one")
     pair.a.send(2, b"two")

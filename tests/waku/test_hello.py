@@ -34,7 +34,7 @@ def test_the_hello_of_eip_8_has_another_version_and_more_items() -> None:
     assert hello.public.hex()[:8] == "fda1cff6"
 
 
-def test_what_follows_a_hello_is_ignored() -> None:
+def test_bytes_after_a_hello_are_ignored() -> None:
     assert Hello.parse(OURS.encode() + b"junk") == OURS
 
 

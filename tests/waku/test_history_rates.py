@@ -55,12 +55,12 @@ class Hours:
 
 
 async def elsewhere(here: Inside, number: int = 9) -> RawPeer:
-    """Have a peer of another address, to which nothing is relayed."""
+    """Connect a peer of another address, to which nothing is relayed."""
     return await RawPeer.greet(here.port, here.node.key.public, NOTHING, source=f"127.0.0.{number}")
 
 
 def gated(here: Inside) -> asyncio.Event:
-    """Have no page made until this is set."""
+    """Search no page until this is set."""
     on, make_page = asyncio.Event(), here.archive.page
 
     async def when_told(query: PageQuery, bounds: Bounds) -> Page:

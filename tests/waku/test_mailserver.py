@@ -34,7 +34,7 @@ def mailserver(terms: ArchiveTerms | None = None, *, known: int = MIB, live: int
 
 
 def relayed(server: Mailserver) -> list[Envelope]:
-    """Take away what is to be relayed, as the shell does."""
+    """Remove the envelopes to relay, as the shell does."""
     fresh, server.fresh = server.fresh, []
     return [live.envelope for live in fresh]
 

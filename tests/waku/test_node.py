@@ -63,7 +63,7 @@ class Quick(Node):
 
 
 def time_has_come(its_connection: PeerConnection, name: str = "session") -> None:
-    """Have a deadline of a connection pass: by default the one at which it looks whether its peer is there."""
+    """Let a deadline of a connection pass: by default the one at which it pings its peer."""
     setattr(its_connection._deadlines, name, 0.0)
     its_connection._on_time()
 
@@ -81,7 +81,7 @@ def knows(here: Inside, there: Inside) -> bool:
 
 @asynccontextmanager
 async def keeping(here: Inside, there: Inside) -> AsyncIterator[None]:
-    """Have a node keep another as a static peer."""
+    """Make a node keep another as a static peer."""
     task = asyncio.create_task(here.node.stay_connected(there.enode))
     try:
         yield
@@ -476,7 +476,7 @@ async def test_a_peer_over_its_rate_is_not_read_and_its_end_is_noticed(tmp_path:
         await here.until("the loss", lambda: not here.node.connections)
 
 
-async def test_what_each_packet_counts_for(tmp_path: Path) -> None:
+async def test_each_packet_counts_against_the_rate_of_its_peer(tmp_path: Path) -> None:
     packets = (
         ((waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1).raw])), 2),
         ((waku_packets.MESSAGES, b"\xc0"), 1),
@@ -606,7 +606,7 @@ async def test_a_peer_with_a_large_packet_is_not_read_until_the_whole_packet_is_
 
 
 async def stuck_reader(here: Inside) -> tuple[RawPeer, PeerConnection]:
-    """Have a peer that does not read, and has left unread what it may."""
+    """Connect a peer that does not read, and has left unread as much as it may."""
     poster, reader = await here.greet(NOTHING), await here.greet()
     [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(b"1234")]
     here.narrow(reader)

@@ -67,7 +67,7 @@ class FakeDice:
 
 
 def seeded(seed: int, *, stubborn: bool) -> FakeDice:
-    """Give dice with a seed. Every other id comes from a small pool, so that it may be taken already.
+    """Return dice with a seed. Every other id comes from a small pool, so that it may be taken already.
 
     Stubborn dice always show 0: whoever draws until a number fits must know when to stop.
     """
@@ -117,7 +117,7 @@ class Options(NamedTuple):
         return admission
 
     def headers(self) -> dict[str, str]:
-        """Give the headers with which a proxy says where clients come from."""
+        """Return the headers with which a proxy says where clients come from."""
         return {} if self.address is None else {"X-Real-IP": self.address, "X-Real-Port": "1"}
 
 

@@ -1,4 +1,4 @@
-"""Dice that fall the same way in every run."""
+"""Randomness that is the same in every run."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def saving(
 
 
 def told(conversation: socket.socket) -> Iterator[int]:
-    """Give the numbers of the batches as they are said to be saved."""
+    """Yield the numbers of the batches as they are said to be saved."""
     with conversation.makefile() as lines:
         for line in lines:
             yield int(line.removeprefix("saved "))
@@ -64,7 +64,7 @@ def told(conversation: socket.socket) -> Iterator[int]:
 
 
 def audit(calls: list[Call]) -> tuple[list[int], set[str]]:
-    """Give the batches that were said to be saved, and what was wrong about it."""
+    """Return the batches that were said to be saved, and what was wrong about it."""
     said, wrong = [], set()
     unflushed: list[Call] = []
     on_disk: set[bytes] = set()

@@ -25,7 +25,7 @@ both_orders = pytest.mark.parametrize("descending", [False, True], ids=["ascendi
 
 
 def key(kind: Envelope) -> bytes:
-    """Give the cursor that shipped servers give for an envelope."""
+    """Return the cursor that shipped servers give for an envelope."""
     return kind.sent.to_bytes(4, "big") + kind.hash
 
 

@@ -71,7 +71,7 @@ WAYS = st.fixed_dictionaries(
 
 
 def name(raw: bytes) -> bytes:
-    """Give the hash that an envelope has here: some begin alike."""
+    """Return the hash that an envelope has here: some begin alike."""
     return BY_RAW[raw].hash if raw in BY_RAW else keccak(raw)
 
 
@@ -100,7 +100,7 @@ class Meanwhile:
 
 
 async def whole(engine: Engine, asked: PageQuery) -> list[bytes]:
-    """Give the answer as one page, when it is one that can be."""
+    """Return the answer as one page, when it is one that can be."""
     exact = replace(asked, limit=1000, after=None)
     page = await engine.archive.page(exact)
     assert (page.cursor, page.bounded) == (None, False)
@@ -227,7 +227,7 @@ async def test_any_cursor_means_after_this_key(
 
 
 def is_behind(kind: Envelope, after: bytes, home: int, *, descending: bool) -> bool:
-    """Tell whether an envelope is behind a cursor that is of none there is, or of those alike."""
+    """Return whether an envelope is after a cursor that names none in the archive, or one of those alike."""
     if ids.home(kind) == home:
         return True
     key = kind.sent.to_bytes(4, "big") + kind.hash

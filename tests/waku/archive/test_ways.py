@@ -65,7 +65,7 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 
 @cache
 def expected(number: int, upper: int, *, descending: bool) -> list[bytes]:
-    """Give the answer to the query of this number in WAYS, up to this second."""
+    """Return the answer to the query of this number in WAYS, up to this second."""
     return answer(replace(WAYS[number][1], upper=upper, descending=descending), ROWS)
 
 

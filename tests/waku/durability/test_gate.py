@@ -20,7 +20,7 @@ from support.waku.raw_peer import RawPeer
 
 @asynccontextmanager
 async def gated(data: Path, archiving: type[Archiving] = Archiving) -> AsyncIterator[tuple[Inside, Gate]]:
-    """Have a node whose commits go through a gate."""
+    """Run a node whose commits go through a gate."""
     with patch("sqlite3.connect", partial(Gated)), patch.object(node, "Archiving", archiving):
         manager = inside(data)
         here = await manager.__aenter__()
@@ -34,7 +34,7 @@ async def gated(data: Path, archiving: type[Archiving] = Archiving) -> AsyncIter
 
 
 async def codes(*peers: RawPeer) -> list[list[int]]:
-    """Give what each has been told since it was asked last, when all that was said has come."""
+    """Return what each has been told since it was asked last, when all that was said has come."""
     for _ in range(4):
         for peer in peers:
             await peer.fence()
