@@ -403,7 +403,7 @@ def test_a_query_with_an_empty_range_is_misuse(wrong: tuple[int, int]) -> None:
 
 
 def test_a_query_without_topics_or_with_too_many_is_misuse() -> None:
-    with pytest.raises(Misuse, match="about topics"):
+    with pytest.raises(Misuse, match="either topics or a bloom filter"):
         HistoryQuery(1, 2)
     with pytest.raises(Misuse, match="1000 topics"):
         HistoryQuery(1, 2, frozenset(number.to_bytes(4) for number in range(1001)))
