@@ -113,7 +113,7 @@ def _envelopes(file: Path, seeds: np.ndarray[Any, Any], arrival: int) -> None:
 
 
 def _mixed(seeds: np.ndarray[Any, Any], lane: int) -> np.ndarray[Any, Any]:
-    """Give eight bytes a seed that look like chance (splitmix64)."""
+    """Return eight bytes a seed that look like chance (splitmix64)."""
     mixed = seeds.astype(np.uint64) * np.uint64(64) + np.uint64(lane)
     mixed = (mixed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

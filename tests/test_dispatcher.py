@@ -46,14 +46,14 @@ def dispatcher() -> Dispatcher:
     return Dispatcher(State(), FakeDice(), Policy())
 
 
-def test_a_message_weighs_what_its_deliveries_do(dispatcher: Dispatcher) -> None:
+def test_an_add_weighs_as_much_as_its_deliveries(dispatcher: Dispatcher) -> None:
     subscribers = [Peer(dispatcher, "a") for _ in range(20)]
     for each in subscribers:
         each.say(type="open", mailbox="m")
     assert subscribers[0].say(type="add", phase="1", body="00") > 20 * FRAME_WEIGHT
 
 
-def test_a_replay_weighs_what_its_messages_do(dispatcher: Dispatcher) -> None:
+def test_a_replay_weighs_as_much_as_its_messages(dispatcher: Dispatcher) -> None:
     """Two replays of as many messages as a mailbox may have are two batches."""
     writer = Peer(dispatcher, "a")
     writer.say(type="open", mailbox="m")
@@ -62,7 +62,7 @@ def test_a_replay_weighs_what_its_messages_do(dispatcher: Dispatcher) -> None:
     assert Peer(dispatcher, "b").say(type="open", mailbox="m") > MAX_BATCH_WEIGHT
 
 
-def test_the_last_close_weighs_what_the_messages_do_that_end_with_it(dispatcher: Dispatcher) -> None:
+def test_the_last_close_weighs_as_much_as_the_messages_that_it_deletes(dispatcher: Dispatcher) -> None:
     writer = Peer(dispatcher, "a")
     writer.say(type="open", mailbox="m")
     for number in range(1000):

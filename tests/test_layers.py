@@ -132,7 +132,7 @@ def test_a_folder_imports_only_those_before_it(part: str) -> None:
                 assert {f"{part}.{folder}", f"{part}.{other}"} != {one, another}, f"{module} imports {imported}"
 
 
-def test_a_part_imports_another_only_where_it_is_named() -> None:
+def test_a_part_imports_another_only_where_the_rules_allow_it() -> None:
     used = set()
     for module in modules():
         for imported in own_imports(module):
@@ -165,7 +165,7 @@ def test_no_measurements_import_one_another_in_a_circle() -> None:
     TopologicalSorter({name: imported_by(path) & set(paths) for name, path in paths.items()}).prepare()
 
 
-def test_pure_modules_know_no_io_no_clock_and_no_randomness() -> None:
+def test_pure_modules_import_no_io_no_clock_and_no_randomness() -> None:
     for name in PURE:
         assert any(inside(module, [name]) for module in modules()), name
     for module in modules():

@@ -27,7 +27,7 @@ FLOOD = 16 * 1024
 """Bytes that each of them sends at once, in the smallest frames."""
 
 
-async def test_less_is_read_the_more_frames_there_were() -> None:
+async def test_the_read_budget_shrinks_with_the_number_of_frames() -> None:
     budget = ReadBudget()
     assert budget.read_bytes == MAX_FRAMES_PER_TURN * BYTES_PER_FRAME
     budget.frames += MAX_FRAMES_PER_TURN - 10
@@ -39,7 +39,7 @@ async def test_less_is_read_the_more_frames_there_were() -> None:
     assert (budget.frames, budget.exhausted) == (0, False)
 
 
-async def test_sockets_that_wait_are_read_again_in_turn_some_at_a_time() -> None:
+async def test_waiting_sockets_are_read_again_in_turn_a_few_at_a_time() -> None:
     budget, log = ReadBudget(), list[int]()
     waiting = range(2 * READERS_PER_TURN + 1)
     for number in waiting:
@@ -58,7 +58,7 @@ async def test_sockets_that_wait_are_read_again_in_turn_some_at_a_time() -> None
     ],
     ids=["empty fragments", "fragments of a byte", "pings"],
 )
-async def test_a_flood_of_tiny_frames_leaves_the_loop_its_turns(
+async def test_a_flood_of_tiny_frames_does_not_block_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: bytes, tiny: bytes
 ) -> None:
     """Twenty connections that sent 16 KiB of them each held the loop for 85 ms: 2,700 frames each, in one turn."""

@@ -24,7 +24,7 @@ class Writer:
             self.send_budget.wait(self)
 
 
-async def test_those_who_wait_write_a_slice_each_one_after_the_other() -> None:
+async def test_waiting_connections_write_a_slice_each_in_turn() -> None:
     send_budget, log = SendBudget(), list[Writer]()
     writers = [Writer(send_budget, 2 * MAX_BYTES_PER_TURN, log) for _ in range(3)]
     for writer in writers:
@@ -38,7 +38,7 @@ async def test_those_who_wait_write_a_slice_each_one_after_the_other() -> None:
     assert turns == [[each] * 4 for each in (writers[0], *writers[1:], *writers[1:])]
 
 
-async def test_what_was_written_is_forgotten_with_the_turn() -> None:
+async def test_the_send_budget_opens_again_in_the_next_turn() -> None:
     send_budget = SendBudget()
     send_budget.wrote(MAX_BYTES_PER_TURN)
     assert not send_budget.open

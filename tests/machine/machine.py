@@ -160,7 +160,7 @@ class Conversation(RuleBasedStateMachine):
             self.model.meet(peer)
 
     def _arrive(self, slot: int) -> None:
-        """Have somebody at this slot who has tried to bind at least."""
+        """Connect a client at this slot that has at least tried to bind."""
         if self.seated[slot] is None:
             self._connect(slot)
             app, side = SEATS[slot]
@@ -219,7 +219,7 @@ class Conversation(RuleBasedStateMachine):
             self._flush()
 
     def _flush(self, *, refused: bool = False) -> None:
-        """Have the server take what was said, tell the model, and compare."""
+        """Let the server handle the commands, apply them to the model, and compare."""
         entries, self.entries = self.entries, []
         self.last = None
         if self.world.flush(refused=refused):

@@ -132,7 +132,7 @@ def meaning(text: str) -> Any:
 @example("\ufeff{}")
 @example("")
 @examples(160)
-def test_whatever_comes_in_is_a_message_or_a_peer_s_error(text: str) -> None:
+def test_any_text_is_a_message_or_a_peer_error(text: str) -> None:
     try:
         wanted = meaning(text)
     except ValueError:
@@ -154,7 +154,7 @@ def test_whatever_comes_in_is_a_message_or_a_peer_s_error(text: str) -> None:
         assert isinstance(session.step(said, message), session.Command | str)
 
 
-def test_whatever_is_nested_is_a_message_or_a_peer_s_error() -> None:
+def test_any_nested_json_is_a_message_or_a_peer_error() -> None:
     """At every depth around the one where Python's stack ends: it must not end between reading and understanding."""
     limit = sys.getrecursionlimit()
     outcomes: set[int | str] = set()
@@ -287,7 +287,7 @@ def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_not() -> None:
 
 
 def understood(message: Any) -> dict[str, Any]:
-    """Give what was read as plain values."""
+    """Return what was read as plain values."""
     assert not isinstance(message, Malformed), (message.kind, message.missing, message.mistyped)
     fields: dict[str, Any] = {"type": type(message).__name__.lower()}
     for name, value in msgspec.structs.asdict(message).items():

@@ -43,7 +43,7 @@ def ask(state: State, command: session.Command, dice: FakeDice | None = None) ->
 
 
 def taken(names: Iterable[str]) -> State:
-    """Give a state in which these were claimed by hand."""
+    """Return a state in which these were claimed by hand."""
     state, dice = State(), FakeDice(show(0))
     for name in names:
         for change in ask(state, session.ClaimCommand("x", "by hand", name), dice).changes:
@@ -147,7 +147,7 @@ def test_names_that_have_ended_do_not_affect_allocation(data: st.DataObject, nam
     assert allocated(state, show(0)) in free
 
 
-def test_what_is_allocated_is_taken() -> None:
+def test_an_allocated_nameplate_is_not_allocated_again() -> None:
     """A hundred in a row: the nine of one digit, the ninety of two, one of three."""
     state, dice = State(), FakeDice(lambda draw, bound: draw * 7919 % bound)
     names = []

@@ -138,7 +138,7 @@ def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path
 # ── export ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_was_imported_is_exported_as_it_was(their: Their, data: Path, tmp_path: Path) -> None:
+def test_imported_records_are_exported_unchanged(their: Their, data: Path, tmp_path: Path) -> None:
     play(their)
     taking(data, usage=their.usage)
     counts = export_usage(data, tmp_path / "export.sqlite")

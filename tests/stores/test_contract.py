@@ -166,7 +166,7 @@ async def test_a_nameplate_that_changes_often_is_written_once_in_its_final_form(
     assert found.crowded
 
 
-async def test_a_nameplate_that_ends_and_is_claimed_anew_in_one_batch_is_the_new_one(engine: Engine) -> None:
+async def test_a_nameplate_that_ends_and_is_claimed_again_in_one_batch_is_the_new_one(engine: Engine) -> None:
     ledger = await Ledger.begin(engine.store)
     old = ledger.claim("a", "4")
     await ledger.commit(engine.store)
@@ -188,7 +188,7 @@ async def test_a_nameplate_that_ends_and_is_claimed_anew_in_one_batch_is_the_new
     assert [row.side for row in found.nameplates["4"].sides] == ["d"]
 
 
-async def test_a_mailbox_that_ends_and_is_opened_anew_in_one_batch_is_empty(engine: Engine) -> None:
+async def test_a_mailbox_that_ends_and_is_opened_again_in_one_batch_is_empty(engine: Engine) -> None:
     ledger = await Ledger.begin(engine.store)
     ledger.open("a", "m")
     ledger.add("a", "m", b'"old"')

@@ -25,11 +25,11 @@ def load(path: Path, flag: str = "--key") -> Key:
         words = plain(error) if isinstance(error, OSError) else error
         raise Misuse(f"cannot read the key file {path}: {words} ({flag})") from error
     if stat.S_IMODE(mode) & 0o077:
-        raise Misuse(f"{path} holds a private key, and others may read it: chmod 600 {path}")
+        raise Misuse(f"other users may read the private key in {path}: run chmod 600 {path}")
     try:
         return Key(bytes.fromhex(text.removeprefix("0x")))
     except ValueError:
-        raise Misuse(f"{path} holds no key: it must have 64 hexadecimal digits ({flag})") from None
+        raise Misuse(f"{path} contains no private key, which has 64 hexadecimal digits ({flag})") from None
 
 
 def load_or_make(path: Path) -> Key:

@@ -101,7 +101,7 @@ class Options(NamedTuple):
         return admission
 
     def headers(self) -> dict[str, str]:
-        """Give the headers with which a proxy says where clients come from."""
+        """Return the headers with which a proxy says where clients come from."""
         return {} if self.address is None else {"X-Real-IP": self.address, "X-Real-Port": "1"}
 
 

@@ -111,7 +111,7 @@ async def inside(
 
 
 async def news(*clients: Client) -> list[list[Frame]]:
-    """Give what each has been told since it was asked last, when all that was sent has come.
+    """Return what each has been told since it was asked last, when all that was sent has come.
 
     The loop turns several times for each client: what it was about to send, it has sent.
     """

@@ -61,7 +61,7 @@ class World:
     # ── what connections do ──────────────────────────────────────────────────────────────────────
 
     def connect(self) -> Inbox:
-        """Give a connection that has its welcome."""
+        """Return a connection that has its welcome."""
         raise NotImplementedError
 
     def say(self, inbox: Inbox, text: str) -> None:
@@ -74,11 +74,11 @@ class World:
         """Let what is said from now on wait for `flush`, as one batch; elsewhere a flush follows each."""
 
     def flush(self, *, refused: bool = False) -> bool:
-        """Take what was said and lost since the last time; tell whether the store kept what came of it."""
+        """Handle the commands and lost connections since the last call. Return whether the store kept the result."""
         raise NotImplementedError
 
     def ended(self, inbox: Inbox) -> int | None:
-        """Give the code with which the server closed a connection; where that takes its time, wait for it."""
+        """Return the code with which the server closed a connection; where that takes its time, wait for it."""
         return None if inbox.verdict is None else inbox.verdict[0]
 
     # ── what the process and the clock do ────────────────────────────────────────────────────────
@@ -87,7 +87,7 @@ class World:
         self.clock.now += seconds
 
     def prune(self, *, refused: bool = False) -> bool:
-        """Tell whether the store kept what came of it."""
+        """Return whether the store kept the result."""
         raise NotImplementedError
 
     def save(self) -> None:
@@ -274,7 +274,7 @@ class Disk(Store):
             self.database.execute("PRAGMA query_only = 0")
 
     def copy(self) -> Disk:
-        """Give what a process finds that starts now."""
+        """Return what a process finds that starts now."""
         database = connect(":memory:")
         self.database.backup(database)
         return Disk(database)

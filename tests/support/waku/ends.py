@@ -101,7 +101,7 @@ class Ours:
         return self._events.popleft()
 
     async def read(self) -> None:
-        """Take what is there, and answer it."""
+        """Read what has arrived, and answer it."""
         data = await self._reader.read(1 << 16)
         assert data, "the other implementation has closed the connection"
         self._events += self.core.receive_data(data, self.now)
@@ -109,7 +109,7 @@ class Ours:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        """Take what comes, for as long as the other implementation is asked for something else."""
+        """Read what arrives while the other implementation is asked for something else."""
 
         async def forever() -> None:
             while True:

@@ -120,7 +120,7 @@ class RawPeer:
         self.writer.write(self.sealed(packets))
 
     def sealed(self, packets: Iterable[Packet]) -> bytes:
-        """Give the bytes of packets, which are to be written next."""
+        """Return the bytes of packets, which are to be written next."""
         return b"".join(self.rlpx.seal(rlp.encode(BASE + code) + compress(payload)) for code, payload in packets)
 
     def offer(self, envelopes: Iterable[Envelope]) -> bytes:
@@ -136,7 +136,7 @@ class RawPeer:
     # ── hearing ──────────────────────────────────────────────────────────────────────────────────
 
     async def hear(self) -> Packet:
-        """Give the next packet. Raises GoneError."""
+        """Return the next packet. Raises GoneError."""
         async with bounded("a packet"):
             while not self.inbox:
                 self._take(await self._frame())

@@ -110,14 +110,14 @@ class Turns:
 
 
 def one_reader(here: Inside, data: Path) -> None:
-    """Have the archive make one page at a time, in turn: how many another thread makes beside ours is chance."""
+    """Let the archive search one page at a time, because how many another thread searches meanwhile is chance."""
     here.archive.readers.close()
     here.archive.readers = Readers.open(data / FILE, 1)
 
 
 @asynccontextmanager
 async def beside(here: Inside, addresses: list[str], body: bytes) -> AsyncIterator[RawPeer]:
-    """Have this asked for from each of these addresses, again and again; gives a peer of another one."""
+    """Request this from each of these addresses, again and again, and yield a peer of another one."""
 
     async def attack(peer: RawPeer) -> None:
         while True:

@@ -47,7 +47,9 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> FilesSource | None:
     if not any(_is_envelopes(paths.head(file)) for file in found):
         return None
     if spec.server is not None:
-        raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes")
+        raise SourceError(
+            f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes: leave it out"
+        )
     return FilesSource(spec.name, spec.path, paths.inodes(found))
 
 

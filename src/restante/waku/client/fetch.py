@@ -60,7 +60,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.form == "envelope" and self.to is None:
-            raise Misuse("a request in an envelope is sealed for somebody: name a key")
+            raise Misuse("a request in an envelope is sealed: name the key to seal it with")
 
 
 async def fetch(
@@ -84,7 +84,7 @@ async def fetch(
     `inbox`. If the subscriber raises an error, the fetch ends and raises it.
     """
     if not servers:
-        raise Misuse("there is nobody to ask: name a Mailserver")
+        raise Misuse("no Mailserver is named: name at least one")
     budgets = budgets or Budgets()
     if inbox is None:
         inbox = Inbox([WANTS_EVERYTHING], max(REMEMBERED_HASHES, len(servers) * budgets.envelopes))

@@ -64,14 +64,14 @@ async def _probe(node: Enode, options: RequestOptions, seconds: float) -> Found:
         return Found(Outcome.UNCONFIRMED, str(error))
     except NodeUnavailableError as error:
         return Found(Outcome.UNREACHABLE, str(error))
-    unsure = "" if posted.confirmed else "; it never confirms, so it may never have had it"
+    unsure = "" if posted.confirmed else "; it confirms no envelopes, so it may not have received this one"
     for attempt in range(FETCH_TRIES):
         if attempt:
             await asyncio.sleep(RETRY_DELAY)
         found = await _fetch(node, posted.envelope, options, seconds)
         if found.outcome is not Outcome.MISSING:
             return found
-    return Found(Outcome.MISSING, f"it answers, and the envelope that was posted is not there{unsure}")
+    return Found(Outcome.MISSING, f"it answers, but the posted envelope is missing{unsure}")
 
 
 async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions, seconds: float) -> Found:
@@ -87,5 +87,5 @@ async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions, secon
         return Found(Outcome.MISSING, "")
     said = words.removeprefix(REFUSAL_PREFIX)
     if said != words:
-        return Found(Outcome.REFUSED, f"it answers a request with an error: {said}")
-    return Found(Outcome.UNANSWERED, f"it does not answer a request: {words}")
+        return Found(Outcome.REFUSED, f"it answers the request with an error: {said}")
+    return Found(Outcome.UNANSWERED, f"it does not answer the request: {words}")

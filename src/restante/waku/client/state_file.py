@@ -66,7 +66,7 @@ def load(path: Path) -> FetchState:
     except OSError as error:
         raise Misuse(f"cannot read {path}: {error.strerror} (--state)") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Misuse(f"{path} is no state of a requester: {error} (--state)") from None
+        raise Misuse(f"{path} is not a state file: {error} (--state)") from None
 
 
 def save(path: Path, state: FetchState) -> None:

@@ -75,7 +75,7 @@ def size(prefix: bytes) -> int:
     # Before EIP-8 a packet was ECIES only: 04, then a random X. In the EIP-8 form 04 is the third byte, after the
     # size.
     if prefix[0] == 4 and prefix[2] != 4:
-        raise PeerError(BREACH, "the handshake is of the form before EIP-8, which is not spoken here")
+        raise PeerError(BREACH, "the handshake has the format from before EIP-8, which is not supported")
     found = int.from_bytes(prefix[:2], "big")
     if not ecies.OVERHEAD_BYTES < found <= MAX_HANDSHAKE_BYTES:
         raise PeerError(

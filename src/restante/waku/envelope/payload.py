@@ -191,17 +191,17 @@ def _open_asymmetric(data: bytes, key: Key) -> bytes:
 def _parse(plain: bytes) -> Opened:
     """Parse the plaintext as status-go does (waku/common/message.go, ValidateAndParse)."""
     if not plain:
-        raise UnreadableError("nothing was sealed, not even flags")
+        raise UnreadableError("the sealed payload is empty")
     flags, signer, end = plain[0], None, len(plain)
     if flags & _SIGNED:
         end -= SIGNATURE_BYTES
         if end <= 1:
-            raise UnreadableError("what was sealed ends before its signature")
+            raise UnreadableError("the sealed payload ends before its signature")
         signer = _signer(plain[:end], plain[end:])
     start = 1 + (flags & _SIZE_OF_SIZE)  # a size of 0 bytes means an empty payload
     stop = start + int.from_bytes(plain[1:start], "little")
     if stop > end:
-        raise UnreadableError("what was sealed ends before its payload does")
+        raise UnreadableError("the sealed payload is shorter than its length says")
     return Opened(plain[start:stop], signer, plain[stop:end])
 
 
