@@ -23,6 +23,7 @@ from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.server.frames import close_reason, frame_header, proxy_headers, unacknowledged_bytes
+from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.server_context import ServerContext
 
@@ -127,7 +128,7 @@ class Socket(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.unfinished = 0
         server = self._server
-        server.read_budget.frames += 1
+        server.read_budget.frames += 1 + frame.payload_size // PAYLOAD_BYTES_PER_FRAME
         second = server.second
         if self.heard != second:
             self.heard, self._frames = second, 0
@@ -206,6 +207,7 @@ class Socket(WSListener):
         self._fragments += frame.get_payload_as_bytes()  # not a list of fragments: empty ones would cost memory, too
         if frame.fin:
             whole, self._fragments = self._fragments, None
+            self._server.read_budget.frames += len(whole) // PAYLOAD_BYTES_PER_FRAME
             self._decode(whole)
         self.count_read()
 
@@ -241,11 +243,15 @@ class Socket(WSListener):
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
-    def wait_for_read_budget(self) -> None:
-        """Stop reading for this turn of the loop (receive_buffer.py)."""
-        if not self._unread & PAUSED_FOR_READ_BUDGET:
-            self._leave_unread(PAUSED_FOR_READ_BUDGET)
-            self._server.read_budget.wait(functools.partial(self.read_again, PAUSED_FOR_READ_BUDGET))
+    def wait_for_read_budget(self, parse: Callable[[], None]) -> None:
+        """Stop reading for this turn of the loop, and parse what was read in a later one (receive_buffer.py)."""
+        self._leave_unread(PAUSED_FOR_READ_BUDGET)
+        self._server.read_budget.wait(functools.partial(self._go_on, parse))
+
+    def _go_on(self, parse: Callable[[], None]) -> None:
+        self.read_again(PAUSED_FOR_READ_BUDGET)
+        if self._open() is not None:
+            parse()
 
     def ignore(self) -> None:
         self.deaf = True
