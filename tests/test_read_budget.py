@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from pathlib import Path
 
 import pytest
@@ -179,4 +180,25 @@ async def test_what_many_sockets_read_at_once_is_parsed_in_several_turns(
         assert sum(turns) == len(sockets) * (pings + 1)
         assert max(turns) <= MAX_FRAMES_PER_TURN + pings + 1
         for each in sockets:
+            each.cut()
+
+
+async def test_a_large_message_that_is_not_ascii_is_held_delivered_and_stored_as_its_bytes(tmp_path: Path) -> None:
+    body = "\\n" * (MIB // 4) + "😀"
+    async with open_live(tmp_path) as live:
+        sender, reader = [await live.enter() for _ in range(2)]
+        for side, each in (("a", sender), ("b", reader)):
+            each.say(type="bind", appid="x", side=side)
+            each.say(type="open", mailbox="m")
+        sender.write(frame(TEXT, f'{{"type":"add","phase":"1","body":"{body}"}}'.encode()))
+        while (heard := await reader.hear())["type"] != "message":
+            pass
+        assert heard["body"] == json.loads(f'"{body}"')
+        sender.write(frame(TEXT, b'{"type":"add","phase":"1","body":"' + b"\xff" * (MIB // 2) + b'"}'))
+        async with bounded("the refusal of what is not UTF-8"):
+            while (await sender.hear())["type"] != "error":
+                pass
+        [stored] = live.server.commit_loop._store.database.execute("SELECT typeof(body), body FROM messages")
+        assert stored == ("text", f'"{body}"')
+        for each in (sender, reader):
             each.cut()

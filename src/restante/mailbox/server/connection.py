@@ -223,7 +223,7 @@ class Socket(WSListener):
 
     def _decode(self, payload: bytes | bytearray) -> None:
         try:
-            text = payload.decode()
+            text = messages.text_of(payload)
         except UnicodeDecodeError:
             self._refuse(PeerError(1007, "not UTF-8"))
         else:
@@ -233,7 +233,7 @@ class Socket(WSListener):
         self._fragments, self.deaf = None, error.code not in CLEANUP_CLOSE_CODES
         self._server.commit_loop.refuse(self.connection, error)
 
-    def _receive(self, text: str) -> None:
+    def _receive(self, text: messages.FrameText) -> None:
         self._server.commit_loop.receive(self.connection, text)
         backlog = self.connection.backlog
         if backlog.large:

@@ -24,6 +24,9 @@ PAGE_BYTES: Final = 4096
 HEAVY_STATEMENT_BYTES: Final = 64 * 1024
 """Bytes of messages above which a statement counts as heavy."""
 
+_INSERT_MESSAGE: Final = "INSERT INTO messages VALUES (?, ?, ?, CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT), ?)"
+"""SQLite takes the UTF-8 of the texts as it is: to decode 2 MiB, and to encode it again, takes up to 6 ms."""
+
 _encode_json: Final = msgspec.json.Encoder().encode
 
 
@@ -97,7 +100,7 @@ class Rows:
             )
         for messages in self._messages.values():
             heavy = any(_size(row) >= HEAVY_STATEMENT_BYTES for row in messages)
-            yield Statement("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)", messages, heavy)
+            yield Statement(_INSERT_MESSAGE, messages, heavy)
         if self._gone_mailboxes:
             heavy = self._gone_bytes >= HEAVY_STATEMENT_BYTES
             yield Statement("DELETE FROM messages WHERE mailbox = ?", self._gone_mailboxes, heavy)
@@ -139,9 +142,9 @@ class Rows:
                 key,
                 message.sequence,
                 message.side,
-                change.phase.decode(),
-                change.body.decode(),
-                change.id.decode(),
+                change.phase,
+                change.body,
+                change.id,
                 change.server_rx,
             )
         )
@@ -175,7 +178,7 @@ class Rows:
 
 
 def _size(row: tuple[Any, ...]) -> int:
-    """Return the characters of a message's phase, body and id."""
+    """Return the bytes of a message's phase, body and id."""
     return sum(map(len, row[3:6]))
 
 
