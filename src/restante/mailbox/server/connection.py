@@ -292,10 +292,12 @@ class Socket(WSListener):
         transport = self._transport
         if transport is None or transport.is_close_frame_sent:
             return
-        if self._stuck or self._owed is not None:
+        send_budget = self._server.send_budget
+        if self._stuck or self._owed is not None or not send_budget.open:
             self._owe(bodies)
         elif len(bodies) == 1 and len(bodies[0]) < WRITE_CHUNK_BYTES:
             transport.send(self._server.kind, bodies[0] + stamp)
+            send_budget.wrote(len(bodies[0]))
         else:
             self._send_many(bodies, stamp)
 
