@@ -15,10 +15,11 @@ from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now
 
 SLICE_WEIGHT: Final = 1000
-"""Maximum weight of a slice. Checking a mailbox weighs 1, saving one 5, pruning one 20, plus 2 for each of its
-messages and 1 for each 2 KiB of them. A point takes about 3 µs on a slow core, so a slice stays well below 10 ms."""
+"""Maximum weight of a slice. Checking a mailbox weighs 1, saving one 5, plus 1 for each 200 bytes of its names,
+pruning one 20, plus 2 for each of its messages and 1 for each 2 KiB of them. A point takes about 3 µs on a slow core, so a slice stays well below 10 ms."""
 
 _SAVE_WEIGHT: Final = 5
+_NAME_BYTES_PER_POINT: Final = 200
 _PRUNE_WEIGHT: Final = 20
 _MESSAGE_WEIGHT: Final = 2
 _BYTES_PER_POINT: Final = 2048
@@ -63,7 +64,7 @@ def save_touches(dispatcher: Dispatcher) -> Iterator[None]:
     for mailbox in list(dispatcher.state.unsaved.values()):
         if mailbox.key in dispatcher.state.unsaved:  # it may have ended or been saved since
             dispatcher.apply_change(model.MailboxSaved(mailbox))
-            weight += _SAVE_WEIGHT
+            weight += _SAVE_WEIGHT + mailbox.names // _NAME_BYTES_PER_POINT
         if weight >= SLICE_WEIGHT:
             weight = 0
             yield
