@@ -429,7 +429,7 @@ async def test_pings_that_are_due_at_once_are_sent_over_several_turns(
 ) -> None:
     """To send one takes 9 µs, and the connections of the same second may be thousands."""
     pinged = list[Socket]()
-    monkeypatch.setattr(Socket, "ping", lambda socket: pinged.append(socket))
+    monkeypatch.setattr(Socket, "ping", lambda socket: pinged.append(socket))  # noqa: PLW0108 - a method is bound
     live.server.buckets[1] = {Socket(live.server) for _ in range(2 * MAX_PINGS_PER_TURN + 1)}
     live.server.tick()
     turns = [len(pinged)]

@@ -15,8 +15,9 @@ from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now
 
 SLICE_WEIGHT: Final = 1000
-"""Maximum weight of a slice. Checking a mailbox weighs 1, saving one 5, plus 1 for each 200 bytes of its names,
-pruning one 20, plus 2 for each of its messages and 1 for each 2 KiB of them. A point takes about 3 µs on a slow core, so a slice stays well below 10 ms."""
+"""Maximum weight of a slice. Checking a mailbox weighs 1; saving one 5, plus 1 for each 200 bytes of its names;
+pruning one 20, plus 2 for each of its messages and 1 for each 2 KiB of them. A point takes about 3 µs on a slow core,
+so a slice stays well below 10 ms."""
 
 _SAVE_WEIGHT: Final = 5
 _NAME_BYTES_PER_POINT: Final = 200

@@ -1,8 +1,8 @@
 """The send budget: how much is written to all sockets before the loop reads again.
 
 An `open` may replay 16 MiB, an `add` of 2 MiB may go to 32 subscribers, and a batch of short ones to a thousand. To
-write that at once would hold the loop for 10 to 50 ms. What exceeds the budget waits for the next turn of the loop, in
-which the sockets write one after the other.
+write that at once would hold the loop for 10 to 50 ms. What exceeds the budget waits for the next turn of the loop,
+in which the sockets write one after the other.
 """
 
 from __future__ import annotations
