@@ -202,3 +202,18 @@ async def test_a_large_message_that_is_not_ascii_is_held_delivered_and_stored_as
         assert stored == ("text", f'"{body}"')
         for each in (sender, reader):
             each.cut()
+
+
+async def test_who_reads_a_short_message_does_not_wait_behind_large_ones() -> None:
+    budget, log = ReadBudget(), list[str]()
+
+    def end_large() -> None:
+        log.append("large")
+        budget.frames += MAX_FRAMES_PER_TURN
+
+    for _ in range(3):
+        budget.wait(end_large, large=True)
+    budget.wait(functools.partial(log.append, "short"))
+    for expected in (["short", "large"], ["short", "large", "large"]):
+        await asyncio.sleep(0)
+        assert log == expected

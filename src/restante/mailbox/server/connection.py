@@ -246,7 +246,7 @@ class Socket(WSListener):
     def wait_for_read_budget(self, parse: Callable[[], None]) -> None:
         """Stop reading for this turn of the loop, and parse what was read in a later one (receive_buffer.py)."""
         self._leave_unread(PAUSED_FOR_READ_BUDGET)
-        self._server.read_budget.wait(functools.partial(self._go_on, parse))
+        self._server.read_budget.wait(functools.partial(self._go_on, parse), large=self.reading > 0)
 
     def _go_on(self, parse: Callable[[], None]) -> None:
         self.read_again(PAUSED_FOR_READ_BUDGET)

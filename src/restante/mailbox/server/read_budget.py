@@ -45,6 +45,7 @@ class ReadBudget:
         self.frames = 0
         """Frames so far. Whoever reads them adds to it; `renew_soon` resets it for the next turn."""
         self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting_large: deque[Callable[[], None]] = deque()
         self._renewing = False
 
     @property
@@ -57,14 +58,17 @@ class ReadBudget:
         """Return how many bytes may be read from a socket now."""
         return max(MIN_READ_BYTES, (MAX_FRAMES_PER_TURN - self.frames) * BYTES_PER_FRAME)
 
-    def wait(self, resume: Callable[[], None]) -> None:
-        """Call `resume` in one of the next turns, after those that wait already. The caller has paused its socket."""
-        self._waiting.append(resume)
+    def wait(self, resume: Callable[[], None], *, large: bool = False) -> None:
+        """Call `resume` in one of the next turns, after those that wait already. The caller has paused its socket.
+
+        `large`: a large message may end, which uses a whole turn. Such sockets wait apart, and one goes on in a turn.
+        """
+        (self._waiting_large if large else self._waiting).append(resume)
         self.renew_soon()
 
     def renew_soon(self) -> None:
         """Reset the budget in the next turn of the loop, and read some sockets again that were paused."""
-        if (self.frames or self._waiting) and not self._renewing:
+        if (self.frames or self._waiting or self._waiting_large) and not self._renewing:
             self._renewing = True
             asyncio.get_running_loop().call_soon(self._renew)
 
@@ -74,4 +78,6 @@ class ReadBudget:
             if self.exhausted:
                 break
             self._waiting.popleft()()
+        if self._waiting_large:
+            self._waiting_large.popleft()()
         self.renew_soon()
