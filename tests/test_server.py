@@ -24,11 +24,13 @@ from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.quotas import TOO_MANY_RECORDS
+from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.server import (
     ASKS_FOR_NOTHING,
     MAX_FRAME_PER_MESSAGE,
+    MAX_PINGS_PER_TURN,
     PING_INTERVAL_SECONDS,
     SILENCE_TIMEOUT_SECONDS,
     Server,
@@ -422,6 +424,22 @@ async def test_a_silent_connection_is_pinged_and_dropped_after_ten_minutes(live:
     assert len(live.server.sockets()) == 1
     await silent.hang_up()
     await alive.hang_up()
+
+
+async def test_pings_that_are_due_at_once_are_sent_over_several_turns(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To send one takes 9 µs, and the connections of the same second may be thousands."""
+    pinged = list[Socket]()
+    monkeypatch.setattr(Socket, "ping", lambda socket: pinged.append(socket))  # noqa: PLW0108 - a method is bound
+    live.server.buckets[1] = {Socket(live.server) for _ in range(2 * MAX_PINGS_PER_TURN + 1)}
+    live.server.tick()
+    turns = [len(pinged)]
+    for _ in range(2):
+        await asyncio.sleep(0)
+        turns.append(len(pinged))
+    live.server.buckets[1].clear()
+    assert turns == [MAX_PINGS_PER_TURN, 2 * MAX_PINGS_PER_TURN, 2 * MAX_PINGS_PER_TURN + 1]
 
 
 async def test_drain_answers_what_was_read_and_says_goodbye(live: LiveServer) -> None:

@@ -240,8 +240,8 @@ async def test_receive_buffers_have_a_common_limit_and_the_oldest_is_closed(
 
 async def test_waiting_texts_count_towards_the_same_limit(tmp_path: Path) -> None:
     """One character beyond ASCII makes each of them take four bytes for a character."""
-    text = json.dumps({"type": "ping", "ping": "0" * (MIB // 2) + "\U0001f4ec"}, ensure_ascii=False).encode()
-    limits = replace(LIMITS, owed_bytes=12 * MIB, bytes=1000.0, bytes_at_once=1000)
+    text = json.dumps({"type": "ping", "ping": "0" * 200_000 + "\U0001f4ec"}, ensure_ascii=False).encode()
+    limits = replace(LIMITS, owed_bytes=5_000_000, bytes=1000.0, bytes_at_once=1000)
     async with opened(tmp_path, limits) as live:
         server, senders, backlogs = live.server, [], []
         for _ in range(8):
@@ -250,7 +250,7 @@ async def test_waiting_texts_count_towards_the_same_limit(tmp_path: Path) -> Non
             senders[-1].say(type="ping", ping="0" * 2000)  # so that it must wait with what it says next
             assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
             senders[-1].write(frame(TEXT, text))
-            await until(lambda: backlogs[-1].held > 4 * (MIB // 2))
+            await until(lambda: backlogs[-1].held > 4 * 200_000)
             assert server.held <= limits.owed_bytes
         assert server.commit_loop.queue.held == sum(each.held for each in backlogs)
         assert [bool(each.held) for each in backlogs[-2:]] == [True, True], "the first to hold goes first"

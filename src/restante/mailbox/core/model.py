@@ -46,14 +46,9 @@ class NameplateSide(msgspec.Struct, frozen=True, gc=False):
     """True if the nameplate was allocated to this side and the side has not claimed it yet."""
 
 
-def text_bytes(text: str) -> int:
-    """Return the size of a text in bytes: of ASCII exactly, of other text its size in memory."""
-    return len(text) if text.isascii() else size_of(text)
-
-
-def size_of(text: str) -> int:
+def size_of(text: str | bytes) -> int:
     """Return the maximum number of bytes that a text takes in memory. One non-ASCII character widens all of them."""
-    return len(text) if text.isascii() else 4 * len(text)
+    return len(text) if isinstance(text, bytes) or text.isascii() else 4 * len(text)
 
 
 class MailboxSide(msgspec.Struct, frozen=True, gc=False):

@@ -30,6 +30,7 @@ from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS, MAX_BATCH_WEIGH
 from restante.mailbox.core.model import Change, Now, Policy
 from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.protocol import messages
+from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import Malformed, Received
 from restante.mailbox.store.sqlite import Store
 
@@ -121,7 +122,7 @@ class CommitLoop:
 
     # ── input ────────────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, connection: ConnectionState, text: str) -> None:
+    def receive(self, connection: ConnectionState, text: FrameText) -> None:
         """Queue the text of a frame. It is answered when its batch is durable."""
         self._put(ReceivedText(connection, text, self.now()))
 
