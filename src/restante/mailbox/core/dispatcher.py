@@ -258,6 +258,8 @@ class Dispatcher:
         if type(change) is model.MessageAdded:
             for subscriber in self.subscribers.get(change.mailbox.key, ()):
                 self._deliver(subscriber, change.mailbox, change.message)
+        elif type(change) is model.MailboxSideSet:
+            self.weight += change.mailbox.names
         elif type(change) is model.MailboxGone:
             self.weight += len(change.mailbox.messages) * MESSAGE_GONE_WEIGHT
             for subscriber in self.subscribers.pop(change.mailbox.key, ()):

@@ -83,7 +83,7 @@ READ_BUFFER_BYTES: Final = 2048
 ASKS_FOR_NOTHING: Final = "too many connections that ask for nothing"
 """Log text for an address that has as many connections without a request as it may have with one."""
 
-MAX_UNBOUND_CLOSED_PER_SECOND: Final = 500
+MAX_UNBOUND_CLOSED_PER_SECOND: Final = 250
 """Connections closed in one second because they did not bind in time: 7 ms."""
 
 GREETING: Final = b"Wormhole Relay\n"
