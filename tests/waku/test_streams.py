@@ -154,7 +154,7 @@ async def test_an_error_of_the_program_ends_the_fetch() -> None:
         (lambda: fetch(NOBODY, topics=[]), "topics are a list of bytes"),
         (lambda: fetch(NOBODY, topics=[b"abc"]), "topics are a list of bytes, each of 4"),
         (lambda: fetch(NOBODY, topics=[TEXT]), "topics are a list of bytes"),
-        (lambda: fetch(NOBODY, topics=[TOPIC], since=2, until=1), "the first not after the last"),
+        (lambda: fetch(NOBODY, topics=[TOPIC], since=2, until=1), "first time must not be after its last"),
         (lambda: subscribe(NOBODY, topics=TEXT), "topics are a list of bytes"),
     ],
 )

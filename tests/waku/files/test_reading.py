@@ -67,5 +67,5 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         with pytest.raises((Misuse, StoreError), match=words):
             list(read_envelopes(tmp_path / name))
     (tmp_path / "file.txt").touch()
-    with pytest.raises(Misuse, match=r"neither \.rlp nor \.parquet"):
+    with pytest.raises(Misuse, match=r"is not an \.rlp or \.parquet file"):
         list(read_envelopes(tmp_path / "file.txt"))

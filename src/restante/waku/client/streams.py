@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from restante.common.errors import Misuse, RestanteError
+from restante.common.plural import counted
 from restante.waku.client import fetch as fetching
 from restante.waku.client import subscribe as subscribing
 from restante.waku.client.actions import Budgets, FetchReport, Timeouts
@@ -141,7 +142,7 @@ class EnvelopeStream:
     def _put(self, envelopes: list[Envelope]) -> None:
         self._waiting_bytes += _size(envelopes)
         if self._max_waiting_bytes is not None and self._waiting_bytes > self._max_waiting_bytes:
-            raise LaggingError(f"more than {self._max_waiting_bytes:,} bytes of envelopes wait to be taken")
+            raise LaggingError(f"more than {counted(self._max_waiting_bytes, 'byte')} of envelopes wait to be taken")
         self._waiting.append(envelopes)
         self._more.set()
 
