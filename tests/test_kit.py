@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import select
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from conftest import _shuffle
+from support.bounds import BOUND
 from support.effort import rounds, some
+from support.processes import process_group
 from support.rows import every
 
 
@@ -73,3 +79,21 @@ def test_a_seed_s_order_is_repeated_and_keeps_the_tests_of_a_file_together() -> 
     assert len(set(shuffled(1))) == 12
     files = [nodeid.partition("::")[0] for nodeid in shuffled(1)]
     assert len([1 for one, other in itertools.pairwise(files) if one != other]) == 2
+
+
+def test_a_test_that_fails_leaves_none_of_the_processes_that_its_program_has_started() -> None:
+    """The program and its fork hold a pipe, which is at its end when both are gone."""
+    program = "import os, signal; child = os.fork(); os.write(1, b'up\\n'); signal.pause()"
+    reader, writer = os.pipe()
+    with open(reader, "rb") as held:  # noqa: PTH123 - a descriptor
+        with (  # noqa: PT012 - the group ends when its test fails
+            pytest.raises(AssertionError, match="it fails"),
+            process_group([sys.executable, "-c", program], stdout=subprocess.PIPE, pass_fds=[writer]) as process,
+        ):
+            os.close(writer)
+            assert process.stdout is not None
+            assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
+            raise AssertionError("it fails")
+        readable, _, _ = select.select([held], [], [], BOUND)
+        assert readable
+        assert held.read() == b""

@@ -16,7 +16,7 @@ ROOT = Path(restante.__file__).parent
 LAYERS = {
     "mailbox": ["protocol", "core", "settings", "store", "reference_import", "server"],
     "waku": [
-        *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "dice", "key_file"),
+        *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "dice", "defaults", "key_file"),
         *("archive", "files", "connection", "client", "node"),
     ],
     "pipeline": ["schemas", "spark", "lake", "clean", "sources", "tables", "views", "steps", "ingest", "build"],
@@ -138,6 +138,12 @@ def test_a_part_imports_another_only_where_it_is_named() -> None:
             assert named, f"{module} imports {imported}"
             used |= named
     assert used == BETWEEN_PARTS
+
+
+def test_only_the_command_line_imports_the_library_s_names() -> None:
+    """The package `waku` names what other programs may use: its own modules import one another."""
+    importers = {module for module in modules() if "waku" in own_imports(module)}
+    assert importers <= {module for module in modules() if split(module)[0] == "cli"}
 
 
 def test_no_modules_import_one_another_in_a_circle() -> None:

@@ -23,6 +23,7 @@ from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS, Admission, Ad
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED
+from restante.mailbox.core.quotas import TOO_MANY_RECORDS
 from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.server import (
@@ -497,6 +498,33 @@ async def test_the_log_tells_once_how_many_visitors_said_nothing(live: LiveServe
     assert (line["mailboxes"], line["visitors"]) == (1, 1)
     for socket in (sender, visitor):
         await socket.leave()
+
+
+async def test_the_log_names_the_address_whose_usage_records_are_left_out_and_counts_them(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abroad = Client(IPv4Address("8.8.8.8"), 1, counted=True)
+    monkeypatch.setattr("restante.mailbox.core.admission.identify", lambda *_: abroad)
+    server = live.server
+    server.apply_settings(
+        server.welcome_options, server.admission.terms, replace(server.limits, address_records=1)
+    )  # the record of the bind is stored, and of what ends, none is
+    for _ in range(2):
+        socket = await live.enter()
+        socket.say(type="bind", appid="x", side="a")
+        socket.say(type="claim", nameplate="4")
+        socket.say(type="release", nameplate="4")
+        while (await socket.hear())["type"] != "released":
+            pass
+        await socket.leave()
+    with structlog.testing.capture_logs() as logged:
+        server.commit_loop.log_refusals()
+        server.commit_loop.log_refusals()
+    [refusal, total] = logged
+    named = server.admission.addresses.day_id(abroad.address, 1e9)
+    assert (refusal["words"], refusal["times"], refusal["address"]) == (TOO_MANY_RECORDS, 3, named)
+    assert total["event"] == "usage records were left out"
+    assert (total["records"], total["since_start"]) == (3, 3)
 
 
 async def test_connections_that_ask_for_nothing_are_few_for_an_address(

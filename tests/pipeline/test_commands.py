@@ -29,6 +29,7 @@ from support.pipeline.servers import alter, client, current, mailbox, nameplate,
 from support.pipeline.sessions import INTERPRETED, environment
 from support.processes import run
 from support.waku.archives import archive_of
+from support.waku.letters import letter
 
 GUIDE = Document("docs/pipeline/operating.md")
 
@@ -172,6 +173,52 @@ def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
         f"ingest: source {name}: {tmp_path / named[name]} is empty: nothing was written to it yet"
         for name in ("trace", "theirs")
     ]
+
+
+def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorld) -> None:
+    """The lake has nameplates, but none of that day."""
+    for plan, done in (((), "0 days built, 0 rows"), (("--plan",), "0 days to build")):
+        said = command("build", "--lake", lake.path, "--from", "1999-01-01", "--to", "1999-01-01", *plan).stdout
+        usage = "client_versions and no mailboxes in the lake: ingest a mailbox server's data directory"
+        timing = "client_events and no server_commands in the lake: ingest a client's timing log or a server's trace"
+        waku = "archived in the lake: ingest a Waku archive or envelope files"
+        assert said.splitlines() == [
+            *(f"{table}: {done}" for table in ("outcomes", "durations", "pressure", "busy_hours")),
+            f"versions: {done}; there is no table {usage}",
+            *(f"{table}: {done}; there is no table {timing}" for table in ("timing", "times")),
+            *(f"{table}: {done}; there is no table {waku}" for table in ("envelopes", "traffic", "coverage")),
+        ]
+
+
+def test_empty_files_in_a_folder_are_said_and_stop_no_run(tmp_path: Path) -> None:
+    for folder, name, content in (("traces", "trace", b'{"connection": 1}\n'), ("files", "a.rlp", letter(1).raw)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(content)
+    for empty in ("traces/b", "traces/c", "files/e.rlp"):
+        (tmp_path / empty).touch()
+    given = [f"--source={name}={tmp_path / name}" for name in ("traces", "files")]
+    said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan")
+    assert said.stderr.splitlines() == [
+        f"ingest: source traces: {tmp_path}/traces/b and 1 other file are empty: nothing was written to them yet",
+        f"ingest: source files: {tmp_path}/files/e.rlp is empty: nothing was written to it yet",
+    ]
+    assert "files: archived: 1 row to read" in said.stdout.splitlines()
+
+
+def test_a_link_to_a_missing_file_fails_its_source_and_the_others_go_on(tmp_path: Path) -> None:
+    for folder, name, content in (("traces", "trace", b'{"connection": 1}\n'), ("files", "a.rlp", letter(1).raw)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(content)
+        (tmp_path / folder / f"b{Path(name).suffix}").symlink_to("missing")
+    with ours(tmp_path / "relay", nameplate(1), current(None)):
+        places = {"traces": "traces", "globbed": "traces/*", "files": "files", "relay": "relay"}
+        given = [f"--source={name}={tmp_path / place}" for name, place in places.items()]
+        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
+    assert said.stderr.splitlines() == [
+        f"restante: cannot read {tmp_path / link}: No such file or directory"
+        for link in ("traces/b", "traces/b", "files/b.rlp")
+    ]
+    assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
 
 
 def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_go_on(

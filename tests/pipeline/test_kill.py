@@ -24,6 +24,7 @@ from support.bounds import PATIENCE
 from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import T0, current, mailbox, nameplate, ours
 from support.pipeline.sessions import ENVIRONMENT, INTERPRETED, SETTINGS, environment
+from support.processes import kill_group, process_group
 
 MORTAL: Final = """
 import json, os, signal, sys, threading, time
@@ -104,7 +105,7 @@ class Mortal:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._said.unlink(missing_ok=True)
-        hang = threading.Timer(PATIENCE, self._process.kill)
+        hang = threading.Timer(PATIENCE, kill_group, (self._process,))
         hang.start()
         told = [where, str(lake), [command, "--lake", str(lake), *arguments], str(self._said)]
         self._process.stdin.write(json.dumps(told) + "\n")
@@ -118,15 +119,13 @@ class Mortal:
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
     folder = tmp_path_factory.mktemp("mortal")
     (folder / "copies").mkdir()
-    with subprocess.Popen(
+    with process_group(
         [sys.executable, "-c", MORTAL, json.dumps(SETTINGS | INTERPRETED)],
         env=ENVIRONMENT | {"TMPDIR": str(folder / "copies")},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
     ) as process:
         yield Mortal(process, folder)
-        process.kill()
 
 
 def test_ingest_killed_between_two_tables_is_finished_by_the_next_run(
@@ -187,20 +186,15 @@ def test_so_it_is_in_a_process_that_began_spark_itself(tmp_path: Path) -> None:
     temporary.mkdir()
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
         spec = f"relay={tmp_path / 'a'}"
-        running = subprocess.Popen(
+        with process_group(
             [sys.executable, "-c", WAITS, "pipeline", "ingest", "--lake", str(lake), "--source", spec],
             env=environment(INTERPRETED) | {"TMPDIR": str(temporary)},
             stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
+        ) as running:
             until(lambda: any(lake.glob("nameplates/run-*")))
             assert list(temporary.glob("restante-*/*"))
             running.send_signal(signal.SIGINT)
             _, said = running.communicate(timeout=PATIENCE)
-        finally:
-            running.kill()
-            running.wait()
     assert said.splitlines()[-1] == STOPPED
     assert "Traceback" not in said
     assert running.returncode == 128 + signal.SIGINT

@@ -233,6 +233,25 @@ async def serving(
 # ── a command that ends by itself ────────────────────────────────────────────────────────────────
 
 
+@contextmanager
+def process_group(command: Sequence[str], **given: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a program. In the end kill it and all processes that it has started, such as its Java.
+
+    A test that fails may leave a fork of the program, which keeps the pipe open whose end would end the Java.
+    """
+    with subprocess.Popen(command, text=True, start_new_session=True, **given) as process:
+        try:
+            yield process
+        finally:
+            kill_group(process)
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """Kill a program of `process_group` and all processes that it has started."""
+    with contextlib.suppress(ProcessLookupError):  # all have ended
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def run(
     *command: str | Path, cwd: Path | None = None, stdin: str = "", variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from restante.common.errors import Misuse
 from restante.waku import key_file
 from restante.waku.archive import open_archive
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
-from restante.waku.client.post import Letter
 from restante.waku.client.post import post as hand_over
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.dice import SystemDice
@@ -30,21 +27,7 @@ from support.bounds import BOUND, bounded
 from support.processes import RESTANTE, called, run
 from support.rows import every
 from support.waku.inside import inside
-
-
-@contextmanager
-def node(data: Path) -> Iterator[str]:
-    """Run a node; gives its enode. It drains at the end."""
-    serve = (*RESTANTE, "waku", "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--admin", "off")
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-            process.terminate()
-            _, said = process.communicate(timeout=BOUND)
-            assert process.returncode == 0, said
-        finally:
-            process.kill()
+from support.waku.processes import serving
 
 
 def post(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -70,7 +53,7 @@ def archived(data: Path) -> list[Envelope]:
 def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_the_key(tmp_path: Path) -> None:
     bob, alice = SystemDice().key(), key_file.load_or_make(tmp_path / "alice")
     topic = "01020304"
-    with node(tmp_path / "data") as enode:
+    with serving(tmp_path / "data") as enode:
         posted = [
             post(enode, "--channel", "status", "to the chat"),
             post_in_a_process(enode, "--topic", topic, text="by password", **{PASSWORD_VARIABLE: "open sesame"}),
@@ -90,7 +73,7 @@ def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_t
 
 
 def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
-    with node(tmp_path / "data") as enode:
+    with serving(tmp_path / "data") as enode:
         long = post(enode, "--channel", "x", "--ttl", "9999999", "text")
         assert (long.returncode, long.stderr) == (
             1,
@@ -124,9 +107,8 @@ async def test_a_node_that_never_confirms_is_waited_for_until_the_timeout(
     # It goes as soon as the time is over: for its goodbye to be heard it would wait longer than the test.
     monkeypatch.setattr("restante.waku.client.post.connect", partial(connect, seconds=10 * BOUND))
     async with inside(tmp_path, node_type=Unconfirming) as here, bounded("the timeout"):
-        letter = Letter(b"text", b"abcd", SymmetricKey(bytes(32)))
         with pytest.raises(NodeUnavailableError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
-            await asyncio.to_thread(hand_over, here.enode, letter, 0.1)
+            await hand_over(here.enode, b"text", topic=b"abcd", to=SymmetricKey(bytes(32)), timeout=0.1)
         await here.until("the loss", lambda: not here.node.connections)
         assert here.node.counts == {"lost: client_quitting": 1}
 

@@ -16,10 +16,8 @@ import pytest
 from restante.waku import key_file
 from restante.waku.client.actions import Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
-from restante.waku.client.post import Letter
 from restante.waku.client.post import post as hand_over
 from restante.waku.client.ranges import HistoryQuery
-from restante.waku.devp2p import enode
 from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import make
 from restante.waku.envelope.payload import SymmetricKey, seal, topic_of
@@ -81,8 +79,8 @@ def waku(*words: str | Path, **environment: str) -> Result:
 
 async def post(url: str, text: str) -> str:
     """Post to a chat; gives the envelope's hash."""
-    letter = Letter(text.encode(), TOPIC, SymmetricKey.from_password("status"))
-    return (await asyncio.to_thread(hand_over, enode.parse(url), letter)).envelope.hash.hex()
+    posted = await hand_over(url, text.encode(), topic=TOPIC, to=SymmetricKey.from_password("status"))
+    return posted.envelope.hash.hex()
 
 
 def lines(text: str) -> list[dict[str, Any]]:

@@ -7,8 +7,10 @@ import json
 import re
 import resource
 import signal
+import socket
 import sqlite3
 import stat
+import sys
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import Callable
@@ -28,14 +30,15 @@ from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key
 from restante.waku.node import main as waku_serve
 from restante.waku.node.housekeeping import Housekeeping
-from restante.waku.node.main import PRUNE_GRACE_SECONDS, _foretell, _prune, _static
+from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, _foretell, _prune, _static
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.interest import Interest
 from restante.waku.protocol.packets import OTHER_ERROR
 from restante.waku.settings import WakuServe
 from support.bounds import bounded
-from support.processes import called, started
+from support.ports import held_port
+from support.processes import called, run, started
 from support.waku.inside import inside
 from support.waku.letters import EPOCH, letter
 from support.waku.processes import WAKU, altered, archived, node_process
@@ -74,10 +77,44 @@ async def test_a_port_that_is_taken_and_a_flag_that_means_nothing_are_one_senten
         async with started(tmp_path / "other", WAKU, ("--listen", address)) as serving:
             assert await serving.ended() == 2
             assert serving.log == [f"restante: cannot listen on {address}: Address already in use (--listen)"]
+    assert not (tmp_path / "other").exists()
     result = called("waku", "serve", "--data", tmp_path / "other", "--topics", "all")
     assert (result.returncode, result.stdout) == (2, "")
     [sentence] = result.stderr.splitlines()
     assert sentence.startswith("restante: --topics: 'all' is no topic")
+
+
+def test_a_port_in_use_is_found_before_anything_is_loaded_that_takes_long(tmp_path: Path) -> None:
+    program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
+    with held_port() as free, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        here = f"127.0.0.1:{taken.getsockname()[1]}"
+        for flag, other in (("--listen", "--admin"), ("--admin", "--listen")):
+            words = ("waku", "serve", "--data", tmp_path / "data", flag, here, other, f"127.0.0.1:{free}")
+            ended = run(sys.executable, "-c", program, *words)
+            assert ended.returncode == 2
+            assert ended.stderr == f"restante: cannot listen on {here}: Address already in use ({flag})\n"
+            assert not {"uvloop", "aiohttp", "sqlite3", "structlog"} & set(ended.stdout.split())
+    assert not (tmp_path / "data").exists()
+
+
+def test_with_too_few_descriptors_it_does_not_start_and_says_how_many_it_needs(tmp_path: Path) -> None:
+    options = ("--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+    for limit in (20, MIN_DESCRIPTORS - 1):
+        ended = run("prlimit", f"--nofile={limit}:{limit}", *WAKU, "serve", *options)
+        sentence = f"the limit of descriptors is {limit}, and {MIN_DESCRIPTORS} are needed: raise it (ulimit -Hn)"
+        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"restante: {sentence}\n")
+    assert not (tmp_path / "data").exists()
+
+
+async def test_as_many_descriptors_as_are_needed_suffice(tmp_path: Path) -> None:
+    program = ("prlimit", f"--nofile={MIN_DESCRIPTORS}", *WAKU)
+    async with node_process(tmp_path / "data", "--admin", "127.0.0.1:0", program=program) as node:
+        peers = [await node.greet() for _ in range(20)]
+        for peer in peers:
+            await peer.fence()
+        await node.serving.stop()
 
 
 async def test_its_own_enode_as_a_peer_is_one_sentence(tmp_path: Path) -> None:

@@ -94,8 +94,9 @@ def build(
     from restante.cli.pipeline_arguments import read_days, read_keep
     from restante.cli.pipeline_run import drop_old, open_run
     from restante.pipeline.build.run import build as build_tables
+    from restante.pipeline.build.run import missing_inputs
     from restante.pipeline.schemas import CLEAN_TABLES
-    from restante.pipeline.tables import TABLES
+    from restante.pipeline.tables import BUILDS, TABLES
 
     only = read_days(first, last)
     kept = read_keep(keep, {name: table for name, table in TABLES.items() if name not in CLEAN_TABLES})
@@ -103,12 +104,14 @@ def build(
         found = build_tables(run, only, plan=plan)
         if not plan:
             drop_old(run, kept)
+        missing = {each.table: missing_inputs(run.lake, BUILDS[each.table]) for each in found if not each.days}
     for each in found:
         days = counted(len(each.days), "day")
         span = f" ({each.days[0]} to {each.days[-1]})" if each.days else ""
         print(
             f"{each.table}: "
             + (f"{days} to build{span}" if plan else f"{days} built{span}, {counted(each.rows, 'row')}")
+            + _why_nothing(missing.get(each.table, ()))
         )
 
 
@@ -149,6 +152,16 @@ def vacuum(
             found = act(opened.table(table), grace=grace * 3600, now=time.time())
             files, size = files + len(found), size + sum(each.size for each in found)
     print(f"{counted(files, 'file')} {'to remove' if plan else 'removed'}, {counted(size, 'byte')}")
+
+
+def _why_nothing(missing: Sequence[str]) -> str:
+    """Return which clean tables are missing, and what to ingest; "" if none is."""
+    from restante.pipeline.schemas import SOURCES
+
+    if not missing:
+        return ""
+    sources = " or ".join(dict.fromkeys(SOURCES[name] for name in missing))
+    return f"; there is no table {' and no '.join(missing)} in the lake: ingest {sources}"
 
 
 def _shown(found: Sequence[IngestResult], *, plan: bool) -> Iterator[str]:

@@ -91,8 +91,15 @@ def _serving(run: Callable[..., None]) -> Callable[..., None]:
 @_serving
 def serve_command(settings: Any, _sources: Any) -> None:
     """Run the node; its enode is the first line of the output."""
+    from restante.common.ports import refuse_taken
+    from restante.common.settings import address
+
+    refuse_taken(*address(settings.listen, "--listen"), "--listen")
+    if settings.admin != "off":
+        refuse_taken(*address(settings.admin, "--admin"), "--admin")
+
     from restante.common import logs
-    from restante.waku.node.main import serve
+    from restante.waku.node.main import serve  # this import takes as long as all of the above
 
     logs.start(settings.log_format)
     os.umask(0o077)  # what is in the data directory is nobody else's business
@@ -129,20 +136,18 @@ def post(
 
     The password may also be in RESTANTE_WAKU_PASSWORD.
     """
+    import asyncio
+
+    from restante import waku as library
     from restante.cli.waku_arguments import sealed_for
     from restante.common.settings import convert
     from restante.waku import key_file
-    from restante.waku.client.post import Letter
-    from restante.waku.client.post import post as hand_over
-    from restante.waku.devp2p import enode
 
     seconds = convert(ttl, Annotated[int, Meta(ge=1, le=2**31)], "--ttl")
     place, key = sealed_for(channel, topic, password_file, to, os.environ)
     body = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)  # as the shell gave it
-    posted = hand_over(
-        enode.parse(node),
-        Letter(body, place, key, key_file.load(sign, "--sign") if sign is not None else None, seconds),
-    )
+    signer = key_file.load(sign, "--sign") if sign is not None else None
+    posted = asyncio.run(library.post(node, body, topic=place, to=key, sign=signer, ttl=seconds))
     print(posted.envelope.hash.hex())
     if not posted.confirmed:
         print("the node never confirms; whether it took the envelope is not known", file=sys.stderr)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
+from restante.common.errors import Misuse
 from restante.common.logs import log
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
@@ -73,3 +74,8 @@ def raise_descriptors() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     return UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def too_few(descriptors: int, needed: int) -> Misuse:
+    """Return the error for a limit of descriptors that is too low."""
+    return Misuse(f"the limit of descriptors is {descriptors}, and {needed} are needed: raise it (ulimit -Hn)")

@@ -86,7 +86,9 @@ RESULT_COLUMN: Final = Column(
 BLUR_COLUMN: Final = Column(
     "blur_us",
     "BIGINT",
-    "Blur: the row's time is rounded down to a multiple of this. NULL: it is exact.",
+    "Blur: the row's time is rounded down to a multiple of this. NULL: it is exact. For records without a blur (of"
+    " the reference server, or from before schema 4) it is guessed from the time and the server's setting: then an"
+    " exact time on a whole second has a blur, too.",
     null=True,
     unit=MICROSECONDS,
 )
@@ -294,3 +296,15 @@ CLEAN_TABLES: Final = {
     for table in (*(NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, SERVER_COMMANDS, CLIENT_EVENTS, ARCHIVED, QUARANTINE),)
 }
 """The tables that ingest writes."""
+
+_USAGE_SOURCE: Final = "a mailbox server's data directory"
+
+SOURCES: Final = {
+    NAMEPLATES.name: _USAGE_SOURCE,
+    MAILBOXES.name: _USAGE_SOURCE,
+    CLIENT_VERSIONS.name: _USAGE_SOURCE,
+    SERVER_COMMANDS.name: "a server's trace",
+    CLIENT_EVENTS.name: "a client's timing log",
+    ARCHIVED.name: "a Waku archive or envelope files",
+}
+"""What to ingest to get each clean table."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.keys import Key
 from restante.waku.protocol.packets import Options
-from support.bounds import bounded
+from support.bounds import BOUND, bounded
 from support.processes import RESTANTE, Serving, started
 from support.waku.raw_peer import FULL_NODE, RawPeer, everybody_goes
 
@@ -69,6 +70,21 @@ async def node_process(
             yield NodeProcess(serving, line.strip())
         finally:
             await everybody_goes()
+
+
+@contextmanager
+def serving(data: Path) -> Iterator[str]:
+    """Run a node for a test that is not asynchronous, and give its enode. It drains at the end."""
+    serve = (*WAKU, "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--admin", "off")
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+            process.terminate()
+            _, said = process.communicate(timeout=BOUND)
+            assert process.returncode == 0, said
+        finally:
+            process.kill()
 
 
 async def archived(data: Path) -> list[bytes]:

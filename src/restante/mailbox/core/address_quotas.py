@@ -53,10 +53,12 @@ class AddressQuota:
 
     __slots__ = (
         *("_claims", "_connects", "_recent", "_records", "_refusals", "_abuse_score"),
-        *("connections", "pending_requests", "demanded", "nameplates", "stored"),
+        *("address_id", "connections", "pending_requests", "demanded", "nameplates", "stored"),
     )
 
     def __init__(self) -> None:
+        self.address_id: str | None = None
+        """The address's name in logs, as of its last connection."""
         self.pending_requests = 0
         """Connections that have not requested a WebSocket yet."""
         self.connections = 0

@@ -41,6 +41,8 @@ class Quotas:
     def __init__(self) -> None:
         self.refused: Counter[tuple[str, str | None]] = Counter()
         """Refusals for lack of permission or room, by error and address id. The caller that logs them clears them."""
+        self.left_out = 0
+        """Usage records that were not stored since the start, because an address caused too many."""
         self.visited = 0
         """Mailboxes that ended and had visitors. The caller that logs it clears it."""
         self.visitors = 0
@@ -106,10 +108,12 @@ class Quotas:
             address_quotas = self._owners.get(gone.nameplate.key, ())
         elif isinstance(record, MailboxUsage) and isinstance(gone, model.MailboxGone):
             address_quotas = tuple(self._kept.get(gone.mailbox.key, ()))[:1]
-        if all(quota.charge_record(now, limits) for quota in address_quotas):
-            return True
-        self.count_refusal(TOO_MANY_RECORDS, record.address_id if isinstance(record, ClientVersion) else None)
-        return False
+        for quota in address_quotas:
+            if not quota.charge_record(now, limits):
+                self.left_out += 1
+                self.count_refusal(TOO_MANY_RECORDS, quota.address_id)
+                return False
+        return True
 
     def record_gone(self, change: Change) -> None:
         """Remove a nameplate or mailbox that has ended from the quotas, and count its visitors."""

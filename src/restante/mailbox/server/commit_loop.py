@@ -93,6 +93,8 @@ class CommitLoop:
         self._deferred_records: list[Change] = []
         """Records of binds that wait for the next commit. No reply depends on them, and losing one loses only the
         fact that a client came. They wait for at most a second (`commit_deferred`)."""
+        self._left_out = 0
+        """Usage records that were not stored and are logged already."""
         self._deferred_due = False
         """Whether the deferred records have waited for long enough."""
         self._stopping = False
@@ -160,6 +162,10 @@ class CommitLoop:
             log.warning("refused", words=words, times=times, address=address_id)
         if len(refused) > MAX_LOGGED_ADDRESSES:
             log.warning("refused, to others", times=sum(refused.values()), addresses=len(refused))
+        left_out = quotas.left_out - self._left_out
+        if left_out:
+            log.warning("usage records were left out", records=left_out, since_start=quotas.left_out)
+            self._left_out = quotas.left_out
         if quotas.visitors:
             log.info("sides were sent a message and added none", mailboxes=quotas.visited, visitors=quotas.visitors)
             quotas.visited = quotas.visitors = 0

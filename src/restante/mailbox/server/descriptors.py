@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-from restante.common.errors import Misuse
-
 RESERVED_DESCRIPTORS: Final = 64
 """Descriptors that stay free, in addition to a tenth of all. They are for the database, the admin port, and
 connections that are accepted before the server can count them: the event loop empties the kernel's queue first."""
@@ -24,11 +22,6 @@ frees their descriptors, one per address."""
 def needed_descriptors(own: int) -> int:
     """Return the lowest limit of descriptors that leaves RESERVED_DESCRIPTORS for connections if `own` are open."""
     return math.ceil((own + 2 * RESERVED_DESCRIPTORS) * 10 / 9)
-
-
-def too_few(descriptors: int, needed: int) -> Misuse:
-    """Return the error for a limit of descriptors that is too low."""
-    return Misuse(f"the limit of descriptors is {descriptors}, and {needed} are needed: raise it (ulimit -Hn)")
 
 
 def open_descriptors() -> int:

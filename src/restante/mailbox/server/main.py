@@ -18,13 +18,13 @@ from restante import __version__
 from restante.common.errors import Misuse
 from restante.common.logs import log, watch
 from restante.common.settings import Source, address
-from restante.common.signals import listening_for_signals, raise_descriptors
+from restante.common.signals import listening_for_signals, raise_descriptors, too_few
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import SECONDS_PER_DAY
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors, too_few
+from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.system import SystemClock, SystemDice, system_secret
 from restante.mailbox.server.trace import TraceFile

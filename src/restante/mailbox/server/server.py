@@ -26,6 +26,7 @@ from picows import (
 from restante.common.errors import PeerError
 from restante.common.logs import log
 from restante.common.settings import unusable
+from restante.common.signals import too_few
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import Limits, RateLimiter
 from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolders
@@ -37,7 +38,6 @@ from restante.mailbox.server.descriptors import (
     free_descriptors,
     needed_descriptors,
     open_descriptors,
-    too_few,
 )
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
 from restante.mailbox.server.read_budget import ReadBudget

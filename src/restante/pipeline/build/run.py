@@ -20,7 +20,9 @@ from restante.pipeline.build.freshness import DayRange, TableWithInputs, due_day
 from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, CommitInfo, Point
+from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import Staged
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark.session import disconnect
 from restante.pipeline.steps import Step
 from restante.pipeline.tables import BUILDS
@@ -42,6 +44,21 @@ class BuildResult(NamedTuple):
     days: Sequence[date]
     """The days that were built again, or are due (`plan`)."""
     rows: int = 0
+
+
+def missing_inputs(lake: Lake, build: Build) -> list[str]:
+    """Return the clean tables from which a table is built, if the lake has none of them."""
+    names = list(_clean_inputs(build))
+    return names if all(lake.table(CLEAN_TABLES[name]).version is None for name in names) else []
+
+
+def _clean_inputs(build: Build) -> Iterator[str]:
+    """Yield the clean tables from which a table is built, also by way of other built tables."""
+    for name in build.inputs:
+        if name in BUILDS:
+            yield from _clean_inputs(BUILDS[name])
+        else:
+            yield name
 
 
 def build(

@@ -215,8 +215,8 @@ def blur_us(recorded: int | None, setting: int | None, time: int) -> int | None:
 
     Our server records it with the row (0: not floored). If nothing is recorded, it is the server's setting, provided
     that the time is a multiple of it. Otherwise the time was written with another setting; then it is the greatest
-    unit of BLUR_UNITS_US that the time is a multiple of. A time that was not floored is on a whole second only by
-    chance.
+    unit of BLUR_UNITS_US that the time is a multiple of. That is a guess: a time that was not floored is on a whole
+    second only by chance, but then it gets a unit, too.
     """
     if recorded is not None:
         return recorded or None

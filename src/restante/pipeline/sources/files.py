@@ -70,7 +70,9 @@ class FilesSource:
     @contextmanager
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedFiles]:  # noqa: ARG002 - nothing is copied
         """Find the files. A file that changes later is rejected. Raises SourceError."""
-        yield OpenedFiles(self.name, paths.files(self.path, ENVELOPE_SUFFIXES), context)
+        found = paths.files(self.path, ENVELOPE_SUFFIXES)
+        paths.say_empty(self.name, found, say)
+        yield OpenedFiles(self.name, found, context)
 
 
 class OpenedFiles:

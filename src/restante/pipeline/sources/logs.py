@@ -70,8 +70,7 @@ class LogsSource:
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedLogs]:  # noqa: ARG002 - nothing is copied
         """Find the files. Raises SourceError."""
         found = paths.files(self.path)
-        if not any(file.size for file in found):
-            say(f"source {self.name}: {self.path} is empty: nothing was written to it yet")
+        paths.say_empty(self.name, found, say)
         yield OpenedLogs(self.name, self._server, found, context, say)
 
 

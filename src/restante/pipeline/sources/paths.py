@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from restante.common.errors import plain
+from restante.common.plural import counted
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
-from restante.pipeline.sources.source import PREVIEW_BYTES, Inode, SourceError, is_glob
+from restante.pipeline.sources.source import PREVIEW_BYTES, Inode, Say, SourceError, is_glob
 
 STABLE_AFTER_SECONDS: Final = 10.0
 """Seconds after which a file's change time reveals every later change: file systems have a resolution of up to
@@ -70,25 +71,45 @@ def _escaped(name: str) -> str:
 def files(path: Path, suffixes: frozenset[str] | None = None) -> list[SourceFile]:
     """Return the files of a path, sorted by name; of a folder, those that are not hidden.
 
-    With `suffixes`, a folder's files with other suffixes are left out. Raises SourceError.
+    With `suffixes`, a folder's files with other suffixes are left out. Raises SourceError, also for a link whose
+    target is missing.
     """
     try:
-        return [_found(each) for each in _paths(path, suffixes)]
+        found = _paths(path, suffixes)
     except OSError as error:
         raise SourceError(f"cannot read {path}: {plain(error)}") from error
+    return [_found(each) for each in found]
+
+
+def say_empty(source: str, found: Sequence[SourceFile], say: Say) -> None:
+    """Show the operator that files are empty, in one sentence."""
+    empty = [file for file in found if not file.size]
+    if not empty:
+        return
+    first, more = shown(empty[0].path), len(empty) - 1
+    words = f"and {counted(more, 'other file')} are empty: nothing was written to them yet"
+    say(f"source {source}: {first} {words if more else 'is empty: nothing was written to it yet'}")
 
 
 def _paths(path: Path, suffixes: frozenset[str] | None) -> list[Path]:
     if path.is_dir():
         some = [each for each in path.iterdir() if not each.name.startswith(".")]
-        return sorted(each for each in some if each.is_file() and (suffixes is None or each.suffix in suffixes))
+        return sorted(each for each in some if _is_file(each) and (suffixes is None or each.suffix in suffixes))
     if is_glob(path):
-        return sorted(each for each in map(Path, glob.glob(str(path))) if each.is_file())  # noqa: PTH207 - any path
+        return sorted(each for each in map(Path, glob.glob(str(path))) if _is_file(each))  # noqa: PTH207 - any path
     return [path]
 
 
+def _is_file(path: Path) -> bool:
+    """Return whether a path is a file, or a link whose target is missing."""
+    return path.is_file() or (path.is_symlink() and not path.exists())
+
+
 def _found(path: Path) -> SourceFile:
-    found = path.stat()
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise SourceError(f"cannot read {shown(path)}: {plain(error)}") from error
     return SourceFile(path, found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev, found.st_ctime_ns)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +17,17 @@ from restante.common.progress import progress
 from restante.common.signals import cleaning_up
 from restante.waku.client import state_file
 from restante.waku.client.actions import Budgets, FetchReport
-from restante.waku.client.fetch import Keep, RequestOptions, Subscriber, fetch
+from restante.waku.client.fetch import Keep, RequestOptions, Subscriber
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.results import results
+from restante.waku.client.streams import (
+    EnvelopeStream,
+    IncompleteError,
+    Subscription,
+    fetch_query,
+    subscribe_query,
+)
 from restante.waku.client.subscribe import OnFailure
-from restante.waku.client.subscribe import subscribe as follow_topics
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
@@ -45,8 +51,10 @@ def run_fetch(
 ) -> FetchReport:
     """Fetch what is not known yet and return a report. Raises Misuse, and StoreError if writing fails."""
 
-    def run(subscriber: Subscriber, state: FetchState, keep: Keep) -> Coroutine[Any, Any, FetchReport]:
-        return fetch(servers, query, options, subscriber, state=state, keep=keep, budgets=budgets)
+    async def run(subscriber: Subscriber, state: FetchState, keep: Keep) -> FetchReport:
+        return await _take_all(
+            fetch_query(servers, query, options, state=state, keep=keep, budgets=budgets), subscriber
+        )
 
     return _carry_out(run, destination)
 
@@ -66,22 +74,25 @@ def run_subscribe(
     """
 
     async def run(subscriber: Subscriber, state: FetchState, keep: Keep) -> FetchReport:
-        with _told() as until:
+        stream = subscribe_query(
+            servers, query, options, state=state, keep=keep, on_failure=on_failure, budgets=budgets
+        )
+        with _stopping(stream):
             if seconds is not None:
-                asyncio.get_running_loop().call_later(seconds, until.set)
-            return await follow_topics(
-                servers,
-                query,
-                options,
-                subscriber,
-                until,
-                state=state,
-                keep=keep,
-                on_failure=on_failure,
-                budgets=budgets,
-            )
+                asyncio.get_running_loop().call_later(seconds, stream.stop)
+            return await _take_all(stream, subscriber)
 
     return _carry_out(run, destination)
+
+
+async def _take_all(stream: EnvelopeStream, subscriber: Subscriber) -> FetchReport:
+    """Hand a stream's envelopes to a subscriber and return the report, which says what is missing."""
+    with suppress(IncompleteError):
+        async with stream:
+            async for page in stream.pages():
+                subscriber(page)
+    assert stream.report is not None
+    return stream.report
 
 
 def _carry_out(
@@ -124,13 +135,13 @@ def _write(
 
 
 @contextmanager
-def _told() -> Iterator[asyncio.Event]:
-    """Yield an event that the first SIGINT or SIGTERM sets. Later signals raise KeyboardInterrupt.
+def _stopping(stream: Subscription) -> Iterator[None]:
+    """Stop the stream at the first SIGINT or SIGTERM. Later signals raise KeyboardInterrupt.
 
     That holds after the block, too. `loop.add_signal_handler` is not used: when the loop closes, it would also remove
     the handlers that end the process.
     """
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def let_go() -> None:
         for each in SIGNALS:
@@ -138,12 +149,12 @@ def _told() -> Iterator[asyncio.Event]:
 
     def stop(_number: int, _frame: object) -> None:
         let_go()
-        loop.call_soon_threadsafe(told.set)
+        loop.call_soon_threadsafe(stream.stop)
 
     for each in SIGNALS:
         signal.signal(each, stop)
     try:
-        yield told
+        yield
     finally:
         let_go()
 

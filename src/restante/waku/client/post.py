@@ -1,21 +1,20 @@
-"""`restante waku post`: encrypts a text, does the proof of work, and sends the envelope to a node."""
+"""Post: encrypt a text, do the proof of work, and send the envelope to a node (`restante waku post`)."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Final
 
 import msgspec
 
 from restante.common.errors import RestanteError
 from restante.waku.client.outbound_connection import NodeUnavailableError, OutboundConnection, connect
+from restante.waku.defaults import TTL_SECONDS, make_envelope, mine, new_key, seal
+from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
-from restante.waku.dice import SystemDice
-from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
-from restante.waku.envelope.mining import mine
-from restante.waku.envelope.payload import SymmetricKey, seal
+from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol.interest import Interest
 
 CONFIRM_TIMEOUT: Final = 30.0
@@ -38,8 +37,8 @@ class Letter(msgspec.Struct, frozen=True):
     to: SymmetricKey | bytes
     """A symmetric key that both sides have, or the recipient's public key."""
     sign: Key | None = None
-    ttl: int = 50
-    """Seconds that the envelope lives. status-go sends with 50 (waku/common/const.go, DefaultTTL)."""
+    ttl: int = TTL_SECONDS
+    """Seconds that the envelope lives."""
 
 
 class Posted(msgspec.Struct, frozen=True):
@@ -50,26 +49,49 @@ class Posted(msgspec.Struct, frozen=True):
     """Whether the node has confirmed the envelope. False: the node never confirms."""
 
 
-def post(node: Enode, letter: Letter, timeout: float = CONFIRM_TIMEOUT) -> Posted:
-    """Post a letter and return its envelope. The node has `timeout` seconds to confirm.
+async def post(
+    node: Enode | str,
+    payload: bytes,
+    *,
+    topic: bytes,
+    to: SymmetricKey | bytes,
+    sign: Key | None = None,
+    ttl: int = TTL_SECONDS,
+    key: Key | None = None,
+    timeout: float = CONFIRM_TIMEOUT,  # noqa: ASYNC109 - a node that does not confirm is an error with its own words
+) -> Posted:
+    """Seal a payload, do the work that the node demands, and post the envelope to the node. Return the envelope.
 
-    Raises NodeUnavailableError, RefusedError, and NotMined if the node demands more work than we do.
+    `topic` has 4 bytes. `to` is a symmetric key, or the receiver's public key of 64 bytes; `sign` is the sender's
+    key. The envelope lives for `ttl` seconds. `key` is who to be for the node, by default somebody new. The node has
+    `timeout` seconds to confirm.
+
+    Raises NodeUnavailableError, UnconfirmedError if the node does not confirm in time, RefusedError, NotMined if the
+    node demands too much work, and Misuse.
     """
-    return asyncio.run(_post(node, letter, timeout))
+    async with connect(enode.of(node), key or new_key(), Interest.named([])) as connection:
+        return await hand_in(connection, Letter(payload, topic, to, sign, ttl), timeout)
 
 
-async def _post(node: Enode, letter: Letter, seconds: float) -> Posted:
-    async with connect(node, SystemDice().key(), Interest.named([])) as connection:
-        return await hand_in(connection, letter, seconds)
+async def post_envelope(
+    node: Enode | str,
+    envelope: Envelope,
+    *,
+    key: Key | None = None,
+    timeout: float = CONFIRM_TIMEOUT,  # noqa: ASYNC109 - the same
+) -> Posted:
+    """Post an envelope to a node as it is. Raises what `post` raises, except for NotMined."""
+    async with connect(enode.of(node), key or new_key(), Interest.named([])) as connection:
+        return await _offer(connection, envelope, timeout)
 
 
 async def hand_in(connection: OutboundConnection, letter: Letter, seconds: float) -> Posted:
     """Encrypt a letter, do the work, and send it. Raises what `post` raises, and UnconfirmedError after `seconds`."""
-    dice = SystemDice()
-    data = seal(letter.text, to=letter.to, sign=letter.sign, dice=dice)
-    draft = make(int(time.time()) + letter.ttl, letter.ttl, letter.topic, data)
-    start = int.from_bytes(dice.draw(4), "big")
-    envelope = await asyncio.to_thread(mine, draft, connection.node.pow, start=start)
+    draft = make_envelope(letter.topic, seal(letter.text, to=letter.to, sign=letter.sign), ttl=letter.ttl)
+    return await _offer(connection, await asyncio.to_thread(mine, draft, connection.node.pow), seconds)
+
+
+async def _offer(connection: OutboundConnection, envelope: Envelope, seconds: float) -> Posted:
     if not connection.node.confirms:
         connection.hand_over([envelope])
         return Posted(envelope, confirmed=False)

@@ -126,7 +126,6 @@ def line(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> dict[str, An
 
 
 def _opened(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> Opened | None:
-    for each in keys:
-        with suppress(PeerError):
-            return open_sealed(envelope.data, each)
+    with suppress(PeerError):
+        return open_sealed(envelope.data, *keys)
     return None

@@ -60,6 +60,11 @@ def parse(url: str) -> Enode:
     return Enode(_public(url, split.username), _host(url, split), port, _discport(url, split.query))
 
 
+def of(given: Enode | str) -> Enode:
+    """Return the enode, or parse its URL. Raises Misuse."""
+    return parse(given) if isinstance(given, str) else given
+
+
 def _public(url: str, digits: str | None) -> bytes:
     if digits is None or not re.fullmatch(f"[0-9A-Fa-f]{{{PUBLIC_BYTES * 2}}}", digits):
         raise Misuse(f"not an enode URL: {url!r} has no public key of {PUBLIC_BYTES * 2} hex digits before the @")

@@ -15,6 +15,7 @@ it is random and makes `plain` a multiple of 256 bytes.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from cryptography.exceptions import InvalidTag
@@ -157,9 +158,17 @@ def _plain(payload: bytes, sign: Key | None, padding: bytes | None, dice: Dice) 
 # ── opening ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def open_sealed(data: bytes, key: SymmetricKey | Key) -> Opened:
-    """Open the data of an envelope. Raises only WrongKeyError and UnreadableError, which are PeerErrors."""
-    return _parse(_open_symmetric(data, key) if isinstance(key, SymmetricKey) else _open_asymmetric(data, key))
+def open_sealed(data: bytes, *keys: SymmetricKey | Key) -> Opened:
+    """Open the data of an envelope with the first key that fits.
+
+    Raises only WrongKeyError and UnreadableError, which are PeerErrors.
+    """
+    for key in keys:
+        with suppress(WrongKeyError):
+            return _parse(
+                _open_symmetric(data, key) if isinstance(key, SymmetricKey) else _open_asymmetric(data, key)
+            )
+    raise WrongKeyError
 
 
 def _open_symmetric(data: bytes, key: SymmetricKey) -> bytes:

@@ -10,13 +10,14 @@ from typing import Final
 
 import msgspec
 
-from restante.common.errors import Misuse, StoreError, plain
+from restante.common.errors import StoreError, plain
 from restante.common.plural import counted
 from restante.common.progress import progress
 from restante.waku.archive import open_archive
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import FileItems, UnreadableItem, leveldb, rlp_file
+from restante.waku.files import FileItems, UnreadableItem
+from restante.waku.files.reading import opened
 from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY
 
@@ -53,7 +54,7 @@ def take_in(data: Path, paths: list[Path]) -> ImportReport:
     archive cannot be used. Envelopes that were saved before a StoreError stay saved.
     """
     for path in paths:
-        _opened(path)
+        opened(path)
     return asyncio.run(_take_in(data, paths))
 
 
@@ -99,27 +100,13 @@ def _note(report: ImportReport, path: Path, unreadable: UnreadableItem) -> None:
 
 def _read(path: Path) -> FileItems:
     try:
-        for item in _opened(path):
+        for item in opened(path):
             if isinstance(item, Envelope) and len(item.raw) > MAX_ENVELOPE_BYTES:
                 yield UnreadableItem(f"envelope {item.hash.hex()}", TOO_LARGE_FOR_PACKET)
             else:
                 yield item
     except OSError as error:
         raise StoreError(f"cannot read {path}: {plain(error)}") from error
-
-
-def _opened(path: Path) -> FileItems:
-    if not path.exists():
-        raise Misuse(f"there is no {path}")
-    if path.is_dir():
-        return leveldb.read(path)
-    if path.suffix == ".rlp":
-        return rlp_file.read(path)
-    if path.suffix == ".parquet":
-        from restante.waku.files import parquet
-
-        return parquet.read(path)
-    raise Misuse(f"{path}: neither .rlp nor .parquet, nor the directory of a LevelDB archive")
 
 
 def render(report: ImportReport) -> str:

@@ -18,7 +18,7 @@ from restante import __version__
 from restante.common.errors import Misuse, StoreBusy
 from restante.common.logs import log, watch
 from restante.common.settings import address
-from restante.common.signals import listening_for_signals, raise_descriptors
+from restante.common.signals import listening_for_signals, raise_descriptors, too_few
 from restante.waku import key_file
 from restante.waku.archive import open_archive
 from restante.waku.devp2p import enode
@@ -37,6 +37,10 @@ from restante.waku.settings import SECONDS_PER_DAY, WakuServe, read_topic
 
 KEY_FILE: Final = "node.key"
 """The key's file in the data directory if --key names no other."""
+
+MIN_DESCRIPTORS: Final = 64
+"""Lowest limit of descriptors with which the node starts. Without peers it holds 24: streams, event loop, archive,
+two readers of history, ports. With less than this, few peers could connect."""
 
 CLOCK_WARNING_SHARE: Final = 0.2
 """Share of a minute's envelopes that were refused as from the future or old. Above it, this machine's clock is
@@ -66,7 +70,9 @@ async def _serve(settings: WakuServe) -> None:
 
 
 async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
-    raise_descriptors()
+    descriptors = raise_descriptors()
+    if descriptors < MIN_DESCRIPTORS:
+        raise too_few(descriptors, MIN_DESCRIPTORS)
     data = Path(settings.data)
     archive = open_archive(data)
     try:

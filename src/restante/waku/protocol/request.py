@@ -180,16 +180,11 @@ def _sealed(envelope: Envelope, demands: Demands, now: int) -> Request:
 
 
 def _opened(envelope: Envelope, keys: Sequence[SymmetricKey | Key]) -> tuple[bytes, bytes | None]:
-    data = envelope.data
-    for key in keys:
-        try:
-            opened = open_sealed(data, key)
-        except WrongKeyError:
-            continue
-        except UnreadableError:
-            break
-        return opened.payload, opened.signer
-    raise RequestError("failed to decrypt p2p request", envelope.hash)
+    try:
+        opened = open_sealed(envelope.data, *keys)
+    except (WrongKeyError, UnreadableError):
+        raise RequestError("failed to decrypt p2p request", envelope.hash) from None
+    return opened.payload, opened.signer
 
 
 def _judged(draft: _Draft, digest: bytes, form: Form, signer: bytes | None, now: int) -> Request:

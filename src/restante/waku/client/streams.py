@@ -1,0 +1,355 @@
+"""History and live envelopes as streams: a program iterates over the envelopes that `fetch` and `subscribe` bring.
+
+The connections run in a task beside the program. What the program has not taken yet waits in memory. The state of a
+stream covers only what the program has taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from functools import cache
+from types import TracebackType
+from typing import Any, Final, Self
+
+from restante.common.errors import Misuse, RestanteError
+from restante.waku.client import fetch as fetching
+from restante.waku.client import subscribe as subscribing
+from restante.waku.client.actions import Budgets, FetchReport, Timeouts
+from restante.waku.client.fetch import Keep, RequestOptions, Subscriber
+from restante.waku.client.ranges import FetchState, HistoryQuery, Range
+from restante.waku.devp2p import enode
+from restante.waku.devp2p.enode import Enode
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import TOPIC, Envelope
+from restante.waku.envelope.keys import Key
+from restante.waku.envelope.payload import SymmetricKey
+from restante.waku.passwords import OFFLINE_INBOX
+from restante.waku.protocol.request import Form
+
+Run = Callable[[Subscriber, Keep], Coroutine[Any, Any, FetchReport]]
+"""Brings envelopes until it returns, and hands them and each new state to these."""
+
+Servers = Enode | str | Sequence[Enode | str]
+"""One Mailserver, or several of which the first is preferred; enodes or their URLs."""
+
+OnServerFailure = Callable[[Enode, str], None]
+"""Receives a server and why its live connection or its history failed."""
+
+DEFAULT_AGE_SECONDS: Final = 86400
+"""How far back a fetch goes by default, in seconds."""
+
+
+class IncompleteError(RestanteError):
+    """No server answered for some of the requested times. The envelopes of the other times have been handed over."""
+
+    def __init__(self, missing: Sequence[Range], failures: Mapping[Enode, str]) -> None:
+        ranges = ", ".join(f"{lower} to {upper}" for lower, upper in missing)
+        reasons = "".join(f"; {server.address}: {words}" for server, words in failures.items())
+        super().__init__(f"nobody answered for the times {ranges}{reasons}")
+        self.missing = list(missing)
+        """Ranges in seconds since 1970, both ends included."""
+        self.failures = dict(failures)
+        """By server, why it was not asked any more, or its last failure."""
+
+
+class LaggingError(RestanteError):
+    """The program takes live envelopes more slowly than they come, and too many wait for it."""
+
+
+class EnvelopeStream:
+    """The envelopes of a fetch. Iterate over it once: over envelopes, or with `pages` over lists of them.
+
+    Leaving the loop ends the fetch. `async with` ends it at the end of the block, also after an exception.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Enode],
+        run: Run,
+        state: FetchState | None,
+        keep: Keep | None,
+        max_waiting_bytes: int | None = None,
+    ) -> None:
+        self.state = state or FetchState()
+        """What is known: everything that the program has taken. Pass it to the next call, which continues there."""
+        self.report: FetchReport | None = None
+        """The result. None until the iteration has ended by itself."""
+        self._servers = servers
+        self._run = run
+        self._keep = keep
+        self._max_waiting_bytes = max_waiting_bytes
+        self._waiting: deque[list[Envelope] | FetchState] = deque()
+        """What the program has not taken yet, each state behind the envelopes that it covers."""
+        self._waiting_bytes = 0
+        self._more = asyncio.Event()
+        self._task: asyncio.Task[FetchReport] | None = None
+
+    @property
+    def failures(self) -> dict[Enode, str]:
+        """By server, why it was not asked any more, or its last failure. Empty until the iteration has ended."""
+        found = {} if self.report is None else self.report.failures
+        return {self._servers[number]: words for number, words in found.items()}
+
+    async def __aiter__(self) -> AsyncIterator[Envelope]:
+        async with aclosing(self.pages()) as pages:
+            async for page in pages:
+                for each in page:
+                    yield each
+
+    async def pages(self) -> AsyncGenerator[list[Envelope], None]:
+        """Yield envelopes in lists, as they come. Raises what the function that returned the stream names."""
+        if self._task is not None:
+            raise Misuse("a stream can be iterated over once: call the function again")
+        self._task = asyncio.create_task(self._run(self._put, self._put_state))
+        self._task.add_done_callback(lambda _: self._more.set())
+        try:
+            while self._waiting or not self._task.done():
+                self._more.clear()
+                while self._waiting:
+                    item = self._waiting.popleft()
+                    if isinstance(item, FetchState):
+                        self._learn(item)
+                    else:
+                        self._waiting_bytes -= _size(item)
+                        yield item
+                if not self._task.done():
+                    await self._more.wait()
+            self.report = self._task.result()
+        finally:
+            await self.aclose()
+        self._check(self.report)
+
+    async def aclose(self) -> None:
+        """End the iteration and its connections. Envelopes that were not taken are dropped."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._waiting.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _put(self, envelopes: list[Envelope]) -> None:
+        self._waiting_bytes += _size(envelopes)
+        if self._max_waiting_bytes is not None and self._waiting_bytes > self._max_waiting_bytes:
+            raise LaggingError(f"more than {self._max_waiting_bytes:,} bytes of envelopes wait to be taken")
+        self._waiting.append(envelopes)
+        self._more.set()
+
+    def _put_state(self, state: FetchState) -> None:
+        self._waiting.append(state)
+        self._more.set()
+
+    def _learn(self, state: FetchState) -> None:
+        self.state = state
+        if self._keep is not None:
+            self._keep(state)
+
+    def _check(self, report: FetchReport) -> None:
+        if report.missing:
+            raise IncompleteError(report.missing, self.failures)
+
+
+class Subscription(EnvelopeStream):
+    """The envelopes of a subscription. The iteration goes on until `stop`, or until the loop is left."""
+
+    def __init__(
+        self,
+        servers: Sequence[Enode],
+        run: Callable[[Subscriber, Keep, asyncio.Event], Coroutine[Any, Any, FetchReport]],
+        state: FetchState | None,
+        keep: Keep | None,
+        max_waiting_bytes: int,
+    ) -> None:
+        self._until = asyncio.Event()
+        super().__init__(servers, lambda put, learn: run(put, learn, self._until), state, keep, max_waiting_bytes)
+
+    def stop(self) -> None:
+        """Let the iteration end, after at most two seconds for a request for history that is under way."""
+        self._until.set()
+
+    def _check(self, report: FetchReport) -> None:
+        """Do nothing: what is missing was requested again and again, and `on_failure` was called."""
+
+
+def _size(envelopes: Iterable[Envelope]) -> int:
+    return sum(len(each.raw) for each in envelopes)
+
+
+# ── the functions ────────────────────────────────────────────────────────────────────────────────
+
+
+def fetch(
+    servers: Servers,
+    *,
+    topics: Iterable[bytes] | None,
+    since: float | None = None,
+    until: float | None = None,
+    password: str | SymmetricKey = OFFLINE_INBOX,
+    form: Form = "envelope",
+    key: Key | None = None,
+    state: FetchState | None = None,
+    keep: Keep | None = None,
+    budgets: Budgets | None = None,
+    timeouts: Timeouts | None = None,
+) -> EnvelopeStream:
+    """Return the archived envelopes of these topics that were sent from `since` to `until`, each once.
+
+    `servers` are trusted to leave nothing out. If one fails, the next is asked. `topics` are up to 1,000 of 4 bytes
+    each; None means all topics. Times are seconds since 1970, both included, by default the last 24 hours. `password`
+    is the Mailservers', or the key derived from it; `form="plain"` sends requests that need none. `key` is who to be,
+    for Mailservers that answer only some nodes; by default each connection has a fresh key. `state` is that of an
+    earlier stream: what it covers is not requested again. `keep` is called with each new state. `budgets` are what
+    each server may cost, `timeouts` how long to wait for it.
+
+    Raises Misuse for arguments that cannot be used. The iteration raises IncompleteError at its end if no server
+    answered for some times.
+    """
+    now = int(time.time())
+    query = _query(topics, now - DEFAULT_AGE_SECONDS if since is None else since, now if until is None else until)
+    return fetch_query(
+        _enodes(servers),
+        query,
+        _options(password, form, key),
+        state=state,
+        keep=keep,
+        budgets=budgets,
+        timeouts=timeouts,
+    )
+
+
+def subscribe(
+    servers: Servers,
+    *,
+    topics: Iterable[bytes],
+    since: float | None = None,
+    password: str | SymmetricKey = OFFLINE_INBOX,
+    form: Form = "envelope",
+    key: Key | None = None,
+    state: FetchState | None = None,
+    keep: Keep | None = None,
+    on_failure: OnServerFailure | None = None,
+    budgets: Budgets | None = None,
+    timeouts: Timeouts | None = None,
+) -> Subscription:
+    """Return the envelopes of these topics that were sent since `since`, and new ones as they come, each once.
+
+    `since` is in seconds since 1970, by default the present; with the `state` of an earlier stream, by default what
+    that does not cover of the last 24 hours. The stream stays connected to every server, dials lost ones again, and
+    requests history each minute, so that nothing is missed. `on_failure` is called with a server and the
+    reason when its connection or its history fails. The other arguments are those of `fetch`; `key` is used for
+    history only.
+
+    Raises Misuse for arguments that cannot be used. The iteration raises LaggingError if the program has left more
+    bytes of envelopes waiting than `budgets.bytes`.
+    """
+    now = int(time.time())
+    if since is None:
+        since = now if state is None else now - DEFAULT_AGE_SECONDS
+    query = _query(topics, since, now)
+    known = _enodes(servers)
+
+    def tell(server: int, words: str) -> None:
+        if on_failure is not None:
+            on_failure(known[server], words)
+
+    return subscribe_query(
+        known,
+        query,
+        _options(password, form, key),
+        state=state,
+        keep=keep,
+        on_failure=tell,
+        budgets=budgets,
+        timeouts=timeouts,
+    )
+
+
+def fetch_query(
+    servers: Sequence[Enode],
+    query: HistoryQuery,
+    options: RequestOptions,
+    *,
+    state: FetchState | None = None,
+    keep: Keep | None = None,
+    budgets: Budgets | None = None,
+    timeouts: Timeouts | None = None,
+) -> EnvelopeStream:
+    """Return the stream of `fetch` for a query. Raises Misuse without servers."""
+
+    def run(put: Subscriber, learn: Keep) -> Coroutine[Any, Any, FetchReport]:
+        return fetching.fetch(
+            servers, query, options, put, state=state, keep=learn, budgets=budgets, timeouts=timeouts
+        )
+
+    return EnvelopeStream(servers, run, state, keep)
+
+
+def subscribe_query(
+    servers: Sequence[Enode],
+    query: HistoryQuery,
+    options: RequestOptions,
+    *,
+    state: FetchState | None = None,
+    keep: Keep | None = None,
+    on_failure: subscribing.OnFailure | None = None,
+    budgets: Budgets | None = None,
+    timeouts: Timeouts | None = None,
+) -> Subscription:
+    """Return the stream of `subscribe` for a query."""
+    budgets = budgets or Budgets()
+
+    def run(put: Subscriber, learn: Keep, until: asyncio.Event) -> Coroutine[Any, Any, FetchReport]:
+        return subscribing.subscribe(
+            servers,
+            query,
+            options,
+            put,
+            until,
+            state=state,
+            keep=learn,
+            on_failure=on_failure,
+            budgets=budgets,
+            timeouts=timeouts,
+        )
+
+    return Subscription(servers, run, state, keep, budgets.bytes)
+
+
+def _enodes(servers: Servers) -> list[Enode]:
+    given = [servers] if isinstance(servers, Enode | str) else servers
+    if not given:
+        raise Misuse("there is nobody to ask: name a Mailserver")
+    return [enode.of(each) for each in given]
+
+
+def _query(topics: Iterable[bytes] | None, since: float, until: float) -> HistoryQuery:
+    if topics is None:
+        return HistoryQuery(int(since), int(until), bloom=bloom.ALL_BITS)
+    found = () if isinstance(topics, bytes | str) else frozenset(topics)
+    if not found or not all(isinstance(each, bytes) and len(each) == TOPIC for each in found):
+        raise Misuse(f"topics are a list of bytes, each of {TOPIC}: topic_of(name) returns that of a public chat")
+    return HistoryQuery(int(since), int(until), frozenset(found))
+
+
+def _options(password: str | SymmetricKey, form: Form, key: Key | None) -> RequestOptions:
+    if form == "plain":
+        return RequestOptions(form="plain", key=key)
+    if isinstance(password, str):
+        password = _default_key() if password == OFFLINE_INBOX else SymmetricKey.from_password(password)
+    return RequestOptions(to=password, key=key)
+
+
+@cache
+def _default_key() -> SymmetricKey:
+    """Return the key of the default password. Deriving it takes tens of milliseconds."""
+    return SymmetricKey.from_password(OFFLINE_INBOX)

@@ -1,0 +1,256 @@
+"""`fetch` and `subscribe` of the library: what a program takes, in which state it is then, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from restante.common.errors import Misuse
+from restante.waku import (
+    Budgets,
+    Enode,
+    Envelope,
+    FetchState,
+    IncompleteError,
+    LaggingError,
+    SymmetricKey,
+    Timeouts,
+    fetch,
+    new_key,
+    post_envelope,
+    subscribe,
+)
+from restante.waku.envelope.envelope import make
+from support.bounds import bounded
+from support.rows import every
+from support.waku.fake_node import SHARED, listening
+from support.waku.inside import Clock, inside
+from support.waku.letters import TOPIC
+from support.waku.mailservers import Honest, Refusing
+
+ONCE = Timeouts(tries=1)
+OTHER = b"\xff\xff\xff\xff"
+NOBODY = Enode(new_key().public, "127.0.0.1", 1)
+ONE: Any = TOPIC
+TEXT: Any = "abcd"
+"""Topics are several, and bytes."""
+
+
+class Today(Clock):
+    """It goes."""
+
+    def wall(self) -> float:
+        return time.time()
+
+
+def letters(count: int, age: int = 3600, topic: bytes = TOPIC) -> list[Envelope]:
+    """Make envelopes, the oldest first."""
+    first = int(time.time()) - age
+    return [make(first + number + 50, 50, topic, b"", number) for number in range(count)]
+
+
+async def test_a_program_iterates_over_the_last_day() -> None:
+    sent = letters(25)
+    others = [*letters(3, age=2 * 86400), *letters(3, topic=OTHER)]
+    async with listening(Honest([*sent, *others], size=10), password="status-offline-inbox") as (node, enode):
+        stream = fetch(enode, topics=[TOPIC])
+        assert [each async for each in stream] == sent
+        assert {each.form for each in node.asked} == {"envelope"}
+        again = [each async for each in fetch(str(enode), topics={TOPIC}, state=stream.state)]
+    assert again == []
+    assert stream.report is not None
+    assert (stream.report.missing, stream.failures) == ([], {})
+
+
+async def test_every_topic_of_some_times_without_a_password_or_with_another() -> None:
+    sent = letters(5, age=100) + letters(5, age=100, topic=OTHER)
+    since, until = sent[1].sent, sent[2].sent
+    async with listening(Honest(sent)) as (node, enode):
+        plain = [each async for each in fetch([enode], topics=None, since=since, until=until + 0.5, form="plain")]
+        sealed = [each async for each in fetch([enode], topics=None, since=since, until=until, password=SHARED)]
+        assert [each.form for each in node.asked] == ["plain", "envelope"]
+    assert (
+        {each.hash for each in plain}
+        == {each.hash for each in sealed}
+        == {each.hash for each in sent[1:3] + sent[6:8]}
+    )
+
+
+async def test_who_leaves_the_loop_has_the_state_of_what_was_taken() -> None:
+    sent = letters(30)
+    states: list[FetchState] = []
+    async with listening(Honest(sent, size=10, together=10), password="status-offline-inbox") as (node, enode):
+        stream = fetch(enode, topics=[TOPIC], keep=states.append)
+        taken = []
+        async with stream:
+            async for page in stream.pages():
+                taken += page
+                if len(taken) == 20:
+                    break
+        async with bounded("the goodbye"):
+            await node.is_alone.wait()
+        assert stream.state == states[-1]
+        rest = [each async for each in fetch(enode, topics=[TOPIC], state=stream.state)]
+    assert stream.report is None
+    assert rest == sent[9:]  # a page is taken when the next one is wanted; more may have been sent in its last second
+
+
+async def test_a_refusal_is_an_error_at_the_end() -> None:
+    async with listening(Honest(letters(3)), password="another") as (_, wrong):
+        stream = fetch(wrong, topics=[TOPIC], since=1000, until=2000, timeouts=Timeouts(tries=1, answer=0.2))
+        with pytest.raises(
+            IncompleteError, match=r"nobody answered for the times 1000 to 2000; 127\.0\.0\.1:"
+        ) as said:
+            _ = [each async for each in stream]
+    assert said.value.missing == [(1000, 2000)]
+    assert said.value.failures == stream.failures
+    assert list(stream.failures) == [wrong]
+
+
+async def test_another_server_takes_the_place_of_one_that_fails() -> None:
+    sent = letters(3)
+    async with (
+        listening(Refusing("not allowed"), password="x") as (_, first),
+        listening(Honest(sent), password="x") as (_, second),
+    ):
+        stream = fetch([first, str(second)], topics=[TOPIC], password="x", timeouts=ONCE)
+        assert [each async for each in stream] == sent
+    assert list(stream.failures) == [first]
+
+
+async def test_an_error_of_the_program_ends_the_fetch() -> None:
+    async with listening(Honest(letters(3)), password="status-offline-inbox") as (node, enode), bounded("the end"):
+        stream = fetch(enode, topics=[TOPIC])
+
+        async def take() -> None:
+            async with stream:
+                async for _ in stream:
+                    raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await take()
+        await node.is_alone.wait()
+        with pytest.raises(Misuse, match="iterated over once"):
+            _ = [each async for each in stream]
+
+        def fail(_: FetchState) -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            _ = [each async for each in fetch(enode, topics=[TOPIC], keep=fail)]
+
+
+@every(
+    ("call", "words"),
+    [
+        (lambda: fetch([], topics=[TOPIC]), "nobody to ask"),
+        (lambda: fetch("http://x", topics=[TOPIC]), "not an enode URL"),
+        (lambda: fetch(NOBODY, topics=ONE), "topics are a list of bytes"),
+        (lambda: fetch(NOBODY, topics=[]), "topics are a list of bytes"),
+        (lambda: fetch(NOBODY, topics=[b"abc"]), "topics are a list of bytes, each of 4"),
+        (lambda: fetch(NOBODY, topics=[TEXT]), "topics are a list of bytes"),
+        (lambda: fetch(NOBODY, topics=[TOPIC], since=2, until=1), "the first not after the last"),
+        (lambda: subscribe(NOBODY, topics=TEXT), "topics are a list of bytes"),
+    ],
+)
+def test_arguments_that_cannot_be_used(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(Misuse, match=words):
+        call()
+
+
+async def test_a_subscription_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+    old, new = letters(1)[0], make(int(time.time()) + 50, 50, TOPIC, b"", 7)
+    states: list[FetchState] = []
+    async with inside(tmp_path, clock=Today()) as here, bounded("the envelopes"):
+        await here.archive.save([old], 1)
+        stream = subscribe(here.enode, topics=[TOPIC], since=old.sent, form="plain", keep=states.append)
+        came = []
+        async for each in stream:
+            came.append(each)
+            if len(came) == 1:
+                assert (await post_envelope(here.enode, new)).confirmed
+            else:
+                stream.stop()
+        assert came == [old, new]
+        assert stream.state == states[-1]
+        later = subscribe(here.enode, topics=[TOPIC], since=old.sent, form="plain", state=stream.state)
+        later.stop()
+        assert [each async for each in later] == []
+
+
+async def test_a_subscription_begins_now_or_where_its_state_ends() -> None:
+    sent = letters(2, age=3600)
+    sent += letters(1, age=1000)
+    async with listening(Honest(sent), password="status-offline-inbox") as (node, enode), bounded("the envelopes"):
+        first = fetch(enode, topics=[TOPIC], until=time.time() - 2000)
+        assert [each async for each in first] == sent[:2]
+        stream = subscribe(enode, topics=[TOPIC], state=first.state)
+        async for each in stream:
+            assert each == sent[2]
+            stream.stop()
+        stream = subscribe(enode, topics=[TOPIC])
+        before = len(node.asked)
+        async with stream:
+            task = asyncio.create_task(anext(aiter(stream), None))
+            while len(node.asked) == before:  # noqa: ASYNC110 - it is nobody's event
+                await asyncio.sleep(0)
+            stream.stop()
+            assert await task is None
+        assert node.asked[-1].lower > time.time() - 900
+
+
+async def test_who_leaves_the_loop_or_is_cancelled_leaves_the_server() -> None:
+    sent = letters(5)
+    async with listening(Honest(sent, together=5), password="status-offline-inbox") as (node, enode), bounded("it"):
+        async for each in fetch(enode, topics=[TOPIC]):
+            assert each == sent[0]
+            break
+        await node.is_alone.wait()
+        node.is_alone.clear()
+        node.mailserver = None  # it does not answer any more
+        task = asyncio.create_task(anext(aiter(fetch(enode, topics=[TOPIC])), None))
+        while not node.connections:  # noqa: ASYNC110 - it is nobody's event
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await node.is_alone.wait()
+
+
+async def test_a_subscription_tells_which_server_fails() -> None:
+    told: list[Enode] = []
+    failed = asyncio.Event()
+
+    def tell(server: Enode, _words: str) -> None:
+        told.append(server)
+        failed.set()
+
+    async with bounded("the failure"):
+        stream = subscribe([NOBODY], topics=[TOPIC], on_failure=tell)
+        ended = asyncio.create_task(anext(aiter(stream), None))
+        await failed.wait()
+        stream.stop()
+        assert await ended is None
+    assert told[0] == NOBODY
+
+
+async def test_a_program_that_is_too_slow_for_live_envelopes_is_told() -> None:
+    sent = letters(20, age=100)
+    async with listening(Honest(sent, together=5)) as (_, enode), bounded("the end"):
+        size = sum(len(each.raw) for each in sent)
+        key = SymmetricKey(SHARED.secret)
+        stream = subscribe(enode, topics=[TOPIC], since=0, password=key, budgets=Budgets(bytes=size))
+        stream._max_waiting_bytes = size // 2
+
+        async def take() -> None:
+            async for _ in stream:
+                assert stream._task is not None
+                await asyncio.wait((stream._task,))
+
+        with pytest.raises(LaggingError, match="bytes of envelopes wait to be taken"):
+            await take()
