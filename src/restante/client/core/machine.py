@@ -92,7 +92,7 @@ class Machine:
     # ── what the application wants ───────────────────────────────────────────────────────────────
 
     def allocate(self, words: str) -> None:
-        """Have the server choose a nameplate; the code is that and these words."""
+        """Ask the server for a nameplate. The code is that and these words."""
         self._begin()
         self.state.words, self.state.nameplate_status = words, NameplateStatus.ALLOCATING
         self._send_missing()
@@ -146,7 +146,7 @@ class Machine:
             self._bind()
 
     def receive(self, text: str | bytes) -> None:
-        """Take a frame from the server."""
+        """Handle a frame from the server."""
         if self._link is None:
             return
         try:
