@@ -90,7 +90,7 @@ async def main(port: int, connections: int) -> None:
 
 @contextlib.asynccontextmanager
 async def senders(port: int) -> AsyncIterator[None]:
-    """Have them sent by another process: this one's loop must not be held by its own texts."""
+    """Let another process send them, because long texts would block this one's event loop."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(Path(__file__)), str(port), str(CONNECTIONS), stdout=asyncio.subprocess.PIPE
     )
@@ -105,7 +105,7 @@ async def senders(port: int) -> AsyncIterator[None]:
 
 
 async def longest_hold(port: int) -> tuple[str, float]:
-    """Give the form whose single message holds the server's loop longest, and for how long.
+    """Return the form whose single message holds the server's loop longest, and for how long.
 
     It is how long another client's ping frame waits, which is answered without a commit.
 

@@ -205,7 +205,7 @@ async def _probe(server: Server, times: dict[str, list[float]]) -> None:
 
 
 def _without_pace(kind: Kind) -> tuple[str, ...]:
-    """Give the flags with which one client may ask as much as it likes."""
+    """Return the flags with which one client may ask as much as it likes."""
     return ("--limit", "commands=0", "--limit", "bytes=0") if kind == "restante" else ()
 
 

@@ -113,7 +113,7 @@ def _envelopes(file: Path, seeds: np.ndarray[Any, Any], arrival: int) -> None:
 
 
 def _mixed(seeds: np.ndarray[Any, Any], lane: int) -> np.ndarray[Any, Any]:
-    """Give eight bytes a seed that look like chance (splitmix64)."""
+    """Return eight bytes a seed that look like chance (splitmix64)."""
     mixed = seeds.astype(np.uint64) * np.uint64(64) + np.uint64(lane)
     mixed = (mixed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -167,9 +167,6 @@ def by_spark(spark: SparkSession, name: str) -> Callable[[Path, Path], None]:
         stage(build.written(inputs, days), out, build.table, "bench")
 
     return run
-
-
-HOUR_MANY = "count(*) OVER (PARTITION BY day, hour(sent)) >= 1000"
 
 
 def envelopes_by_duckdb(into: Path, out: Path) -> None:

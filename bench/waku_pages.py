@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from restante.waku.archive import open_archive
 from restante.waku.archive.history.query import PageQuery
@@ -22,11 +21,9 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol import completion, request
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed
+from waku_figures import Run
 from waku_history import DAYS, KINDS, LIMIT, START, Shape, fill, percentile
 from waku_peer import BenchPeer
-
-if TYPE_CHECKING:
-    from waku import Run
 
 CLIENTS = 8
 WARM = 5
@@ -63,7 +60,7 @@ class Truth:
             self.samples[sample & -sample].append((sample, topic))
 
     def page(self, asked: PageQuery) -> tuple[list[bytes], bool]:
-        """Give the keys that must be answered with, and whether there are more."""
+        """Return the keys that must be answered with, and whether there are more."""
         start = (asked.lower.to_bytes(4, "big")).ljust(36, b"\0") if asked.after is None else asked.after + b"\0"
         found: list[bytes] = []
         for key in self._from(start, self._names(asked)):
@@ -201,7 +198,7 @@ class Pages:
     async def several(
         self, run: Run, held: Held, cpu: Callable[[], float], peers: list[BenchPeer], name: str, kind: str
     ) -> None:
-        """Have each peer ask for pages of a kind, one after the other; compare them when all are here."""
+        """Let each peer request pages of a kind, one after the other, and compare them when all have arrived."""
         dice = random.Random(len(peers))
         queries = [KINDS[kind].ask(held.shape, dice) for _ in range(WARM + run.pages)]
         for query in queries[:WARM]:

@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import cast
 
+from restante.common.dice import SystemDice
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Capability, Hello
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet
 from restante.waku.devp2p.snappy import compress
-from restante.waku.dice import SystemDice
 from restante.waku.envelope import rlp
+from restante.waku.envelope.keys import new_key
 from restante.waku.protocol import packets
 
 DATA = 284
@@ -44,7 +45,7 @@ class BenchPeer(asyncio.Protocol):
     """One peer."""
 
     def __init__(self, enode: Enode) -> None:
-        self._key = _DICE.key()
+        self._key = new_key(_DICE)
         self._enode = enode
         self.loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = self.loop.create_future()

@@ -63,11 +63,11 @@ class Wire(asyncio.Protocol):
         self._rest = b""
 
     def received(self, payload: bytes, now: float) -> None:
-        """Take one text frame, read at `now`."""
+        """Handle one text frame, read at `now`."""
         raise NotImplementedError
 
     def ponged(self, payload: bytes) -> None:
-        """Take the answer to a ping frame; none is asked for here."""
+        """Ignore the answer to a ping frame; none is requested here."""
         raise BadWireError(f"a pong that nobody asked for: {payload!r}")
 
     def failed(self, why: str) -> None:

@@ -19,11 +19,11 @@ from restante.common.net import household, read, shown
         ("a socket of another kind", "a socket of another kind"),
     ],
 )
-def test_an_address_is_shown_as_its_household(text: str, wanted: str) -> None:
+def test_an_address_is_shown_as_its_ipv4_address_or_ipv6_64(text: str, wanted: str) -> None:
     assert shown(text) == wanted
 
 
-def test_a_household_is_an_ipv4_address_or_an_ipv6_64() -> None:
+def test_an_ipv4_address_or_an_ipv6_64_is_one_household() -> None:
     def of(text: str) -> bytes:
         address = read(text)
         assert address is not None
@@ -35,5 +35,5 @@ def test_a_household_is_an_ipv4_address_or_an_ipv6_64() -> None:
     assert of("192.0.2.2") != of("192.0.2.1")
 
 
-def test_what_is_no_address_is_none() -> None:
+def test_text_that_is_no_address_is_read_as_none() -> None:
     assert [read(text) for text in ("", "x", "1.2.3", "1.2.3.4:5", "[::1]")] == [None] * 5

@@ -53,7 +53,7 @@ def test_each_connection_has_a_resource_of_its_own() -> None:
     assert all(":" not in demand.resource for demand in demands if demand)
 
 
-def test_so_many_connections_may_come_from_an_address_and_when_one_leaves_another_may() -> None:
+def test_an_address_at_its_connection_limit_may_connect_again_when_a_connection_ends() -> None:
     at = admission()
     at.limits = replace(UNLIMITED, address_connections=2)
     first = admit(at)
@@ -68,7 +68,7 @@ def test_so_many_connections_may_come_from_an_address_and_when_one_leaves_anothe
     assert admit(at).verdict is None
 
 
-def test_who_comes_too_often_is_told_when_to_try_again() -> None:
+def test_an_address_that_connects_too_often_is_told_when_to_try_again() -> None:
     at = admission()
     at.limits = replace(UNLIMITED, address_connects=60.0, address_connects_at_once=1)
     assert admit(at).verdict is None
@@ -79,7 +79,7 @@ def test_who_comes_too_often_is_told_when_to_try_again() -> None:
 
 
 @pytest.mark.parametrize("invented", ["X-Forwarded-For", "X-Real-IP"])
-def test_where_a_proxy_s_headers_differ_no_invention_gets_around_a_limit(invented: str) -> None:
+def test_an_invented_proxy_header_does_not_bypass_a_limit(invented: str) -> None:
     at = admission(trusted=networks(["127.0.0.0/8"]))
     at.limits = replace(UNLIMITED, address_connections=2)
     real = {"X-Forwarded-For": "X-Real-IP", "X-Real-IP": "X-Forwarded-For"}[invented]
@@ -90,7 +90,7 @@ def test_where_a_proxy_s_headers_differ_no_invention_gets_around_a_limit(invente
     assert len(admit(at, "127.0.0.1", headers={real: "9.9.9.9", invented: "9.9.9.9"}).address_quotas) == 1
 
 
-def test_so_many_connections_may_come_from_anywhere() -> None:
+def test_all_addresses_together_have_a_connection_limit() -> None:
     at = admission()
     at.limits = replace(UNLIMITED, connections=5)
     assert admit(at, there=4).verdict is None
@@ -99,7 +99,7 @@ def test_so_many_connections_may_come_from_anywhere() -> None:
     assert (full.code, full.words) == (1013, TOO_MANY_CONNECTIONS)
 
 
-def test_an_adaptive_server_demands_first_of_who_makes_trouble_and_says_so_each_time_that_changes() -> None:
+def test_an_adaptive_server_demands_work_of_abusive_addresses_first_and_reports_each_change() -> None:
     at = admission(mode="adaptive", bits=20)
     came = admit(at)
     assert came.offer == {"none": {}}
@@ -120,7 +120,7 @@ def test_an_adaptive_server_demands_first_of_who_makes_trouble_and_says_so_each_
     assert (at.changes, at.demanded) == (3, 2)
 
 
-def test_under_attack_it_demands_of_everybody_also_of_whom_it_cannot_tell_apart() -> None:
+def test_under_attack_an_adaptive_server_demands_work_of_all_clients() -> None:
     at = admission(mode="adaptive", bits=20, load=100.0)
     for _ in range(30):
         for _ in range(1000):
@@ -156,7 +156,7 @@ def test_a_trusted_proxy_s_clients_are_counted_one_by_one() -> None:
 # ── before there is a request ────────────────────────────────────────────────────────────────────
 
 
-def test_so_many_of_an_address_may_have_asked_for_nothing_yet() -> None:
+def test_an_address_has_a_limit_of_connections_without_a_request() -> None:
     at = admission()
     at.limits = replace(UNLIMITED, address_connections=2)
     first, second = (at.begin_request((ABROAD, port), 1e9) for port in (1, 2))
@@ -169,7 +169,7 @@ def test_so_many_of_an_address_may_have_asked_for_nothing_yet() -> None:
     assert not at.begin_request((ABROAD, 4), 1e9).refused
 
 
-def test_who_asks_for_nothing_takes_no_place_of_those_who_are_in() -> None:
+def test_connections_without_a_request_do_not_count_against_open_ones() -> None:
     at = admission()
     at.limits = replace(UNLIMITED, address_connections=1)
     assert admit(at, ABROAD).verdict is None
@@ -182,7 +182,7 @@ def test_who_asks_for_nothing_takes_no_place_of_those_who_are_in() -> None:
     assert quota.connections == 1
 
 
-def test_nobody_is_counted_before_there_is_a_request_who_cannot_be_told_apart() -> None:
+def test_connections_of_possible_proxies_are_not_counted_before_their_request() -> None:
     at = admission(trusted=networks(["8.8.8.0/24"]))
     at.limits = replace(UNLIMITED, address_connections=1)
     for peer in ("127.0.0.1", "10.0.0.1", "8.8.8.8"):  # the last may be anybody's proxy

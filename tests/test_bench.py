@@ -10,7 +10,7 @@ from support.processes import run
 
 PROGRAM = """
 import json
-from waku import Run, verdict
+from waku_figures import Run, verdict
 def of(name, value, window=16, packet=10):
     run = Run(None, 1, 1, 1, 1, 1.0, 1, 1, window, packet, {name: [value]})
     *_, bounds = run.table().splitlines()

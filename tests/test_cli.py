@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 import structlog
 from aiohttp import ClientSession
+from msgspec import Struct
+from msgspec.structs import fields
 
 from restante import __version__
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.settings import Serve
 from restante.mailbox.store import status
 from restante.mailbox.store.schema import connect, migrations
+from restante.waku.settings import WakuServe
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
@@ -39,6 +42,16 @@ def test_help_names_every_flag_of_serve() -> None:
         assert f"--{name.replace('_', '-')} " in shown, name
 
 
+@pytest.mark.parametrize(("command", "settings"), [("serve", Serve), ("waku serve", WakuServe)])
+def test_help_shows_the_default_of_every_setting(command: str, settings: type[Struct]) -> None:
+    shown = " ".join(called(*command.split(), "--help").stdout.split())
+    for field in fields(settings):
+        if isinstance(field.default, str | int | float) and field.default is not False:
+            said = shown.partition(f" --{field.name.replace('_', '-')} ")[2].partition(" --")[0]
+            default = f"{field.default:.10g}" if isinstance(field.default, float) else field.default
+            assert said.endswith(f" Default: {default}."), field.name
+
+
 def test_importing_the_command_line_loads_no_servers() -> None:
     heavy = ("picows", "aiohttp", "uvloop", "pyspark", "coincurve", "cryptography", "sha3", "pyarrow", "plyvel")
     code = f"import restante.cli.main, sys; print([m for m in {heavy} if m in sys.modules])"
@@ -54,7 +67,7 @@ def test_the_server_starts_without_the_optional_imports_of_structlog() -> None:
     assert run(sys.executable, "-c", code).stdout.startswith("False <module")
 
 
-def test_config_show_tells_every_setting_and_its_source(tmp_path: Path) -> None:
+def test_config_show_prints_every_setting_and_its_source(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text('[serve]\nmotd = "hi"\n')
     shown = called("config", "show", "--config", str(file), "--prune-after", "60", RESTANTE_BLUR_USAGE="5").stdout
@@ -94,7 +107,7 @@ def test_a_port_in_use_names_the_flag(tmp_path: Path) -> None:
             assert result.stderr == f"restante: cannot listen on {here}: Address already in use ({flag})\n"
 
 
-def test_a_port_in_use_is_found_before_anything_is_loaded_that_takes_long(tmp_path: Path) -> None:
+def test_a_port_in_use_is_found_before_slow_imports(tmp_path: Path) -> None:
     program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
     with held_port() as free, socket.socket(socket.AF_INET6) as taken:
         taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -110,7 +123,7 @@ def test_a_port_in_use_is_found_before_anything_is_loaded_that_takes_long(tmp_pa
     assert not (tmp_path / "data").exists()
 
 
-async def test_serve_tells_where_it_listens_is_healthy_and_drains_on_sigterm(tmp_path: Path) -> None:
+async def test_serve_logs_its_url_is_healthy_and_drains_on_sigterm(tmp_path: Path) -> None:
     with held_port() as admin:
         async with serving(tmp_path, options=("--admin", f"127.0.0.1:{admin}")) as server, ClientSession() as http:
             assert server.url.startswith("ws://127.0.0.1:")

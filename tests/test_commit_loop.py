@@ -18,7 +18,8 @@ from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, MAX_BATCH_SECONDS, NOT_STORED, CommitLoop, Retention
 from restante.mailbox.server.system import SystemClock
 from restante.mailbox.store.sqlite import Store
-from support.mailbox.givens import FakeClock, FakeDice, Inbox
+from support.dice import FakeDice
+from support.mailbox.givens import FakeClock, Inbox
 from support.mailbox.tables import sql_rows, sql_usage
 
 
@@ -75,7 +76,7 @@ OPEN = '{"type": "open", "mailbox": "m"}'
 ADD = '{"type": "add", "phase": "p", "body": "00"}'
 
 
-async def test_right_after_a_start_nothing_is_pruned_and_nobody_is_gone(tmp_path: Path) -> None:
+async def test_after_a_start_nothing_is_pruned_and_no_side_counts_as_gone(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opened(tmp_path, clock) as loop:
         await loop.enter("a", OPEN, ADD)
@@ -95,7 +96,7 @@ async def test_right_after_a_start_nothing_is_pruned_and_nobody_is_gone(tmp_path
         assert [frame["type"] for frame in inbox.frames] == ["ack", "ack", "message"]
 
 
-async def test_who_left_in_this_run_is_gone_even_right_after_a_start(tmp_path: Path) -> None:
+async def test_a_side_that_left_in_this_run_counts_as_gone_even_after_a_start(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opened(tmp_path, clock) as loop:
         await loop.enter("a", OPEN, ADD)
@@ -105,8 +106,8 @@ async def test_who_left_in_this_run_is_gone_even_right_after_a_start(tmp_path: P
         assert inbox.frames[-1]["type"] == "message"
 
 
-async def test_crash_loops_still_age(tmp_path: Path) -> None:
-    """Each run is a minute long, and too short to prune in; service time adds up all the same."""
+async def test_mailboxes_age_although_the_server_crashes_repeatedly(tmp_path: Path) -> None:
+    """Each run is a minute long, and too short to prune in, but service time adds up."""
     clock = FakeClock()
     async with opened(tmp_path, clock) as loop:
         await loop.enter("a", OPEN, ADD)
@@ -240,7 +241,7 @@ async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Pa
         assert [len(usage["mailbox"]), len(usage["client"])] == [1, 1]
 
 
-async def test_time_in_which_the_process_stands_still_makes_nothing_older(tmp_path: Path) -> None:
+async def test_mailboxes_do_not_age_while_the_process_is_stopped(tmp_path: Path) -> None:
     """SIGSTOP, a virtual machine that is paused: CLOCK_MONOTONIC goes on, and nobody could come back."""
     machine = FakeClock()
 
@@ -263,7 +264,7 @@ async def test_time_in_which_the_process_stands_still_makes_nothing_older(tmp_pa
         assert {mailbox.mailbox_id for mailbox in loop.commit_loop.dispatcher.state.mailboxes()} == {"m"}
 
 
-async def test_a_process_that_stands_still_after_its_start_waits_for_its_clients_all_the_same(tmp_path: Path) -> None:
+async def test_a_process_that_was_stopped_after_its_start_still_waits_for_its_clients(tmp_path: Path) -> None:
     machine = FakeClock()
     async with opened(tmp_path, SystemClock(machine.monotonic)) as loop:
         machine.now += 3600
@@ -284,7 +285,7 @@ class TickingClock(FakeClock):
         return super().monotonic()
 
 
-async def test_a_batch_that_takes_long_ends_whatever_it_weighs(tmp_path: Path) -> None:
+async def test_a_batch_that_takes_long_ends_whatever_its_weight(tmp_path: Path) -> None:
     async with opened(tmp_path, TickingClock()) as loop:
         connection, inbox = await loop.enter("a")
         batches: list[int] = []

@@ -38,7 +38,7 @@ def test_the_file_may_be_named_in_the_environment(toml: Path) -> None:
     assert (settings.motd, settings.prune_after, settings.no_list) == ("file", 100.0, True)
 
 
-def test_the_environment_is_text_and_is_read_as_what_is_wanted() -> None:
+def test_variables_are_converted_to_the_type_of_the_setting() -> None:
     environment = {"RESTANTE_PRUNE_EVERY": "10", "RESTANTE_NO_LIST": "true", "RESTANTE_BLUR_USAGE": "3600"}
     settings, _ = settle(SERVE, {}, environment, None)
     assert (settings.prune_every, settings.no_list, settings.blur_usage) == (10.0, True, 3600)
@@ -53,17 +53,17 @@ def test_the_environment_is_text_and_is_read_as_what_is_wanted() -> None:
         (WAKU, "RESTANTE_WAKU_TOPIC", "RESTANTE_WAKU_TOPICS may be meant"),
     ],
 )
-def test_a_variable_that_is_no_setting_is_misuse(part: Part[Any], name: str, todo: str) -> None:
+def test_an_unknown_variable_is_misuse(part: Part[Any], name: str, todo: str) -> None:
     with pytest.raises(Misuse) as told:
-        settle(part, {}, {name: "x"}, None)
-    assert str(told.value) == f"{name} in the environment is no setting: {todo}"
+        part.check_variables({name: "x"})
+    assert str(told.value) == f"{name} in the environment is not a setting: {todo}"
 
 
 def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
     others = {"RESTANTE_WAKU_MIN_POW", "RESTANTE_WAKU_PASSWORD", "RESTANTE_LAKE", "RESTANTED", "HOME"}
     services = {"RESTANTE_SERVICE_HOST", "RESTANTE_SERVICE_PORT_WS", "RESTANTE_PORT", "RESTANTE_PORT_4000_TCP_ADDR"}
-    assert settle(SERVE, {}, dict.fromkeys(others | services, "x"), None)[0] == Serve()
-    settle(WAKU, {}, {"RESTANTE_MOTDD": "x", "RESTANTE_WAKU_PASSWORD": "x", "RESTANTE_WAKU_SERVICE_HOST": "x"}, None)
+    SERVE.check_variables(dict.fromkeys(others | services, "x"))
+    WAKU.check_variables({"RESTANTE_MOTDD": "x", "RESTANTE_WAKU_PASSWORD": "x", "RESTANTE_WAKU_SERVICE_HOST": "x"})
 
 
 def test_defaults_are_those_of_the_struct() -> None:
@@ -73,7 +73,7 @@ def test_defaults_are_those_of_the_struct() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("[serve]\nmodt = 1\n", "has no key 'modt'; there are: data, listen"),
+        ("[serve]\nmodt = 1\n", "has no key 'modt'; its keys are data, listen"),
         ('[serve]\nprune_after = "x"\n', "prune_after: 'x' is not a number from 1 up"),
         ("[serve]\nprune_after = 0\n", "prune_after: 0 is not a number from 1 up"),
         ('[serve]\nframes = "both"\n', "frames: 'both' is not binary or text"),
@@ -94,7 +94,7 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path:
     "flags",
     [{"listen": "bogus"}, {"admin": "xx"}, {"data": ""}, {"keep_usage": float("inf")}, {"keep_usage": float("nan")}],
 )
-def test_what_serve_would_refuse_is_refused_when_settled(flags: dict[str, Any]) -> None:
+def test_settle_refuses_what_serve_would_refuse(flags: dict[str, Any]) -> None:
     with pytest.raises(Misuse, match="--" + next(iter(flags)).replace("_", "-")):
         settle(SERVE, flags, {}, None)
 
@@ -113,12 +113,12 @@ def test_what_serve_would_refuse_is_refused_when_settled(flags: dict[str, Any]) 
         ("motd", 5, "5 is not a text"),
     ],
 )
-def test_what_should_have_been_written_is_said(name: str, value: object, words: str) -> None:
+def test_an_error_says_what_to_write(name: str, value: object, words: str) -> None:
     with pytest.raises(Misuse, match=f"^--{name.replace('_', '-')}: {words}"):
         settle(SERVE, {name: value}, {}, None)
 
 
-def test_a_bad_variable_and_a_bad_flag_are_named() -> None:
+def test_an_error_names_the_variable_or_the_flag() -> None:
     with pytest.raises(Misuse, match="RESTANTE_PRUNE_AFTER: "):
         settle(SERVE, {}, {"RESTANTE_PRUNE_AFTER": "soon"}, None)
     with pytest.raises(Misuse, match="--blur-usage: "):
@@ -141,7 +141,7 @@ def test_addresses(text: str, wanted: tuple[str | None, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["4000", ":4000", "host:", "host:port", "host:99999", "host:-1", "host:٣", ""])
-def test_what_is_no_address_is_misuse(text: str) -> None:
+def test_a_malformed_address_is_misuse(text: str) -> None:
     with pytest.raises(Misuse, match=r"--listen: '.*' is not HOST:PORT"):
         address(text, "--listen")
 
@@ -150,6 +150,9 @@ def test_what_is_no_address_is_misuse(text: str) -> None:
     ("words", "name", "meant"),
     [
         (("status",), "RESTANTE_DATUM", "RESTANTE_DATA"),
+        (("serve",), "RESTANTE_MOTDD", "RESTANTE_MOTD"),
+        (("config", "show"), "RESTANTE_LIMIT_CONNECTION", "RESTANTE_LIMIT_CONNECTIONS"),
+        (("waku", "serve"), "RESTANTE_WAKU_TOPIC", "RESTANTE_WAKU_TOPICS"),
         (("export", "usage.sqlite"), "RESTANTE_PRUNE_EVRY", "RESTANTE_PRUNE_EVERY"),
         (("pipeline", "sql"), "RESTANTE_LAK", "RESTANTE_LAKE"),
         (("waku", "check"), "RESTANTE_WAKU_DATE", "RESTANTE_WAKU_DATA"),
@@ -157,7 +160,7 @@ def test_what_is_no_address_is_misuse(text: str) -> None:
     ],
     ids=str,
 )
-def test_every_command_refuses_a_variable_that_none_reads(words: tuple[str, ...], name: str, meant: str) -> None:
+def test_every_command_refuses_an_unknown_variable(words: tuple[str, ...], name: str, meant: str) -> None:
     said = called(*words, **{name: "x"})
     assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr == f"restante: {name} in the environment is no setting: {meant} may be meant\n"
+    assert said.stderr == f"restante: {name} in the environment is not a setting: {meant} may be meant\n"

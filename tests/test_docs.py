@@ -142,7 +142,7 @@ def test_every_block_of_commands_is_executed_by_a_test_that_names_it(path: str) 
 
 
 def named_beside(path: str, file: Path) -> set[str]:
-    """Give the texts in those functions of a file that use a document, by its path or by a constant that has it."""
+    """Return the texts in those functions of a file that use a document, by its path or by a constant that has it."""
     found, constants = set[str](), set[str]()
     for part in ast.parse(file.read_text()).body:
         inside = list(ast.walk(part))
@@ -287,7 +287,7 @@ def test_the_operations_guides_have_every_limit_and_its_default(guide: str) -> N
         assert row.split("|")[2].strip().replace(",", "") == f"{default:.0f}", row
 
 
-def test_the_operations_guide_has_every_flag_of_a_take_over() -> None:
+def test_the_operations_guide_has_every_flag_of_import() -> None:
     guide = (ROOT / "docs/mailbox/operating.md").read_text()
     takes = typer.main.get_group(app).commands["import"]
     for option in (name for each in takes.params for name in each.opts):
@@ -331,7 +331,7 @@ def test_the_protocol_notes_have_every_error() -> None:
         assert f"`{words}`" in notes, words
 
 
-def test_the_errors_in_the_waku_guide_are_said() -> None:
+def test_the_errors_in_the_waku_guide_exist_in_the_code() -> None:
     guide = (ROOT / "docs/waku/operating.md").read_text().partition("| error | what to do |")[2]
     said = "".join(
         (ROOT / "src/restante/waku" / name).read_text()

@@ -25,12 +25,12 @@ from restante.common.errors import plain
         (OSError("could not bind"), "could not bind"),
     ],
 )
-def test_an_error_of_the_system_is_its_words_alone(error: OSError, words: str) -> None:
+def test_a_system_error_is_reported_in_its_words_alone(error: OSError, words: str) -> None:
     assert plain(error) == words
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_call_that_nobody_takes_is_refused_in_words(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_refused_connection_is_reported_in_plain_words(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def call() -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))  # and does not listen

@@ -33,8 +33,9 @@ from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
 from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
+from support.dice import FakeDice
 from support.effort import examples, some
-from support.mailbox.givens import FakeClock, FakeDice, Inbox
+from support.mailbox.givens import FakeClock, Inbox
 
 SLOW = replace(UNLIMITED, commands=100.0, commands_at_once=10)
 
@@ -98,7 +99,7 @@ async def some_turns(commit_loop: CommitLoop) -> None:
             await asyncio.sleep(0)
 
 
-async def test_who_says_much_at_once_makes_others_wait_for_two_batches_at_most(tmp_path: Path) -> None:
+async def test_a_client_that_sends_much_delays_others_by_two_batches_at_most(tmp_path: Path) -> None:
     async with opened(tmp_path) as (commit_loop, _):
         floods, quiet = [Peer(commit_loop) for _ in range(20)], Peer(commit_loop)
         for flood in floods:
@@ -112,7 +113,7 @@ async def test_who_says_much_at_once_makes_others_wait_for_two_batches_at_most(t
         assert [flood.pongs for flood in floods] == [list(range(1000))] * len(floods)
 
 
-async def test_large_messages_make_a_batch_long_before_many_do(tmp_path: Path) -> None:
+async def test_large_messages_fill_a_batch_sooner_than_many_small_ones(tmp_path: Path) -> None:
     async with opened(tmp_path) as (commit_loop, _):
         floods, quiet = [Peer(commit_loop) for _ in range(20)], Peer(commit_loop)
         for flood in floods:
@@ -145,7 +146,7 @@ async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> N
     looks=st.sampled_from((0, 1, 1000)),
 )
 @examples(200)
-def test_what_one_says_is_done_in_its_order_however_long_each_is(
+def test_commands_of_one_connection_run_in_order_whatever_their_length(
     said: list[tuple[int, bool | None]], gathers: list[int], looks: int
 ) -> None:
     """None: its connection is lost. Between the messages, batches are taken at any time."""
@@ -188,7 +189,7 @@ def check_the_order(said: list[tuple[int, bool | None]], gathers: list[int]) -> 
     assert all((each.backlog.queued, each.backlog.held, each.backlog.paused) == (0, 0, False) for each in connections)
 
 
-def test_what_is_dropped_is_not_done_and_not_held_but_what_is_under_way_is() -> None:
+def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
     queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
     long, short, now = "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1), "s", Now(0.0, 0.0)
     for said in (long, short, long):
@@ -209,7 +210,7 @@ def test_what_is_dropped_is_not_done_and_not_held_but_what_is_under_way_is() -> 
     assert (queue.held, connection.backlog.held, connection.backlog.queued) == (0, 0, 0)
 
 
-def test_a_long_message_that_is_dropped_before_its_turn_is_not_done() -> None:
+def test_a_long_message_that_is_dropped_before_its_turn_does_not_run() -> None:
     queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
     for each in (connection, other):
         queue.put(ReceivedText(each, "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1), Now(0.0, 0.0)))
@@ -219,7 +220,7 @@ def test_a_long_message_that_is_dropped_before_its_turn_is_not_done() -> None:
     assert queue.held == MAX_SHORT_MESSAGE_CHARACTERS + 1 + fair_queue.ENTRY_BYTES
 
 
-async def test_what_is_sent_for_a_command_counts_in_its_batch(
+async def test_replies_and_deliveries_count_in_the_weight_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path) as (commit_loop, _):
@@ -249,7 +250,7 @@ async def test_what_is_sent_for_a_command_counts_in_its_batch(
         assert max(batches) < 2 * MAX_BATCH_WEIGHT
 
 
-async def test_the_loop_turns_after_each_batch_also_when_nothing_was_changed(tmp_path: Path) -> None:
+async def test_the_event_loop_runs_after_each_batch_even_if_nothing_changed(tmp_path: Path) -> None:
     async with opened(tmp_path) as (commit_loop, _):
         said: list[int] = []
 
@@ -266,7 +267,7 @@ async def test_the_loop_turns_after_each_batch_also_when_nothing_was_changed(tmp
         assert max(after - before for before, after in itertools.pairwise(said)) <= 2 * MAX_BATCH_COMMANDS
 
 
-async def test_who_is_in_debt_is_let_in_as_far_as_its_rate_goes(tmp_path: Path) -> None:
+async def test_a_connection_over_its_rate_is_served_at_its_rate(tmp_path: Path) -> None:
     """What is let in and must go back again would be most of the work of every batch."""
     async with opened(tmp_path, SLOW) as (commit_loop, clock):
         hasty = Peer(commit_loop)
@@ -286,7 +287,7 @@ async def test_who_is_in_debt_is_let_in_as_far_as_its_rate_goes(tmp_path: Path) 
         assert began <= 2 * 60
 
 
-async def test_a_connection_is_left_unread_while_much_of_it_waits(tmp_path: Path) -> None:
+async def test_a_connection_is_not_read_while_many_of_its_commands_wait(tmp_path: Path) -> None:
     async with opened(tmp_path) as (commit_loop, _):
         flood = Peer(commit_loop)
         flood.ping(MAX_BACKLOG_COMMANDS - 1)
@@ -318,7 +319,7 @@ async def test_commands_beyond_the_limit_wait_and_are_answered_in_time(tmp_path:
         assert not hasty.paused
 
 
-async def test_what_a_command_makes_others_be_sent_is_charged_to_who_said_it(tmp_path: Path) -> None:
+async def test_deliveries_to_others_are_charged_to_the_sender(tmp_path: Path) -> None:
     limits = replace(UNLIMITED, bytes=1000.0, bytes_at_once=20_000)
     async with opened(tmp_path, limits) as (commit_loop, _):
         peers = [Peer(commit_loop) for _ in range(10)]
@@ -333,7 +334,7 @@ async def test_what_a_command_makes_others_be_sent_is_charged_to_who_said_it(tmp
         assert (peers[0].pongs, peers[1].pongs) == ([], [0])
 
 
-async def test_a_list_and_a_replay_cost_what_they_cost(tmp_path: Path) -> None:
+async def test_a_list_and_a_replay_are_charged_for_their_size(tmp_path: Path) -> None:
     limits = replace(UNLIMITED, bytes=1000.0, bytes_at_once=2000)
     async with opened(tmp_path, limits) as (commit_loop, _):
         maker = Peer(commit_loop, hurried=False)
@@ -356,7 +357,7 @@ async def test_a_list_and_a_replay_cost_what_they_cost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", some(range(5), 0, 1))
-async def test_whatever_waits_and_goes_back_is_done_in_order(seed: int, tmp_path: Path) -> None:
+async def test_commands_that_are_put_back_run_in_order(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     async with opened(tmp_path, SLOW) as (commit_loop, clock):
         peers = [Peer(commit_loop, hurried=dice.random() < 0.7) for _ in range(30)]
@@ -372,7 +373,7 @@ async def test_whatever_waits_and_goes_back_is_done_in_order(seed: int, tmp_path
             assert not peer.paused
 
 
-async def test_what_was_said_before_a_connection_was_lost_is_done_without_delay(tmp_path: Path) -> None:
+async def test_commands_of_a_lost_connection_run_without_delay(tmp_path: Path) -> None:
     async with opened(tmp_path, SLOW) as (commit_loop, _):
         hasty = Peer(commit_loop)
         hasty.say(type="bind", appid="x", side="a")
@@ -387,7 +388,7 @@ async def test_what_was_said_before_a_connection_was_lost_is_done_without_delay(
         assert commit_loop.dispatcher.connections == set()
 
 
-async def test_a_drain_waits_for_nobody_s_pace(tmp_path: Path) -> None:
+async def test_a_drain_ignores_rate_limits(tmp_path: Path) -> None:
     async with opened(tmp_path, SLOW) as (commit_loop, _):
         hasty = Peer(commit_loop)
         hasty.ping(1000)
@@ -396,7 +397,7 @@ async def test_a_drain_waits_for_nobody_s_pace(tmp_path: Path) -> None:
     assert hasty.pongs == list(range(1000))
 
 
-async def test_a_batch_that_is_refused_refuses_nothing_that_was_not_in_it(tmp_path: Path) -> None:
+async def test_a_refused_batch_refuses_only_its_own_commands(tmp_path: Path) -> None:
     async with opened(tmp_path, SLOW) as (commit_loop, clock):
         hasty = Peer(commit_loop)
         store = commit_loop._store

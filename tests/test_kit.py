@@ -33,7 +33,7 @@ def test_a_row_that_fails_fails_its_test_and_is_named_and_the_others_are_run() -
     assert told.value.__notes__ == ["rows that failed: 2, 4"]
 
 
-async def test_so_it_is_with_coroutines_and_names_of_one_s_own() -> None:
+async def test_every_also_runs_coroutines_and_accepts_ids() -> None:
     @every(("word", "size"), [("a", 1), ("bb", 1)], ids=["one", "other"])
     async def check(word: str, size: int) -> None:
         assert len(word) == size

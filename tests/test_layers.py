@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import statistics
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -12,11 +13,12 @@ import pytest
 import restante
 
 ROOT = Path(restante.__file__).parent
+BENCH = ROOT.parent.parent / "bench"
 
 LAYERS = {
     "mailbox": ["protocol", "core", "settings", "store", "reference_import", "server"],
     "waku": [
-        *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "dice", "defaults", "key_file"),
+        *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "defaults", "key_file"),
         *("archive", "files", "connection", "client", "node"),
     ],
     "client": ["errors", "protocol", "core"],
@@ -31,6 +33,7 @@ BETWEEN_PARTS = {
     ("pipeline.clean", "waku.envelope"),
     ("pipeline.clean", "waku.archive.ids"),
     ("pipeline.sources", "waku.envelope"),
+    ("pipeline.sources", "waku.files"),
 }
 """What one part may import of another. Everything may import `common`; `cli` may import everything."""
 
@@ -76,15 +79,20 @@ def modules() -> dict[str, Path]:
 @functools.cache
 def imports(module: str) -> frozenset[str]:
     """Return what a module imports, by whole names, `restante.` left out."""
+    return frozenset(name.removeprefix("restante.") for name in imported_by(modules()[module]))
+
+
+def imported_by(path: Path) -> set[str]:
+    """Return what a file imports anywhere, by whole names."""
     found = set()
-    for node in ast.walk(ast.parse(modules()[module].read_text())):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}: imports are absolute"
+            assert node.level == 0, f"{path}: imports are absolute"
             assert node.module
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return frozenset(name.removeprefix("restante.") for name in found)
+    return found
 
 
 def own_imports(module: str) -> set[str]:
@@ -126,7 +134,7 @@ def test_a_folder_imports_only_those_before_it(part: str) -> None:
                 assert {f"{part}.{folder}", f"{part}.{other}"} != {one, another}, f"{module} imports {imported}"
 
 
-def test_a_part_imports_another_only_where_it_is_named() -> None:
+def test_a_part_imports_another_only_where_the_rules_allow_it() -> None:
     used = set()
     for module in modules():
         for imported in own_imports(module):
@@ -152,10 +160,24 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
     TopologicalSorter({module: own_imports(module) for module in modules()}).prepare()
 
 
-def test_pure_modules_know_no_io_no_clock_and_no_randomness() -> None:
+def test_no_measurements_import_one_another_in_a_circle() -> None:
+    """Imports for types count, too."""
+    paths = {path.stem: path for path in BENCH.glob("*.py")}
+    assert "mailbox" in paths
+    TopologicalSorter({name: imported_by(path) & set(paths) for name, path in paths.items()}).prepare()
+
+
+def test_pure_modules_import_no_io_no_clock_and_no_randomness() -> None:
     for name in PURE:
         assert any(inside(module, [name]) for module in modules()), name
     for module in modules():
         if inside(module, PURE):
             named = {name.partition(".")[0] for name in imports(module)}
             assert not named & IMPURE, f"{module} imports {named & IMPURE}"
+
+
+def test_modules_have_one_subject_each() -> None:
+    """A module of more than 400 lines has two subjects; with a median below 60 lines a newcomer would open many."""
+    lines = {name: len(path.read_text().splitlines()) for name, path in modules().items() if path.stat().st_size}
+    assert {name: count for name, count in lines.items() if count > 400} == {}
+    assert 60 <= statistics.median(lines.values()) <= 200

@@ -119,7 +119,7 @@ def play(session: list[tuple[str, dict[str, Any]]], cut: int | None, *, done: bo
 
 @pytest.mark.parametrize("done", [True, False], ids=["reply lost", "command lost"])
 @pytest.mark.parametrize("session", [SESSION, AFTER_CLOSE_ONLY], ids=["released", "never released"])
-def test_said_again_after_a_crash_leaves_the_same_rows_and_the_same_usage(
+def test_commands_repeated_after_a_crash_leave_the_same_rows_and_usage(
     session: list[tuple[str, dict[str, Any]]], done: bool
 ) -> None:
     wanted = play(session, None, done=done)

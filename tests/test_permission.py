@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.mailbox.core.adaptive import FALL_INTERVAL_SECONDS, MAX_STEPS, RISE_INTERVAL_SECONDS, LoadLevel
-from restante.mailbox.protocol.hashcash import MAX_BITS, MAX_STAMP_CHARACTERS, Demand, mint, offer, problem, zero_bits
+from restante.mailbox.protocol.hashcash import MAX_BITS, MAX_STAMP_CHARACTERS, Demand, offer, problem, zero_bits
+from support.mailbox.stamps import mint
 
 SAMPLE = "1:6:210723:resource-string::NmZNF4eIbk87mqYz:000003n"
 """The stamp that spec 002 shows; made by `hashcash -b 6 -m resource-string`."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from pathlib import Path
 
 import pytest
 
+from restante.mailbox.core.limits import MIB
 from restante.mailbox.server.read_budget import (
     BYTES_PER_FRAME,
     MAX_FRAMES_PER_TURN,
     MIN_READ_BYTES,
+    PAYLOAD_BYTES_PER_FRAME,
     READERS_PER_TURN,
     REQUEST_BYTES_PER_FRAME,
     REQUEST_FRAMES,
@@ -27,7 +30,7 @@ FLOOD = 16 * 1024
 """Bytes that each of them sends at once, in the smallest frames."""
 
 
-async def test_less_is_read_the_more_frames_there_were() -> None:
+async def test_the_read_budget_shrinks_with_the_number_of_frames() -> None:
     budget = ReadBudget()
     assert budget.read_bytes == MAX_FRAMES_PER_TURN * BYTES_PER_FRAME
     budget.frames += MAX_FRAMES_PER_TURN - 10
@@ -39,7 +42,7 @@ async def test_less_is_read_the_more_frames_there_were() -> None:
     assert (budget.frames, budget.exhausted) == (0, False)
 
 
-async def test_sockets_that_wait_are_read_again_in_turn_some_at_a_time() -> None:
+async def test_waiting_sockets_are_read_again_in_turn_a_few_at_a_time() -> None:
     budget, log = ReadBudget(), list[int]()
     waiting = range(2 * READERS_PER_TURN + 1)
     for number in waiting:
@@ -58,7 +61,7 @@ async def test_sockets_that_wait_are_read_again_in_turn_some_at_a_time() -> None
     ],
     ids=["empty fragments", "fragments of a byte", "pings"],
 )
-async def test_a_flood_of_tiny_frames_leaves_the_loop_its_turns(
+async def test_a_flood_of_tiny_frames_does_not_block_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: bytes, tiny: bytes
 ) -> None:
     """Twenty connections that sent 16 KiB of them each held the loop for 85 ms: 2,700 frames each, in one turn."""
@@ -115,3 +118,103 @@ async def test_requests_that_come_at_once_are_answered_over_several_turns(
         assert max(turns) <= MAX_FRAMES_PER_TURN + (READERS_PER_TURN + 1) * request
         for each in sockets:
             each.cut()
+
+
+@pytest.mark.parametrize("in_fragments", [False, True], ids=["one frame", "fragments"])
+async def test_large_messages_that_end_at_once_end_in_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_fragments: bool
+) -> None:
+    """Twenty clients held back the last byte of 2 MiB each: to copy and check all of them took 110 ms in a turn."""
+    turns: list[int] = []
+    renew = ReadBudget._renew
+
+    def counted(budget: ReadBudget) -> None:
+        turns.append(budget.frames)
+        renew(budget)
+
+    monkeypatch.setattr(ReadBudget, "_renew", counted)
+    text = b'{"type":"ping","ping":"' + b"x" * (MIB // 2) + b'"}'
+    begun, end = frame(TEXT, text)[:-1], frame(TEXT, text)[-1:]
+    if in_fragments:
+        begun, end = frame(TEXT, text, fin=False), frame(CONTINUATION)
+    async with open_live(tmp_path) as live:
+        senders = [await live.enter() for _ in range(FLOODERS)]
+        for each in senders:
+            each.write(begun)
+            await each.writer.drain()
+        async with bounded("all but the ends to arrive"):
+            while live.server.reading < FLOODERS * MIB:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        turns.clear()
+        for each in senders:
+            each.write(end)
+        for each in senders:
+            assert (await each.hear())["type"] == "ack"
+        assert sum(turns) >= FLOODERS * len(text) // PAYLOAD_BYTES_PER_FRAME
+        # One goes on beyond those that the budget allows (ReadBudget.wait).
+        assert max(turns) <= MAX_FRAMES_PER_TURN + 2 * (len(text) // PAYLOAD_BYTES_PER_FRAME + 1)
+        for each in senders:
+            each.cut()
+
+
+async def test_what_many_sockets_read_at_once_is_parsed_in_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each socket that has data is read, so a thousand that had twenty pings each held the loop for 40 ms."""
+    turns: list[int] = []
+    renew = ReadBudget._renew
+
+    def counted(budget: ReadBudget) -> None:
+        turns.append(budget.frames)
+        renew(budget)
+
+    monkeypatch.setattr(ReadBudget, "_renew", counted)
+    pings = MIN_READ_BYTES // len(frame(PING))
+    async with open_live(tmp_path) as live:
+        sockets = [await live.enter() for _ in range(100)]
+        turns.clear()
+        for each in sockets:
+            each.write(frame(PING) * pings + frame(TEXT, b'{"type":"ping","ping":1}'))
+        for each in sockets:
+            while (await each.read())[0] != TEXT:
+                pass  # pongs
+        assert sum(turns) == len(sockets) * (pings + 1)
+        assert max(turns) <= MAX_FRAMES_PER_TURN + pings + 1
+        for each in sockets:
+            each.cut()
+
+
+async def test_a_large_message_that_is_not_ascii_is_held_delivered_and_stored_as_its_bytes(tmp_path: Path) -> None:
+    body = "\\n" * (MIB // 4) + "😀"
+    async with open_live(tmp_path) as live:
+        sender, reader = [await live.enter() for _ in range(2)]
+        for side, each in (("a", sender), ("b", reader)):
+            each.say(type="bind", appid="x", side=side)
+            each.say(type="open", mailbox="m")
+        sender.write(frame(TEXT, f'{{"type":"add","phase":"1","body":"{body}"}}'.encode()))
+        while (heard := await reader.hear())["type"] != "message":
+            pass
+        assert heard["body"] == json.loads(f'"{body}"')
+        sender.write(frame(TEXT, b'{"type":"add","phase":"1","body":"' + b"\xff" * (MIB // 2) + b'"}'))
+        async with bounded("the refusal of what is not UTF-8"):
+            while (await sender.hear())["type"] != "error":
+                pass
+        [stored] = live.server.commit_loop._store.database.execute("SELECT typeof(body), body FROM messages")
+        assert stored == ("text", f'"{body}"')
+        for each in (sender, reader):
+            each.cut()
+
+
+async def test_who_reads_a_short_message_does_not_wait_behind_large_ones() -> None:
+    budget, log = ReadBudget(), list[str]()
+
+    def end_large() -> None:
+        log.append("large")
+        budget.frames += MAX_FRAMES_PER_TURN
+
+    for _ in range(3):
+        budget.wait(end_large, large=True)
+    budget.wait(functools.partial(log.append, "short"))
+    for expected in (["short", "large"], ["short", "large", "large"]):
+        await asyncio.sleep(0)
+        assert log == expected

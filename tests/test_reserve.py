@@ -15,7 +15,8 @@ from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
 from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.state import State
-from support.mailbox.givens import FakeDice, Inbox
+from support.dice import FakeDice
+from support.mailbox.givens import Inbox
 
 STORED = 80 * MIB
 """So that 64 addresses that fill all but the reserve hold more than a small holder does."""
@@ -53,7 +54,7 @@ class Peer:
 
 
 def filled() -> tuple[Dispatcher, list[Peer]]:
-    """Have 64 addresses take as much as they are given: large mailboxes first, then small ones."""
+    """Let 64 addresses use as much as they are allowed: large mailboxes first, then small ones."""
     dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=LIMITS))
     peers = [Peer(dispatcher, f"filler {number}") for number in range(64)]
     most = int(STORED * (1 - RESERVED_SHARE) / len(peers))
@@ -86,7 +87,7 @@ def test_beside_64_full_addresses_a_fresh_pair_completes() -> None:
     assert dispatcher.state.stored < STORED
 
 
-def test_who_holds_much_makes_nothing_more_and_may_join_and_end_what_there_is() -> None:
+def test_an_address_that_holds_much_may_join_and_end_mailboxes_but_not_create_any() -> None:
     dispatcher, peers = filled()
     rich, fresh = peers[0].connection.address_quotas[0], Peer(dispatcher, "a")
     [claimed] = fresh.say(type="claim", nameplate="7")
@@ -102,7 +103,7 @@ def test_who_holds_much_makes_nothing_more_and_may_join_and_end_what_there_is() 
     assert joining.say(type="close")[-1]["type"] == "closed"
 
 
-def test_claims_are_charged_there_whether_or_not_the_nameplate_lives() -> None:
+def test_in_the_reserve_claims_are_charged_whether_or_not_the_nameplate_exists() -> None:
     """What is refused for want of room would tell for nothing which nameplates live."""
     dispatcher, peers = filled()
     dispatcher.policy = replace(
@@ -115,7 +116,7 @@ def test_claims_are_charged_there_whether_or_not_the_nameplate_lives() -> None:
     assert {answer["error"] for answer in answers[10:]} == {TOO_MANY_CLAIMS}
 
 
-def test_large_phases_and_ids_are_no_way_around_it() -> None:
+def test_large_phases_and_ids_do_not_bypass_the_reserve() -> None:
     dispatcher, _ = filled()
     peer = Peer(dispatcher, "a")
     peer.say(type="open", mailbox="mine")
@@ -124,7 +125,7 @@ def test_large_phases_and_ids_are_no_way_around_it() -> None:
         assert peer.say(type="add", **message)[-1]["error"] == SERVER_FULL
 
 
-def test_a_mailbox_stays_small_there() -> None:
+def test_a_mailbox_in_the_reserve_stays_small() -> None:
     dispatcher, _ = filled()
     size = 10 * KIB
     taken = Peer(dispatcher, "a").fill("mine", size)
@@ -136,7 +137,7 @@ def test_a_mailbox_stays_small_there() -> None:
     assert refused["hint"] == "what room is left is for mailboxes of up to 64 KiB; try again later"
 
 
-def test_names_count_with_the_memory_that_they_take() -> None:
+def test_names_count_by_the_memory_that_they_take() -> None:
     dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=LIMITS))
     Peer(dispatcher, "a").say(type="open", mailbox="m")
     short = dispatcher.state.stored

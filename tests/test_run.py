@@ -79,7 +79,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_who_sits_at_a_terminal_sees_what_is_being_installed(project: Path) -> None:
+def test_on_a_terminal_the_script_shows_what_it_installs(project: Path) -> None:
     shown = on_a_terminal(project / "run", "pipeline", "build")
     assert "run: setting up Spark" in shown
     assert "Built" in shown
@@ -88,13 +88,13 @@ def test_who_sits_at_a_terminal_sees_what_is_being_installed(project: Path) -> N
     assert on_a_terminal(project / "run", "pipeline", "build") == "done\n"
 
 
-def test_elsewhere_it_says_that_it_takes_minutes_and_no_more(project: Path) -> None:
+def test_without_a_terminal_the_script_says_only_that_it_takes_minutes(project: Path) -> None:
     said = run(project / "run", "pipeline", "build")
     assert (said.returncode, said.stdout) == (0, "done\n")
     assert said.stderr == "run: setting up Spark (once; about 1 GB, some minutes)\n"
 
 
-def test_outside_its_folder_it_writes_to_the_cache_alone(project: Path, tmp_path: Path) -> None:
+def test_outside_its_folder_the_script_writes_only_to_the_cache(project: Path, tmp_path: Path) -> None:
     assert run(project / "run", "pipeline", "build").returncode == 0
     assert [each.name for each in (tmp_path / "home").iterdir()] == [".cache"]
     assert {each.name for each in tmp_path.iterdir()} == {"home", "project"}
@@ -106,7 +106,7 @@ def test_git_ignores_what_the_commands_leave_by_default() -> None:
         assert f"{folder}/" in ignored
 
 
-def test_contributors_are_told_every_word_that_the_script_knows() -> None:
+def test_contributing_md_lists_every_command_of_the_script() -> None:
     words = re.search(r"^([a-z |]+)\)$", (ROOT / "run").read_text(), re.MULTILINE)
     assert words is not None
     guide = (ROOT / "CONTRIBUTING.md").read_text()
@@ -114,13 +114,13 @@ def test_contributors_are_told_every_word_that_the_script_knows() -> None:
         assert f"    ./run {word}" in guide, word
 
 
-def test_a_measurement_is_run_by_its_name() -> None:
+def test_bench_runs_a_measurement_by_its_name() -> None:
     shown = run(ROOT / "run", "bench", "mailbox", "--help")
     assert (shown.returncode, "--only" in shown.stdout) == (0, True)
 
 
 @pytest.mark.parametrize("words", [(), ("nothing",), ("../src/restante/__init__",)], ids=str)
-def test_who_names_no_measurement_is_told_how(words: tuple[str, ...]) -> None:
+def test_bench_without_a_name_prints_its_usage(words: tuple[str, ...]) -> None:
     said = run(ROOT / "run", "bench", *words)
     assert (said.returncode, said.stdout) == (2, "")
     assert "./run bench mailbox|waku|pipeline" in said.stderr

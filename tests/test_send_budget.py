@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN, SendBudget
+from restante.mailbox.server.send_budget import BYTES_PER_WRITE, MAX_BYTES_PER_TURN, SendBudget
 
 
 class Writer:
@@ -24,7 +24,7 @@ class Writer:
             self.send_budget.wait(self)
 
 
-async def test_those_who_wait_write_a_slice_each_one_after_the_other() -> None:
+async def test_waiting_connections_write_a_slice_each_in_turn() -> None:
     send_budget, log = SendBudget(), list[Writer]()
     writers = [Writer(send_budget, 2 * MAX_BYTES_PER_TURN, log) for _ in range(3)]
     for writer in writers:
@@ -38,10 +38,20 @@ async def test_those_who_wait_write_a_slice_each_one_after_the_other() -> None:
     assert turns == [[each] * 4 for each in (writers[0], *writers[1:], *writers[1:])]
 
 
-async def test_what_was_written_is_forgotten_with_the_turn() -> None:
+async def test_the_send_budget_opens_again_in_the_next_turn() -> None:
     send_budget = SendBudget()
     send_budget.wrote(MAX_BYTES_PER_TURN)
     assert not send_budget.open
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert send_budget.open
+
+
+async def test_a_write_counts_whatever_its_size() -> None:
+    """A batch of forty commands was sent to 1,280 subscribers in one turn of the loop: 24 ms."""
+    send_budget = SendBudget()
+    writes = 0
+    while send_budget.open:
+        send_budget.wrote(100)
+        writes += 1
+    assert 200 < writes <= MAX_BYTES_PER_TURN // BYTES_PER_WRITE

@@ -15,11 +15,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from restante.mailbox.protocol.hashcash import Demand, mint
+from restante.mailbox.protocol.hashcash import Demand
 from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
+from support.mailbox.stamps import mint
 from support.processes import RESTANTE, Serving, called, database, run, serving
 
 
@@ -171,7 +172,7 @@ async def test_a_trace_on_a_full_disk_is_logged_once_and_clients_are_served(tmp_
         assert sum("the trace could not be written" in line for line in server.log) <= 2
 
 
-async def test_an_id_is_one_line_of_the_trace_whatever_it_is(tmp_path: Path) -> None:
+async def test_any_id_stays_on_one_line_of_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     async with serving(tmp_path / "data", options=("--trace", str(path))) as server:
         socket = await RawSocket.dial(server.port)
@@ -270,9 +271,9 @@ async def test_silent_connections_take_descriptors_too(tmp_path: Path) -> None:
         await server.stop()
 
 
-def test_a_server_that_may_have_too_few_descriptors_does_not_start_and_says_how_many_it_needs(tmp_path: Path) -> None:
+def test_a_server_with_too_few_descriptors_does_not_start_and_says_how_many_it_needs(tmp_path: Path) -> None:
     sentence = re.compile(
-        r"restante: the limit of descriptors is (\d+), and (\d+) are needed: raise it \(ulimit -Hn\)\n"
+        r"restante: the server may open (\d+) file descriptors and needs (\d+): raise the limit \(ulimit -Hn\)\n"
     )
 
     def refused(limit: int) -> int:
@@ -287,7 +288,7 @@ def test_a_server_that_may_have_too_few_descriptors_does_not_start_and_says_how_
     assert {refused(limit) for limit in (64, 128, needed - 1)} == {needed}
 
 
-async def test_as_many_descriptors_as_are_needed_suffice(tmp_path: Path) -> None:
+async def test_the_number_of_descriptors_that_the_error_names_suffices(tmp_path: Path) -> None:
     options = ("--admin", "127.0.0.1:0", "--trace", str(tmp_path / "trace"))
     program = ("prlimit", f"--nofile={needed_descriptors(OWN_DESCRIPTORS)}", *RESTANTE)
     async with serving(tmp_path / "data", program, options) as server:

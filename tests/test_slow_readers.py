@@ -31,7 +31,8 @@ from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
-from support.mailbox.givens import FakeClock, FakeDice
+from support.dice import FakeDice
+from support.mailbox.givens import FakeClock
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=8 * MIB)
@@ -165,7 +166,7 @@ async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(tmp_path: Pa
             await reader.hang_up()
 
 
-async def test_what_comes_while_it_does_not_read_is_kept_once_and_sent_later(tmp_path: Path) -> None:
+async def test_messages_for_a_client_that_does_not_read_are_stored_once_and_sent_later(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
         idle = await live.member("b")
         unread = live.latest
@@ -186,7 +187,7 @@ async def test_what_comes_while_it_does_not_read_is_kept_once_and_sent_later(tmp
         await sender.hang_up()
 
 
-async def test_a_large_reply_that_is_not_read_is_owed_in_full(tmp_path: Path) -> None:
+async def test_an_unread_large_reply_counts_in_full(tmp_path: Path) -> None:
     limits = replace(LIMITS, message_bytes=8 * MIB, owed_bytes=40 * MIB)
     async with opened(tmp_path, limits) as live:
         await fill(live, "m", 1, 7 * MIB)
@@ -209,7 +210,7 @@ async def test_a_large_reply_that_is_not_read_is_owed_in_full(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("fragments", "times"), [(False, 2), (True, 3)])
-async def test_what_messages_are_read_in_has_one_bound_and_the_oldest_goes(
+async def test_receive_buffers_have_a_common_limit_and_the_oldest_is_closed(
     tmp_path: Path, fragments: bool, times: int
 ) -> None:
     """picows' buffer has twice what it gathers; the first fragment is also kept by itself, and so is a whole text."""
@@ -237,10 +238,10 @@ async def test_what_messages_are_read_in_has_one_bound_and_the_oldest_goes(
         assert (server.held, len(server.memory_holders)) == (0, 0)
 
 
-async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path) -> None:
+async def test_waiting_texts_count_towards_the_same_limit(tmp_path: Path) -> None:
     """One character beyond ASCII makes each of them take four bytes for a character."""
-    text = json.dumps({"type": "ping", "ping": "0" * (MIB // 2) + "\U0001f4ec"}, ensure_ascii=False).encode()
-    limits = replace(LIMITS, owed_bytes=12 * MIB, bytes=1000.0, bytes_at_once=1000)
+    text = json.dumps({"type": "ping", "ping": "0" * 200_000 + "\U0001f4ec"}, ensure_ascii=False).encode()
+    limits = replace(LIMITS, owed_bytes=5_000_000, bytes=1000.0, bytes_at_once=1000)
     async with opened(tmp_path, limits) as live:
         server, senders, backlogs = live.server, [], []
         for _ in range(8):
@@ -249,7 +250,7 @@ async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path
             senders[-1].say(type="ping", ping="0" * 2000)  # so that it must wait with what it says next
             assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
             senders[-1].write(frame(TEXT, text))
-            await until(lambda: backlogs[-1].held > 4 * (MIB // 2))
+            await until(lambda: backlogs[-1].held > 4 * 200_000)
             assert server.held <= limits.owed_bytes
         assert server.commit_loop.queue.held == sum(each.held for each in backlogs)
         assert [bool(each.held) for each in backlogs[-2:]] == [True, True], "the first to hold goes first"
@@ -264,7 +265,7 @@ async def test_texts_that_wait_for_their_turn_have_that_bound_too(tmp_path: Path
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_nothing_is_held_any_more_for_who_left_while_what_it_said_waited(tmp_path: Path, whole: bool) -> None:
+async def test_nothing_is_held_for_a_client_that_left_while_its_commands_waited(tmp_path: Path, whole: bool) -> None:
     """`whole`: a large text waits. Else a short one does, and a large one is not complete."""
     large = frame(TEXT, b'{"type": "ping", "ping": "' + b"0" * 70_000 + b'"}')
     limits = replace(LIMITS, bytes=1000.0, bytes_at_once=1000)
@@ -284,7 +285,7 @@ async def test_nothing_is_held_any_more_for_who_left_while_what_it_said_waited(t
         assert live.server.commit_loop.dispatcher.connections == set()
 
 
-async def test_many_who_each_owe_little_make_nobody_go_who_just_sends(tmp_path: Path) -> None:
+async def test_many_connections_that_hold_little_do_not_close_one_that_sends(tmp_path: Path) -> None:
     limits = replace(LIMITS, owed_bytes=3 * MIB)
     async with opened(tmp_path, limits) as live:
         idle = []
@@ -300,7 +301,7 @@ async def test_many_who_each_owe_little_make_nobody_go_who_just_sends(tmp_path: 
             await socket.hang_up()
 
 
-async def test_a_connection_that_is_closing_can_be_paused_and_resumed_all_the_same(tmp_path: Path) -> None:
+async def test_a_closing_connection_can_be_paused_and_resumed(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
         socket = await live.enter()
         leaving = live.latest
@@ -312,7 +313,7 @@ async def test_a_connection_that_is_closing_can_be_paused_and_resumed_all_the_sa
         await socket.hang_up()
 
 
-async def test_who_owes_more_to_read_than_one_replay_is_closed_and_nobody_else(tmp_path: Path) -> None:
+async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
         await fill(live, "m", 80, 100_000)
         other = await live.member("c", "n")
@@ -339,7 +340,7 @@ async def test_who_owes_more_to_read_than_one_replay_is_closed_and_nobody_else(t
             await socket.hang_up()
 
 
-async def test_who_says_goodbye_and_does_not_read_has_to_go(tmp_path: Path) -> None:
+async def test_a_client_that_closes_and_does_not_read_is_dropped(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
         await fill(live, "m", 80, 100_000)
         idle = await live.member("b")
@@ -357,7 +358,7 @@ async def test_who_says_goodbye_and_does_not_read_has_to_go(tmp_path: Path) -> N
         await idle.hang_up()
 
 
-async def test_all_together_may_owe_only_so_much(tmp_path: Path) -> None:
+async def test_unread_replies_of_all_connections_have_a_common_limit(tmp_path: Path) -> None:
     limits = replace(LIMITS, mailbox_bytes=100 * MIB, owed_bytes=8 * MIB)
     async with opened(tmp_path, limits) as live:
         await fill(live, "m", 70, 100_000)
@@ -374,7 +375,7 @@ async def test_all_together_may_owe_only_so_much(tmp_path: Path) -> None:
         assert live.server.owing == 0
 
 
-async def test_only_so_many_have_one_mailbox_open(tmp_path: Path) -> None:
+async def test_one_mailbox_has_a_limit_of_connections(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
         sockets = [await live.member("a") for _ in range(MAX_SUBSCRIBERS + 1)]
         for socket in sockets[:-1]:
@@ -391,7 +392,7 @@ async def test_only_so_many_have_one_mailbox_open(tmp_path: Path) -> None:
             await socket.hang_up()
 
 
-async def test_who_is_refused_admission_keeps_nobody_else_out(tmp_path: Path) -> None:
+async def test_refused_connections_do_not_keep_others_out(tmp_path: Path) -> None:
     async with opened(tmp_path, replace(LIMITS, connections=1)) as live:
         live.server.parting = 60.0
         first = await live.enter()
@@ -405,7 +406,7 @@ async def test_who_is_refused_admission_keeps_nobody_else_out(tmp_path: Path) ->
             await socket.hang_up()
 
 
-async def test_pings_are_answered_but_a_flood_of_them_only_so_many_a_second(tmp_path: Path) -> None:
+async def test_pings_are_answered_up_to_a_rate(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
         socket = await live.enter()
         socket.write(frame(PING, b"one"))
@@ -425,9 +426,7 @@ async def test_pings_are_answered_but_a_flood_of_them_only_so_many_a_second(tmp_
         await socket.hang_up()
 
 
-async def test_only_so_much_is_read_at_once_however_large_the_buffer_has_become(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_read_is_bounded_however_large_the_buffer_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A buffer of 2 MiB would take in 250,000 bytes of the shortest frames, and nobody else for 17 ms."""
     reads: list[int] = []
     updated = ReceiveBuffer.buffer_updated
@@ -447,7 +446,7 @@ async def test_only_so_much_is_read_at_once_however_large_the_buffer_has_become(
         await socket.hang_up()
 
 
-async def test_fragments_of_nothing_are_slowed_too(tmp_path: Path) -> None:
+async def test_empty_fragments_are_throttled_too(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
         socket = await live.enter()
         socket.write(frame(TEXT, b'{"type":"ping",', fin=False))
@@ -460,7 +459,7 @@ async def test_fragments_of_nothing_are_slowed_too(tmp_path: Path) -> None:
         await socket.hang_up()
 
 
-async def test_who_floods_after_its_last_word_is_not_listened_to(tmp_path: Path) -> None:
+async def test_a_flood_after_a_close_is_not_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
         socket = await live.enter()
         socket.write(frame(TEXT, b"no JSON"), *(frame(TEXT, b"{}") for _ in range(5000)))
@@ -490,7 +489,7 @@ async def test_a_connection_that_does_not_bind_in_time_is_closed(tmp_path: Path)
         await bound.hang_up()
 
 
-async def test_more_connections_than_the_server_takes_are_told_so(tmp_path: Path) -> None:
+async def test_connections_beyond_the_limit_are_told_so(tmp_path: Path) -> None:
     async with opened(tmp_path, replace(LIMITS, connections=2)) as live:
         first, _second = await live.enter(), await live.enter()
         third = await live.enter()

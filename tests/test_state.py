@@ -8,7 +8,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate, NameplateGone, NameplateSide
+from restante.mailbox.core.model import (
+    Mailbox,
+    MailboxGone,
+    MailboxSide,
+    MailboxSideGone,
+    MailboxSideSet,
+    Nameplate,
+    NameplateGone,
+    NameplateSide,
+)
 from restante.mailbox.core.state import App, State
 from support.effort import examples
 
@@ -76,3 +85,17 @@ def test_adding_many_rows_equals_adding_them_one_by_one(given_rows: tuple[list[M
         mailbox.nameplate = None
     together.put_all(mailboxes, nameplates)
     assert picture(together) == expected
+
+
+def test_what_sides_and_moods_take_is_counted_until_they_are_gone() -> None:
+    """A mailbox of short names held 6 KB of sides and moods and was counted with 2 KB."""
+    state = State()
+    mailbox = Mailbox(1, "app", "m", True, 2.5, [MailboxSide("a", 1.5)], crowded=False)
+    state.put_mailbox(mailbox)
+    before = state.stored
+    state.fold(MailboxSideSet(mailbox, MailboxSide("\N{PILE OF POO}" * 500, 1.5, mood="\N{PILE OF POO}" * 400)))
+    assert state.stored == before + 4 * 900 - 1  # a second side of one letter was assumed
+    state.fold(MailboxSideGone(mailbox, "\N{PILE OF POO}" * 500))
+    assert state.stored == before
+    state.fold(MailboxGone(mailbox))
+    assert state.stored == 0

@@ -114,7 +114,7 @@ def test_a_part_has_one_meaning_for_each_public_class_and_constant() -> None:
     assert not twice
 
 
-def test_docstrings_say_what_is_returned_or_done() -> None:
+def test_docstrings_begin_with_what_is_returned_or_done() -> None:
     found = []
     for path, module in parsed():
         for node in ast.walk(module):

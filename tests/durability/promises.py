@@ -45,7 +45,7 @@ def _members(sides: str) -> Members:
 
 
 def broken_promises(talk: Talk, kept: Kept) -> list[str]:
-    """Tell, in words, what this talk may count on and is not so."""
+    """Return, in words, the promises of the server that this conversation found broken."""
     checks = (_binds, _mailbox, _nameplate, _messages)
     return [f"{talk.app}: {problem}" for check in checks for problem in check(talk, kept)]
 

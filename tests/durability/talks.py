@@ -36,7 +36,7 @@ class Side:
         return any(command.ack for command in self.said(*kinds))
 
     def told(self, kind: str, key: str) -> str | None:
-        """Give what a direct response told it."""
+        """Return what a direct response told it."""
         return next((str(command.reply[key]) for command in self.said(kind) if command.reply), None)
 
 

@@ -22,12 +22,12 @@ BURSTS: Final = 4
 
 
 def tokens() -> Iterator[str]:
-    """Give bodies that can be told apart in the pages of a database."""
+    """Return bodies that can be told apart in the pages of a database."""
     return (f"token-{number}-" for number in itertools.count())
 
 
 async def one_by_one(clients: Clients, url: str, bodies: Iterator[str]) -> None:
-    """Have a session in which every command waits for the answer to the one before: each has a commit of its own."""
+    """Run a session in which every command waits for the answer to the previous one: each has its own commit."""
     a = await clients.bind(url, "light", "a")
     b = await clients.bind(url, "light", "b")
     nameplate = (await a.ask("allocate"))["nameplate"]
@@ -43,7 +43,7 @@ async def one_by_one(clients: Clients, url: str, bodies: Iterator[str]) -> None:
 
 
 async def all_at_once(clients: Clients, url: str, bodies: Iterator[str], pairs: int) -> None:
-    """Have many sessions whose commands do not wait, with clients that connect in between."""
+    """Run many sessions whose commands do not wait, with clients that connect in between."""
 
     async def talk(mailbox: str, side: str) -> None:
         client = await clients.opened(url, "heavy", side, mailbox)
@@ -91,6 +91,8 @@ async def test_no_answer_leaves_before_its_commit_is_on_disk(tmp_path: Path, dis
         pytest.param("speaks-meanwhile", {UNKEPT, UNWRITTEN}, id="speaks-meanwhile"),
     ],
 )
-async def test_a_server_that_does_not_keep_this_is_caught(tmp_path: Path, how: str, rules: set[str]) -> None:
+async def test_the_test_notices_a_server_that_answers_before_the_flush(
+    tmp_path: Path, how: str, rules: set[str]
+) -> None:
     report, _ = await audited(tmp_path, altered(how), pairs=rounds(2, 10))
     assert report.rules >= rules

@@ -28,7 +28,7 @@ APP = "app"
 
 @contextmanager
 def other_program(data: Path) -> Iterator[sqlite3.Connection]:
-    """Have the database open beside the server."""
+    """Open the database beside the server."""
     with closing(sqlite3.connect(database(data), isolation_level=None)) as other:
         yield other
 
@@ -56,11 +56,11 @@ async def test_a_held_commit_answers_nobody(tmp_path: Path) -> None:
     assert await told_while_held(tmp_path, CommitLoop) == [[], [], []]
 
 
-async def test_a_server_that_speaks_first_is_caught(tmp_path: Path) -> None:
+async def test_the_test_notices_a_server_that_answers_first(tmp_path: Path) -> None:
     assert await told_while_held(tmp_path, SpeaksFirst) == [["ack", "message"], ["message"], []]
 
 
-async def test_all_comes_in_order_when_the_commit_ends(tmp_path: Path) -> None:
+async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         subscriber = await clients.opened(here.url, APP, "b", "m")
@@ -96,7 +96,7 @@ async def test_all_comes_in_order_when_the_commit_ends(tmp_path: Path) -> None:
         assert [frame["body"] for frame in subscriber.heard] == ["held", "behind it"]
 
 
-async def test_a_commit_that_does_not_end_is_told_at_the_admin_port(
+async def test_the_health_check_reports_a_commit_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with held_port() as port:
@@ -131,7 +131,7 @@ async def test_a_commit_that_does_not_end_is_told_at_the_admin_port(
 # ── failed ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_failed_commit_is_the_end_and_nobody_is_told(tmp_path: Path) -> None:
+async def test_a_failed_commit_ends_the_server_and_answers_nobody(tmp_path: Path) -> None:
     def refuse_commit(action: int, name: str | None, *_: str | None) -> int:
         commits = action == sqlite3.SQLITE_TRANSACTION and name == "COMMIT"
         return sqlite3.SQLITE_DENY if commits else sqlite3.SQLITE_OK
@@ -181,7 +181,7 @@ def assert_as_stored(here: Inside, other: sqlite3.Connection) -> None:
     assert picture(here.commit_loop.dispatcher.state, touches=False) == picture(load(other), touches=False)
 
 
-async def test_a_busy_database_is_said_and_nothing_has_happened(
+async def test_a_busy_database_is_reported_and_nothing_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
@@ -232,7 +232,7 @@ async def test_a_database_that_is_busy_for_a_moment_is_waited_for(tmp_path: Path
         assert list(map(kinds, await news(sender, subscriber))) == [["ack", "message"], ["message"]]
 
 
-async def test_a_full_database_is_said_and_nothing_has_happened(tmp_path: Path) -> None:
+async def test_a_full_database_is_reported_and_nothing_is_stored(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         subscriber = await clients.opened(here.url, APP, "b", "m")
@@ -247,7 +247,7 @@ async def test_a_full_database_is_said_and_nothing_has_happened(tmp_path: Path) 
         assert [frame["body"] for frame in subscriber.heard] == ["small"]
 
 
-async def test_a_database_that_is_busy_when_old_usage_is_dropped_ends_nothing(
+async def test_a_database_that_is_busy_while_old_usage_is_deleted_does_not_end_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)

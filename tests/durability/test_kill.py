@@ -37,7 +37,7 @@ class Load:
         self._kept: dict[Talk, Kept] = {}
 
     async def until_killed(self, program: tuple[str, ...] = RESTANTE) -> None:
-        """Take up what is left, begin more, and kill the server in the middle of it."""
+        """Continue open sessions, start more, and kill the server in the middle of it."""
         async with Clients() as clients, serving(self.data, program) as server:
             back = await self._come_back(clients, server)
             killed = _kill_at_answer(self._dice.randrange(EARLIEST, LATEST), clients, server)
@@ -60,7 +60,7 @@ class Load:
             self.interrupted += sum(not command.answered for client in clients.all for command in client.said)
 
     async def to_the_end(self) -> None:
-        """Take up what is left and finish it."""
+        """Continue open sessions and finish them."""
         async with Clients() as clients, serving(self.data) as server:
             async with asyncio.TaskGroup() as doings:
                 for talk, side, client in await self._come_back(clients, server):
@@ -132,7 +132,7 @@ async def test_every_answered_command_survives_every_kill(tmp_path: Path) -> Non
         assert db.execute("SELECT count(*) FROM usage_mailboxes").fetchone() == (len(load.talks),)
 
 
-async def test_a_server_that_answers_before_it_commits_is_caught(tmp_path: Path) -> None:
+async def test_the_test_notices_a_server_that_answers_before_it_commits(tmp_path: Path) -> None:
     load = Load(8, tmp_path / "data")
     await load.until_killed(altered("commits-late"))
     assert load.losses()

@@ -49,7 +49,7 @@ async def test_sigterm_ends_with_everything_in_the_database_itself(tmp_path: Pat
         assert db.execute("SELECT body FROM messages").fetchall() == [('"x"',)]
 
 
-async def test_sigterm_answers_what_was_read_before_it_says_goodbye(tmp_path: Path) -> None:
+async def test_sigterm_answers_the_commands_that_were_read_before_it_closes(tmp_path: Path) -> None:
     data = tmp_path / "data"
     bodies = [str(number) for number in range(50)]
     async with serving(data) as server, Clients() as clients:
@@ -76,7 +76,7 @@ async def test_sigterm_answers_what_was_read_before_it_says_goodbye(tmp_path: Pa
         assert db.execute("SELECT count(*) FROM messages").fetchone() == (len(bodies),)
 
 
-async def test_a_client_that_is_still_sending_hears_all_of_it_and_the_goodbye(tmp_path: Path) -> None:
+async def test_a_client_that_is_still_sending_receives_all_replies_and_the_close(tmp_path: Path) -> None:
     data = tmp_path / "data"
     bodies = [f"{number} ".ljust(4500, ".") for number in range(50)]  # fewer than would leave it unread
     async with serving(data) as server:
@@ -125,7 +125,7 @@ async def test_sigterm_as_soon_as_it_listens_is_a_clean_end(tmp_path: Path) -> N
         await server.stop()
 
 
-async def test_a_second_sigterm_ends_it_even_if_the_disk_hangs(tmp_path: Path) -> None:
+async def test_a_second_sigterm_ends_the_server_even_if_the_disk_hangs(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", altered("hangs-at-commit")) as server, Clients() as clients:
         client = await clients.connect(server.url)
         await client.say("bind", appid="app", side="a")
@@ -139,7 +139,9 @@ async def test_a_second_sigterm_ends_it_even_if_the_disk_hangs(tmp_path: Path) -
         assert told in (["welcome"], ["welcome", "ack"]), "more than the answer to a bind, which waits for no disk"
 
 
-async def test_a_disk_that_hangs_under_the_loop_is_told_and_a_second_sigterm_ends_it(tmp_path: Path) -> None:
+async def test_a_disk_that_blocks_the_event_loop_is_reported_and_a_second_sigterm_ends_the_server(
+    tmp_path: Path,
+) -> None:
     """Where the disk was fast until now, a small batch is committed on the loop."""
     with held_port() as admin:
         options = ("--admin", f"127.0.0.1:{admin}")
@@ -179,7 +181,7 @@ async def test_a_last_checkpoint_that_fails_loses_nothing_and_is_one_sentence(tm
         assert db.execute("SELECT count(*) FROM usage_mailboxes").fetchone() == (1,)
 
 
-async def test_a_full_disk_ends_it_and_nobody_is_told(tmp_path: Path) -> None:
+async def test_a_full_disk_ends_the_server_and_answers_nobody(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with serving(data) as server, Clients() as clients:
         sender = await clients.opened(server.url, "app", "a", "m")

@@ -52,7 +52,7 @@ async def test_large_messages_are_written_and_dropped_off_the_loop_and_small_one
     await store.close()
 
 
-async def test_beside_large_messages_small_ones_are_written_without_reading_those(tmp_path: Path) -> None:
+async def test_small_messages_are_written_without_reading_large_ones(tmp_path: Path) -> None:
     """With the messages in an index (schema 4) each insert read several of them."""
     store = Store.open(tmp_path)
     ledger = await Ledger.begin(store)
@@ -82,7 +82,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
         Store.open(tmp_path)
 
 
-def test_a_first_start_that_was_cut_short_is_no_obstacle(tmp_path: Path) -> None:
+def test_an_interrupted_first_start_does_not_prevent_the_next(tmp_path: Path) -> None:
     with closing(sqlite3.connect(database(tmp_path))) as db:
         db.execute("PRAGMA journal_mode = WAL")  # what comes first; the schema is one transaction after it
     with closing(Store.open(tmp_path).database) as db:
@@ -101,7 +101,7 @@ def no_database(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [foreign_database, no_database])
-def test_what_is_not_ours_is_refused_and_left_as_it_is(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_foreign_database_is_refused_and_not_changed(tmp_path: Path, make: Callable[[Path], None]) -> None:
     path = database(tmp_path)
     make(path)
     before = path.read_bytes()

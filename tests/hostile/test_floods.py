@@ -81,7 +81,7 @@ async def swallow(flooder: RawSocket) -> None:
 
 @asynccontextmanager
 async def running(*doing: Awaitable[None]) -> AsyncIterator[None]:
-    """Have these done as long as the block lasts."""
+    """Run these while the block lasts."""
     tasks = [asyncio.ensure_future(each) for each in doing]
     yield
     for task in tasks:
@@ -132,7 +132,7 @@ async def add_many(caller: RawSocket, count: int) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
 async def first_storm(siege: Siege) -> None:
-    """Have the mailboxes filled once, and emptied, and large messages said, before anything is measured.
+    """Fill and empty the mailboxes once, and send large messages, before anything is measured.
 
     Of what so many messages took, some 10 MiB stay with the allocator and with SQLite for the next ones, once: a
     second and a third storm take no more. What is looked for is what grows.
@@ -151,7 +151,7 @@ async def first_storm(siege: Siege) -> None:
 
 
 @pytest.mark.parametrize("stream", some(list(STREAMS), *QUICK))
-async def test_a_flood_makes_nobody_wait(siege: Siege, stream: str) -> None:
+async def test_a_flood_delays_no_other_client(siege: Siege, stream: str) -> None:
     """The trace tells how many commands of flooders were answered while one of the pair waited.
 
     Frames that are no commands are not in it; that few of them are taken in a second is for test_slow_readers.py.
@@ -172,7 +172,7 @@ async def test_a_flood_makes_nobody_wait(siege: Siege, stream: str) -> None:
     await clean_up(siege)
 
 
-async def test_what_waits_for_its_turn_is_bounded_in_bytes(siege: Siege) -> None:
+async def test_waiting_commands_are_bounded_in_bytes(siege: Siege) -> None:
     callers = [await flooder(siege, number) for number in range(10)]
     before = peak = siege.resident_mib()
     async with (

@@ -24,7 +24,7 @@ PING_COMMAND: Final = b'{"type": "ping", "ping": "now?"}'
 
 
 def declared(size: int, bits: int, payload: bytes = b"") -> bytes:
-    """Give a text frame whose header says its size in so many bits, rightly or wrongly."""
+    """Return a text frame whose header says its size in so many bits, rightly or wrongly."""
     flag, form = {16: (126, ">H"), 64: (127, ">Q")}[bits]
     return bytes((0x80 | TEXT, 0x80 | flag)) + struct.pack(form, size) + bytes(4) + payload
 
@@ -147,14 +147,14 @@ async def fates(siege: Siege, streams: dict[str, list[bytes]], *, after: bool = 
     return dict(zip(streams, got, strict=True))
 
 
-async def test_what_is_no_frame_ends_its_connection_and_nothing_else(siege: Siege) -> None:
+async def test_bytes_that_are_no_frame_end_only_their_connection(siege: Siege) -> None:
     streams = {name: [stream] for name, (stream, _) in NO_FRAMES.items()}
     async with siege.beside_the_pair("what is no frame"):
         got = await fates(siege, streams, after=False)
         assert got == {name: ([], code) for name, (_, code) in NO_FRAMES.items()}
 
 
-async def test_the_same_byte_by_byte(siege: Siege) -> None:
+async def test_bytes_that_are_no_frame_end_their_connection_also_one_by_one(siege: Siege) -> None:
     streams = {name: [bytes((byte,)) for byte in stream[:40]] for name, (stream, _) in NO_FRAMES.items()}
     async with siege.beside_the_pair("what is no frame, byte by byte"):
         for name, (told, code) in (await fates(siege, streams, after=False)).items():
@@ -171,7 +171,7 @@ async def test_frames_that_make_no_message_get_an_error_and_are_closed(siege: Si
 
 
 @pytest.mark.parametrize("opcode", [TEXT, BINARY], ids=["text", "binary"])
-async def test_what_is_no_object_gets_an_error_and_is_closed(siege: Siege, opcode: int) -> None:
+async def test_json_that_is_no_object_gets_an_error_and_is_closed(siege: Siege, opcode: int) -> None:
     streams = {name: [frame(opcode, payload)] for name, (payload, _) in NO_OBJECTS.items()}
     async with siege.beside_the_pair("what is no object"):
         assert await fates(siege, streams) == {
@@ -210,7 +210,7 @@ HUGE: Final[dict[str, bytes]] = {
 }
 
 
-async def test_what_is_huge_and_json_is_echoed_as_it_is(siege: Siege) -> None:
+async def test_huge_json_is_echoed_unchanged(siege: Siege) -> None:
     async with siege.beside_the_pair("huge values"):
         for value in HUGE.values():
             await echoed(await siege.enter(), value, frame(TEXT, b'{"type": "ping", "ping": ' + value + b"}"))

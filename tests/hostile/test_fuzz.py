@@ -46,7 +46,7 @@ class Piece(NamedTuple):
         return bytes((first, (self.mask is not None) << 7 | flag)) + size + (self.mask or b"") + payload
 
     def breaks_off(self) -> bool:
-        """Tell whether the frame reader goes no further: it is no frame of a client (RFC 6455 sections 5.1, 5.2 and
+        """Return whether the frame reader stops here: it is no frame of a client (RFC 6455 sections 5.1, 5.2 and
         5.5), or a close.
         """
         return (
@@ -105,7 +105,7 @@ PIECES: Final = st.builds(
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Piece]:
-    """Give frames that make sense, mostly: whole messages, in fragments or not, and then anything."""
+    """Return frames that make sense, mostly: whole messages, in fragments or not, and then anything."""
     pieces: list[Piece] = []
     for _ in range(draw(st.integers(0, 5))):
         cuts = sorted(draw(st.lists(st.integers(0, len(OBJECT)), max_size=3)))
@@ -166,7 +166,7 @@ async def test_any_stream_of_frames_is_read_to_its_end_or_its_first_fault(
 
 @given(noise=st.binary(max_size=200), bite=st.sampled_from((None, 1)))
 @examples(30)
-async def test_noise_is_closed_or_waited_for(siege: Siege, noise: bytes, bite: int | None) -> None:
+async def test_random_bytes_are_refused_or_taken_as_unfinished(siege: Siege, noise: bytes, bite: int | None) -> None:
     socket = await siege.enter()
     for start in range(0, len(noise), bite or max(1, len(noise))):
         socket.write(noise[start : start + (bite or len(noise))])
@@ -180,6 +180,6 @@ async def test_noise_is_closed_or_waited_for(siege: Siege, noise: bytes, bite: i
         await asyncio.gather(ending, return_exceptions=True)
 
 
-async def test_the_pair_beside_all_that_noticed_nothing(siege: Siege) -> None:
+async def test_the_honest_pair_beside_the_fuzzing_is_not_affected(siege: Siege) -> None:
     async with siege.beside_the_pair("what is left of it"):
         pass

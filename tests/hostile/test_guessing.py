@@ -55,7 +55,7 @@ async def go(siege: Siege, senders: list[tuple[RawSocket, str, str]]) -> None:
             pass
 
 
-async def test_who_takes_nameplates_on_stock_gets_few_and_the_others_longer_ones(siege: Siege) -> None:
+async def test_a_client_that_hoards_nameplates_gets_few_and_others_get_longer_ones(siege: Siege) -> None:
     told = []
     for number in range(1, 2 * NAMEPLATES):
         _, answer = await claim(siege, f"hoarder-{number}", "192.0.2.1", str(number))
@@ -70,7 +70,7 @@ async def test_who_takes_nameplates_on_stock_gets_few_and_the_others_longer_ones
         caller.cut()
 
 
-async def test_who_claims_what_is_busy_is_refused_until_it_may_not_even_try(siege: Siege) -> None:
+async def test_a_client_that_claims_busy_nameplates_is_refused_and_then_blocked(siege: Siege) -> None:
     """Both sides are there: a guess gets nothing at all, and the pairs go on."""
     senders = [await sender(siege, number) for number in range(1, 6)]
     there = []
@@ -99,7 +99,7 @@ async def test_who_claims_what_is_busy_is_refused_until_it_may_not_even_try(sieg
 
 
 @pytest.mark.parametrize("speaks", [False, True], ids=["and leaves", "and speaks"])
-async def test_who_claims_what_waits_gets_one_guess_each_and_no_more_than_its_share(
+async def test_a_client_that_claims_waiting_nameplates_gets_one_guess_each_up_to_its_quota(
     siege: Siege, *, speaks: bool
 ) -> None:
     """One side waits: the guesser is its other side, if it is the first to come. That is the protocol; there are as
@@ -133,7 +133,7 @@ async def test_who_claims_what_waits_gets_one_guess_each_and_no_more_than_its_sh
         assert (await siege.ask(caller, type="close", mailbox=mailbox))["type"] == "closed"
 
 
-async def test_a_name_is_a_new_guess_each_time_when_the_nameplate_that_had_it_has_ended(siege: Siege) -> None:
+async def test_a_name_counts_as_a_new_guess_after_its_nameplate_has_ended(siege: Siege) -> None:
     """Else whoever had some names once could ask for ever, and unseen, whether somebody else has them."""
     address, told = "192.0.2.9", []
     for number in range(CLAIMS + 1):

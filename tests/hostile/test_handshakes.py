@@ -26,7 +26,7 @@ NOTHING: Final = ""
 
 
 def with_headers(*lines: str) -> bytes:
-    """Give a good request with these lines too many."""
+    """Return a good request with these lines too many."""
     return handshake().replace(b"\r\n\r\n", "".join(f"\r\n{line}" for line in lines).encode() + b"\r\n\r\n")
 
 
@@ -100,7 +100,7 @@ async def test_broken_http_is_answered_and_closed(siege: Siege) -> None:
         assert dict(zip(REQUESTS, got, strict=True)) == {name: due for name, (_, due) in REQUESTS.items()}
 
 
-async def test_what_comes_with_the_handshake_is_heard_after_it(siege: Siege) -> None:
+async def test_frames_that_come_with_the_handshake_are_handled_after_it(siege: Siege) -> None:
     async with siege.beside_the_pair("frames in the handshake"):
         caller = await siege.connect()
         caller.write(handshake() + frame(PING, b"1") + frame(TEXT, b'{"type": "ping", "ping": 2}'))
@@ -111,12 +111,12 @@ async def test_what_comes_with_the_handshake_is_heard_after_it(siege: Siege) -> 
         assert len([None for _, payload in heard if b'"pong":2' in payload]) == 1
 
 
-async def test_a_handshake_that_takes_too_long_is_cut_off(siege: Siege) -> None:
+async def test_a_handshake_that_takes_too_long_is_closed(siege: Siege) -> None:
     async with siege.beside_the_pair("a hundred slow handshakes"):
         assert set(await asyncio.gather(*(status(siege, each) for each in 20 * list(SLOW.values())))) == {NOTHING}
 
 
-async def test_a_handshake_letter_by_letter_is_cut_off_all_the_same(siege: Siege) -> None:
+async def test_a_handshake_sent_byte_by_byte_is_closed_as_well(siege: Siege) -> None:
     async with siege.beside_the_pair("a handshake letter by letter") as pair:
         caller = await siege.connect()
         ending = asyncio.create_task(caller.rest())
@@ -131,7 +131,7 @@ async def test_a_handshake_letter_by_letter_is_cut_off_all_the_same(siege: Siege
 # ── those who come and do nothing ────────────────────────────────────────────────────────────────
 
 
-async def test_a_thousand_that_never_bind_are_seen_off(siege: Siege) -> None:
+async def test_a_thousand_connections_that_never_bind_are_closed(siege: Siege) -> None:
     async with siege.beside_the_pair("1,000 that never bind"):
         before = siege.resident_mib()
         crowd = []
@@ -155,7 +155,7 @@ async def say_no_more(caller: RawSocket) -> None:
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["a reset", "half a close"])
-async def test_who_goes_without_a_word_is_gone(siege: Siege, *, half: bool) -> None:
+async def test_clients_that_vanish_leave_nothing_behind(siege: Siege, *, half: bool) -> None:
     async with siege.beside_the_pair("hundreds that vanish"):
         crowd = []
         for number in range(pairs := rounds(30, 100)):

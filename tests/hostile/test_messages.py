@@ -59,12 +59,12 @@ FIRST: Final = ("", "bind", "open")
 
 
 def command(**fields: str) -> str:
-    """Give a JSON object from texts of JSON values."""
+    """Return a JSON object from texts of JSON values."""
     return "{" + ", ".join(f"{json.dumps(key)}: {value}" for key, value in fields.items()) + "}"
 
 
 def wrong(kind: str, values: Sequence[str]) -> Iterator[str]:
-    """Give the command with every value in each of its fields, one at a time, and without it."""
+    """Yield the command with every value in each of its fields, one at a time, and without it."""
     good = {"id": GOOD["id"], "type": json.dumps(kind), **{field: GOOD[field] for field in FIELDS[kind]}}
     for field, right in good.items():
         yield command(**{key: value for key, value in good.items() if key != field})
@@ -156,7 +156,7 @@ WRITTEN: Final = st.builds(json.dumps, JSON, ensure_ascii=st.booleans())
 
 @st.composite
 def commands(draw: st.DrawFn) -> str:
-    """Give a command with some values right, some wrong, some missing, some too many."""
+    """Return a command with some values right, some wrong, some missing, some too many."""
     kind = draw(st.sampled_from(sorted(FIELDS)))
     fields = {"type": draw(st.just(json.dumps(kind)) | WRITTEN)}
     for field in draw(st.permutations(("id", *FIELDS[kind]))):
@@ -188,7 +188,7 @@ EDITS: Final = st.lists(
 
 @given(whole=st.sampled_from(NEARLY), edits=EDITS, opcode=st.sampled_from((TEXT, BINARY)))
 @examples(75)
-async def test_what_is_nearly_json_is_answered_or_ends_its_connection(
+async def test_text_that_is_nearly_json_is_answered_or_ends_its_connection(
     siege: Siege, whole: str, edits: list[tuple[int, int, bytes | int]], opcode: int
 ) -> None:
     payload = whole.encode()

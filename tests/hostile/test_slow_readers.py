@@ -18,7 +18,7 @@ READERS: Final = 6
 """What an `add` makes others be sent is charged to its sender: more would be slowed."""
 
 
-async def test_subscribers_who_do_not_read_cost_little_and_lose_nothing(siege: Siege) -> None:
+async def test_subscribers_that_do_not_read_cost_little_and_lose_nothing(siege: Siege) -> None:
     async with siege.beside_the_pair("subscribers who do not read") as pair:
         adder = await siege.bind("adder")
         adder.say(type="open", mailbox="slow")

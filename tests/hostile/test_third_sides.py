@@ -54,7 +54,7 @@ async def intrude(siege: Siege, number: int, nameplate: str, mailbox: str) -> li
 
 
 @pytest.mark.parametrize("again", ["", "a", "b", "ab"], ids=["staying", "a again", "b again", "both again"])
-async def test_a_third_side_is_refused_at_every_point_and_hurts_nobody(siege: Siege, again: str) -> None:
+async def test_a_third_side_is_refused_at_every_point_and_affects_nobody(siege: Siege, again: str) -> None:
     numbers = itertools.count()
     async with siege.beside_the_pair("a third side"):
         session = siege.pair.session()

@@ -161,7 +161,7 @@ async def test_a_transfer_with_another_key_is_tried_again(deployment: Deployment
 
 
 @pytest.mark.parametrize("receiver", [GO_OLD, GO_NEW, RUST_NEW], ids=str)
-async def test_a_code_from_before_a_kill_is_good_for_every_receiver(
+async def test_a_code_from_before_a_kill_works_for_every_receiver(
     own_deployment: Deployment, receiver: Shipped
 ) -> None:
     async def transfer() -> tuple[Running, Running]:
@@ -174,7 +174,7 @@ async def test_a_code_from_before_a_kill_is_good_for_every_receiver(
 
 
 @pytest.mark.parametrize("sender", [each for each in SHIPPED if each.language is CURRENT.language], ids=str)
-async def test_a_python_sender_comes_back_after_a_kill(own_deployment: Deployment, sender: Shipped) -> None:
+async def test_a_python_sender_reconnects_after_a_kill(own_deployment: Deployment, sender: Shipped) -> None:
     sending = await own_deployment.send_file(sender)
     code = await sending.code()
     await own_deployment.kill_and_restart_server()
@@ -190,7 +190,7 @@ async def test_the_rust_client_ends_when_the_server_is_killed(own_deployment: De
 
 
 @pytest.mark.parametrize("sender", [GO_OLD, GO_NEW], ids=str)
-async def test_the_go_client_does_not_come_back_when_the_server_is_killed(
+async def test_the_go_client_does_not_reconnect_when_the_server_is_killed(
     own_deployment: Deployment, sender: Shipped
 ) -> None:
     """What reads its socket notes the error and ends, and wakes nobody (rendezvous/client.go:117, :632).

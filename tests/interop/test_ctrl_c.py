@@ -41,7 +41,7 @@ async def assert_refused(client: Client) -> None:
     ],
     ids=str,
 )
-async def test_who_left_before_a_guess_makes_room(scene: Scene, moment: Moment) -> None:
+async def test_a_side_that_left_before_a_guess_gives_up_its_place(scene: Scene, moment: Moment) -> None:
     held = scene.proxy.hold(moment)
     sender = await scene.send_text(TEXT)
     code = await sender.code()
@@ -50,7 +50,7 @@ async def test_who_left_before_a_guess_makes_room(scene: Scene, moment: Moment) 
     scene.assert_one_happy_session()
 
 
-async def test_who_is_on_the_way_back_after_a_crash_keeps_its_place(scene: Scene) -> None:
+async def test_a_side_that_reconnects_after_a_crash_keeps_its_place(scene: Scene) -> None:
     """Here the server left, not the receiver: a stranger who is quicker must not have its place."""
     killed = scene.kill_at(to_client(RECEIVER, "claimed"), AFTER)
     sender = await scene.send_text(TEXT)
@@ -67,7 +67,7 @@ async def test_who_is_on_the_way_back_after_a_crash_keeps_its_place(scene: Scene
     assert scene.server.live() == {}
 
 
-async def test_who_left_after_a_guess_keeps_its_place(scene: Scene) -> None:
+async def test_a_side_that_left_after_a_guess_keeps_its_place(scene: Scene) -> None:
     """Else a guesser could try code after code, each time as the second side.
 
     What then happens: the sender has computed a key with the one who left, and waits for that one's `version`, which

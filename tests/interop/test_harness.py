@@ -54,7 +54,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_the_follower_cuts_a_stream_where_it_may_be_cut(name: str, size: int) -> None:
+def test_the_follower_splits_a_stream_between_messages(name: str, size: int) -> None:
     stream, pieces = STREAMS[name]
     follower = Follower()
     fed = [stream[at : at + size] for at in range(0, len(stream), size)]
@@ -187,7 +187,7 @@ async def test_a_client_is_known_by_its_side_over_connections(pair: Pair) -> Non
     assert await client.hears() == passage.message
 
 
-async def test_without_a_server_a_client_is_sent_away_at_once(pair: Pair) -> None:
+async def test_without_a_server_a_client_is_disconnected_at_once(pair: Pair) -> None:
     async with await asyncio.start_server(pair.accept, "127.0.0.1", 0) as listener:
         pair.proxy.server_port = listener.sockets[0].getsockname()[1]
     reader, writer = await asyncio.open_connection("127.0.0.1", pair.proxy.port)
@@ -203,7 +203,7 @@ async def test_without_a_server_a_client_is_sent_away_at_once(pair: Pair) -> Non
     [b"\xf1\x00", frame(b"[]"), frame(b"no JSON")],
     ids=["reserved bits", "no object", "no JSON"],
 )
-async def test_what_it_cannot_follow_fails_the_test(bad: bytes) -> None:
+async def test_a_stream_that_the_follower_cannot_follow_fails_the_test(bad: bytes) -> None:
     pair = Pair(Proxy())
 
     async def hear(bad: bytes) -> None:

@@ -64,7 +64,7 @@ closings = pytest.mark.parametrize(
         (AFTER, to_client(SENDER, "message", phase="pake", author=SENDER)),
     ],
 )
-async def test_a_code_that_was_printed_stays_good(scene: Scene, order: Order, moment: Moment) -> None:
+async def test_a_printed_code_stays_valid(scene: Scene, order: Order, moment: Moment) -> None:
     killed = scene.kill_at(moment, order)
     sender = await scene.send_text(TEXT)
     await killed.reached()
@@ -111,7 +111,7 @@ async def test_a_text_arrives(scene: Scene, order: Order, moment: Moment) -> Non
 
 @codes_and_texts
 @pytest.mark.parametrize("order", some(list(Order), BEFORE), ids=lambda order: order.value)
-async def test_an_answer_the_server_has_is_not_lost(scene: Scene, order: Order) -> None:
+async def test_an_answer_that_the_server_has_is_not_lost(scene: Scene, order: Order) -> None:
     killed = scene.kill_at(ANSWER, order)
     sender = await scene.send_text(TEXT)
     receiver = await scene.receive(await sender.code())

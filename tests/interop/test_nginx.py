@@ -77,7 +77,7 @@ async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path) 
 
 
 @pytest.mark.thorough
-async def test_who_says_nothing_is_not_cut(tmp_path: Path) -> None:
+async def test_a_silent_client_is_not_disconnected(tmp_path: Path) -> None:
     """nginx cuts what was silent for 60 s (`proxy_read_timeout`); the server says something before that."""
     async with serving(tmp_path / "data") as server, behind_nginx(tmp_path, server) as port:
         socket = await RawSocket.dial(port)

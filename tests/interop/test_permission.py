@@ -26,7 +26,7 @@ def opened(tmp_path: Path) -> Opened:
 
 
 @pytest.mark.parametrize("mode", ["none", "adaptive"])
-async def test_where_no_work_is_demanded_a_text_arrives(mode: str, opened: Opened) -> None:
+async def test_a_text_arrives_if_no_work_is_demanded(mode: str, opened: Opened) -> None:
     async with opened("--permission", mode) as scene:
         sender = await scene.send_text("come in")
         receiver = await scene.receive(await sender.code())
@@ -34,7 +34,7 @@ async def test_where_no_work_is_demanded_a_text_arrives(mode: str, opened: Opene
         scene.assert_one_happy_session()
 
 
-async def test_where_work_is_demanded_the_client_is_told_and_gives_up_at_once(opened: Opened) -> None:
+async def test_a_client_that_cannot_show_the_demanded_work_gives_up_at_once(opened: Opened) -> None:
     async with opened("--permission", "hashcash") as scene:
         # A receiver that is refused before it has used its code fails of that: it expects no error so early.
         refused = scene.proxy.hold(to_client(RECEIVER, "error"))
@@ -50,7 +50,7 @@ async def test_where_work_is_demanded_the_client_is_told_and_gives_up_at_once(op
         assert scene.server.live() == {}
 
 
-async def test_limits_at_their_defaults_are_in_nobody_s_way_behind_a_proxy_that_names_its_clients(
+async def test_default_limits_do_not_hinder_clients_behind_a_proxy_that_names_them(
     opened: Opened,
 ) -> None:
     async with opened("--trust-proxy", "127.0.0.0/8", "--permission", "adaptive") as scene:

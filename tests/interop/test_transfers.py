@@ -24,7 +24,7 @@ async def test_a_file_arrives_byte_for_byte(scene: Scene) -> None:
     scene.assert_one_happy_session()
 
 
-async def test_a_wrong_code_scares_both(any_scene: Scene) -> None:
+async def test_a_wrong_code_ends_both_clients_with_scary(any_scene: Scene) -> None:
     sender = await any_scene.send_text("not for you")
     nameplate = (await sender.code()).partition("-")[0]
     receiver = await any_scene.receive(f"{nameplate}-wrong-words")
@@ -39,7 +39,7 @@ async def test_a_wrong_code_scares_both(any_scene: Scene) -> None:
     assert any_scene.server.live() == {}
 
 
-async def test_a_server_restarted_in_order_is_not_missed(any_scene: Scene) -> None:
+async def test_a_regular_restart_of_the_server_does_not_disturb_a_transfer(any_scene: Scene) -> None:
     sender = await any_scene.send_text("held over a restart")
     code = await sender.code()
     await any_scene.server.stop()

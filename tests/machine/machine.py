@@ -7,6 +7,7 @@ the model's.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from machine.model import Now, Peer, Server
-from support.mailbox.givens import FakeClock, Inbox, Options, seeded
+from support.mailbox.givens import FakeClock, Inbox, Options, colliding, mailbox_id
 from support.mailbox.worlds import World
 
 APPS = ("x", "y")
@@ -25,7 +26,7 @@ SIDES = ("a", "b", "c", "")
 SEATS = (("x", "a"), ("x", "a"), ("x", "b"), ("x", "b"), ("x", "c"), ("y", "a"))
 
 NAMEPLATES = ("1", "2", "007", "9" * 40)
-MAILBOXES = ("m1", "m2", "", "é\u2028")
+MAILBOXES = (mailbox_id(1), mailbox_id(2), "", "é\u2028")
 MOODS = ("happy", "lonely", "scary", "errory", "unwelcome", None)
 
 slots = st.integers(0, len(SEATS) - 1)
@@ -64,8 +65,8 @@ BLUNDERS: tuple[dict[str, Any], ...] = (
     {"type": "close", "mailbox": 5},
     {"type": "close", "mailbox": None},
     {"type": "close", "mood": 5},
-    {"type": "close", "mailbox": "m1", "mood": ["happy"]},
-    {"type": "close", "mailbox": "m2", "mood": {}},
+    {"type": "close", "mailbox": MAILBOXES[0], "mood": ["happy"]},
+    {"type": "close", "mailbox": MAILBOXES[1], "mood": {}},
 )
 NOT_MESSAGES = ("", "hello", "{", '{"type": "ping", "ping": }', "[]", "5", "null", '"ping"')
 
@@ -121,9 +122,10 @@ class Conversation(RuleBasedStateMachine):
     def begin(self, options: Options, seed: int, stubborn: bool) -> None:
         self.entries: list[Entry] = []
         self.clock = FakeClock(uptime=5000.0)
-        dice = seeded(seed, stubborn=stubborn)
+        drawn: deque[str] = deque()
+        dice = colliding(seed, stubborn=stubborn, drawn=drawn)
         self.world = self.kind(options, self.clock, dice)
-        self.model = Server(blur=options.blur, lists=options.lists, prune_after=options.prune_after, drawn=dice.given)
+        self.model = Server(blur=options.blur, lists=options.lists, prune_after=options.prune_after, drawn=drawn)
         self.model.rebooted = self.clock.wall()
         if self.world.durable:
             self.model.start(self._now())
@@ -158,7 +160,7 @@ class Conversation(RuleBasedStateMachine):
             self.model.meet(peer)
 
     def _arrive(self, slot: int) -> None:
-        """Have somebody at this slot who has tried to bind at least."""
+        """Connect a client at this slot that has at least tried to bind."""
         if self.seated[slot] is None:
             self._connect(slot)
             app, side = SEATS[slot]
@@ -217,7 +219,7 @@ class Conversation(RuleBasedStateMachine):
             self._flush()
 
     def _flush(self, *, refused: bool = False) -> None:
-        """Have the server take what was said, tell the model, and compare."""
+        """Let the server handle the commands, apply them to the model, and compare."""
         entries, self.entries = self.entries, []
         self.last = None
         if self.world.flush(refused=refused):
@@ -354,7 +356,7 @@ class Conversation(RuleBasedStateMachine):
         if lost:
             self._lose(first)
         if refused and self.gathers and not self.model.in_grace_period(self._now()):
-            self._command(4, "open", mailbox="m2")
+            self._command(4, "open", mailbox=MAILBOXES[1])
             self._flush(refused=True)
         self._command(first + 1, "allocate")
 

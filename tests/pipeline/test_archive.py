@@ -89,7 +89,7 @@ def at(seconds: int) -> datetime:
 SOME = [envelope(number, number, topic=bytes([number % 3] * 4), size=8 + 90 * number) for number in range(10)]
 
 
-def test_what_an_archive_has_comes_into_the_lake_and_what_cannot_be_into_quarantine(
+def test_valid_envelopes_of_an_archive_go_to_the_lake_and_others_to_quarantine(
     world: LakeWorld, tmp_path: Path
 ) -> None:
     late = envelope(30, 30)
@@ -133,7 +133,7 @@ def test_what_an_archive_has_comes_into_the_lake_and_what_cannot_be_into_quarant
     assert SOME[0].raw in world.bytes()
 
 
-def test_reading_goes_on_behind_the_last_arrival(tmp_path: Path) -> None:
+def test_reading_continues_after_the_last_arrival(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME[:4]) as server:
         first = read_new(server.data)
         assert read_new(server.data, first).span is None
@@ -145,7 +145,7 @@ def test_reading_goes_on_behind_the_last_arrival(tmp_path: Path) -> None:
     assert {row["file"] for row in first.rows} == {row["file"] for row in second.rows}
 
 
-def test_what_was_pruned_before_it_was_read_is_missed(tmp_path: Path) -> None:
+def test_envelopes_pruned_before_they_were_read_count_as_missed(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME[:4]) as server:
         first = read_new(server.data)
         server.save(*SOME[4:])
@@ -219,7 +219,7 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
 # ── another archive, or an older one ─────────────────────────────────────────────────────────────
 
 
-def test_an_older_copy_that_was_put_back_is_noticed_and_what_was_read_stays(tmp_path: Path) -> None:
+def test_a_restored_older_copy_is_noticed_and_the_rows_that_were_read_stay(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME[:3]):
         pass
     older = (tmp_path / "data" / FILE).read_bytes()
@@ -232,7 +232,7 @@ def test_an_older_copy_that_was_put_back_is_noticed_and_what_was_read_stays(tmp_
         third = read_new(server.data, second)
     assert second.span is not None
     assert "its last id was 6 and is 4 now" in second.span.why
-    assert "stays" in second.span.why
+    assert "the rows that the lake has of it stay" in second.span.why
     assert not second.span.replace
     assert hashes(second.rows) == names([*SOME[:3], SOME[7]])
     assert hashes(third.rows) == names(SOME[9:])
@@ -243,7 +243,7 @@ def test_another_archive_in_its_place_is_noticed_even_if_it_has_more(tmp_path: P
         first = read_new(one.data)
         second = read_new(other.data, first)
     assert second.span is not None
-    assert "another now" in second.span.why
+    assert "has changed" in second.span.why
     assert hashes(second.rows) == names(reversed(SOME))
     assert {row["file"] for row in first.rows}.isdisjoint(row["file"] for row in second.rows)
 
@@ -265,7 +265,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_was_changed_in_the_archive_is_told_and_nothing_of_it_is_taken(name: str, tmp_path: Path) -> None:
+def test_a_changed_archive_is_reported_and_none_of_its_rows_is_read(name: str, tmp_path: Path) -> None:
     change, fault = FAULTS[name]
     with keeping(tmp_path / "data", *SOME) as server:
         altered(server.data, f"UPDATE envelopes SET {change} WHERE id = {HOME}")
@@ -277,7 +277,7 @@ def test_what_was_changed_in_the_archive_is_told_and_nothing_of_it_is_taken(name
     assert kept == {"file", "arrival", "source_kind", "source", "fault", "identity", "digest"}
 
 
-def test_envelopes_whose_hashes_begin_alike_are_taken_from_where_they_had_to_go(tmp_path: Path) -> None:
+def test_envelopes_whose_hashes_begin_alike_are_read_from_their_moved_ids(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", SOME[0]) as server:
         altered(server.data, f"UPDATE envelopes SET id = {ids.home(SOME[0]) - 1}", "UPDATE arrivals SET id = id - 1")
         assert hashes(read_new(server.data).clean) == names(SOME[:1])
@@ -286,7 +286,7 @@ def test_envelopes_whose_hashes_begin_alike_are_taken_from_where_they_had_to_go(
 # ── beside a running server ──────────────────────────────────────────────────────────────────────
 
 
-def test_what_comes_while_it_is_read_is_for_the_next_time(tmp_path: Path) -> None:
+def test_envelopes_that_arrive_during_a_read_are_left_for_the_next(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME[:4]) as server:
         with recognise(f"waku={server.data}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
             server.save(SOME[4])
@@ -299,7 +299,7 @@ def test_what_comes_while_it_is_read_is_for_the_next_time(tmp_path: Path) -> Non
     assert hashes(second.rows) == names(SOME[4:6])
 
 
-def test_a_server_that_writes_all_the_while_is_not_disturbed_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_server_that_keeps_writing_is_not_disturbed_and_nothing_is_lost(tmp_path: Path) -> None:
     rows: list[Row] = []
     last: SourceRead | None = None
     over = threading.Event()
@@ -327,7 +327,7 @@ def test_a_server_that_writes_all_the_while_is_not_disturbed_and_nothing_is_lost
 # ── what it is ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_we_know_of_the_archive_is_what_the_mailserver_does() -> None:
+def test_the_pipeline_s_copy_of_the_archive_schema_is_the_mailserver_s() -> None:
     assert (archive.ARCHIVE_FILE, archive.ARCHIVE_APPLICATION_ID) == (FILE, APPLICATION_ID)
     assert len(SCHEMA.migrations()) == archive.SCHEMA_VERSIONS[-1]
 
@@ -345,16 +345,16 @@ def test_archives_of_every_schema_are_read(version: int, tmp_path: Path) -> None
 REFUSED = {
     "a newer schema": (
         "PRAGMA user_version = 9",
-        "its schema is 9, this program knows up to 2: use a newer restante",
+        "it has schema 9, this program knows up to 2: use a newer restante",
     ),
     "a missing table": ("DROP TABLE arrivals", "table arrivals has no column arrival"),
     "a missing column": ("ALTER TABLE arrivals DROP COLUMN arrived", "table arrivals has no column arrived"),
-    "no totals": ("DELETE FROM totals", "the archive is damaged: restante waku check tells more"),
+    "no totals": ("DELETE FROM totals", "the archive is damaged: run `restante waku check` for details"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_as_we_know_it_is_refused_with_a_sentence(name: str, tmp_path: Path) -> None:
+def test_an_unknown_schema_is_refused_with_one_sentence(name: str, tmp_path: Path) -> None:
     statement, words = REFUSED[name]
     with keeping(tmp_path / "data", *SOME):
         pass
@@ -363,15 +363,15 @@ def test_what_is_not_as_we_know_it_is_refused_with_a_sentence(name: str, tmp_pat
         read_new(tmp_path / "data")
 
 
-def test_a_column_that_nobody_knows_is_named_and_left_out(tmp_path: Path) -> None:
+def test_an_unknown_column_is_named_and_left_out(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME) as server:
         altered(server.data, "ALTER TABLE arrivals ADD COLUMN 'sender\x1b[31m' TEXT")
         found = read_new(server.data)
-    assert found.said == ["source waku: column arrivals.sender\\x1b[31m is not known, and left out"]
+    assert found.said == ["source waku: column arrivals.sender\\x1b[31m is not known and is left out"]
     assert len(found.clean) == len(SOME)
 
 
-def test_a_damaged_archive_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_archive_is_refused_with_one_sentence(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME):
         pass
     file = tmp_path / "data" / FILE
@@ -380,7 +380,9 @@ def test_a_damaged_archive_is_refused_with_a_sentence(tmp_path: Path) -> None:
         read_new(tmp_path / "data")
 
 
-def test_no_room_for_what_is_new_is_said_before_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_room_for_the_copy_is_reported_before_copying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1 << 20}))
     with keeping(tmp_path / "data", *SOME) as server, pytest.raises(SourceError, match="1 MiB are free: make room"):
         read_new(server.data)

@@ -47,7 +47,7 @@ def test_every_edge_and_its_neighbours_are_in_their_bucket(spark: SparkSession) 
         assert of[us] == exact(us)
 
 
-def test_nothing_stays_nothing_and_zero_is_below_a_microsecond(spark: SparkSession) -> None:
+def test_null_has_no_bucket_and_zero_is_below_a_microsecond(spark: SparkSession) -> None:
     assert found(spark, [None, 0, -5, 1]) == [(None, None), (-350, 0), (-350, 0), (-349, 1)]
 
 

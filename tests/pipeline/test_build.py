@@ -80,11 +80,11 @@ def outcomes(world: LakeWorld, first: str = "", last: str = "") -> BuildResult:
 
 
 def days(world: LakeWorld, table: str = "outcomes") -> dict[str, int]:
-    """Give the count of each day."""
+    """Return the count of each day."""
     return {str(row["day"]): row["ended"] for row in sorted(world.rows(table), key=lambda row: row["day"])}
 
 
-def test_only_days_that_changed_are_built_anew(plain: LakeWorld) -> None:
+def test_only_days_that_changed_are_built_again(plain: LakeWorld) -> None:
     build_changed_days(plain, PLAIN["outcomes"])
 
 
@@ -116,14 +116,14 @@ def test_a_day_that_is_built_again_has_the_same_rows(plain: LakeWorld) -> None:
     assert plain.version("outcomes") != version
 
 
-def test_a_range_of_days_is_built_up_to_date_or_not_and_no_other(plain: LakeWorld) -> None:
+def test_a_range_of_days_is_built_even_if_nothing_changed_and_no_other_day(plain: LakeWorld) -> None:
     lived(plain, FIRST, SECOND, THIRD)
     assert [str(day) for day in outcomes(plain, SECOND, SECOND).days] == [SECOND]
     assert days(plain) == {SECOND: 1}
     assert [str(day) for day in outcomes(plain).days] == [FIRST, SECOND, THIRD], "the rest is still to be done"
 
 
-def test_a_day_that_lost_its_rows_is_empty_then(plain: LakeWorld) -> None:
+def test_a_day_that_lost_its_rows_becomes_empty(plain: LakeWorld) -> None:
     lived(plain, SECOND, THIRD)
     outcomes(plain)
     lived(plain, THIRD, replace={})
@@ -131,7 +131,7 @@ def test_a_day_that_lost_its_rows_is_empty_then(plain: LakeWorld) -> None:
     assert days(plain) == {THIRD: 1}
 
 
-def test_a_day_whose_rows_were_dropped_by_age_stays_as_it_was_built(plain: LakeWorld) -> None:
+def test_a_day_whose_rows_keep_dropped_stays_as_it_was_built(plain: LakeWorld) -> None:
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
     assert plain.keep("nameplates", SECOND) == 1
@@ -141,7 +141,7 @@ def test_a_day_whose_rows_were_dropped_by_age_stays_as_it_was_built(plain: LakeW
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 2}
 
 
-def test_a_day_whose_rows_are_gone_is_not_built_of_a_late_one_when_more_is_kept_later(plain: LakeWorld) -> None:
+def test_a_dropped_day_is_not_built_from_one_late_row_when_more_days_are_kept_later(plain: LakeWorld) -> None:
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
     assert plain.keep("nameplates", THIRD) == 2
@@ -169,15 +169,13 @@ def built_anew(world: LakeWorld) -> list[str]:
     """Build outcomes, and give why all of its days are built."""
     world.steps.said.clear()
     outcomes(world)
-    said = [words.partition("built anew: ")[2] for words in world.steps.said if "built anew" in words]
+    said = [words.partition("built again: ")[2] for words in world.steps.said if "built again" in words]
     assert all(not built.days for built in build(world, builds={"outcomes": PLAIN["outcomes"]}).values())
     return said
 
 
 @pytest.mark.parametrize("commits", [1, 3, 5])
-def test_an_input_that_was_removed_and_made_again_is_built_anew_whatever_its_version(
-    plain: LakeWorld, commits: int
-) -> None:
+def test_days_are_built_again_if_their_input_was_removed_and_created_again(plain: LakeWorld, commits: int) -> None:
     for day in (FIRST, SECOND, THIRD):
         lived(plain, day)
     assert built_anew(plain) == []
@@ -190,7 +188,7 @@ def test_an_input_that_was_removed_and_made_again_is_built_anew_whatever_its_ver
     assert days(plain) == {SECOND: commits}
 
 
-def test_an_input_that_was_put_back_from_a_backup_is_built_anew(plain: LakeWorld) -> None:
+def test_days_are_built_again_if_their_input_was_restored_from_a_backup(plain: LakeWorld) -> None:
     lived(plain, FIRST)
     backup = put_aside(plain)
     lived(plain, SECOND)
@@ -212,7 +210,7 @@ def test_an_input_that_was_put_back_from_a_backup_is_built_anew(plain: LakeWorld
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 3}
 
 
-def test_a_built_table_that_was_put_back_from_a_backup_is_brought_up_to_date(plain: LakeWorld) -> None:
+def test_a_built_table_that_was_restored_from_a_backup_is_brought_up_to_date(plain: LakeWorld) -> None:
     lived(plain, FIRST)
     outcomes(plain)
     backup = put_aside(plain, "outcomes")
@@ -225,7 +223,7 @@ def test_a_built_table_that_was_put_back_from_a_backup_is_brought_up_to_date(pla
     assert [str(day) for day in outcomes(plain).days] == [FIRST, SECOND]
 
 
-def test_what_is_made_of_a_built_table_follows_when_that_is_made_again(plain: LakeWorld) -> None:
+def test_a_table_built_from_a_built_table_follows_when_that_one_is_built_again(plain: LakeWorld) -> None:
     plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     builds = {name: PLAIN[name] for name in ("envelopes", "traffic")}
     archived = busy.busy_week(Random(2), 20)["archived"]
@@ -240,7 +238,7 @@ def test_what_is_made_of_a_built_table_follows_when_that_is_made_again(plain: La
     assert plain.rows("traffic") != before
 
 
-def test_days_that_were_dropped_by_age_stay_as_they_were_built_where_their_input_is_made_again(
+def test_days_that_keep_dropped_stay_as_they_were_built_if_their_input_is_created_again(
     plain: LakeWorld,
 ) -> None:
     lived(plain, FIRST, SECOND, THIRD)
@@ -260,7 +258,7 @@ def test_days_that_were_dropped_by_age_stay_as_they_were_built_where_their_input
         assert outcomes(plain, FIRST, FIRST).days == []
 
 
-def test_a_table_that_lags_behind_by_more_commits_than_are_told_apart_is_built_anew(
+def test_a_table_that_lags_behind_by_too_many_commits_is_built_again(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (commit_info, freshness, build_run):
@@ -291,7 +289,7 @@ def test_commits_that_leave_no_day_to_build_do_not_make_a_table_lag_behind(
     assert days(plain) == {THIRD: 1}
 
 
-def test_a_lake_of_before_is_built_anew_once_and_its_marks_are_found(plain: LakeWorld) -> None:
+def test_a_lake_of_an_older_format_is_built_again_once_and_its_marks_are_found(plain: LakeWorld) -> None:
     marks = {"": Mark(3, "three", 1, "one")}
     plain.add("nameplates", [], source="server", ledger=Ledger(), marks=marks)
     lived(plain, FIRST)
@@ -311,9 +309,7 @@ def test_a_lake_of_before_is_built_anew_once_and_its_marks_are_found(plain: Lake
     assert days(plain) == {SECOND: 1, THIRD: 2}
 
 
-def test_a_build_reads_as_many_log_entries_however_many_there_are(
-    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_reads_a_fixed_number_of_log_entries(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     read = delta_log._read
     entries: list[Path] = []
 
@@ -344,9 +340,7 @@ def test_a_build_reads_as_many_log_entries_however_many_there_are(
     assert reads() == few < 10
 
 
-def test_days_are_built_some_at_a_time_where_they_have_many_rows(
-    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_days_with_many_rows_are_built_a_few_at_a_time(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_run, "MAX_JOB_ROWS", 2)
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
@@ -355,9 +349,7 @@ def test_days_are_built_some_at_a_time_where_they_have_many_rows(
     assert any("outcomes: 2 of 3 days" in words for words in plain.steps.said)
 
 
-def test_a_run_that_was_cut_off_between_two_days_is_finished_by_the_next(
-    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_is_finished_by_the_next(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = LakeTable.commit
     done: list[str] = []
 
@@ -391,7 +383,7 @@ def test_a_plan_names_the_days_of_every_table_and_builds_none(plain: LakeWorld) 
     assert planned["outcomes"].days
 
 
-def test_no_day_is_built_that_nobody_has_lived_in(plain: LakeWorld) -> None:
+def test_only_days_in_which_a_nameplate_may_have_lived_are_built(plain: LakeWorld) -> None:
     lived(plain, THIRD)
     assert [str(day) for day in build(plain, plan=True)["pressure"].days] == [
         "2023-11-14",
@@ -408,7 +400,7 @@ Some = Mapping[str, Sequence[Values]]
 """Rows of some clean tables."""
 
 
-def test_a_table_that_fails_ends_the_run_and_what_is_made_of_it_waits_for_the_next(
+def test_a_table_that_fails_ends_the_run_and_tables_built_from_it_wait_for_the_next_run(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
@@ -432,7 +424,7 @@ def test_a_table_that_fails_ends_the_run_and_what_is_made_of_it_waits_for_the_ne
     assert sum(row["envelopes"] for row in plain.rows("traffic")) == len(plain.rows("envelopes")) > 0
 
 
-def test_jobs_go_on_beside_one_another_where_they_read_no_more_than_one_may() -> None:
+def test_jobs_run_in_parallel_while_together_they_read_no_more_than_one_may() -> None:
     budget, both = RowBudget(10), Barrier(2)
 
     def job(rows: int) -> None:
@@ -445,7 +437,7 @@ def test_jobs_go_on_beside_one_another_where_they_read_no_more_than_one_may() ->
 
 
 @pytest.mark.parametrize("rows", [5, 25])
-def test_a_job_waits_until_there_is_room_and_one_that_is_too_large_until_it_is_alone(rows: int) -> None:
+def test_a_job_waits_for_row_budget_and_a_too_large_job_waits_until_it_is_alone(rows: int) -> None:
     class Watched(Condition):
         def wait(self, timeout: float | None = None) -> bool:
             waits.set()
@@ -467,7 +459,7 @@ def test_a_job_waits_until_there_is_room_and_one_that_is_too_large_until_it_is_a
     assert begun.is_set()
 
 
-def test_no_job_is_begun_any_more_where_one_has_failed() -> None:
+def test_no_job_starts_after_one_has_failed() -> None:
     budget = RowBudget(10)
     with ThreadPoolExecutor(1) as pool, budget.reserve(10):
         waiting = pool.submit(budget.reserve(1).__enter__)
@@ -541,7 +533,7 @@ def coverage(world: LakeWorld) -> list[str]:
 
 
 def gaps(world: LakeWorld) -> dict[str, list[str]]:
-    """Give, for each mailserver, its days with rows; those on which it has nothing in brackets."""
+    """Return, for each mailserver, its days with rows; days without envelopes are in brackets."""
     found: dict[str, list[str]] = {}
     for row in sorted(world.rows("coverage"), key=lambda row: row["day"]):
         day = str(row["day"])
@@ -550,7 +542,7 @@ def gaps(world: LakeWorld) -> dict[str, list[str]]:
     return found
 
 
-def test_a_mailserver_that_comes_later_has_a_row_of_each_day_from_its_first_on(plain: LakeWorld) -> None:
+def test_a_later_mailserver_has_a_row_for_each_day_from_its_first(plain: LakeWorld) -> None:
     archived(plain, "one", *SENT)
     assert coverage(plain) == list(SENT)
     archived(plain, "two", FIRST)
@@ -566,7 +558,7 @@ def test_a_mailserver_that_comes_later_has_a_row_of_each_day_from_its_first_on(p
     assert coverage(plain) == []
 
 
-def test_a_mailserver_of_which_the_lake_has_nothing_any_more_has_no_rows_of_later_days(plain: LakeWorld) -> None:
+def test_a_mailserver_without_envelopes_in_the_lake_has_no_rows_of_later_days(plain: LakeWorld) -> None:
     archived(plain, "one", FIRST, SECOND)
     archived(plain, "retired", FIRST)
     coverage(plain)
@@ -600,7 +592,7 @@ def test_spark_counts_what_a_mailserver_lacks_on_a_day_on_which_it_has_nothing(w
     assert gaps(world) == {"one": [FIRST, SECOND, f"({THIRD})"], "two": [FIRST, f"({SECOND})", f"({THIRD})"]}
 
 
-def test_a_table_with_other_columns_is_refused_and_made_again_once_it_is_removed(plain: LakeWorld) -> None:
+def test_a_table_with_other_columns_is_refused_and_created_again_once_it_is_removed(plain: LakeWorld) -> None:
     older = [
         table._replace(columns=tuple(each for each in table.columns if each.name not in {"visitors", "visited"}))
         for table in (CLEAN_TABLES["mailboxes"], BUILDS["outcomes"].table)
@@ -617,7 +609,7 @@ def test_a_table_with_other_columns_is_refused_and_made_again_once_it_is_removed
     plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
     for table in older:
         folder = plain.path / table.name
-        with pytest.raises(Misuse, match=f"{folder} is a table with other columns .*: remove it, and run ingest and"):
+        with pytest.raises(Misuse, match=f"the table {folder} has other columns .*: remove it, and run ingest and"):
             ended_today()
         shutil.rmtree(folder)
     ended_today()

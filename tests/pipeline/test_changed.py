@@ -19,17 +19,17 @@ days = st.one_of(near, st.dates()).map(date.isoformat)
 
 @examples(200)
 @given(st.dictionaries(days, st.integers(0, 4) | st.integers(0, 2**40)))
-def test_what_was_packed_comes_back(versions: dict[str, int]) -> None:
+def test_packed_days_are_unpacked_unchanged(versions: dict[str, int]) -> None:
     assert from_numbers(to_numbers(versions)) == versions
 
 
 def size(versions: list[int]) -> int:
-    """Give the bytes of JSON for days one after the other."""
+    """Return the bytes of JSON for days one after the other."""
     numbers = to_numbers({(START + timedelta(day)).isoformat(): version for day, version in enumerate(versions)})
     return len(json.dumps(numbers, separators=(",", ":")))
 
 
-def test_ten_years_take_some_tens_of_kilobytes() -> None:
+def test_ten_years_of_days_take_some_tens_of_kilobytes() -> None:
     assert size([7] * 3650) < 20
     assert size([*range(3650)]) < 23_000
     assert size([120 * day + day % 97 for day in range(3650)]) < 30_000

@@ -55,7 +55,7 @@ def row(table: str, **values: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(("table", "column", "value", "expected"), CASES, ids=lambda each: ascii(each)[:40])
-def test_a_value_is_cleaned_or_it_is_the_rows_fault(table: str, column: str, value: Any, expected: Any) -> None:
+def test_a_value_is_cleaned_or_makes_its_row_faulty(table: str, column: str, value: Any, expected: Any) -> None:
     cleaned = rules.clean(RULES[table], row(table, **{column: value_of(value)}), WITHIN)
     if isinstance(expected, dict):
         assert cleaned == expected["fault"]
@@ -101,7 +101,7 @@ values = st.one_of(
 
 
 @given(st.data(), st.sampled_from(sorted(RULES)))
-def test_whatever_stands_in_a_row_it_is_clean_or_has_one_of_few_faults(data: st.DataObject, table: str) -> None:
+def test_any_row_is_clean_or_has_a_known_fault(data: st.DataObject, table: str) -> None:
     found = data.draw(st.tuples(*(values for _ in RULES[table])))
     cleaned = rules.clean(RULES[table], found, WITHIN)
     if isinstance(cleaned, Fault):
@@ -125,7 +125,7 @@ def test_digests_tell_rows_apart(one: Any, other: Any) -> None:
     assert (rules.digest([one, "x"]) == rules.digest([other, "x"])) == same
 
 
-def test_of_a_row_at_fault_nothing_is_left_but_its_id_and_its_digest() -> None:
+def test_only_the_id_and_the_digest_of_a_faulty_row_are_kept() -> None:
     scan = UsageScan("north", "nameplates", "", "", "", (), WITHIN, 1, frozenset({"theirs.sqlite"}))
     bad = (7, "", *row("nameplates", result="canary"))
     double = (8, "theirs.sqlite", *row("nameplates", app_id="canary"))
@@ -160,13 +160,13 @@ def test_a_day_is_that_of_the_first_time_in_utc() -> None:
         (None, None, 1_700_000_041_000_001, None),  # the next microsecond: of a clock that runs, all but one in 10^6
     ],
 )
-def test_the_blur_of_a_row_is_the_recorded_one_or_else_what_its_time_and_the_setting_tell(
+def test_the_blur_of_a_row_is_the_recorded_one_or_is_inferred_from_its_time_and_the_setting(
     recorded: int | None, setting: int | None, time: int, blur: int | None
 ) -> None:
     assert rules.blur_us(recorded, setting, time) == blur
 
 
-def test_the_setting_of_our_server_says_nothing_of_rows_that_another_one_wrote() -> None:
+def test_the_setting_of_our_server_does_not_apply_to_imported_rows() -> None:
     scan = UsageScan("north", "nameplates", "", "", "", (), WITHIN, 40_000_000, frozenset())
     rows = [(1, origin, *row("nameplates", started=T0, blur_us=None)) for origin in ("", "theirs.sqlite")]
     assert [found[7] for found in clean_rows(scan, rows)] == [40_000_000, 1_000_000]

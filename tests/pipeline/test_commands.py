@@ -36,7 +36,7 @@ GUIDE = Document("docs/pipeline/operating.md")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeWorld:
-    """Give a lake into which the one row of a server at tmp_path / "a" was taken."""
+    """Return a lake into which the one row of a server at tmp_path / "a" was taken."""
     world = LakeWorld(None, tmp_path)
     with ours(tmp_path / "a", nameplate(1), current(None)):
         found = read(f"relay={tmp_path / 'a'}", tmp_path / "scratch")["nameplates"]
@@ -46,7 +46,7 @@ def lake(tmp_path: Path) -> LakeWorld:
 
 
 def reading() -> dict[str, str]:
-    """Give the guide's programs that read a lake."""
+    """Return the guide's programs that read a lake."""
     return {name: GUIDE.blocks[name] for name in ("query", "delta", "polars", "files")}
 
 
@@ -89,7 +89,7 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     assert sh(vacuum).stdout == "0 files removed, 0 bytes\n"
 
 
-def test_what_the_guide_reads_a_lake_with_is_installed_with_the_pipeline() -> None:
+def test_the_libraries_that_the_guide_reads_a_lake_with_are_installed_with_the_pipeline() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     installed = {re.split(r"[^\w-]", each)[0] for each in project["optional-dependencies"]["pipeline"]}
     for name, block in reading().items():
@@ -109,11 +109,11 @@ ALL_FAULTS = [*rules.USAGE_FAULTS, *timing.TIMING_FAULTS, *filter(None, envelope
 
 
 @pytest.mark.parametrize("fault", ALL_FAULTS)
-def test_the_guide_tells_every_fault_of_a_row(fault: str) -> None:
+def test_the_guide_lists_every_fault_of_a_row(fault: str) -> None:
     assert fault in GUIDE.text
 
 
-def test_a_plan_tells_what_would_be_read_before_there_is_a_lake(tmp_path: Path) -> None:
+def test_a_plan_shows_what_would_be_read_before_there_is_a_lake(tmp_path: Path) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)):
         said = command("ingest", "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}", "--plan")
     assert "relay: nameplates: 1 row to read" in said.stdout.splitlines()
@@ -121,7 +121,7 @@ def test_a_plan_tells_what_would_be_read_before_there_is_a_lake(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("broken", [b"SQLite format 3\0" + bytes(100), b"SQLite format 3\0"])
-def test_of_a_damaged_source_there_is_a_sentence_and_the_others_go_on(tmp_path: Path, broken: bytes) -> None:
+def test_a_damaged_source_is_reported_in_one_sentence_and_the_others_are_read(tmp_path: Path, broken: bytes) -> None:
     (tmp_path / "torn").write_bytes(broken)
     with ours(tmp_path / "a", nameplate(1), current(None)):
         given = ("--source", f"torn={tmp_path / 'torn'}", "--source", f"relay={tmp_path / 'a'}")
@@ -132,7 +132,7 @@ def test_of_a_damaged_source_there_is_a_sentence_and_the_others_go_on(tmp_path: 
     assert said.stderr.count("\n") == 1
 
 
-def test_a_source_that_is_missing_or_of_no_kind_fails_alone(tmp_path: Path) -> None:
+def test_a_source_that_is_missing_or_of_unknown_kind_fails_alone(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     Their(tmp_path).stop()
     named = {"gone": "gone", "none": "no*", "text": "text", "post": "relay.sqlite", "log@relay": "a", "relay": "a"}
@@ -141,7 +141,7 @@ def test_a_source_that_is_missing_or_of_no_kind_fails_alone(tmp_path: Path) -> N
         said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
     assert said.stdout.splitlines()[0] == "relay: nameplates: 1 row to read"
     assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
-    nothing = "is nothing that usage, timing logs or envelopes are read from: name a server's database"
+    nothing = "is not a source of usage records, timing logs or envelopes: name a server's database"
     wanted = (
         f"source gone: cannot read {tmp_path}/gone: No such file or directory",
         f"source none: {tmp_path}/no* {nothing}",
@@ -153,7 +153,7 @@ def test_a_source_that_is_missing_or_of_no_kind_fails_alone(tmp_path: Path) -> N
         assert line.startswith(f"restante: {words}")
 
 
-def test_what_the_command_line_alone_shows_to_be_wrong_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+def test_errors_in_the_command_line_are_refused_before_anything_is_done(tmp_path: Path) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)):
         relay = f"--source=relay={tmp_path / 'a'}"
         for wrong in (relay, "--source=west", "--source=WEST=x", "--source=west@=x"):
@@ -161,7 +161,7 @@ def test_what_the_command_line_alone_shows_to_be_wrong_is_refused_before_anythin
     assert not (tmp_path / "lake").exists()
 
 
-def test_an_empty_file_stops_no_run(tmp_path: Path) -> None:
+def test_an_empty_file_does_not_fail_a_run(tmp_path: Path) -> None:
     for name in ("trace", "usage.sqlite"):
         (tmp_path / name).touch()
     with ours(tmp_path / "a", nameplate(1), current(None)):
@@ -221,7 +221,7 @@ def test_a_link_to_a_missing_file_fails_its_source_and_the_others_go_on(tmp_path
     assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
 
 
-def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_go_on(
+def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_are_read(
     lake: LakeWorld, tmp_path: Path
 ) -> None:
     (tmp_path / "trace").write_text('{"connection": 1}\n')
@@ -238,7 +238,7 @@ def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_go_
     assert len(lake.rows("nameplates")) == 1
 
 
-def test_a_file_that_two_sources_would_read_is_taken_as_neither(tmp_path: Path) -> None:
+def test_a_file_that_two_sources_name_is_read_as_neither(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "trace").write_text('{"connection": 1}\n')
     (tmp_path / "logs" / "new").touch()  # has no row to be counted twice
@@ -272,7 +272,7 @@ def test_the_guide_says_that_a_row_between_the_marks_may_change_unnoticed(tmp_pa
     with ours(tmp_path / "a", nameplate(1), nameplate(2), nameplate(3), current(None)) as server:
         found = read(f"relay={tmp_path / 'a'}", tmp_path / "scratch")["nameplates"]
         world.add("nameplates", found.clean, source="relay", ledger=Ledger(), marks=dict(found.span.marks))
-        for row, words in ((2, "nothing new"), (3, "3 rows to read; all of it anew")):
+        for row, words in ((2, "nothing new"), (3, "3 rows to read; all rows again, because")):
             alter(server.file, f"UPDATE usage_nameplates SET result = 'scary' WHERE id = {row}")
             said = command("ingest", "--lake", world.path, "--source", f"relay={tmp_path / 'a'}", "--plan")
             assert said.stdout.startswith(f"relay: nameplates: {words}")
@@ -304,7 +304,7 @@ def test_a_source_that_had_rows_and_is_empty_now_fails(tmp_path: Path) -> None:
         )
 
 
-def test_a_trace_that_was_just_rotated_is_empty_and_no_failure(tmp_path: Path) -> None:
+def test_an_empty_trace_that_was_just_rotated_is_no_failure(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     world.add("server_commands", [], source="trace", ledger=Ledger(), marks={"0" * 64: Mark(0, "", 0, "")})
     (tmp_path / "trace").touch()
@@ -312,7 +312,7 @@ def test_a_trace_that_was_just_rotated_is_empty_and_no_failure(tmp_path: Path) -
     assert said.stdout.splitlines()[0] == "trace: server_commands: nothing new"
 
 
-def test_a_name_that_has_rows_of_both_kinds_already_goes_on_with_either(lake: LakeWorld, tmp_path: Path) -> None:
+def test_a_name_that_already_has_rows_of_both_kinds_accepts_either(lake: LakeWorld, tmp_path: Path) -> None:
     (tmp_path / "trace").write_text('{"connection": 1}\n')
     lake.add("server_commands", [], source="relay", ledger=Ledger(), marks={"0" * 64: Mark(0, "", 0, "")})
     for path in ("a", "trace"):
@@ -345,7 +345,7 @@ def test_an_archive_and_envelope_files_are_kinds_of_their_own(tmp_path: Path) ->
         )
 
 
-def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWorld, tmp_path: Path) -> None:
+def test_a_source_that_fails_is_reported_and_the_exit_code_is_1(lake: LakeWorld, tmp_path: Path) -> None:
     torn = tmp_path / "torn.sqlite"
     torn.write_bytes(b"SQLite format 3\0" + bytes(100))
     given = ("--source", f"relay={tmp_path / 'a'}", "--source", f"torn={torn}")
@@ -362,21 +362,24 @@ def test_a_source_that_fails_is_told_of_and_ends_the_command_with_1(lake: LakeWo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["ingest"], "nothing to read: name a source, --source NAME=PATH"),
-        (["ingest", "--source", "relay"], "--source relay: name it and say where it is, --source NAME=PATH"),
+        (["ingest"], "there is nothing to read: name a source with --source NAME=PATH"),
+        (["ingest", "--source", "relay"], "--source relay: write a name and a path, --source NAME=PATH"),
         (["ingest", "--source", "A=."], "--source A=.: A cannot be a name: at most 63 of a-z"),
         (["build"], "there is no lake in"),
         (["sql"], "there is no lake in"),
         (["vacuum"], "there is no lake in"),
-        (["build", "--from", "yesterday"], "--from yesterday: a day looks like 2026-11-21"),
+        (["build", "--from", "yesterday"], "--from yesterday: this is not a day; write it like 2026-11-21"),
         (["build", "--from", "2026-02-02", "--to", "2026-02-01"], "--from 2026-02-02 is after --to 2026-02-01"),
-        (["build", "--keep", "0"], "--keep 0: a number of days, from 1 to 36525"),
-        (["build", "--keep", "nameplates=3"], "--keep nameplates=3: there is no table nameplates here"),
-        (["vacuum", "--grace", "-1"], "--grace: a number of hours, from 0 to 720"),
-        (["vacuum", "--grace", "720.1"], "--grace: a number of hours, from 0 to 720"),
+        (["build", "--keep", "0"], "--keep 0: '0' is not a number of days from 1 to 36525"),
+        (
+            ["build", "--keep", "nameplates=3"],
+            "--keep nameplates=3: this command writes no table nameplates; it writes",
+        ),
+        (["vacuum", "--grace", "-1"], "--grace: -1 is not a number of hours from 0 to 720"),
+        (["vacuum", "--grace", "720.1"], "--grace: 720.1 is not a number of hours from 0 to 720"),
     ],
 )
-def test_what_cannot_be_meant_is_one_sentence_that_says_what_to_do(
+def test_misuse_is_one_sentence_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -390,7 +393,7 @@ def test_a_source_named_twice_is_refused(tmp_path: Path) -> None:
     with ours(tmp_path / "a"), ours(tmp_path / "b"):
         given = ("--source", f"x={tmp_path / 'a'}", "--source", f"x={tmp_path / 'b'}")
         said = command("ingest", "--lake", tmp_path / "lake", *given, ends=2)
-    assert said.stderr == "restante: --source: x is named twice; every source needs a name of its own\n"
+    assert said.stderr == "restante: --source: two sources have the name x; rename one of them\n"
     assert not (tmp_path / "lake").exists()
 
 
@@ -407,14 +410,14 @@ def test_a_lake_of_a_newer_version_is_refused(lake: LakeWorld) -> None:
     assert "newer version of Restante" in said.stderr
 
 
-def test_a_damaged_lake_is_told_of(lake: LakeWorld) -> None:
+def test_a_damaged_lake_is_reported(lake: LakeWorld) -> None:
     (lake.path / "nameplates" / "_delta_log" / f"{0:020}.json").write_text("torn")
     said = command("build", "--lake", lake.path, ends=1)
     assert "damaged" in said.stderr
     assert said.stderr.count("\n") == 1
 
 
-def test_vacuum_removes_what_is_of_no_version_and_plans_to_before(lake: LakeWorld) -> None:
+def test_vacuum_removes_unused_files_and_its_plan_counts_them(lake: LakeWorld) -> None:
     left = lake.path / "nameplates" / "run-0" / "part.parquet"
     left.parent.mkdir()
     left.write_bytes(b"12345")
@@ -425,7 +428,7 @@ def test_vacuum_removes_what_is_of_no_version_and_plans_to_before(lake: LakeWorl
     assert len(lake.rows("nameplates")) == 1
 
 
-def test_a_run_that_the_disk_ends_says_which_tables_it_has_committed(
+def test_a_run_that_the_disk_ends_names_the_tables_that_it_committed(
     lake: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ours(tmp_path / "b", mailbox(1), current(None)):
@@ -446,10 +449,10 @@ def test_a_run_that_the_disk_ends_says_which_tables_it_has_committed(
     )
 
 
-def test_keep_drops_what_is_older(lake: LakeWorld, tmp_path: Path) -> None:
+def test_keep_drops_older_days(lake: LakeWorld, tmp_path: Path) -> None:
     given = ("--source", f"relay={tmp_path / 'a'}", "--keep", "nameplates=30")
     said = command("ingest", "--lake", lake.path, *given)
-    assert "nameplates: 1 row of before" in said.stderr
+    assert "nameplates: 1 row from before" in said.stderr
     assert lake.rows("nameplates") == []
     with Lake.open(lake.path, write=False) as opened:
         assert opened.tables() == ["nameplates"]

@@ -36,7 +36,7 @@ def made(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['database']}: {case['did'][-1][:60]}")
-def test_what_is_not_as_it_should_be_is_said(case: dict[str, Any], tmp_path: Path) -> None:
+def test_every_deviation_of_a_database_is_reported(case: dict[str, Any], tmp_path: Path) -> None:
     file = made(case["database"], tmp_path)
     alter(file, *case["did"])
     said: list[str] = []
@@ -66,7 +66,7 @@ def refused(spec: str, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["ours", "theirs"])
 @pytest.mark.parametrize("place", [16, 100, 4096 + 3, -4096 + 3])
-def test_a_damaged_database_is_said_to_be(kind: str, place: int, tmp_path: Path) -> None:
+def test_a_damaged_database_is_reported_as_damaged(kind: str, place: int, tmp_path: Path) -> None:
     file = made(kind, tmp_path)
     content = bytearray(file.read_bytes())
     place %= len(content)
@@ -75,42 +75,42 @@ def test_a_damaged_database_is_said_to_be(kind: str, place: int, tmp_path: Path)
     assert "damaged" in refused(f"a={file}", tmp_path)
 
 
-def test_half_a_database_is_said_to_be_damaged(tmp_path: Path) -> None:
+def test_a_truncated_database_is_reported_as_damaged(tmp_path: Path) -> None:
     file = made("ours", tmp_path)
     file.write_bytes(file.read_bytes()[: 5 * 4096])
     assert "damaged" in refused(f"a={file}", tmp_path)
 
 
-def test_what_is_no_database_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_not_taken_for_one(tmp_path: Path) -> None:
     file = tmp_path / "usage.sqlite"
     for content in (b"\xa5" * 8192, b"SQLite format 2", b"hello"):
         file.write_bytes(content)
-        assert refused(f"a={file}", tmp_path).startswith(f"source a: {file} is nothing that usage")
+        assert refused(f"a={file}", tmp_path).startswith(f"source a: {file} is not a source of usage records")
     file.write_bytes(b"SQLite format 3\0" + b"\xa5" * 8192)
     assert "damaged or encrypted" in refused(f"a={file}", tmp_path)
 
 
-def test_a_database_of_somebody_else_is_not_taken_for_one_of_ours(tmp_path: Path) -> None:
+def test_a_foreign_database_is_not_taken_for_one_of_ours(tmp_path: Path) -> None:
     alter(tmp_path / "diary.sqlite", "CREATE TABLE mailboxes (day TEXT)")
-    assert "is nothing that usage" in refused(f"a={tmp_path / 'diary.sqlite'}", tmp_path)
-    assert "is nothing that usage" in refused(f"a={tmp_path}", tmp_path)
+    assert "is not a source of usage records" in refused(f"a={tmp_path / 'diary.sqlite'}", tmp_path)
+    assert "is not a source of usage records" in refused(f"a={tmp_path}", tmp_path)
 
 
-def test_live_post_is_refused(tmp_path: Path) -> None:
+def test_the_reference_s_channel_database_is_refused(tmp_path: Path) -> None:
     their = Their(tmp_path / "their")
     said = refused(f"a={their.relay}", tmp_path)
     assert "channel database" in said
     assert "--usage-db" in said
 
 
-def test_a_path_without_anything_is_said_to_be_so(tmp_path: Path) -> None:
+def test_a_path_without_a_file_is_reported(tmp_path: Path) -> None:
     assert (
         refused(f"a={tmp_path / 'x'}", tmp_path)
         == f"source a: cannot read {tmp_path / 'x'}: No such file or directory"
     )
 
 
-def test_a_commit_that_was_cut_off_is_left_to_its_server(tmp_path: Path) -> None:
+def test_an_interrupted_commit_is_left_to_its_server(tmp_path: Path) -> None:
     file = made("theirs", tmp_path)
     with closing(sqlite3.connect(file, isolation_level=None)) as database:
         database.execute("PRAGMA cache_size = 1")
@@ -129,7 +129,7 @@ def test_a_commit_that_was_cut_off_is_left_to_its_server(tmp_path: Path) -> None
     assert cut.read_bytes() == content
 
 
-def test_a_server_is_for_timing_logs(tmp_path: Path) -> None:
+def test_only_timing_logs_may_name_a_server(tmp_path: Path) -> None:
     file = made("ours", tmp_path)
     assert "@north is for timing logs" in refused(f"a@north={file}", tmp_path)
 
@@ -154,13 +154,13 @@ def test_our_server_is_named_by_its_directory_or_its_file(tmp_path: Path) -> Non
     ] * 2
 
 
-def test_what_is_imported_is_known_by_the_files_name(tmp_path: Path) -> None:
+def test_imported_rows_are_recognised_by_the_file_s_name(tmp_path: Path) -> None:
     sources = [recognise(f"{name}={made('theirs', tmp_path / name)}") for name in ("a", "b")]
     sources.append(recognise(f"c={made('ours', tmp_path / 'c')}"))
     assert origins(sources) == {"usage.sqlite": [source.path for source in sources[:2]]}
 
 
-def test_a_server_that_has_only_just_begun_is_recognised(tmp_path: Path) -> None:
+def test_the_database_of_a_new_server_is_recognised(tmp_path: Path) -> None:
     """All of it is in its log still."""
     with ours(tmp_path / "data", nameplate(1)):
         assert (tmp_path / "data" / FILE).stat().st_size <= 4096

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from restante.pipeline import ingest
 from restante.pipeline.lake.commit_info import Ledger
-from restante.pipeline.sources import paths, rlps
+from restante.pipeline.sources import paths
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import IngestContext, Source, SourceError
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import parquet
+from restante.waku.files import parquet, rlp_items
 from restante.waku.files.exporting import export
 from support.effort import examples
 from support.mutation import mutated
@@ -71,11 +71,11 @@ OWN = {"source", "file", "source_kind", "arrival", "arrived"}
 
 
 def without(rows: Sequence[Row], names_: set[str]) -> list[Row]:
-    """Give rows without some columns, in an order that has nothing to do with how they came."""
+    """Return rows without some columns, in an order that has nothing to do with how they came."""
     return sorted(({name: row[name] for name in row if name not in names_} for row in rows), key=repr)
 
 
-def test_what_was_exported_is_read_as_from_the_archive_itself(tmp_path: Path) -> None:
+def test_an_exported_file_is_read_like_the_archive_itself(tmp_path: Path) -> None:
     files = exported(tmp_path, "a.rlp", "a.parquet")
     archive = read_new(tmp_path / "archive").clean
     for name in ("a.rlp", "a.parquet"):
@@ -88,9 +88,7 @@ def test_what_was_exported_is_read_as_from_the_archive_itself(tmp_path: Path) ->
         assert told == ([None] * len(ROWS) if name == "a.rlp" else [archive[0]["arrived"]] * len(ROWS))
 
 
-def test_what_is_in_files_comes_into_the_lake_and_the_same_envelope_twice_in_a_file_counts_once(
-    world: LakeWorld, tmp_path: Path
-) -> None:
+def test_envelopes_of_files_go_to_the_lake_and_a_repeated_one_counts_once(world: LakeWorld, tmp_path: Path) -> None:
     files = exported(tmp_path, "a.rlp", "b.parquet", rows=SOME)
     (files / "a.rlp").write_bytes(BYTES + SOME[0].raw + SOME[3].raw)
     ledger = world.ledger("archived", f"waku={files}")
@@ -125,7 +123,7 @@ SOON = CONTEXT._replace(now=4e9)
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give the names of files that are read to know them, as that happens."""
+    """Return the names of files that are read to know them, as that happens."""
     names_: list[str] = []
     digest = paths.digest
 
@@ -137,7 +135,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names_
 
 
-def test_a_file_that_is_as_it_was_is_not_even_read(tmp_path: Path, read: list[str]) -> None:
+def test_an_unchanged_file_is_not_read(tmp_path: Path, read: list[str]) -> None:
     files = exported(tmp_path, "a.rlp", rows=SOME)
     first = read_new(files, context=SOON)
     read.clear()
@@ -145,9 +143,7 @@ def test_a_file_that_is_as_it_was_is_not_even_read(tmp_path: Path, read: list[st
     assert read == []
 
 
-def test_a_file_that_was_rewritten_in_place_is_read_though_its_time_was_put_back(
-    tmp_path: Path, read: list[str]
-) -> None:
+def test_a_file_rewritten_in_place_is_read_although_its_time_was_set_back(tmp_path: Path, read: list[str]) -> None:
     files = exported(tmp_path, "a.rlp", rows=SOME)
     first = read_new(files, context=SOON)
     before = (files / "a.rlp").stat()
@@ -159,7 +155,9 @@ def test_a_file_that_was_rewritten_in_place_is_read_though_its_time_was_put_back
     assert read == ["a.rlp"]
 
 
-def test_a_file_of_this_moment_is_read_again_since_its_time_does_not_tell(tmp_path: Path, read: list[str]) -> None:
+def test_a_file_written_just_now_is_read_again_because_its_time_proves_nothing(
+    tmp_path: Path, read: list[str]
+) -> None:
     files = exported(tmp_path, "a.rlp", rows=SOME)
     first = read_new(files, context=CONTEXT._replace(now=(files / "a.rlp").stat().st_ctime + 1))
     read.clear()
@@ -167,7 +165,7 @@ def test_a_file_of_this_moment_is_read_again_since_its_time_does_not_tell(tmp_pa
     assert read == ["a.rlp"]
 
 
-def test_how_a_known_file_is_found_is_marked_with_what_else_is_new(tmp_path: Path, read: list[str]) -> None:
+def test_the_mark_of_a_known_file_is_updated_with_other_new_files(tmp_path: Path, read: list[str]) -> None:
     files = exported(tmp_path, "a.rlp", rows=SOME)
     first = read_new(files)  # too soon to tell
     (files / "b.rlp").write_bytes(ROWS[7].raw)
@@ -177,7 +175,7 @@ def test_how_a_known_file_is_found_is_marked_with_what_else_is_new(tmp_path: Pat
     assert read == []
 
 
-def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_takes_what_it_matches(tmp_path: Path) -> None:
+def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_reads_what_it_matches(tmp_path: Path) -> None:
     files = exported(tmp_path, "a.rlp", rows=SOME)
     (files / ".hidden.rlp").write_bytes(ROWS[7].raw)
     (files / "b.rlp.x7k2").write_bytes(ROWS[8].raw[:9])
@@ -190,7 +188,7 @@ def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_takes_wha
     assert found(read_new(files / "*.letters")) == names([ROWS[9]])
 
 
-def test_a_file_that_changes_while_spark_reads_it_is_told_of_and_the_others_go_on(
+def test_a_file_that_changes_while_spark_reads_it_is_reported_and_the_others_are_read(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = tmp_path / "one.rlp", tmp_path / "two.rlp"
@@ -242,14 +240,16 @@ DAMAGED: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_what_is_no_envelope_is_told_with_its_place_and_the_others_are_taken(name: str, tmp_path: Path) -> None:
+def test_an_item_that_is_no_envelope_is_reported_with_its_place_and_the_others_are_read(
+    name: str, tmp_path: Path
+) -> None:
     written, faults, clean = DAMAGED[name]
     (tmp_path / "x.rlp").write_bytes(written)
     result = read_new(tmp_path / "x.rlp")
     assert (result.faults, len(result.clean)) == (faults, clean)
 
 
-def test_a_file_s_name_is_told_without_its_folder_and_fit_for_a_terminal(tmp_path: Path) -> None:
+def test_a_file_s_name_is_shown_without_its_folder_and_escaped(tmp_path: Path) -> None:
     (tmp_path / "\x1b[31m<b>.rlp").write_bytes(b"\xc0")
     [(identity, _)] = read_new(tmp_path / "\x1b[31m<b>.rlp").faults
     assert identity == "\\x1b[31m<b>.rlp:0"
@@ -286,8 +286,8 @@ def test_items_are_found_however_the_file_is_read(sizes: list[int], window: int)
     wanted = [rlp.encode([bytes(size)]) for size in sizes]
     whole = b"".join(wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rlps, "WINDOW_BYTES", window)
-        assert [item.raw for item in rlps.items(BytesIO(whole), len(whole))] == wanted
+        patch.setattr(rlp_items, "WINDOW_BYTES", window)
+        assert [item.raw for item in rlp_items.items(BytesIO(whole), len(whole))] == wanted
 
 
 # ── Parquet ──────────────────────────────────────────────────────────────────────────────────────
@@ -348,7 +348,7 @@ TABLES: dict[str, tuple[Callable[[], pa.Table], list[tuple[str, str]], int]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_s_rows_are_held_against_what_it_says_of_them(name: str, tmp_path: Path) -> None:
+def test_rows_of_a_parquet_file_are_compared_with_its_other_columns(name: str, tmp_path: Path) -> None:
     made, faults, clean = TABLES[name]
     pq.write_table(made(), tmp_path / "x.parquet")
     result = read_new(tmp_path / "x.parquet")
@@ -377,7 +377,7 @@ def archive_rows(some: Sequence[Envelope]) -> pa.Table:
 
 
 @pytest.mark.parametrize("written", [b"PAR1", b"PAR1" + bytes(100) + b"PAR1"])
-def test_what_is_no_parquet_file_is_one_row_of_the_quarantine(written: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_one_row_in_quarantine(written: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(written)
     assert read_new(tmp_path / "x.parquet").faults == [("x.parquet:0", "no table with a column raw")]
 
@@ -385,7 +385,7 @@ def test_what_is_no_parquet_file_is_one_row_of_the_quarantine(written: bytes, tm
 # ── what it is ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_that_changes_before_it_is_read_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_changes_before_it_is_read_is_refused_with_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "a.rlp"
     path.write_bytes(BYTES)
     with recognise(f"waku={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
@@ -396,7 +396,7 @@ def test_a_file_that_changes_before_it_is_read_is_refused_with_a_sentence(tmp_pa
             rows_of(opened, span)
 
 
-def test_a_file_that_has_other_bytes_of_the_same_number_is_refused_too(tmp_path: Path) -> None:
+def test_a_file_with_other_bytes_of_the_same_length_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.rlp"
     path.write_bytes(BYTES)
     with recognise(f"waku={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
@@ -408,14 +408,14 @@ def test_a_file_that_has_other_bytes_of_the_same_number_is_refused_too(tmp_path:
             rows_of(opened, span)
 
 
-def test_what_has_no_envelopes_is_none(tmp_path: Path) -> None:
+def test_a_path_without_envelopes_is_no_source_of_envelopes(tmp_path: Path) -> None:
     (tmp_path / "x.rlp").write_text("hello")
     for path in (tmp_path, tmp_path / "x.rlp", tmp_path / "*.rlp", tmp_path / "gone*"):
         with pytest.raises(SourceError, match="is nothing that"):
             recognise(f"waku={path}")
 
 
-def test_a_folder_of_an_archive_is_the_archive_whatever_else_is_in_it(tmp_path: Path) -> None:
+def test_a_folder_with_an_archive_is_read_as_the_archive(tmp_path: Path) -> None:
     archive_of(tmp_path / "data")
     (tmp_path / "data" / "x.rlp").write_bytes(BYTES)
     assert recognise(f"waku={tmp_path / 'data'}").kind == "Waku archive"

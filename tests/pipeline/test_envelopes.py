@@ -48,11 +48,11 @@ def fault(letter: Envelope, latest: int = NOW, **changes: Any) -> str:
     return found
 
 
-def test_what_agrees_with_what_is_stored_has_no_fault() -> None:
+def test_an_envelope_that_agrees_with_the_stored_values_has_no_fault() -> None:
     assert fault(letter()) == ""
 
 
-def test_what_nothing_is_stored_of_has_none() -> None:
+def test_an_envelope_without_stored_values_has_no_fault() -> None:
     some = letter()
     nothing = Stored(np.array([NOW]))
     missing = Stored(np.array([NOW]), [None], np.array([-1]))
@@ -72,12 +72,12 @@ TIMES: dict[str, tuple[int, int, str]] = {
 
 
 @pytest.mark.parametrize("name", TIMES)
-def test_when_it_was_sent_can_be_true(name: str) -> None:
+def test_the_time_of_sending_must_be_plausible(name: str) -> None:
     sent, ttl, words = TIMES[name]
     assert fault(letter(sent, ttl)) == words
 
 
-def test_a_ttl_that_reaches_back_beyond_1970_is_told_as_such() -> None:
+def test_a_ttl_that_reaches_back_beyond_1970_has_a_fault_of_its_own() -> None:
     some = make(NOW, NOW + 1, b"abcd", b"")
     assert fault(some) == "its TTL reaches back beyond 1970"
 
@@ -95,19 +95,19 @@ OTHERS: dict[str, tuple[Callable[[Envelope], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_stored_beside_it_must_be_its_own(name: str) -> None:
+def test_the_stored_hash_and_topic_must_be_the_envelope_s_own(name: str) -> None:
     change, words = OTHERS[name]
     some = letter()
     assert fault(some, **change(some)) == words
 
 
-def test_an_envelope_that_had_to_move_down_in_its_archive_is_where_it_may_be() -> None:
+def test_an_envelope_may_have_a_lower_id_because_of_a_collision() -> None:
     some = letter()
     assert fault(some, ids=np.array([ids.home(some) - 1])) == ""
     assert fault(some, ids=np.array([ids.home(some) - ids.PROBES + 1])) == ""
 
 
-def test_of_several_faults_the_first_is_told() -> None:
+def test_the_first_of_several_faults_is_reported() -> None:
     some = letter(FIRST - 1)
     assert fault(some, hashes=[bytes(32)], topics=np.array([0])) == "the hash is another's"
     assert faults([b"\xc0"], stored([some], hashes=[bytes(32)])) == ["not an envelope"]
@@ -124,7 +124,7 @@ def test_an_envelope_whose_length_takes_four_bytes_is_one_too() -> None:
     st.lists(mutated(st.builds(lambda sent, ttl: letter(sent, ttl).raw, st.integers(0, 2**31), st.integers(0, 99))))
 )
 @examples(300)
-def test_a_changed_envelope_is_refused_or_is_another_one_whose_hash_is_another_s(raws: list[bytes]) -> None:
+def test_a_changed_envelope_is_faulty_or_has_another_hash(raws: list[bytes]) -> None:
     first = letter()
     found = faults(raws, stored([first] * len(raws)))
     for raw, words in zip(raws, found, strict=True):
@@ -141,7 +141,7 @@ def is_envelope(raw: bytes) -> bool:
 
 @given(st.lists(envelopes, max_size=10))
 @examples(200)
-def test_what_is_found_is_what_the_envelopes_say(some: list[Envelope]) -> None:
+def test_the_computed_columns_are_those_of_the_envelopes(some: list[Envelope]) -> None:
     found = verify([each.raw for each in some], stored(some, 2**33), FIRST_DAY)
     assert found.hash == [each.hash for each in some]
     assert found.pow.tolist() == [each.pow() for each in some]

@@ -43,7 +43,7 @@ def check(raws: list[bytes]) -> None:
 
 
 def missed(raws: list[bytes]) -> list[bytes]:
-    """Give the envelopes that are not found to be good."""
+    """Return the envelopes that are not found to be good."""
     good = Fields(raws).good.tolist()
     return [raw for raw, found in zip(raws, good, strict=True) if not found and read(raw) is not None]
 
@@ -75,7 +75,7 @@ def test_the_vectors_are_read() -> None:
 
 @given(st.lists(mutated(envelopes.map(lambda envelope: envelope.raw)) | st.binary(max_size=40), max_size=20))
 @examples(600)
-def test_whatever_the_bytes_are_nothing_is_good_that_is_no_envelope(raws: list[bytes]) -> None:
+def test_bytes_that_are_no_envelope_are_never_valid(raws: list[bytes]) -> None:
     check(raws)
 
 
@@ -98,13 +98,13 @@ HEADS = (
 )
 
 
-def test_heads_that_say_what_is_not_so_are_not_good() -> None:
+def test_envelopes_with_wrong_lengths_are_not_valid() -> None:
     body = b"".join(GOOD)
     raws = [head + rest for head in HEADS for rest in (b"", body, body[:-1], body + b"\0", bytes(64))]
     check([*raws, rlp.pack(GOOD)])
     assert Fields([*raws, rlp.pack(GOOD)]).good.tolist() == [False] * len(raws) + [True]
 
 
-def test_nothing_at_all_is_read_too() -> None:
+def test_an_empty_input_is_read_too() -> None:
     check([])
     check([b""])

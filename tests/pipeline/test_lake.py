@@ -32,13 +32,13 @@ def test_a_lake_is_made_once_and_keeps_its_first_day(tmp_path: Path) -> None:
         assert (lake.path, lake.first_day) == (path, date(2020, 2, 29))
 
 
-def test_a_lake_is_made_where_making_one_was_cut_off(tmp_path: Path) -> None:
+def test_an_interrupted_creation_of_a_lake_is_finished(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
     (tmp_path / "lake.json.x81").touch()
     make(tmp_path)
 
 
-def test_a_lake_of_the_format_of_before_is_read_as_it_is_and_brought_up_to_date_by_the_first_who_writes(
+def test_a_lake_of_the_previous_format_is_readable_and_converted_by_the_first_writer(
     tmp_path: Path,
 ) -> None:
     make(tmp_path)
@@ -57,7 +57,7 @@ def test_a_relative_path_is_the_same_lake(tmp_path: Path, monkeypatch: pytest.Mo
         assert lake.path == tmp_path / "lake"
 
 
-def test_who_reads_makes_nothing(tmp_path: Path) -> None:
+def test_a_reader_creates_nothing(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "lock").unlink()
     before = sorted(tmp_path.rglob("*"))
@@ -74,7 +74,7 @@ def test_who_reads_makes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_one_writes_and_the_others_are_told_what_to_do_while_anybody_reads(tmp_path: Path) -> None:
+def test_one_run_writes_others_are_refused_and_anybody_may_read(tmp_path: Path) -> None:
     make(tmp_path)
     with Lake.open(tmp_path, write=True):
         with pytest.raises(Misuse, match=f"{ONE_SENTENCE}") as refused, Lake.open(tmp_path, write=True):
@@ -86,7 +86,7 @@ def test_one_writes_and_the_others_are_told_what_to_do_while_anybody_reads(tmp_p
         pass
 
 
-def test_a_killed_writer_holds_nothing(tmp_path: Path) -> None:
+def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:
     make(tmp_path)
     code = (
         "import sys; from pathlib import Path; from restante.pipeline.lake.lake import Lake\n"
@@ -129,7 +129,7 @@ def test_the_lock_does_not_outlive_an_error(tmp_path: Path) -> None:
         ('{"format": 3, "first_day": "2020-01-01"}', "newer version of Restante"),
     ],
 )
-def test_a_lake_that_cannot_be_understood_is_told_in_a_sentence(tmp_path: Path, said: str, words: str) -> None:
+def test_a_lake_that_cannot_be_understood_is_reported_in_one_sentence(tmp_path: Path, said: str, words: str) -> None:
     make(tmp_path)
     (tmp_path / "lake.json").write_text(said)
     for write in (False, True):
@@ -139,7 +139,7 @@ def test_a_lake_that_cannot_be_understood_is_told_in_a_sentence(tmp_path: Path, 
         assert str(tmp_path) in str(refused.value)
 
 
-def test_what_is_no_lake_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_lake_is_refused_and_not_changed(tmp_path: Path) -> None:
     import pyarrow as pa
 
     (tmp_path / "file").write_text("x")
@@ -151,7 +151,7 @@ def test_what_is_no_lake_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
         ("file", True, "is not a folder"),
         ("file", False, "is not a folder"),
         ("file/within", True, "cannot write to the lake"),
-        ("full", True, "has other things in it, of for one"),
+        ("full", True, "contains other files, such as of"),
         ("full", False, "there is no lake"),
         ("empty", False, "there is no lake"),
         ("nowhere", False, "there is no lake"),
@@ -180,19 +180,22 @@ def test_a_table_of_a_lake_is_not_a_lake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["a*b", "a?b", "a[b", "a]b", "a{b", "a}b", "a\\b", "a%20b", "day=1", "a\nb", "a\x7fb"]
 )
-def test_a_path_that_another_program_would_read_as_something_else_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_path_that_other_programs_misread_is_refused(tmp_path: Path, name: str) -> None:
     for made in (False, True):
         if made:
             (tmp_path / name).mkdir()
             make(tmp_path / "good")
             (tmp_path / "good" / "lake.json").rename(tmp_path / name / "lake.json")
-        with pytest.raises(Misuse, match="may have no"), Lake.open(tmp_path / name / "lake", write=True, make=True):
+        with (
+            pytest.raises(Misuse, match="must not contain"),
+            Lake.open(tmp_path / name / "lake", write=True, make=True),
+        ):
             pass
         assert not (tmp_path / name / "lake").exists()
 
 
 @pytest.mark.parametrize("name", ["nowhere", "NAMEPLATES", "", "..", "nameplates/_delta_log"])
-def test_an_unknown_table_is_told_which_there_are(tmp_path: Path, name: str) -> None:
+def test_the_error_for_an_unknown_table_lists_all_tables(tmp_path: Path, name: str) -> None:
     make(tmp_path)
     with pytest.raises(Misuse, match=r"there are archived, .*nameplates"):
         restante.pipeline.files(tmp_path, name)

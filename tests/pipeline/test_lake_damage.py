@@ -18,7 +18,8 @@ from pyspark.sql.functions import udf
 import restante.pipeline
 from restante.common.errors import Misuse, StoreError
 from restante.pipeline import views
-from restante.pipeline.lake import data_files, staging
+from restante.pipeline.lake import staging
+from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.spark.session import SparkError
@@ -30,7 +31,7 @@ ONE_SENTENCE: Final = r"\A\S[^\n]+\Z"
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Give a lake with two commits, and a checkpoint after them."""
+    """Return a lake with two commits, and a checkpoint after them."""
     path = tmp_path / "lake"
     with opened(path) as table:
         add(table, [letter(1)], run="first")
@@ -93,7 +94,7 @@ def put_a_file_for_the_table(lake: Path) -> None:
         put_a_file_for_the_table,
     ],
 )
-def test_a_damaged_log_is_told(lake: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_log_is_reported(lake: Path, damage: Callable[[Path], None]) -> None:
     damage(lake)
     with pytest.raises(StoreError, match=ONE_SENTENCE) as told:
         seen(lake)
@@ -101,7 +102,7 @@ def test_a_damaged_log_is_told(lake: Path, damage: Callable[[Path], None]) -> No
     assert "restore it from a backup" in str(told.value)
 
 
-def test_damage_that_only_commit_infos_see_is_told(lake: Path) -> None:
+def test_damage_that_only_commit_infos_show_is_reported(lake: Path) -> None:
     log(lake, 1).write_bytes(log(lake, 1).read_bytes().replace(b'"second"', b"17"))
     with pytest.raises(StoreError, match=ONE_SENTENCE) as told:
         _ = seen(lake).state
@@ -112,7 +113,7 @@ def test_damage_that_only_commit_infos_see_is_told(lake: Path) -> None:
         _ = table.state
 
 
-def test_an_empty_last_version_is_a_commit_that_nobody_was_told_of(lake: Path) -> None:
+def test_an_empty_last_version_is_a_commit_that_was_not_reported(lake: Path) -> None:
     """A power cut may leave the name of a file whose bytes it took."""
     log(lake, 2).write_bytes(b"")
     assert stored(lake) == [letter(1), letter(2)]
@@ -122,16 +123,16 @@ def test_an_empty_last_version_is_a_commit_that_nobody_was_told_of(lake: Path) -
     assert stored(lake) == [letter(1), letter(2), letter(3)]
 
 
-def test_a_table_of_a_newer_protocol_is_told(lake: Path) -> None:
+def test_a_table_of_a_newer_protocol_is_refused(lake: Path) -> None:
     log(lake, 0).write_text(log(lake, 0).read_text().replace('"minReaderVersion":1', '"minReaderVersion":2'))
-    with pytest.raises(Misuse, match="features of Delta tables that are not read here"):
+    with pytest.raises(Misuse, match="features of Delta tables that Restante cannot read"):
         seen(lake)
     log(lake, 0).write_text(log(lake, 0).read_text().replace('"minReaderVersion":2', '"minReaderVersion":9'))
     with pytest.raises(StoreError, match="Unsupported minimum reader version 9"):
         seen(lake)
 
 
-def test_a_missing_file_is_told_to_every_reader_and_its_day_can_be_made_anew(lake: Path) -> None:
+def test_a_missing_file_is_reported_to_every_reader_and_its_day_can_be_built_again(lake: Path) -> None:
     gone = seen(lake).files()[0].path
     gone.unlink()
     words = f"the lake is damaged: {gone} is missing"
@@ -151,7 +152,7 @@ def test_a_missing_file_is_told_to_every_reader_and_its_day_can_be_made_anew(lak
     assert stored(lake) == [letter(1), letter(2)]
 
 
-def test_a_commit_without_room_is_told_and_leaves_what_was_there(lake: Path) -> None:
+def test_a_commit_without_room_is_reported_and_changes_nothing(lake: Path) -> None:
     with opened(lake) as table:
         staged = table.stage(held([letter(3)]))
         with no_file_beyond(100), pytest.raises(StoreError, match=ONE_SENTENCE) as told:
@@ -178,14 +179,14 @@ def test_an_error_names_what_was_committed_before_it(tmp_path: Path) -> None:
     assert str(told.value) == f"{cause}; committed before it: letters (west, main), other"
 
 
-def test_a_lake_is_not_half_made_without_room(tmp_path: Path) -> None:
+def test_a_lake_is_not_half_created_without_room(tmp_path: Path) -> None:
     with no_file_beyond(3), pytest.raises(StoreError), Lake.open(tmp_path / "lake", write=True, make=True):
         pass
     with Lake.open(tmp_path / "lake", write=True, make=True):
         pass
 
 
-def test_what_is_not_known_to_be_on_disk_is_told(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_may_not_be_on_disk_is_reported(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise OSError(5, os.strerror(5))
 
@@ -197,18 +198,18 @@ def test_what_is_not_known_to_be_on_disk_is_told(lake: Path, monkeypatch: pytest
                 table.commit([staged], info=info())
         assert seen(lake).version == 1
         with monkeypatch.context() as patch:
-            patch.setattr(data_files, "flush", refuse)
+            patch.setattr(lake_table, "flush", refuse)
             with pytest.raises(StoreError, match="nobody knows whether it is on disk: Input/output error"):
                 table.commit(info=info())
 
 
-def test_what_spark_cannot_do_is_told_and_leaves_nothing(spark: SparkSession, lake: Path) -> None:
+def test_a_failed_spark_job_is_reported_and_leaves_nothing(spark: SparkSession, lake: Path) -> None:
     given = frame(spark, [letter(3)])
     full = given.withColumn("id", udf(lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"), "BIGINT")("id"))
     lines = given.withColumn("id", udf(lambda _: (_ for _ in ()).throw(ValueError("two\nlines")), "BIGINT")("id"))
     wrong = given.withColumn("id", udf(lambda _: 1 // 0, "BIGINT")("id"))
     with opened(lake) as table:
-        with pytest.raises(StoreError, match=rf"\Ano room on the disk for {lake}/letters[^\n]+\Z"):
+        with pytest.raises(StoreError, match=rf"\Athe disk has no room for {lake}/letters[^\n]+\Z"):
             table.stage(full)
         with pytest.raises(SparkError, match=r"\Athe rows for the table letters [^\n]+: ZeroDivisionError: [^\n]+\Z"):
             table.stage(wrong)
@@ -241,7 +242,7 @@ with Lake.open(lake, write=False) as there:
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 
 
-def test_a_folder_that_may_not_be_written_is_told_and_may_be_read(lake: Path) -> None:
+def test_a_read_only_folder_is_reported_and_can_be_read(lake: Path) -> None:
     (lake / "lock").unlink()
     lake.chmod(0o500)
 

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 from deltalake import DeltaTable
 
+from restante.common import atomic_file
 from restante.pipeline.lake import data_files, delta_log, staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.vacuum import vacuum
@@ -71,7 +72,7 @@ AFTER: Final = ["table _append 1 after", "table _keep_on_disk 1 before", "table 
 
 
 def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
-    """Give what was staged in one lake as it is in its copy."""
+    """Return what was staged in one lake as it is in its copy."""
     folder = lake / "letters" / staged.folder.name
     files = [file._replace(path=folder / file.path.relative_to(staged.folder)) for file in staged.files]
     return staging.Staged(folder, tuple(files))
@@ -112,16 +113,16 @@ def by_deltalake(lake: Path) -> list[Row]:
 
 
 def files(lake: Path) -> set[Path]:
-    """Give all files in the table's folder, but for its log's."""
+    """Return all files in the table's folder, but for its log's."""
     found = {path for path in (lake / "letters").rglob("*") if path.is_file() and path.parent.name != "_delta_log"}
     assert not {path for path in (lake / "letters").rglob("*") if path.is_dir() and not any(path.iterdir())}
     return found
 
 
-def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is(
+def test_files_are_flushed_before_the_commit_and_the_commit_before_it_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    properly, append = data_files.flush, lake_table.LakeTable._append
+    properly, append = atomic_file.flush, lake_table.LakeTable._append
     said: list[str | Path] = []
 
     def flush(path: Path) -> None:
@@ -133,7 +134,7 @@ def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is
         said.append("commit")
 
     monkeypatch.setattr(staging, "flush", flush)
-    monkeypatch.setattr(data_files, "flush", flush)
+    monkeypatch.setattr(lake_table, "flush", flush)
     monkeypatch.setattr(lake_table.LakeTable, "_append", commit)
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
     folder, log = tmp_path / "letters", tmp_path / "letters" / "_delta_log"
@@ -154,7 +155,7 @@ def test_nothing_is_committed_before_it_is_on_disk_nor_told_before_the_commit_is
             assert said[at + 4 :] == checkpoint
 
 
-def test_everything_that_vacuum_is_to_leave_alone_it_leaves_alone(tmp_path: Path) -> None:
+def test_vacuum_keeps_every_file_that_is_in_use(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)], finished=1000.0)
         add(table, [letter(2), letter(3, day="2026-11-02")], replace={}, finished=2000.0)
@@ -185,7 +186,7 @@ def test_files_that_were_never_in_a_version_count_from_when_they_were_written(tm
         assert files(tmp_path) == {readme, *(file.path for file in table.files())}
 
 
-def test_a_file_whose_removal_the_log_does_not_tell_any_more_counts_from_when_it_was_written(
+def test_a_file_whose_removal_is_no_longer_in_the_log_counts_from_when_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
@@ -206,7 +207,7 @@ def test_a_file_whose_removal_the_log_does_not_tell_any_more_counts_from_when_it
     assert stored(tmp_path) == [letter(2)]
 
 
-def test_a_file_that_another_program_put_back_is_kept(tmp_path: Path) -> None:
+def test_a_file_that_another_program_restored_is_kept(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)], finished=1000.0)
         table.commit(info=info(finished=2000.0), replace={})
@@ -225,7 +226,7 @@ def test_a_table_that_was_never_committed_to_is_cleaned_too(tmp_path: Path) -> N
         assert files(tmp_path) == set()
 
 
-def test_what_a_killed_run_left_goes_when_the_next_one_writes_to_that_table(tmp_path: Path) -> None:
+def test_the_next_writer_of_a_table_removes_what_a_killed_run_left(tmp_path: Path) -> None:
     other = LETTERS._replace(name="other")
     for table in (LETTERS, other):
         with opened(tmp_path, table) as there:

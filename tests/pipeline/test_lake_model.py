@@ -86,7 +86,9 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(made: list[Comm
 
 @examples(2)
 @given(st.lists(commits, min_size=1, max_size=4))
-def test_so_it_is_where_spark_stages_and_reads(spark: SparkSession, made: list[Commit]) -> None:
+def test_any_sequence_of_commits_through_spark_is_what_a_list_of_rows_would_be(
+    spark: SparkSession, made: list[Commit]
+) -> None:
     committed(made, lambda stage: frame(spark, stage), lambda table: table.read(spark).toArrow())
 
 

@@ -41,7 +41,7 @@ TYPES: Final = {
 
 
 def plain(read: pa.Table) -> pa.Table:
-    """Take away how a reader lays out text and bytes, and how it calls UTC."""
+    """Remove differences in how readers lay out text and bytes, and in how they call UTC."""
 
     def plainer(kind: pa.DataType) -> pa.DataType:
         if pa.types.is_dictionary(kind):
@@ -90,7 +90,7 @@ NAMES: Final = ["lake", "my lake", 'l\'ägg "#1" & co; (x)~+@:,']
 
 @pytest.fixture(scope="module", params=NAMES)
 def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a lake with rows, some of them replaced, some in a second commit; the first log entries are not kept."""
+    """Return a lake with rows, some of them replaced, some in a second commit; the first log entries are not kept."""
     path: Path = tmp_path_factory.mktemp("readers") / request.param
     with opened(path) as table, pytest.MonkeyPatch.context() as patch:
         patch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
@@ -102,7 +102,7 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return path
 
 
-def test_spark_reads_what_was_written(lake: Path, spark: SparkSession) -> None:
+def test_spark_reads_rows_that_were_written_without_it(lake: Path, spark: SparkSession) -> None:
     read = plain(seen(lake).read(spark).toArrow())
     assert rows(read) == ROWS
     assert dict(zip(read.schema.names, read.schema.types, strict=True)) == TYPES
@@ -134,7 +134,7 @@ def test_sparks_workers_write_the_same_files_as_are_written_without_spark(
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_others_read_the_same_rows_of_the_same_types(lake: Path, reader: Callable[[Path], pa.Table]) -> None:
+def test_other_programs_read_the_same_rows_of_the_same_types(lake: Path, reader: Callable[[Path], pa.Table]) -> None:
     if reader is by_polars and lake.name != "lake":
         with pytest.raises(FileNotFoundError):  # the day it works, the guide can say so
             reader(lake)
@@ -164,7 +164,7 @@ STRANGE: Final = [
 ]
 
 
-def test_values_that_no_path_may_have_come_back_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
+def test_partition_values_that_paths_cannot_contain_are_read_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     meant = [letter(number, source=source) for number, source in enumerate(STRANGE)]
     with opened(tmp_path) as table:
         add(table, meant)

@@ -41,7 +41,7 @@ from support.pipeline.lakes import (
 
 
 def foreign(*rows: Row) -> pa.Table:
-    """Give rows to another program that writes to the lake."""
+    """Return rows to another program that writes to the lake."""
     return pa.Table.from_pylist(list(rows), arrow(LETTERS))
 
 
@@ -114,9 +114,7 @@ def test_a_table_that_has_no_commit_reads_as_no_rows(spark: SparkSession, tmp_pa
         assert table.read(spark, {"day": ()}).schema == table.read(spark).schema == empty.schema
 
 
-def test_spark_stages_what_is_committed_and_reads_it_of_all_partitions_or_some(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession, tmp_path: Path) -> None:
     meant = [letter(1), letter(2, source="b"), letter(3, hour=7), letter(4, day="2026-11-02", hour=7)]
     with opened(tmp_path) as table:
         staged = table.stage(frame(spark, meant))
@@ -231,7 +229,7 @@ def test_rows_that_do_not_fit_are_not_staged(spark: SparkSession, tmp_path: Path
             given.selectExpr("*", "1 AS id"),
             given.withColumn("id", given["id"] + (2**63 - 1)),
         ):
-            with pytest.raises(SparkError, match=r"\Athe rows for the table letters could not be made: [^\n]+\Z"):
+            with pytest.raises(SparkError, match=r"\Athe rows for the table letters could not be computed: [^\n]+\Z"):
                 table.stage(unfit)
         assert table.version is None
         assert not list((tmp_path / "letters").glob("*"))
@@ -253,7 +251,7 @@ def test_rows_without_a_value_that_the_table_needs_are_not_staged(spark: SparkSe
         assert not list((tmp_path / "letters").glob("*"))
 
 
-def test_a_foreign_commit_in_between_is_not_lost_and_its_rows_are_replaced_too(
+def test_a_concurrent_commit_of_another_program_is_kept_and_its_rows_are_replaced_too(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with opened(tmp_path) as table:
@@ -268,7 +266,7 @@ def test_a_foreign_commit_in_between_is_not_lost_and_its_rows_are_replaced_too(
         assert between.finished > 0
 
 
-def test_foreign_commits_without_end_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_commits_of_another_program_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)])
         properly = delta_table.open_table
@@ -285,7 +283,7 @@ def test_foreign_commits_without_end_are_told(tmp_path: Path, monkeypatch: pytes
             table.commit(info=info())
 
 
-def test_days_are_not_touched_by_rows_that_are_only_written_anew(tmp_path: Path) -> None:
+def test_rewriting_rows_does_not_count_as_a_change_of_their_day(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)])
         add(table, [letter(2)])
@@ -354,7 +352,7 @@ def test_log_entries_that_nobody_needs_are_removed_thirty_days_after_the_next_on
     assert DeltaTable(tmp_path / "letters", version=15).version() == 15
 
 
-def test_a_clean_up_that_is_cut_off_is_done_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_clean_up_is_finished_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path / "lake") as table:
         for number in range(6):
             add(table, [letter(number)], source="main", ledger=Ledger(), marks={"": Mark(number, "a", 2, "b")})
@@ -407,9 +405,7 @@ def test_a_log_that_cannot_be_cleaned_fails_no_commit(tmp_path: Path, monkeypatc
         assert len(infos(table)) == 2
 
 
-def test_a_checkpoint_that_was_missed_is_made_by_the_next_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_commit_writes_a_missed_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 3)
     with opened(tmp_path) as table:
         add(table, [letter(1)])
@@ -473,7 +469,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
         LETTERS._replace(columns=(LETTERS.columns[0]._replace(null=True), *LETTERS.columns[1:])),
         LETTERS._replace(partitions=("day", "source")),
     ):
-        with pytest.raises(Misuse, match=r"\A\S+/letters is a table with other columns [^\n]+\Z"):
+        with pytest.raises(Misuse, match=r"\Athe table \S+/letters has other columns [^\n]+\Z"):
             seen(tmp_path, other)
 
 
@@ -508,7 +504,7 @@ def test_the_log_says_what_delta_readers_need(tmp_path: Path) -> None:
     assert lines[0]["commitInfo"]["restante"]["run"] == "r1"
 
 
-def test_a_foreign_file_out_of_its_folder_is_told(tmp_path: Path) -> None:
+def test_a_foreign_file_outside_its_folder_is_reported(tmp_path: Path) -> None:
     from deltalake import Schema
     from deltalake.transaction import AddAction
 

@@ -68,13 +68,13 @@ def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_written_any_more_where_the_job_s_folder_is_gone(tmp_path: Path) -> None:
+def test_nothing_is_written_once_the_job_s_folder_is_gone(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         written(tmp_path / "gone", [[("a", 0, b"x")]])
     assert not (tmp_path / "gone").exists()
 
 
-def test_what_went_wrong_is_told_and_not_that_a_file_could_not_be_finished(tmp_path: Path) -> None:
+def test_the_first_error_is_reported_and_not_the_unfinished_file(tmp_path: Path) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch([("a", 0, b"x")])
         raise ValueError("no more")
@@ -85,7 +85,7 @@ def test_what_went_wrong_is_told_and_not_that_a_file_could_not_be_finished(tmp_p
     assert pq.ParquetFile(path).metadata.num_rows == 0, "what was held is not written"
 
 
-def test_a_full_disk_is_told_by_what_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_in_the_system_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake_writer, "ROW_GROUP_ROWS", 1)
     (tmp_path / "text=a" / "number=0").mkdir(parents=True)
     monkeypatch.setattr("uuid.uuid4", lambda: UUID(int=0))
@@ -94,7 +94,7 @@ def test_a_full_disk_is_told_by_what_the_system_says(tmp_path: Path, monkeypatch
         written(tmp_path, [[("a", 0, b"x" * 100_000)]])
 
 
-def test_what_is_held_in_memory_is_written_when_it_is_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_memory_are_written_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def groups(rows: int) -> int:
         (tmp_path / str(rows)).mkdir(exist_ok=True)
         [path] = written(tmp_path / str(rows), [[("a", 0, b"x")]] * rows)

@@ -59,7 +59,7 @@ FAULT = {"fault", "identity", "digest"}
 # ── traces ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_line_is_known_by_its_file_and_where_it_begins(tmp_path: Path) -> None:
+def test_a_line_is_identified_by_its_file_and_offset(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(b"".join(LINES[:3]))
     first = commands(path)
@@ -73,9 +73,7 @@ def test_a_line_is_known_by_its_file_and_where_it_begins(tmp_path: Path) -> None
     assert second.faults == [(f"trace.jsonl:{ends[4]}", "not JSON")]
 
 
-def test_lines_and_events_come_into_the_lake_once_and_the_bad_ones_into_quarantine(
-    world: LakeWorld, tmp_path: Path
-) -> None:
+def test_lines_and_events_go_to_the_lake_once_and_bad_ones_to_quarantine(world: LakeWorld, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     trace, log_ = logs / "trace.jsonl", logs / "send.json"
@@ -116,7 +114,7 @@ def test_a_line_without_an_end_is_left_for_the_next_time(tmp_path: Path) -> None
     st.lists(st.sampled_from(("write", "write half", "read", "rotate", "restart")), max_size=14), st.integers(1, 400)
 )
 @examples(150)
-def test_in_whatever_steps_it_is_read_each_line_is_read_once(steps: list[str], task_bytes: int) -> None:
+def test_each_line_is_read_once_however_reading_is_split(steps: list[str], task_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(traces, "TASK_BYTES", task_bytes)
         patch.setattr(traces, "CHUNK_BYTES", 64)
@@ -148,7 +146,7 @@ def test_in_whatever_steps_it_is_read_each_line_is_read_once(steps: list[str], t
         assert sorted([*found, *ids(now)]) == list(range(count - bool(rest)))
 
 
-def test_a_trace_that_was_moved_away_is_the_same_and_one_that_vanished_is_not_missed(tmp_path: Path) -> None:
+def test_a_renamed_trace_is_recognised_and_a_deleted_one_is_not_an_error(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     (logs / "trace").write_bytes(b"".join(LINES[:3]))
@@ -171,7 +169,7 @@ def test_of_two_copies_of_a_trace_the_longer_one_is_read(tmp_path: Path) -> None
     assert ids(commands(logs)) == [0, 1, 2, 3]
 
 
-def test_a_trace_that_was_rewritten_is_read_anew(tmp_path: Path) -> None:
+def test_a_rewritten_trace_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(b"".join(LINES[:3]))
     first = commands(path)
@@ -183,17 +181,17 @@ def test_a_trace_that_was_rewritten_is_read_anew(tmp_path: Path) -> None:
     assert ids(second) == [0, 1, 7, 3]
 
 
-def test_a_trace_that_is_shorter_than_it_was_is_said_and_left_out(tmp_path: Path) -> None:
+def test_a_trace_that_became_shorter_is_reported_and_left_out(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(b"".join(LINES[:3]))
     first = commands(path)
     path.write_bytes(b"".join(LINES[:2]))
     second = commands(path, first)
     assert second.span is None
-    assert second.said == [f"source main: {path} is shorter than it was, and left out"]
+    assert second.said == [f"source main: {path} is shorter than it was and is left out"]
 
 
-def test_a_trace_that_was_only_just_rotated_has_nothing_new_and_is_said_to_be_empty(tmp_path: Path) -> None:
+def test_a_trace_that_was_just_rotated_has_nothing_new_and_is_reported_as_empty(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(b"".join(LINES[:3]))
     first = commands(path)
@@ -206,7 +204,7 @@ def test_a_trace_that_was_only_just_rotated_has_nothing_new_and_is_said_to_be_em
     assert (ids(commands(path, first)), commands(path, first).said) == ([7], [])
 
 
-def test_a_line_that_does_not_end_for_long_costs_no_other(tmp_path: Path) -> None:
+def test_a_very_long_line_does_not_affect_the_others(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(LINES[0] + b"x" * (3 * traces.MAX_LINE_BYTES) + b"\n" + LINES[1])
     result = commands(path)
@@ -216,7 +214,7 @@ def test_a_line_that_does_not_end_for_long_costs_no_other(tmp_path: Path) -> Non
     assert ids(commands(path, result)) == [2]
 
 
-def test_a_trace_that_is_moved_away_while_it_is_read_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_a_trace_that_is_moved_while_it_is_read_is_refused_with_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(b"".join(LINES))
     with recognise(f"main={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
@@ -267,7 +265,7 @@ UNPARSABLE: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
 }
 
 
-def test_many_small_logs_are_few_tasks_and_a_large_one_is_one_by_itself(
+def test_many_small_logs_share_tasks_and_a_large_one_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(100):
@@ -283,7 +281,7 @@ def test_many_small_logs_are_few_tasks_and_a_large_one_is_one_by_itself(
 
 
 @pytest.mark.parametrize("name", UNPARSABLE)
-def test_what_is_no_log_is_one_row_of_the_quarantine(name: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_log_is_one_row_in_quarantine(name: str, tmp_path: Path) -> None:
     written, faults, clean = UNPARSABLE[name]
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -295,7 +293,7 @@ def test_what_is_no_log_is_one_row_of_the_quarantine(name: str, tmp_path: Path) 
     assert events(logs, result).span is None
 
 
-def test_a_log_that_is_larger_than_any_is_not_read(tmp_path: Path) -> None:
+def test_an_oversized_log_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "x").open("wb") as file:
         file.write(b"[")
         file.truncate(MAX_LOG_BYTES + 1)
@@ -308,7 +306,7 @@ def test_many_events_are_read(tmp_path: Path) -> None:
     assert len(events(tmp_path / "x.json").clean) == many
 
 
-def test_logs_and_traces_may_be_mixed_and_a_glob_takes_what_it_matches(tmp_path: Path) -> None:
+def test_logs_and_traces_may_be_mixed_and_a_glob_reads_what_it_matches(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(log({}))
     (tmp_path / "trace.jsonl").write_bytes(LINES[0])
     (tmp_path / "b.log").write_bytes(log({}, {}))
@@ -317,27 +315,27 @@ def test_logs_and_traces_may_be_mixed_and_a_glob_takes_what_it_matches(tmp_path:
     assert len(events(tmp_path / "*.json").clean) == 1
 
 
-def test_a_file_s_name_is_a_stranger_s_text_and_escaped(tmp_path: Path) -> None:
+def test_a_file_s_name_is_escaped(tmp_path: Path) -> None:
     path = tmp_path / "t\x1b[31mrace\nfoo.jsonl"
     path.write_bytes(b"".join(LINES))
     first = commands(path)
     path.write_bytes(b"".join(LINES[:5]))
     assert commands(path, first).said == [
-        f"source main: {tmp_path}/t\\x1b[31mrace\\nfoo.jsonl is shorter than it was, and left out"
+        f"source main: {tmp_path}/t\\x1b[31mrace\\nfoo.jsonl is shorter than it was and is left out"
     ]
 
 
-def test_what_has_no_log_is_none(tmp_path: Path) -> None:
+def test_a_path_without_logs_is_no_source_of_logs(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("hello")
     for path in (tmp_path / "x", tmp_path / "*.json"):
-        with pytest.raises(SourceError, match="is nothing that"):
+        with pytest.raises(SourceError, match="is not a source of"):
             recognise(f"main={path}")
 
 
 # ── real ones ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_real_transfer_s_times_come_into_the_lake_and_nothing_else_of_it(tmp_path: Path) -> None:
+async def test_only_the_times_of_a_real_transfer_go_to_the_lake(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     trace = tmp_path / "trace.jsonl"
@@ -380,7 +378,7 @@ async def test_a_real_transfer_s_times_come_into_the_lake_and_nothing_else_of_it
 
 
 def secrets(said: list[list[Row]]) -> set[str]:
-    """Give the sides, mailboxes, applications and bodies that the logs have; nameplates are a digit or two."""
+    """Return the sides, mailboxes, applications and bodies that the logs have; nameplates are a digit or two."""
     found = set()
     for details in (event["details"] for events in said for event in events):
         for holder in (details, details.get("message", {})):

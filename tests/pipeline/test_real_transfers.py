@@ -100,7 +100,7 @@ def clients(rows: list[Row]) -> dict[tuple[str, ...], Counter[str]]:
 
 
 def commands(rows: list[Row], server: str) -> list[tuple[str, dict[str, Row]]]:
-    """Give what clients sent to a server: each command, and its phases."""
+    """Return what clients sent to a server: each command, and its phases."""
     events: dict[tuple[str, int, str], dict[str, Row]] = defaultdict(dict)
     for row in rows:
         if row["server"] == server:

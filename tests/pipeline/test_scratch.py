@@ -22,7 +22,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_it_is_gone_with_the_run(temporary: Path) -> None:
+def test_the_scratch_folder_is_removed_with_the_run(temporary: Path) -> None:
     with scratch() as place:
         (place / "copy").touch()
         assert place.stat().st_mode & 0o077 == 0
@@ -37,7 +37,7 @@ def test_a_run_beside_another_leaves_it_its_copies() -> None:
         assert (one / "copy").exists()
 
 
-def test_what_a_killed_run_left_goes_with_the_next(temporary: Path) -> None:
+def test_the_next_run_removes_the_scratch_folder_of_a_killed_one(temporary: Path) -> None:
     program = f"""
 import os, tempfile
 tempfile.tempdir = {str(temporary)!r}
@@ -54,7 +54,7 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.parametrize("when", ["before it is opened", "before it is locked"])
-def test_a_folder_that_another_run_takes_for_a_dead_one_s_is_made_again(
+def test_a_scratch_folder_that_another_run_removes_is_created_again(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[Path] = []
@@ -80,13 +80,15 @@ def test_a_folder_that_another_run_takes_for_a_dead_one_s_is_made_again(
         assert taken != [place]
 
 
-def test_where_there_is_no_place_for_it_one_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scratch_folder_that_cannot_be_created_is_reported_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(StoreError, match=r"cannot make a folder for copies of sources: .*TMPDIR"), scratch():
         pass
 
 
-def test_a_link_of_that_name_is_nobody_s_scratch(temporary: Path, tmp_path: Path) -> None:
+def test_a_link_with_the_name_of_a_scratch_folder_is_not_followed(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     link = temporary / f"{SCRATCH_PREFIX}x"
     link.symlink_to(tmp_path / "precious")

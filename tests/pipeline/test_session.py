@@ -55,13 +55,13 @@ def test_a_session_counts_days_in_utc_and_guesses_no_type_of_a_partition(spark: 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"remote": f"http://{NOBODY}"}, f"--remote must look like sc://HOST:PORT, not http://{NOBODY}"),
+        ({"remote": f"http://{NOBODY}"}, f"--remote: 'http://{NOBODY}' is not a URL like sc://HOST:PORT"),
         ({"remote": f"sc://{NOBODY}"}, f"no Spark Connect server answers at sc://{NOBODY} (--remote)"),
         ({"master": f"spark://{NOBODY}"}, f"no Spark master answers at spark://{NOBODY} (--master)"),
     ],
     ids=["no Spark URL", "Connect", "master"],
 )
-def test_where_spark_cannot_be_had_it_is_said_at_once(given: dict[str, Any], words: str) -> None:
+def test_an_unreachable_spark_is_reported_at_once(given: dict[str, Any], words: str) -> None:
     with pytest.raises(RestanteError) as refusal, session(**given):
         pass
     assert str(refusal.value) == words
@@ -78,7 +78,7 @@ for given in ({"settings": {"spark.driver.memory": "12x"}}, {"master": "nonsense
 """
 
 
-def test_what_java_said_is_told_in_one_line() -> None:
+def test_an_error_of_java_is_reported_in_one_line() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TOLD], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
@@ -94,7 +94,7 @@ class Asked(Exception):  # noqa: N818 - it is no error
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """Give the settings with which a session would be begun."""
+    """Return the settings with which a session would be begun."""
     found: list[dict[str, str]] = []
 
     def launch(conf: SparkConf, _popen: object) -> NoReturn:
@@ -129,9 +129,7 @@ def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
 
 
 @pytest.mark.parametrize("master", ["spark://{}", "spark://127.0.0.1:1,{}", "k8s://https://somewhere", "yarn"])
-def test_a_master_elsewhere_is_asked_for_as_the_operator_set_it_up(
-    asked: Callable[..., dict[str, str]], master: str
-) -> None:
+def test_a_remote_master_keeps_the_operator_s_settings(asked: Callable[..., dict[str, str]], master: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as there:
         named = master.format(f"127.0.0.1:{there.getsockname()[1]}")
         conf = asked(named)
@@ -177,7 +175,7 @@ def test_a_connect_server_gives_a_session_with_our_settings(monkeypatch: pytest.
     assert given.stopped == 1
 
 
-def test_a_connect_server_that_gives_no_session_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connect_server_that_opens_no_session_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def create(_builder: object) -> NoReturn:
         raise PySparkException("java.lang.Error: it is full\nand more")
 
@@ -185,7 +183,7 @@ def test_a_connect_server_that_gives_no_session_is_told_of(monkeypatch: pytest.M
     with socket.create_server(("127.0.0.1", 0)) as there:
         address = f"sc://127.0.0.1:{there.getsockname()[1]}"
         with (
-            pytest.raises(SparkError, match=f"server at {address} gives no session: it is full$"),
+            pytest.raises(SparkError, match=f"server at {address} opened no session: it is full$"),
             session(remote=address),
         ):
             pass
@@ -209,7 +207,7 @@ def test_only_a_local_master_s_workers_are_this_process_s_children(master: str, 
     assert local(cast(SparkSession, SimpleNamespace(_sc=SimpleNamespace(master=master)))) is here
 
 
-def test_garbage_is_collected_by_all_cores_or_as_the_environment_or_a_setting_says() -> None:
+def test_garbage_collection_uses_all_cores_unless_the_environment_or_a_setting_says_otherwise() -> None:
     assert COLLECTOR_OPTION in java_options(
         "-Xss4m", {"JAVA_TOOL_OPTIONS": "-XX:+UseStringDeduplication", "PATH": SERIAL}
     )
@@ -218,7 +216,7 @@ def test_garbage_is_collected_by_all_cores_or_as_the_environment_or_a_setting_sa
         assert COLLECTOR_OPTION not in java_options("", {variable: f"-Dx=1 {SERIAL}"})
 
 
-def test_the_tasks_of_what_runs_are_told_of_each_thread_by_itself(spark: SparkSession) -> None:
+def test_running_tasks_are_counted_per_thread(spark: SparkSession) -> None:
     idle = watch_tasks(spark, "idle")
     spark.range(0, 8, 1, 4).selectExpr("sum(id)").collect()
 
@@ -273,7 +271,7 @@ def test_a_thread_that_ends_can_close_its_connection_to_java(spark: SparkSession
     assert spark.range(3).count() == 3
 
 
-def test_a_query_that_fails_is_told_by_its_error_alone(
+def test_a_failed_query_is_reported_by_its_error_alone(
     spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(AnalysisException):

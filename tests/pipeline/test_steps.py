@@ -19,7 +19,7 @@ with steps.step("outcomes", lambda: (3, 8)) as step:
 """
 
 
-def test_elsewhere_than_on_a_terminal_a_step_is_a_line_when_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_a_step_is_one_line_when_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     steps = Steps("build", itertools.count().__next__)
     with steps.step("outcomes", lambda: pytest.fail("nobody looks at tasks")) as step:
         assert capsys.readouterr().err == ""
@@ -28,7 +28,7 @@ def test_elsewhere_than_on_a_terminal_a_step_is_a_line_when_it_is_done(capsys: p
     assert capsys.readouterr() == ("", "build: outcomes: 31 of 365 days, 1.0 s\nbuild: outcomes: 365 days, 2.0 s\n")
 
 
-def test_a_step_that_fails_says_nothing_of_being_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_fails_is_not_shown_as_done(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyError), Steps("build").step("outcomes"):
         raise KeyError
     assert capsys.readouterr().err == ""
@@ -38,7 +38,7 @@ def shown(code: str, *steps: tuple[str, ...]) -> str:
     return on_a_terminal(sys.executable, "-c", code, streams=["stderr"], steps=steps)
 
 
-def test_a_terminal_shows_the_step_that_goes_on_and_its_tasks() -> None:
+def test_a_terminal_shows_the_running_step_and_its_tasks() -> None:
     said = shown(CODE, ("outcomes \u00b7 task 3 of 8",), ("outcomes \u00b7 31 of 365 days \u00b7 task 3 of 8",))
     assert "build: outcomes: 365 days, " in said
 
@@ -62,7 +62,7 @@ other.join()
 """
 
 
-def test_a_terminal_shows_steps_that_go_on_beside_one_another() -> None:
+def test_a_terminal_shows_parallel_steps() -> None:
     said = shown(TWO, ("outcomes \u00b7 task 3 of 8", "durations \u00b7 task 1 of 9"))
     for words in ("build: outcomes: a day, ", "build: durations: a day, "):
         assert said.count(words) == 1

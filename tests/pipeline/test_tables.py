@@ -90,13 +90,13 @@ def week() -> Inputs:
 
 @cache
 def strangers() -> Inputs:
-    """Give a day on which clients name more applications and versions than are counted one by one."""
+    """Return a day on which clients name more applications and versions than are counted one by one."""
     return crowd(Random(5), names=5 * MAX_NAMES // 2)
 
 
 @cache
 def cases(name: str) -> Mapping[str, Inputs]:
-    """Give all that is built of a table in one job, by name."""
+    """Return all that is built of a table in one job, by name."""
     build = BUILDS[name]
     found = {case.name: written(case)[0] for case in FOLDERS if case.parent.name == name and not is_empty(case)}
     found["a busy week"] = week()
@@ -131,13 +131,13 @@ def alone(name: str) -> list[tuple[str, date]]:
 
 @cache
 def expected(name: str, case: str) -> Counter[Values]:
-    """Tell what comes of a case: as it says itself, or as plain Python has it."""
+    """Return the expected rows of a case: as it says itself, or as plain Python computes them."""
     folder = CASES / name / case
     return written(folder)[1] if folder.exists() else ORACLES[name](cases(name)[case])
 
 
 def of(table: str, row: Values) -> date:
-    """Tell the day of a row."""
+    """Return the day of a row."""
     names = [column.name for column in TABLES[table].columns]
     day = row[names.index("day")]
     assert isinstance(day, date)
@@ -206,7 +206,7 @@ def _spread(
 
 @contextmanager
 def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Have other settings for a while."""
+    """Change settings within the block."""
     before = {setting: str(spark.conf.get(setting)) for setting in settings}
     try:
         for setting, value in settings.items():
@@ -296,7 +296,7 @@ def assert_short(name: str, made: Counter[Values]) -> None:
         assert len(of_known_ones) <= 2002
 
 
-def test_what_a_day_reads_and_what_it_touches_are_each_other_s_mirror() -> None:
+def test_the_days_that_a_day_reads_mirror_the_days_that_it_affects() -> None:
     day = TODAY.date()
     for build in BUILDS.values():
         for name in build.inputs:
@@ -305,7 +305,7 @@ def test_what_a_day_reads_and_what_it_touches_are_each_other_s_mirror() -> None:
             assert len(build.touches(name, {day})) == len(build.reads(name, {day})) <= 8
 
 
-def test_tables_are_built_after_what_they_are_made_of() -> None:
+def test_tables_are_built_after_their_inputs() -> None:
     known = set(CLEAN_TABLES)
     for name, build in BUILDS.items():
         assert set(build.inputs) <= known

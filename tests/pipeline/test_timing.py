@@ -132,7 +132,7 @@ EVENTS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_of_an_event_its_times_pass_and_known_words(name: str) -> None:
+def test_only_times_and_known_words_of_an_event_are_kept(name: str) -> None:
     found, wanted = EVENTS[name]
     assert found == wanted
 
@@ -172,7 +172,7 @@ LINES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_of_a_trace_all_passes_that_our_server_writes(name: str) -> None:
+def test_only_known_values_of_a_trace_s_line_are_kept(name: str) -> None:
     found, wanted = LINES[name]
     assert found == wanted
 
@@ -218,7 +218,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_taken_is_told_in_few_words(name: str) -> None:
+def test_an_event_that_cannot_be_read_has_a_known_fault(name: str) -> None:
     found, fault = BAD[name]
     assert found == fault
     assert fault in timing.TIMING_FAULTS
@@ -241,7 +241,7 @@ KNOWN = timing.EVENT_NAMES | timing.COMMAND_TYPES | timing.REPLY_TYPES | timing.
     st.dictionaries(keys | st.text(max_size=9), json_values, max_size=6),
 )
 @examples(500)
-def test_whatever_is_in_an_event_no_text_passes_but_ids_and_known_words(name: str, stop: Any, details: Any) -> None:
+def test_no_text_of_an_event_is_kept_but_ids_and_known_words(name: str, stop: Any, details: Any) -> None:
     item = json.dumps({"name": name, "start": T, "stop": stop, "details": details}).encode()
     found = cleaned(item)
     if isinstance(found, str):
@@ -255,7 +255,7 @@ def test_whatever_is_in_an_event_no_text_passes_but_ids_and_known_words(name: st
 CANARIES = ("b1decanary", "jz6canarytes", "4-purple-canary", "7b22canary22", "canary/app", "10.9.8.7")
 
 
-def test_of_sides_nameplates_mailboxes_codes_and_bodies_nothing_passes() -> None:
+def test_sides_nameplates_mailboxes_codes_and_bodies_are_never_kept() -> None:
     side, mailbox, code, body, app, address = CANARIES
     every = [
         sent(type="bind", id="1", appid=app, side=side, client_version=[code, app]),
@@ -315,20 +315,20 @@ SHAPES: dict[bytes, list[tuple[int, bytes, bool]]] = {
 
 
 @pytest.mark.parametrize("log", SHAPES)
-def test_a_log_is_cut_at_its_commas_to_where_it_makes_no_sense(log: bytes) -> None:
+def test_a_log_is_split_at_its_commas_up_to_its_first_fault(log: bytes) -> None:
     assert [(item.at, item.raw, item.fault is None) for item in items(log)] == SHAPES[log]
 
 
 @given(st.lists(json_values, max_size=6), st.sampled_from((None, 1)))
 @examples(300)
-def test_a_list_is_cut_into_what_it_holds(values: list[Any], indent: int | None) -> None:
+def test_a_list_is_split_into_its_items(values: list[Any], indent: int | None) -> None:
     log = json.dumps(values, indent=indent).encode()
     assert [repr(json.loads(item.raw)) for item in items(log)] == [repr(value) for value in json.loads(log)]
 
 
 @given(st.lists(json_values, min_size=1, max_size=4), st.data())
 @examples(300)
-def test_a_log_that_was_cut_off_has_the_events_that_were_whole(values: list[Any], data: st.DataObject) -> None:
+def test_a_truncated_log_has_its_complete_events(values: list[Any], data: st.DataObject) -> None:
     log = json.dumps(values).encode()
     whole = list(items(log))
     stop = data.draw(st.integers(0, len(log) - 1))
@@ -337,6 +337,6 @@ def test_a_log_that_was_cut_off_has_the_events_that_were_whole(values: list[Any]
     assert rest.fault == "not a timing log"
 
 
-def test_a_log_that_opens_a_million_lists_ends() -> None:
+def test_a_log_with_a_million_open_lists_is_read_to_its_end() -> None:
     assert len(list(items(b"[" * 10**6))) == 1
     assert len(list(items(b'["' + b"\\" * 10**6))) == 1

@@ -1,4 +1,4 @@
-"""Usage records of both servers: what is read of them, what is new, what is missed, what is read anew."""
+"""Usage records of both servers: what is read, what is new, what is missed, and what is read again."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_row_without_a_blur_has_the_setting_of_its_server_if_its_time_fits_tha
     assert [row["blur_us"] and row["blur_us"] / 1e6 for row in found["nameplates"].rows] == blurs
 
 
-def test_rows_are_not_read_anew_where_a_newer_server_has_added_columns(tmp_path: Path, scratch: Path) -> None:
+def test_rows_are_not_read_again_if_a_newer_server_added_columns(tmp_path: Path, scratch: Path) -> None:
     file, marks = older_schema(tmp_path / "data"), Marks()
     read(f"a={file}", scratch, marks)
     with ours(tmp_path / "data", nameplate(0.5, blur_time=60.0)):
@@ -146,20 +146,20 @@ def test_rows_are_not_read_anew_where_a_newer_server_has_added_columns(tmp_path:
     assert found.rows[0]["blur_us"] == 60_000_000
 
 
-def test_the_reference_servers_blur_too(tmp_path: Path, scratch: Path) -> None:
+def test_the_reference_server_s_blur_is_read_too(tmp_path: Path, scratch: Path) -> None:
     their = Their(tmp_path / "their", blur=60)
     transfers(their, 2)
     their.prune(T0 + 3600)
     assert {row["blur_us"] for row in read(f"a={their.usage}", scratch)["client_versions"].rows} == {60_000_000}
 
 
-def test_our_file_is_known_by_what_its_server_marks_it_with() -> None:
+def test_the_pipeline_s_copy_of_the_mailbox_schema_s_constants_is_the_server_s() -> None:
     assert schema.MAILBOX_FILE == mailbox_schema.FILE
     assert schema.MAILBOX_APPLICATION_ID == mailbox_schema.APPLICATION_ID
     assert schema.OUR_SHAPE.newest == len(mailbox_schema.migrations())
 
 
-def test_what_was_read_is_not_read_again(tmp_path: Path, scratch: Path) -> None:
+def test_rows_that_were_read_are_not_read_again(tmp_path: Path, scratch: Path) -> None:
     marks: Marks = {}
     with ours(tmp_path / "data", nameplate(1), nameplate(2)) as server:
         source = recognise(f"a={tmp_path / 'data'}")
@@ -209,24 +209,24 @@ def test_rows_that_were_dropped_before_they_were_read_are_missed(tmp_path: Path,
         assert (found.ids, found.span.missed, found.span.replace) == ([24], 0, False)
 
 
-def test_what_was_dropped_before_the_first_run_is_missed_too(tmp_path: Path, scratch: Path) -> None:
+def test_rows_deleted_before_the_first_run_are_missed_too(tmp_path: Path, scratch: Path) -> None:
     with ours(tmp_path / "data", *map(nameplate, range(10))) as server:
         server.forget(T0 + 4)
         found = read(f"a={tmp_path / 'data'}", scratch)["nameplates"]
     assert (found.ids, found.span.counted, found.span.missed) == ([5, 6, 7, 8, 9, 10], 6, 4)
 
 
-def test_rows_are_dropped_by_their_time_wherever_they_stand(tmp_path: Path, scratch: Path) -> None:
+def test_rows_are_dropped_by_their_time_whatever_their_id(tmp_path: Path, scratch: Path) -> None:
     with ours(tmp_path / "data", *(nameplate(number % 3) for number in range(9))) as server:
         server.forget(T0 + 1)  # every third
         found = read(f"a={tmp_path / 'data'}", scratch)["nameplates"]
     assert (found.ids, found.span.missed) == ([2, 3, 5, 6, 8, 9], 3)
 
 
-# ── what is read anew ────────────────────────────────────────────────────────────────────────────
+# ── what is read again ───────────────────────────────────────────────────────────────────────────
 
 
-def test_an_older_copy_that_was_put_back_is_noticed(tmp_path: Path, scratch: Path) -> None:
+def test_a_restored_older_copy_is_noticed(tmp_path: Path, scratch: Path) -> None:
     marks: Marks = {}
     file = tmp_path / "data" / schema.MAILBOX_FILE
     with ours(tmp_path / "data", *map(nameplate, range(3))):
@@ -237,11 +237,14 @@ def test_an_older_copy_that_was_put_back_is_noticed(tmp_path: Path, scratch: Pat
     file.write_bytes(backup)
     at_once = read(f"a={file}", scratch, dict(marks))["nameplates"]
     assert (at_once.span.replace, at_once.ids, at_once.span.missed) == (True, [1, 2, 3], 0)
-    assert at_once.span.why == "its last id was 6 and is 3 now: an older copy, another file, or new ids"
+    assert (
+        at_once.span.why
+        == "its last id was 6 and is 3 now: this is an older copy or another file, or its ids are new"
+    )
     with ours(tmp_path / "data", *map(nameplate, range(50, 58))):  # ids 4 to 11: more than were read
         later = read(f"a={file}", scratch, marks)["nameplates"]
     assert (later.span.replace, later.ids) == (True, list(range(1, 12)))
-    assert later.span.why.startswith("the row with id 6 is another now")
+    assert later.span.why.startswith("the row with id 6 has changed")
 
 
 def test_another_servers_database_under_the_same_name_is_noticed(tmp_path: Path, scratch: Path) -> None:
@@ -252,7 +255,7 @@ def test_another_servers_database_under_the_same_name_is_noticed(tmp_path: Path,
     assert (found.span.replace, len(found.ids)) == (True, 9)
 
 
-def test_a_row_given_where_one_was_gone_is_noticed(tmp_path: Path, scratch: Path) -> None:
+def test_a_new_row_with_the_id_of_a_deleted_one_is_noticed(tmp_path: Path, scratch: Path) -> None:
     marks: Marks = {}
     with ours(tmp_path / "data", *map(nameplate, range(3))) as server:
         server.forget(T0 + 100)
@@ -273,7 +276,7 @@ def test_a_vacuum_of_our_database_changes_nothing(tmp_path: Path, scratch: Path)
     assert (found.ids, found.span.replace) == ([6], False)
 
 
-def test_a_vacuum_that_gave_new_rowids_is_noticed(tmp_path: Path, scratch: Path) -> None:
+def test_a_vacuum_that_assigned_new_rowids_is_noticed(tmp_path: Path, scratch: Path) -> None:
     their = Their(tmp_path / "their")
     transfers(their, 6)
     their.stop()
@@ -285,7 +288,10 @@ def test_a_vacuum_that_gave_new_rowids_is_noticed(tmp_path: Path, scratch: Path)
     found = read(source, scratch, marks)
     assert list(found) == ["nameplates"]
     assert (found["nameplates"].ids, found["nameplates"].span.replace) == ([1, 2, 3, 4], True)
-    assert found["nameplates"].span.why == "its last id was 6 and is 4 now: an older copy, another file, or new ids"
+    assert (
+        found["nameplates"].span.why
+        == "its last id was 6 and is 4 now: this is an older copy or another file, or its ids are new"
+    )
 
 
 def test_new_rowids_are_noticed_even_after_as_many_new_rows(tmp_path: Path, scratch: Path) -> None:
@@ -347,7 +353,7 @@ def faults(found: dict[str, Any]) -> dict[str, Counter[str | None]]:
     return {table: Counter(row["fault"] for row in each.rows) for table, each in found.items()}
 
 
-def test_imported_rows_are_duplicates_where_their_file_is_a_source_itself(tmp_path: Path, scratch: Path) -> None:
+def test_imported_rows_are_duplicates_if_their_file_is_a_source_itself(tmp_path: Path, scratch: Path) -> None:
     their, data = imported(tmp_path)
     sources = [recognise(f"old={their.usage}"), recognise(f"new={data}")]
     assert faults(read(sources[1], scratch, context=context_of(*sources))) == {
@@ -358,7 +364,7 @@ def test_imported_rows_are_duplicates_where_their_file_is_a_source_itself(tmp_pa
     assert faults(read(sources[0], scratch, context=context_of(*sources)))["nameplates"] == {None: 4}
 
 
-def test_imported_rows_are_clean_where_it_is_not(tmp_path: Path, scratch: Path) -> None:
+def test_imported_rows_are_clean_if_their_file_is_no_source(tmp_path: Path, scratch: Path) -> None:
     _their, data = imported(tmp_path)
     found = read(f"new={data}", scratch, context=context_of(recognise(f"new={data}")))
     assert faults(found)["nameplates"] == {None: 5}
@@ -371,12 +377,15 @@ def test_another_file_of_that_name_does_not_make_them_duplicates(tmp_path: Path,
     sources = [recognise(f"south={south.usage}"), recognise(f"new={data}")]
     said: list[str] = []
     assert faults(read(sources[1], scratch, context=context_of(*sources), said=said))["nameplates"] == {None: 5}
-    assert said[0] == ("source new: nameplates that it imported from usage.sqlite are in no other source, and taken")
+    assert said[0] == (
+        "source new: nameplates that it imported from usage.sqlite are in no other source,"
+        " so they are read from this one"
+    )
     transfers(south, 1)  # the same as the other's first
     assert faults(read(sources[1], scratch, context=context_of(*sources)))["nameplates"] == {"duplicate": 4, None: 1}
 
 
-def test_rows_that_turn_out_to_be_another_sources_are_read_anew(tmp_path: Path, scratch: Path) -> None:
+def test_rows_that_turn_out_to_belong_to_another_source_are_read_again(tmp_path: Path, scratch: Path) -> None:
     their, data = imported(tmp_path)
     new, old = recognise(f"new={data}"), recognise(f"old={their.usage}")
     marks: Marks = {}
@@ -384,7 +393,7 @@ def test_rows_that_turn_out_to_be_another_sources_are_read_anew(tmp_path: Path, 
     found = read(new, scratch, marks, context=context_of(new, old))
     assert faults(found)["nameplates"] == {"duplicate": 4, None: 1}
     assert found["nameplates"].span.replace
-    assert found["nameplates"].span.why == "what it imported from usage.sqlite is another source's now"
+    assert found["nameplates"].span.why == "another source has the rows that it imported from usage.sqlite"
 
 
 def test_a_run_without_that_source_remembers_it(tmp_path: Path, scratch: Path) -> None:
@@ -486,7 +495,7 @@ READ_COLUMNS = {
 }
 
 
-def test_the_canaries_do_sing(tmp_path: Path) -> None:
+def test_the_search_for_canaries_finds_one_that_is_there(tmp_path: Path) -> None:
     """The test above can fail: what is taken would show."""
     with ours(tmp_path / "data", client(1, implementation="canary")):
         assert "canary" in repr(read(f"a={tmp_path / 'data'}", tmp_path / "scratch"))

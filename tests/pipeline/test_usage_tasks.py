@@ -49,7 +49,7 @@ def span_of(opened: OpenedUsage, table: str) -> Span:
     return span
 
 
-def test_spark_gives_the_rows_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_returns_the_rows_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     with ours(tmp_path / "data", nameplate(1), nameplate(2, started=1.0), mailbox(3), client(5)) as server:
         server.write(mailbox(4, result="scary"), current(60))
     with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened:
@@ -67,7 +67,7 @@ def test_spark_gives_the_rows_as_they_are(spark: SparkSession, tmp_path: Path) -
     assert found[0]["day"] == date(2023, 11, 14)
 
 
-def test_nothing_that_spark_writes_of_them_has_what_is_not_for_the_lake(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_s_files_contain_nothing_that_is_not_for_the_lake(spark: SparkSession, tmp_path: Path) -> None:
     their = Their(tmp_path / "their")
     for number in range(3):
         their.bind("canary-side", T0)
@@ -84,7 +84,7 @@ def test_nothing_that_spark_writes_of_them_has_what_is_not_for_the_lake(spark: S
     assert b"canary" not in written
 
 
-def test_what_is_to_be_replaced_by_nothing_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_source_that_is_replaced_by_an_empty_one_has_no_rows_to_read(spark: SparkSession, tmp_path: Path) -> None:
     with ours(tmp_path / "one", nameplate(1)), ours(tmp_path / "two"):
         with recognise(f"a={tmp_path / 'one'}").opened(tmp_path / "s", print, CONTEXT) as opened:
             marks = span_of(opened, "nameplates").marks  # type: ignore[arg-type]
@@ -95,7 +95,9 @@ def test_what_is_to_be_replaced_by_nothing_has_no_rows(spark: SparkSession, tmp_
             assert opened.read(spark, span).count() == 0
 
 
-def test_each_task_has_so_many_rows_wherever_ids_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_task_has_about_as_many_rows_wherever_ids_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ours(tmp_path / "data", *(nameplate(number) for number in range(20))) as server:
         server.forget(T0 + 2)
         alter(server.file, "DELETE FROM usage_nameplates WHERE id BETWEEN 8 AND 12")
@@ -109,7 +111,7 @@ def test_each_task_has_so_many_rows_wherever_ids_are_missing(tmp_path: Path, mon
             assert [row["id"] for row in drained(opened, span)] == [*range(3, 8), *range(13, 21)]
 
 
-def test_the_tasks_are_done_beside_one_another_each_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_run_in_parallel_and_each_once(spark: SparkSession, tmp_path: Path) -> None:
     with (
         ours(tmp_path / "data", *(nameplate(number) for number in range(20))),
         recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened,

@@ -39,7 +39,7 @@ def lake(tmp_path: Path) -> Path:
     return path
 
 
-def test_there_is_a_view_of_every_table_with_its_types_be_it_empty_or_not(lake: Path) -> None:
+def test_every_table_has_a_view_with_its_types_even_if_it_is_empty(lake: Path) -> None:
     with Lake.open(lake, write=False) as there, duckdb.connect() as database:
         for statement in views.views(there):
             database.execute(statement)
@@ -55,7 +55,7 @@ def test_there_is_a_view_of_every_table_with_its_types_be_it_empty_or_not(lake: 
         assert dict(zip(names, row, strict=True)) == PLATE
 
 
-def test_a_script_of_all_views_is_read_at_once_and_again(lake: Path) -> None:
+def test_a_script_of_all_views_can_be_run_twice(lake: Path) -> None:
     with Lake.open(lake, write=False) as there:
         script = "".join(views.views(there))
     with duckdb.connect() as database:
@@ -64,7 +64,7 @@ def test_a_script_of_all_views_is_read_at_once_and_again(lake: Path) -> None:
         assert database.sql("SELECT day, source FROM nameplates").fetchall() == [(PLATE["day"], "main")]
 
 
-def test_names_of_any_kind_are_only_names(tmp_path: Path) -> None:
+def test_any_name_is_quoted(tmp_path: Path) -> None:
     named = (
         Column('a"b', "BIGINT", ""),
         Column("select", "STRING", "", null=True),
@@ -97,7 +97,7 @@ def test_a_view_and_its_columns_say_what_they_mean(lake: Path) -> None:
         }
 
 
-def test_comments_with_quotes_are_only_text(tmp_path: Path) -> None:
+def test_comments_with_quotes_are_escaped(tmp_path: Path) -> None:
     meaning = """it's "quoted"; DROP VIEW x; --\n''"""
     named = (Column('a"b', "BIGINT", meaning), Column("day", "DATE", ""))
     table = Table('or"der', 'thing that\'s "here"', named, ("day",))
@@ -134,12 +134,12 @@ def test_files_are_those_of_the_newest_version(lake: Path) -> None:
         restante.pipeline.files(lake, "nameplates")
 
 
-def test_to_name_the_pipeline_loads_nothing() -> None:
+def test_importing_the_pipeline_loads_no_spark() -> None:
     code = "import sys, restante.pipeline; print(sorted({'deltalake', 'pyspark', 'pyarrow'} & set(sys.modules)))"
     assert run(sys.executable, "-c", code).stdout == "[]\n"
 
 
-def test_no_java_is_started_to_look_at_a_lake(lake: Path) -> None:
+def test_reading_a_lake_starts_no_java(lake: Path) -> None:
     code = (
         "import sys, pyspark, restante.pipeline\n"
         "print(len(restante.pipeline.files(sys.argv[1], 'nameplates')), pyspark.SparkContext._gateway)"

@@ -16,6 +16,7 @@ from restante.mailbox.reference_import import importing
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import open_store
 from support.effort import some
+from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
 from support.mailbox.reference_sources import CHANNEL_V2, Their, alter
@@ -49,7 +50,7 @@ async def work(data: Path) -> None:
     ledger = Ledger(await store.view())
     ledger.bind("ours")
     ledger.claim("ours", "7")
-    ledger.add("ours", "box1", b'"our body"')
+    ledger.add("ours", mailbox_id(1), b'"our body"')
     ledger.open("ours", "ours")
     ledger.close("ours", "ours")
     await ledger.commit(store)
@@ -180,7 +181,7 @@ async def test_a_merge_keeps_both(their: Their, data: Path) -> None:
 async def test_a_merge_refuses_names_that_are_in_use_here(their: Their, data: Path) -> None:
     await work(data)
     their.claim("a", "7", 1000)
-    their.open("a", "box1", 1000)
+    their.open("a", mailbox_id(1), 1000)
     said = refused(data, their.relay, their.usage, merge=True)
     assert said.startswith(
         f"--channel {their.relay} cannot be merged: 1 of its mailboxes and 1 of its nameplates are in use here too."

@@ -68,7 +68,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_the_reference_may_be_killed_in_the_middle(scene: Scene, moment: str) -> None:
+async def test_the_reference_server_may_be_killed_in_mid_transfer(scene: Scene, moment: str) -> None:
     order, where = MOMENTS[moment]
     killed = scene.kill_at(where, order)
     sender = await scene.send_text(TEXT)

@@ -16,6 +16,7 @@ from restante.common.usage_records import CurrentUsage
 from restante.mailbox.reference_import.exporting import export_usage
 from restante.mailbox.reference_import.importing import RECORDS_PER_CHUNK
 from restante.mailbox.store.sqlite import open_store
+from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
 from support.mailbox.reference_sources import Their, alter, select, usage_v1
 from support.sqlite_schema import schema
@@ -137,7 +138,7 @@ def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path
 # ── export ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_was_imported_is_exported_as_it_was(their: Their, data: Path, tmp_path: Path) -> None:
+def test_imported_records_are_exported_unchanged(their: Their, data: Path, tmp_path: Path) -> None:
     play(their)
     taking(data, usage=their.usage)
     counts = export_usage(data, tmp_path / "export.sqlite")
@@ -168,7 +169,7 @@ async def test_exported_records_are_read_by_the_reference_and_its_munin_plugins(
         ledger.claim("a", "4")
         ledger.pass_(2.0)
         ledger.release("a", "4")
-        ledger.close("a", "box1", "errory")
+        ledger.close("a", mailbox_id(1), "errory")
         ledger.note(CurrentUsage(1_699_999_000.0, 1_700_000_002.5, None, 3))
         await ledger.commit(store)
         export_usage(data, tmp_path / "export.sqlite")

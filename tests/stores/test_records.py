@@ -8,8 +8,9 @@ from restante.common.usage_records import CurrentUsage, MailboxUsage, NameplateU
 from restante.mailbox.core import model
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from support.bounds import BOUND
+from support.dice import FakeDice
 from support.mailbox.engines import LIVE, USAGE, Engine
-from support.mailbox.givens import FakeClock, FakeDice
+from support.mailbox.givens import FakeClock, mailbox_id
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import assert_shown
 
@@ -44,7 +45,7 @@ async def test_an_id_of_a_usage_row_is_never_used_again(engine: Engine) -> None:
         ledger.claim("a", "4")
         ledger.release("a", "4")
         ledger.close("a", "m")
-        ledger.close("a", "box1")
+        ledger.close("a", mailbox_id(1))
         await ledger.commit(engine.store)
 
     given: dict[str, set[int]] = {table: set() for table in USAGE}

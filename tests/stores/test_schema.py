@@ -162,7 +162,7 @@ def test_an_empty_database_file_is_logged(tmp_path: Path) -> None:
         assert not logged
         (tmp_path / FILE).touch()
         connect(str(tmp_path / FILE)).close()
-    assert [line["event"] for line in logged] == ["the database file was empty: a new database is made in it"]
+    assert [line["event"] for line in logged] == ["the database file was empty: creating a new database in it"]
 
 
 def test_a_newer_database_is_refused(tmp_path: Path) -> None:

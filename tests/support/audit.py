@@ -78,7 +78,7 @@ class _Conversation:
         self.claimed = self.claimed or self.answered[1]["type"] == "claim"
 
     def changing(self) -> bool:
-        """Tell whether the command that is being answered changed something."""
+        """Return whether the command that is being answered changed something."""
         kind = self.answered[1]["type"]
         return kind in CHANGING and not (kind == "open" and self.claimed)
 

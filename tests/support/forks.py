@@ -109,7 +109,7 @@ _forkers: list[socket.socket] = []
 
 
 def _forker() -> socket.socket:
-    """Give the socket of the process that forks; start it when it is needed first."""
+    """Return the socket of the process that forks; start it when it is needed first."""
     if not _forkers:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for each in (ours, its):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def resident(pid: int) -> int:
-    """Give the resident memory in bytes (man 5 proc, statm: its second number counts pages)."""
+    """Return the resident memory in bytes (man 5 proc, statm: its second number counts pages)."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -16,6 +16,6 @@ def descriptors(pid: int) -> int:
 
 
 def waiting(pid: int) -> set[signal.Signals]:
-    """Give the signals that the process has not taken yet (man 5 proc, status: ShdPnd)."""
+    """Return the signals that the process has not taken yet (man 5 proc, status: ShdPnd)."""
     [bits] = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd:"))
     return {each for each in signal.Signals if int(bits.split()[1], 16) >> (each - 1) & 1}

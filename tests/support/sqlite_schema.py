@@ -7,7 +7,7 @@ from typing import Any
 
 
 def schema(database: sqlite3.Connection) -> dict[str, Any]:
-    """Give tables, columns and indexes; comments and white space are no part of a schema."""
+    """Return tables, columns and indexes; comments and white space are no part of a schema."""
     names = database.execute("SELECT type, name, tbl_name FROM sqlite_schema ORDER BY type, name").fetchall()
     tables = [name for kind, name, _ in names if kind == "table"]
     return {

@@ -38,7 +38,7 @@ def test_a_sender_s_clock_may_be_ten_seconds_ahead(ahead: int, wanted: RefusalRe
 
 
 @every(("ahead", "late"), [(-1, 0), (0, 0), (1, 2), (9, 10), (10, 11)])
-def test_what_is_ahead_must_have_work_for_that_time_too_and_a_second(ahead: int, late: int) -> None:
+def test_an_early_envelope_needs_work_for_the_time_until_it_is_sent(ahead: int, late: int) -> None:
     envelope = sent_at(NOW + ahead)
     assert judge(envelope, NOW, FREE).pow == envelope.pow(late)
     assert refusal(envelope, Policy(min_pow=envelope.pow(late))) is None
@@ -52,13 +52,13 @@ def test_what_is_ahead_must_have_work_for_that_time_too_and_a_second(ahead: int,
         *((-19, acceptance.EXPIRED), (-20, acceptance.EXPIRED), (-21, acceptance.OLD)),
     ],
 )
-def test_what_has_expired_is_dropped_for_twenty_seconds_and_then_refused(
+def test_an_expired_envelope_is_dropped_for_twenty_seconds_and_then_refused(
     left: int, wanted: RefusalReason | None
 ) -> None:
     assert refusal(make(NOW + left, 50, b"abcd", b"x")) is wanted
 
 
-def test_what_was_under_way_when_it_expired_is_dropped_without_a_word() -> None:
+def test_an_envelope_that_expired_on_its_way_is_dropped_silently() -> None:
     assert acceptance.EXPIRED.words == ""
     told = [
         each
@@ -83,7 +83,7 @@ def test_a_ttl_beyond_the_expiry_wraps_into_the_future(more: int, wanted: Refusa
     assert refusal(envelope, Policy(min_pow=0.0, max_ttl=U32)) is wanted
 
 
-def test_what_expires_at_the_end_of_32_bits_is_like_any_other() -> None:
+def test_an_envelope_that_expires_at_the_end_of_32_bits_is_like_any_other() -> None:
     assert refusal(make(U32, 50, b"abcd", b"x"), now=U32) is None
     assert refusal(make(U32 - 20, 50, b"abcd", b"x"), now=U32) is acceptance.EXPIRED
     assert refusal(make(U32 - 21, 50, b"abcd", b"x"), now=U32) is acceptance.OLD
@@ -115,7 +115,7 @@ def test_the_size_is_twenty_bytes_and_the_data(more: int, wanted: RefusalReason 
 
 @every(("more", "wanted"), [(0, None), (1, acceptance.TOO_LARGE)])
 @every("max_size", [1 << 20, 10 << 20])
-def test_what_no_packet_could_hand_on_is_refused_whatever_the_limit(
+def test_an_envelope_that_fits_no_packet_is_refused_whatever_the_limit(
     more: int, wanted: RefusalReason | None, max_size: int
 ) -> None:
     """Nobody would ever get it: status-go disconnects whoever sends a packet of more than 1 MiB."""
@@ -141,7 +141,7 @@ def test_no_time_to_live_is_infinite_work() -> None:
     assert refusal(sent_at(NOW + 1, 0), Policy(min_pow=1e300)) is acceptance.TOO_CHEAP
 
 
-def test_what_costs_least_is_looked_at_first() -> None:
+def test_the_cheapest_checks_come_first() -> None:
     """One after the other is mended."""
     hard: dict[str, Any] = {"min_pow": 1e9, "max_size": 10, "max_ttl": 10}
     bad = make(NOW - 100, 50, b"abcd", b"x")
@@ -187,7 +187,7 @@ ttls = st.integers(0, 60) | st.integers(0, U32) | st.sampled_from((7 * 86400 - 1
 
 @given(clocks, near, near, ttls, st.booleans(), st.integers(0, 60), st.sampled_from((0.0, 1e-4, 1e-3)))
 @examples(400)
-def test_what_status_go_takes_is_taken_unless_its_ttl_is_too_long(
+def test_an_envelope_that_status_go_accepts_is_accepted_unless_its_ttl_is_too_long(
     now: int, ahead: int, left: int, ttl: int, by_sent: bool, size: int, least: float
 ) -> None:
     expiry = uint32(now + ahead + ttl) if by_sent else uint32(now + left)

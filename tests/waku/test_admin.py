@@ -87,7 +87,7 @@ def documented() -> set[str]:
     return {SHARED + name if name.startswith("_") else name for name in names}
 
 
-async def test_every_name_that_the_manual_has_is_there(tmp_path: Path) -> None:
+async def test_every_metric_of_the_manual_exists(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here) as look:
         given = {name.split()[0] for name in await look.counts()}
         assert len(documented()) == 20
@@ -186,7 +186,7 @@ async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_
             )
 
 
-async def test_how_long_answers_took_and_why_requests_were_refused(
+async def test_metrics_have_the_durations_of_answers_and_the_reasons_of_refusals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with inside(tmp_path, limits=Limits(pages=0.001, pages_at_once=1)) as here, looked_at(here) as look:
@@ -217,7 +217,7 @@ async def test_how_long_answers_took_and_why_requests_were_refused(
         assert (await look.counts())["mailserver_delivery_failures_total peer_req_limit"] >= 1
 
 
-async def test_it_is_not_ready_while_the_disk_is_full_and_alive_all_the_time(tmp_path: Path) -> None:
+async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here) as look:
         poster = await here.greet()
         assert await look.get("/readyz") == (200, "ok\n")
@@ -232,7 +232,7 @@ async def test_it_is_not_ready_while_the_disk_is_full_and_alive_all_the_time(tmp
         assert await look.get("/readyz") == (200, "ok\n")
 
 
-async def test_it_is_not_ready_while_it_drains(tmp_path: Path) -> None:
+async def test_the_node_is_not_ready_while_it_drains(tmp_path: Path) -> None:
     on = asyncio.Event()
 
     async with inside(tmp_path) as here, looked_at(here) as look:
@@ -256,7 +256,7 @@ async def test_it_is_not_ready_while_it_drains(tmp_path: Path) -> None:
         await draining
 
 
-async def test_the_port_is_there_when_the_node_says_its_name_and_its_log_names_nobody(tmp_path: Path) -> None:
+async def test_the_port_is_open_when_the_enode_is_printed_and_the_log_names_nobody(tmp_path: Path) -> None:
     with held_port() as port:
         async with (
             node_process(tmp_path / "data", "--admin", f"127.0.0.1:{port}") as node,

@@ -33,7 +33,7 @@ def process(*words: str | Path, **environment: str) -> subprocess.CompletedProce
 
 
 def said(result: subprocess.CompletedProcess[str]) -> str:
-    """Give the one sentence of a command that could not do it."""
+    """Return the one sentence of a command that could not do it."""
     assert result.stdout == ""
     [sentence] = result.stderr.splitlines()
     return sentence
@@ -57,7 +57,7 @@ def test_export_and_import(tmp_path: Path, data: Path, suffix: str, do: Callable
 
 
 @pytest.mark.leveldb
-def test_a_leveldb_archive_and_a_file_in_one_go(tmp_path: Path, data: Path) -> None:
+def test_an_import_reads_a_leveldb_archive_and_a_file_together(tmp_path: Path, data: Path) -> None:
     waku("export", tmp_path / "all.rlp", "--data", data)
     folder = leveldbs.of(tmp_path / "waku", ROWS)
     imported = waku("import", folder, tmp_path / "all.rlp", "--data", tmp_path / "new")
@@ -65,7 +65,7 @@ def test_a_leveldb_archive_and_a_file_in_one_go(tmp_path: Path, data: Path) -> N
     assert [line.split()[-1] for line in imported.stdout.splitlines()] == ["100", "50", "50", "0"]
 
 
-def test_an_import_says_what_a_server_would_remove_of_it_and_how_to_keep_that(tmp_path: Path) -> None:
+def test_an_import_reports_how_many_envelopes_a_server_will_remove_and_how_to_keep_them(tmp_path: Path) -> None:
     day, now = 86400, int(time.time())
     letters = [make(now - age * day + 50, 50, b"abcd", b"", age) for age in (0, 29, 31, 400)]
     (tmp_path / "all.rlp").write_bytes(b"".join(each.raw for each in letters))
@@ -73,12 +73,12 @@ def test_an_import_says_what_a_server_would_remove_of_it_and_how_to_keep_that(tm
         imported = waku("import", tmp_path / "all.rlp", "--data", tmp_path / "new")
         assert imported.returncode == 0
         assert "2 envelopes sent more than 30 days ago: " in imported.stderr
-        assert "--retention 0" in imported.stderr
+        assert "unless --retention is 0 or more days" in imported.stderr
     (tmp_path / "new.rlp").write_bytes(letters[0].raw)
     assert "days ago" not in waku("import", tmp_path / "new.rlp", "--data", tmp_path / "new").stderr
 
 
-def test_an_import_with_something_refused_says_what_and_fails(tmp_path: Path) -> None:
+def test_an_import_names_refused_items_and_fails(tmp_path: Path) -> None:
     (tmp_path / "some.rlp").write_bytes(ROWS[0].raw + b"A" + ROWS[1].raw)
     imported = waku("import", tmp_path / "some.rlp", "--data", tmp_path / "new")
     assert imported.returncode == 1
@@ -86,7 +86,7 @@ def test_an_import_with_something_refused_says_what_and_fails(tmp_path: Path) ->
     assert raws_of(tmp_path / "new") == [ROWS[0].raw, ROWS[1].raw]
 
 
-def test_check_says_that_all_is_well_or_what_is_not(tmp_path: Path) -> None:
+def test_check_prints_that_all_is_well_or_each_error(tmp_path: Path) -> None:
     data = archive_of(tmp_path / "data")
     size = sum(len(each.raw) for each in ROWS)
     well = waku("check", "--data", data)
@@ -123,7 +123,7 @@ MISUSES = {
     "export all.rlp --data nowhere": "there is no Waku mailserver's data in nowhere",
     f"export {'x' * 300}.rlp --data DATA": f"cannot write {'x' * 300}.rlp: File name too long",
     "import gone.rlp --data new": "there is no gone.rlp",
-    "import letter.txt --data new": "letter.txt: neither .rlp nor .parquet",
+    "import letter.txt --data new": "letter.txt is not an .rlp or .parquet file",
     "check --data nowhere": "there is no Waku mailserver's data in nowhere",
     "backup DATA --data DATA": "DATA exists already and is not an empty directory",
 }
@@ -146,7 +146,7 @@ def test_misuse_is_one_sentence_and_exit_code_2(words: str) -> None:
     assert said(result).startswith(f"restante: {MISUSES[words]}")
 
 
-def test_a_foreign_file_is_one_sentence_and_exit_code_1(tmp_path: Path, data: Path) -> None:
+def test_a_foreign_file_is_reported_in_one_sentence_with_exit_code_1(tmp_path: Path, data: Path) -> None:
     (tmp_path / "letter.parquet").write_text("Dear Sir or Madam,")
     (tmp_path / "folder").mkdir()
     for name in ("letter.parquet", "folder"):
@@ -168,7 +168,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(tmp_path: Path, dat
     assert "of" not in shown
 
 
-def test_an_export_that_is_told_to_stop_leaves_nothing_unfinished(tmp_path: Path, data: Path) -> None:
+def test_an_export_that_is_stopped_leaves_no_unfinished_file(tmp_path: Path, data: Path) -> None:
     (tmp_path / "files").mkdir()
     code = (
         "import os, signal, sys\n"
@@ -183,7 +183,7 @@ def test_an_export_that_is_told_to_stop_leaves_nothing_unfinished(tmp_path: Path
     assert list((tmp_path / "files").iterdir()) == []
 
 
-def test_without_the_extra_its_name_is_said(tmp_path: Path) -> None:
+def test_without_the_extra_its_name_is_printed(tmp_path: Path) -> None:
     code = (
         "import sys, importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'coincurve' else find(name, *rest)\n"
@@ -192,4 +192,4 @@ def test_without_the_extra_its_name_is_said(tmp_path: Path) -> None:
     )
     result = run(sys.executable, "-c", code)
     assert result.returncode == 2
-    assert said(result) == "restante: this needs the extra 'waku': pip install 'restante[waku]'"
+    assert said(result) == "restante: this command needs the extra 'waku': pip install 'restante[waku]'"

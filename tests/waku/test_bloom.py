@@ -38,7 +38,7 @@ def test_one_topic_in_25_has_two_forms() -> None:
 
 @given(topics)
 @examples(300)
-def test_what_is_kept_is_a_part_of_what_is_set(topic: bytes) -> None:
+def test_the_stored_bits_are_a_part_of_the_set_bits(topic: bytes) -> None:
     assert bloom.kept(topic) & bloom.of([topic]) == bloom.kept(topic) != 0
     assert 1 <= bloom.kept(topic).bit_count() <= bloom.of([topic]).bit_count() <= 3
 
@@ -69,6 +69,6 @@ def test_a_filter_is_written_as_it_was_read(data: bytes) -> None:
     assert bloom.write(bloom.read(data)) == data
 
 
-def test_no_filter_at_all_is_a_full_node_s_and_zeros_are_nothing() -> None:
+def test_no_filter_means_a_full_node_and_a_filter_of_zeros_matches_nothing() -> None:
     assert bloom.read(b"") == bloom.ALL_BITS == bloom.read(b"\xff" * 64)
     assert bloom.read(bytes(64)) == 0

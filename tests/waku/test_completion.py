@@ -43,14 +43,14 @@ def test_junk(vector: dict[str, str]) -> None:
         completion.read(bytes.fromhex(vector["payload"]))
 
 
-def test_an_id_that_begins_like_a_refusal_is_known_to_who_asked() -> None:
+def test_the_requester_recognises_an_id_that_begins_like_a_refusal() -> None:
     asked = b"ERROR=".ljust(32, b"?")
     payload = completion.complete(asked, b"\3" * 32)
     assert completion.read(payload, {asked}) == Completed(asked, b"\3" * 32)
     assert isinstance(completion.read(payload), Failed)
 
 
-def test_words_have_an_end() -> None:
+def test_the_words_of_a_refusal_are_cut() -> None:
     found = completion.read(completion.failure(bytes(32), "x" * 100_000))
     assert isinstance(found, Failed)
     assert len(found.words) == completion.MAX_WORDS_BYTES
@@ -61,13 +61,13 @@ HASHES = st.binary(min_size=32, max_size=32)
 
 @given(HASHES, HASHES, st.just(b"") | st.binary(min_size=36, max_size=36), st.sampled_from(["string", "list"]))
 @examples(100)
-def test_what_is_written_is_read(id_: bytes, last: bytes, cursor: bytes, answer: Any) -> None:
+def test_a_written_completion_is_read_back(id_: bytes, last: bytes, cursor: bytes, answer: Any) -> None:
     assert completion.read(completion.complete(id_, last, cursor, answer), {id_}) == Completed(id_, last, cursor)
 
 
 @given(HASHES, st.text(alphabet=st.characters(categories=["L", "N"]), max_size=90))
 @examples(100)
-def test_what_is_refused_is_read(id_: bytes, words: str) -> None:
+def test_a_written_refusal_is_read_back(id_: bytes, words: str) -> None:
     assert completion.read(completion.failure(id_, words)) == Failed(id_, words)
 
 
@@ -76,7 +76,7 @@ KNOWN = [bytes.fromhex(each["payload"]) for each in VECTORS["read"] + VECTORS["f
 
 @given(st.binary(max_size=120) | mutated(st.sampled_from(KNOWN)))
 @examples(400)
-def test_whatever_comes_is_read_or_the_sender_s_error(payload: bytes) -> None:
+def test_any_bytes_are_read_or_raise_a_peer_error(payload: bytes) -> None:
     try:
         found = completion.read(payload)
     except RlpError:

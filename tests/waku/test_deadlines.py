@@ -11,7 +11,7 @@ def timer(deadlines: Deadlines) -> asyncio.TimerHandle | None:
     return deadlines._timer
 
 
-async def test_there_is_one_timer_and_it_is_for_the_first() -> None:
+async def test_one_timer_is_set_for_the_earliest_deadline() -> None:
     loop, deadlines = asyncio.get_running_loop(), Deadlines()
     now = loop.time()
     deadlines.status = now + 10
@@ -32,7 +32,7 @@ async def test_there_is_one_timer_and_it_is_for_the_first() -> None:
     assert timer(deadlines) is None
 
 
-async def test_a_timer_that_went_off_is_set_again_for_the_same_time_if_need_be() -> None:
+async def test_an_expired_timer_can_be_set_again_for_the_same_time() -> None:
     loop, deadlines = asyncio.get_running_loop(), Deadlines()
     went_off = asyncio.Event()
     for _ in range(2):
@@ -44,7 +44,7 @@ async def test_a_timer_that_went_off_is_set_again_for_the_same_time_if_need_be()
         assert timer(deadlines) is None
 
 
-def test_sessions_of_all_connections_are_looked_at_together() -> None:
+def test_the_deadlines_of_all_connections_are_checked_together() -> None:
     deadlines = Deadlines()
     for due in (15.01, 15.05, 15.09):
         deadlines.set_session(due)

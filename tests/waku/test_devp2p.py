@@ -13,10 +13,10 @@ from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionLimits
 from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
+from support.dice import Seeded
 from support.mutation import mutated
 from support.rows import every
 from support.waku.devp2p_pair import HELLO_A, HELLO_B, WAKU, A, B, Bare, Pair, cut
-from support.waku.dice import Seeded
 
 SHARED = (Shared("waku", 1, 16, 128),)
 
@@ -43,7 +43,7 @@ def test_the_capability_that_both_have_in_its_highest_version_is_used() -> None:
     assert pair.heard_by_b == [Connected(pair.hello_a, (Shared("waku", 0, 16, 128),))]
 
 
-def test_only_capabilities_that_we_know_are_offered() -> None:
+def test_only_known_capabilities_may_be_offered() -> None:
     hello = Hello("a", (Capability("eth", 63),), 0, A.public)
     with pytest.raises(Misuse, match="waku"):
         Devp2p(Rlpx.recipient(A, Seeded(1)), hello, 0.0)
@@ -70,7 +70,7 @@ def hello_of(**changes: object) -> bytes:
         (b"\x80" + bytes(2049), Reason.BREACH, "1 to 2049 bytes"),
     ],
 )
-def test_a_hello_that_will_not_do_is_answered_with_the_reason(frame: bytes, reason: Reason, words: str) -> None:
+def test_an_unsuitable_hello_is_answered_with_the_reason(frame: bytes, reason: Reason, words: str) -> None:
     """Compressed and as a list: who has our Hello expects that."""
     bare = Bare()
     (event,) = bare.say(frame)
@@ -82,14 +82,14 @@ def test_a_hello_that_will_not_do_is_answered_with_the_reason(frame: bytes, reas
 
 
 @given(mutated(st.just(b"\x80" + HELLO_A.encode())) | st.binary(max_size=80))
-def test_whatever_comes_for_a_hello_ends_in_a_connection_or_a_reason(frame: bytes) -> None:
+def test_any_hello_ends_in_a_connection_or_a_reason(frame: bytes) -> None:
     bare = Bare()
     (event,) = bare.say(frame)
     assert isinstance(event, Connected | Disconnected)
     assert bare.peer.closed is isinstance(event, Disconnected)
 
 
-def test_a_hello_of_another_version_with_more_items_will_do() -> None:
+def test_a_hello_of_another_version_with_more_items_is_accepted() -> None:
     fields = rlp.items(rlp.decode(hello_of(version=55)[1:]))
     bare = Bare()
     (event,) = bare.say(b"\x80" + rlp.encode([*fields, [[b"more"]], b"and more"]) + b"tail")
@@ -97,17 +97,17 @@ def test_a_hello_of_another_version_with_more_items_will_do() -> None:
     assert event.hello.version == 55
 
 
-def test_who_dials_itself_is_told_so_in_the_place_of_a_hello() -> None:
+def test_a_node_that_dials_itself_receives_the_reason_in_place_of_a_hello() -> None:
     """A bare byte, which is what geth reads there (p2p/transport.go:167-169)."""
     rlpx = Rlpx.initiator(B, B.public, Seeded(1))
     us = Devp2p(Rlpx.recipient(B, Seeded(2)), HELLO_B, 0.0)
     (event,) = us.receive_data(rlpx.data_to_send(), 0.0)
-    assert event == Disconnected(Reason.SELF_CONNECTION, True, "that is ourselves")
+    assert event == Disconnected(Reason.SELF_CONNECTION, True, "the peer is this node itself")
     assert rlpx.receive_data(us.data_to_send()) == [b"\1\x0a"]
     assert us.closed
 
 
-def test_the_dialler_of_itself_sees_that_too() -> None:
+def test_the_dialling_side_also_notices_that_it_dialled_itself() -> None:
     us = Devp2p(Rlpx.initiator(B, B.public, Seeded(1)), HELLO_B, 0.0)
     them = Rlpx.recipient(B, Seeded(2))
     them.receive_data(us.data_to_send())
@@ -116,7 +116,7 @@ def test_the_dialler_of_itself_sees_that_too() -> None:
     assert event.reason is Reason.SELF_CONNECTION
 
 
-def test_a_handshake_that_breaks_the_rules_ends_without_a_word() -> None:
+def test_an_invalid_handshake_ends_without_an_answer() -> None:
     us = Devp2p(Rlpx.recipient(B, Seeded(2)), HELLO_B, 0.0)
     (event,) = us.receive_data(b"\4" * 2 + b"\7" * 305, 0.0)
     assert isinstance(event, Disconnected)
@@ -145,7 +145,7 @@ def test_packets_arrive_as_they_were_sent(
     assert pair.heard_by_a == [Packet(code, payload) for code, payload in theirs]
 
 
-def test_packets_may_stand_in_one_write_with_the_hello() -> None:
+def test_packets_may_be_written_together_with_the_hello() -> None:
     bare = Bare()
     events = bare.say(b"\x80" + HELLO_A.encode(), b"\x10" + compress(b"\xc0"), b"\x81\x8e" + compress(b"x"))
     assert events == [Connected(HELLO_A, SHARED), Packet(0, b"\xc0"), Packet(126, b"x")]
@@ -179,14 +179,14 @@ def test_only_if_both_have_version_5_is_anything_compressed(ours: int, theirs: i
     assert bare.frames == [b"\3" + (compress(b"\xc0") if compressed else b"\xc0")]
 
 
-def test_packets_are_sent_to_many_for_one_compression() -> None:
+def test_a_packet_for_many_peers_is_compressed_once() -> None:
     bare = Bare().connected()
     bare.peer.send(1, b"not looked at", compressed=compress(b"payload"))
     bare.say()
     assert bare.frames == [b"\x11" + compress(b"payload")]
 
 
-def test_what_is_sent_at_once_is_one_write() -> None:
+def test_packets_sent_together_are_one_write() -> None:
     pair = Pair().carry().forget()
     pair.a.send(1, b"one")
     pair.a.send(2, b"two")
@@ -209,14 +209,14 @@ def test_nothing_is_sent_before_hello() -> None:
 
 
 @every("code", [-17, -1, 128, 1000])
-def test_a_code_that_is_none_is_our_fault(code: int) -> None:
+def test_an_invalid_packet_code_is_misuse(code: int) -> None:
     pair = Pair().carry()
     with pytest.raises(Misuse, match=f"code {code}"):
         pair.a.send(code, b"payload")
 
 
 @every("frame", [b"\x81\x90\0", b"\x81\xff\0", b"\x82\1\0\0", b"\x81\x11\0", b"\x81", b"\0\0", b"\xc0\0", b"\xff\0"])
-def test_a_message_id_that_is_none_or_nobodys_is_a_breach(frame: bytes) -> None:
+def test_an_invalid_or_unassigned_message_id_is_a_breach(frame: bytes) -> None:
     (event,) = Bare().connected().say(frame)
     assert isinstance(event, Disconnected)
     assert (event.reason, event.by_us) == (Reason.BREACH, True)
@@ -224,7 +224,7 @@ def test_a_message_id_that_is_none_or_nobodys_is_a_breach(frame: bytes) -> None:
 
 
 @every("frame", [b"\x80" + HELLO_A.encode(), b"\3\xc0", b"\3", *(bytes([n, 7]) for n in range(4, 16))])
-def test_other_messages_of_devp2p_are_passed_over(frame: bytes) -> None:
+def test_other_messages_of_devp2p_are_ignored(frame: bytes) -> None:
     bare = Bare().connected()
     assert bare.say(frame, b"\x10" + compress(b"after")) == [Packet(0, b"after")]
     assert bare.frames == []
@@ -241,7 +241,7 @@ def test_other_messages_of_devp2p_are_passed_over(frame: bytes) -> None:
         (b"\x64\0a", "100 bytes when inflated"),
     ],
 )
-def test_a_packet_that_cannot_be_inflated_or_must_not_is_a_breach(payload: bytes, words: str) -> None:
+def test_a_packet_that_cannot_or_must_not_be_inflated_is_a_breach(payload: bytes, words: str) -> None:
     bare = Bare(limits=SessionLimits(packet=100)).connected()
     (event,) = bare.say(b"\x10" + payload)
     assert isinstance(event, Disconnected)
@@ -251,7 +251,7 @@ def test_a_packet_that_cannot_be_inflated_or_must_not_is_a_breach(payload: bytes
 
 
 @pytest.mark.parametrize(("size", "fits"), [(100, True), (101, False)])
-def test_a_packet_has_its_most_bytes_compressed_or_not(size: int, fits: bool) -> None:
+def test_the_limit_of_a_packet_applies_compressed_or_not(size: int, fits: bool) -> None:
     for version in (4, 5):
         bare = Bare(limits=SessionLimits(packet=100))
         bare.say(hello_of(version=version))
@@ -259,7 +259,7 @@ def test_a_packet_has_its_most_bytes_compressed_or_not(size: int, fits: bool) ->
         assert (event == Packet(0, bytes(size))) is fits
 
 
-def test_what_was_good_before_a_wrong_mac_is_given() -> None:
+def test_packets_before_a_wrong_mac_are_delivered() -> None:
     pair = Pair().carry().forget()
     pair.a.send(1, b"good")
     good = pair.a.data_to_send()
@@ -282,7 +282,7 @@ def wire_of_a() -> bytes:
 
 
 @given(mutated(st.builds(wire_of_a)), st.lists(st.integers(0, 800), max_size=5))
-def test_altered_bytes_never_raise_and_give_nothing_that_was_not_sent(wire: bytes, places: list[int]) -> None:
+def test_altered_bytes_never_raise_and_deliver_nothing_that_was_not_sent(wire: bytes, places: list[int]) -> None:
     pair = Pair().carry()
     events = [event for part in cut(wire, places) for event in pair.b.receive_data(part, 1.0)]
     ended = bool(events) and isinstance(events[-1], Disconnected)
@@ -292,7 +292,7 @@ def test_altered_bytes_never_raise_and_give_nothing_that_was_not_sent(wire: byte
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=4), st.lists(st.integers(0, 800), max_size=5))
-def test_any_frames_are_taken_without_an_exception(frames: list[bytes], places: list[int]) -> None:
+def test_any_frames_are_read_without_an_exception(frames: list[bytes], places: list[int]) -> None:
     bare = Bare().connected()
     wire = b"".join(map(bare.rlpx.seal, frames))
     events = [event for part in cut(wire, places) for event in bare.peer.receive_data(part, 1.0)]
@@ -304,7 +304,7 @@ def test_any_frames_are_taken_without_an_exception(frames: list[bytes], places: 
 
 
 @every("reason", Reason)
-def test_a_disconnect_is_said_and_heard(reason: Reason) -> None:
+def test_a_disconnect_is_sent_and_received(reason: Reason) -> None:
     pair = Pair().carry().forget()
     pair.a.disconnect(reason)
     assert pair.a.closed
@@ -330,7 +330,7 @@ def test_a_disconnect_may_come_in_the_place_of_a_hello(payload: bytes) -> None:
 
 
 @given(st.binary(max_size=40), st.booleans())
-def test_any_disconnect_is_one(payload: bytes, connected: bool) -> None:
+def test_any_payload_of_a_disconnect_is_accepted(payload: bytes, connected: bool) -> None:
     bare = Bare().connected() if connected else Bare()
     (event,) = bare.say(b"\1" + payload)
     assert isinstance(event, Disconnected)
@@ -338,7 +338,7 @@ def test_any_disconnect_is_one(payload: bytes, connected: bool) -> None:
     assert bare.frames == []
 
 
-def test_after_the_last_word_nothing_is_said_and_nothing_is_heard() -> None:
+def test_after_a_disconnect_nothing_is_sent_and_nothing_is_read() -> None:
     pair = Pair().carry().forget()
     pair.a.disconnect(Reason.CLIENT_QUITTING)
     pair.a.send(1, b"late")
@@ -351,7 +351,7 @@ def test_after_the_last_word_nothing_is_said_and_nothing_is_heard() -> None:
     assert pair.a.handle_timeout(1e9) == []
 
 
-def test_what_comes_after_a_disconnect_is_not_looked_at() -> None:
+def test_bytes_after_a_disconnect_are_ignored() -> None:
     (event,) = Bare().connected().say(b"\1\4", b"\x10" + compress(b"late"), b"\xff")
     assert isinstance(event, Disconnected)
 
@@ -363,7 +363,7 @@ def test_before_the_handshake_is_done_a_disconnect_only_closes() -> None:
     assert us.data_to_send() == b""
 
 
-def test_before_their_hello_a_disconnect_is_said_as_after_ours() -> None:
+def test_before_the_peer_s_hello_a_disconnect_is_sent_as_after_our_own() -> None:
     bare = Bare()
     bare.peer.disconnect(Reason.TOO_MANY_PEERS)
     bare.say()
@@ -380,7 +380,7 @@ def test_a_ping_is_answered(payload: bytes) -> None:
     assert bare.frames == [b"\3\1\0\xc0"]
 
 
-def test_who_says_no_hello_in_time_is_given_up() -> None:
+def test_a_peer_that_sends_no_hello_in_time_is_given_up() -> None:
     pair = Pair(now=100.0)
     assert pair.b.next_timeout() == 105.0
     assert pair.b.handle_timeout(104.9) == []
@@ -390,7 +390,7 @@ def test_who_says_no_hello_in_time_is_given_up() -> None:
     assert pair.b.data_to_send() == b""
 
 
-def test_a_handshake_does_not_buy_more_time_for_the_hello() -> None:
+def test_a_handshake_does_not_extend_the_time_for_the_hello() -> None:
     pair = Pair()
     pair.b.receive_data(pair.a.data_to_send(), 4.0)
     assert pair.b.next_timeout() == 5.0
@@ -402,7 +402,7 @@ def test_a_handshake_does_not_buy_more_time_for_the_hello() -> None:
     ]
 
 
-def test_a_silent_peer_is_asked_and_then_given_up() -> None:
+def test_a_silent_peer_is_pinged_and_then_given_up() -> None:
     bare = Bare().connected()
     assert bare.peer.next_timeout() == 1.0 + 15.0
     assert bare.peer.handle_timeout(15.9) == []
@@ -413,11 +413,11 @@ def test_a_silent_peer_is_asked_and_then_given_up() -> None:
     assert bare.peer.handle_timeout(30.9) == []
     assert bare.peer.data_to_send() == b""
     (event,) = bare.peer.handle_timeout(31.0)
-    assert event == Disconnected(Reason.PING_TIMEOUT, True, "the peer says nothing any more")
+    assert event == Disconnected(Reason.PING_TIMEOUT, True, "the peer has gone silent")
     assert bare.rlpx.receive_data(bare.peer.data_to_send()) == [b"\1" + compress(b"\xc1\x0b")]
 
 
-def test_one_that_answers_is_never_given_up() -> None:
+def test_a_peer_that_answers_pings_is_never_given_up() -> None:
     pair = Pair().carry().forget()
     for _ in range(10):
         due = pair.a.next_timeout()
@@ -429,7 +429,7 @@ def test_one_that_answers_is_never_given_up() -> None:
     assert (pair.heard_by_a, pair.heard_by_b) == ([], [])
 
 
-def test_a_frame_that_never_ends_is_silence() -> None:
+def test_a_frame_that_never_ends_counts_as_silence() -> None:
     """Else a byte now and then would hold what a large frame takes, for ever."""
     pair = Pair().carry()
     pair.a.send(1, b"slow")
@@ -438,7 +438,7 @@ def test_a_frame_that_never_ends_is_silence() -> None:
     assert pair.b.next_timeout() == 15.0
 
 
-def test_a_timeout_long_overdue_gives_up_without_asking() -> None:
+def test_a_long_overdue_timeout_gives_up_without_a_ping() -> None:
     bare = Bare().connected()
     (event,) = bare.peer.handle_timeout(1000.0)
     assert isinstance(event, Disconnected)

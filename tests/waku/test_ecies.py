@@ -19,13 +19,13 @@ SEALED = ecies.encrypt(US.public, b"plain", ephemeral=Key(b"\2" * 32), iv=bytes(
 
 
 @every("vector", VECTORS["decrypt"], ids=lambda vector: vector["data"][2:10])
-def test_what_others_encrypted_is_read(vector: dict[str, str]) -> None:
+def test_ciphertexts_of_other_programs_are_decrypted(vector: dict[str, str]) -> None:
     key = Key(bytes.fromhex(vector["secret"]))
     assert ecies.decrypt(key, bytes.fromhex(vector["data"])) == vector["plain"].encode()
 
 
 @given(st.binary(max_size=300), st.binary(max_size=8), st.binary(min_size=16, max_size=16))
-def test_what_is_encrypted_is_read_by_its_key_alone(plain: bytes, authenticated: bytes, iv: bytes) -> None:
+def test_a_ciphertext_is_decrypted_by_its_key_alone(plain: bytes, authenticated: bytes, iv: bytes) -> None:
     sealed = ecies.encrypt(US.public, plain, ephemeral=Key(b"\2" * 32), iv=iv, authenticated=authenticated)
     assert len(sealed) == len(plain) + ecies.OVERHEAD_BYTES
     assert ecies.decrypt(US, sealed, authenticated) == plain
@@ -52,6 +52,6 @@ def test_decrypting_raises_nothing_but_peer_errors(data: bytes) -> None:
     assert plain == (b"plain" if data == SEALED else b"")
 
 
-def test_a_key_that_is_none_is_the_peers_fault() -> None:
+def test_an_invalid_public_key_is_the_peer_s_fault() -> None:
     with pytest.raises(PeerError, match="not on the curve"):
         ecies.encrypt(bytes(64), b"plain", ephemeral=US, iv=bytes(16))

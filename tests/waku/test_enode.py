@@ -84,7 +84,7 @@ def test_one_enode_may_be_written_in_many_ways(url: str) -> None:
         (f"enode://{HEX}@127.0.0.1:30303?discport=x", "no port"),
     ],
 )
-def test_what_is_wrong_with_an_enode_is_said(url: str, words: str) -> None:
+def test_the_error_for_an_enode_says_what_is_wrong(url: str, words: str) -> None:
     with pytest.raises(Misuse, match=words):
         enode.parse(url)
 
@@ -92,7 +92,7 @@ def test_what_is_wrong_with_an_enode_is_said(url: str, words: str) -> None:
 @given(
     st.text() | st.text().map(lambda text: f"enode://{HEX}@{text}") | st.text().map(lambda text: f"enode://{text}")
 )
-def test_no_text_is_a_fault_of_ours(url: str) -> None:
+def test_any_text_is_an_enode_or_misuse(url: str) -> None:
     try:
         found = enode.parse(url)
     except Misuse:

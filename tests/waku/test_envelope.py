@@ -116,11 +116,11 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 @given(mutated() | st.binary(max_size=40) | st.binary(max_size=30).map(lambda tail: b"\xd0" + tail))
 @examples(400)
-def test_whatever_bytes_there_are_they_are_read_as_the_general_reader_reads_them(data: bytes) -> None:
+def test_any_bytes_are_read_as_the_general_reader_reads_them(data: bytes) -> None:
     check(data)
 
 
-def test_every_beginning_of_an_envelope_and_every_tail_is_refused() -> None:
+def test_every_truncated_or_extended_envelope_is_refused() -> None:
     raw = make(1_600_000_050, 50, b"abcd", bytes(284), 77).raw
     for size in range(len(raw)):
         check(raw[:size])
@@ -131,7 +131,7 @@ def test_every_beginning_of_an_envelope_and_every_tail_is_refused() -> None:
             parse(raw + tail)
 
 
-def test_a_string_that_reads_like_an_envelope_is_none() -> None:
+def test_a_string_that_contains_an_envelope_is_no_envelope() -> None:
     for data in (b"", bytes(284)):
         raw = make(1_600_000_050, 50, b"abcd", data, 77).raw
         string = bytes((raw[0] - 0x40,)) + raw[1:]
@@ -141,7 +141,7 @@ def test_a_string_that_reads_like_an_envelope_is_none() -> None:
             parse(string)
 
 
-def test_what_does_not_fit_is_not_made() -> None:
+def test_an_envelope_with_fields_out_of_range_is_refused() -> None:
     for bad in (
         *((-1, 0, b"abcd", b"", 0), (1 << 32, 0, b"abcd", b"", 0), (0, -1, b"abcd", b"", 0)),
         *((0, 1 << 32, b"abcd", b"", 0), (0, 0, b"abc", b"", 0), (0, 0, b"abcde", b"", 0)),
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_not_made() -> None:
 
 @given(times, times)
 @examples(100)
-def test_when_it_was_sent_wraps_in_32_bits(expiry: int, ttl: int) -> None:
+def test_the_time_of_sending_wraps_in_32_bits(expiry: int, ttl: int) -> None:
     assert make(expiry, ttl, b"abcd", b"").sent == (expiry - ttl) % (1 << 32)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku.client.actions import Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
@@ -18,8 +19,8 @@ from restante.waku.client.outbound_connection import NodeUnavailableError, Silen
 from restante.waku.client.probe import Outcome, _probe
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.devp2p.enode import Enode
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.mining import mine
 from restante.waku.protocol import request
 from restante.waku.protocol.interest import Interest
@@ -68,13 +69,13 @@ async def fetching(
 def nobody() -> Iterator[Enode]:
     """Hold a port where nobody listens."""
     with held_port() as port:
-        yield Enode(SystemDice().key().public, "127.0.0.1", port)
+        yield Enode(new_key(SystemDice()).public, "127.0.0.1", port)
 
 
 @pytest.mark.parametrize("options", [ENVELOPE, PLAIN], ids=["envelope", "plain"])
 @pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
 @pytest.mark.parametrize("answer", ["string", "list"])
-async def test_history_comes_whole_and_once(options: RequestOptions, downward: bool, answer: Any) -> None:
+async def test_history_is_fetched_completely_and_once(options: RequestOptions, downward: bool, answer: Any) -> None:
     report, came, [node] = await fetching(Honest(LETTERS, downward, 20, answer), options=options)
     assert report.missing == []
     assert hashes(came) == hashes(LETTERS)
@@ -85,7 +86,7 @@ async def test_history_comes_whole_and_once(options: RequestOptions, downward: b
     assert node.wrong == []
 
 
-async def test_who_asks_cannot_be_told_again() -> None:
+async def test_requesters_cannot_be_recognised() -> None:
     async with listening(Honest(LETTERS, size=30)) as (node, enode):
         for _ in range(2):
             await fetch([enode], QUERY, ENVELOPE, lambda _: None)
@@ -95,7 +96,7 @@ async def test_who_asks_cannot_be_told_again() -> None:
     assert not signers & node.known
 
 
-async def test_who_says_who_he_is_is_the_same_each_time() -> None:
+async def test_a_requester_with_a_key_is_recognised_each_time() -> None:
     async with listening(Honest(LETTERS, size=30)) as (node, enode):
         for _ in range(2):
             await fetch([enode], QUERY, RequestOptions(to=SHARED, key=KEY), lambda _: None)
@@ -103,13 +104,13 @@ async def test_who_says_who_he_is_is_the_same_each_time() -> None:
     assert {each.signer for each in node.asked} == node.known == {KEY.public}
 
 
-async def test_the_work_that_a_server_wants_is_done() -> None:
+async def test_a_request_has_the_work_that_the_server_wants() -> None:
     async with listening(Honest(LETTERS), pow=1e-3) as (node, enode):
         report = await fetch([enode], QUERY, ENVELOPE, lambda _: None)
     assert (report.missing, node.wrong) == ([], [])
 
 
-async def test_a_server_that_wants_more_work_than_we_do_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.client.fetch.mine", partial(mine, budget=100))
     came: list[Envelope] = []
     async with listening(Honest(LETTERS), pow=1e3) as (hungry, first), listening(Honest(LETTERS)) as (_, second):
@@ -158,20 +159,20 @@ async def test_a_server_that_is_silent_is_left_in_time(silent: Any, words: str) 
 
 
 @pytest.mark.parametrize("kind", [WrongId, EndFirst], ids=["wrong id", "the end first"])
-async def test_what_is_odd_and_loses_nothing_is_borne(kind: Any) -> None:
+async def test_harmless_oddities_of_a_server_are_tolerated(kind: Any) -> None:
     report, came, _ = await fetching(kind(LETTERS, size=20))
     assert (report.missing, report.failures) == ([], {})
     assert hashes(came) == hashes(LETTERS)
 
 
-async def test_what_was_not_asked_for_is_not_handed_over() -> None:
+async def test_unrequested_envelopes_are_not_handed_over() -> None:
     report, came, _ = await fetching(Foreign(LETTERS), budgets=Budgets(size=1000))
     assert hashes(came) == hashes(LETTERS)
     assert report.counts["of another topic"] == report.counts["too large"] == 1
     assert report.counts["out of range"] == 2
 
 
-async def test_a_server_that_is_not_there_is_passed_over(nobody: Enode) -> None:
+async def test_a_server_that_cannot_be_reached_is_skipped(nobody: Enode) -> None:
     came: list[Envelope] = []
     async with listening(Honest(LETTERS)) as (_, enode):
         report = await fetch([nobody, enode], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
@@ -200,12 +201,12 @@ async def test_a_server_that_dies_is_followed_by_another_from_what_is_known() ->
         report = await fetch([dying, enode], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
     assert report.missing == []
     assert hashes(came) == hashes(LETTERS)
-    assert "it went away" in report.failures[0]
+    assert "it disconnected: " in report.failures[0]
     [asked] = other.asked
     assert (asked.lower, asked.cursor) == (EPOCH + 19, b"")
 
 
-async def test_the_state_is_kept_after_the_subscriber_has_it() -> None:
+async def test_the_state_is_saved_after_the_subscriber_has_the_envelopes() -> None:
     order: list[object] = []
     async with listening(Honest(LETTERS, size=20, together=100)) as (_, enode):
         await fetch([enode], QUERY, ENVELOPE, lambda envelopes: order.append(len(envelopes)), keep=order.append)
@@ -220,7 +221,7 @@ async def test_the_state_is_kept_after_the_subscriber_has_it() -> None:
     assert (report.missing, node.asked, node.known) == ([], [], set())
 
 
-async def test_what_a_subscriber_raises_ends_it() -> None:
+async def test_an_exception_of_the_subscriber_ends_the_fetch() -> None:
     def subscriber(_envelopes: list[Envelope]) -> None:
         raise LookupError("no more")
 
@@ -237,7 +238,7 @@ async def test_live_envelopes_are_not_handed_over_again() -> None:
     assert report.counts["known"] == 10
 
 
-async def test_who_is_cancelled_leaves() -> None:
+async def test_a_cancelled_fetch_disconnects() -> None:
     async with listening(Silent()) as (node, enode):
         asked = asyncio.ensure_future(fetch([enode], QUERY, ENVELOPE, lambda _: None))
         await node.was_asked.wait()
@@ -247,18 +248,18 @@ async def test_who_is_cancelled_leaves() -> None:
         await node.is_alone.wait()
 
 
-async def test_nobody_or_nothing_to_ask_with() -> None:
-    with pytest.raises(Misuse, match="nobody to ask"):
+async def test_a_fetch_without_a_server_or_a_key_is_misuse() -> None:
+    with pytest.raises(Misuse, match="no Mailserver is named"):
         await fetch([], QUERY, ENVELOPE, lambda _: None)
-    with pytest.raises(Misuse, match="name a key"):
+    with pytest.raises(Misuse, match="name the key"):
         RequestOptions()
 
 
-async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
+async def test_history_from_an_untrusted_peer_is_ignored() -> None:
     """A call to hand over envelopes trusts nobody."""
     async with (
         listening(Honest(LETTERS)) as (node, enode),
-        connect(enode, SystemDice().key(), Interest.named([])) as connection,
+        connect(enode, new_key(SystemDice()), Interest.named([])) as connection,
     ):
         connection.request(
             request.write(Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC])))
@@ -269,14 +270,14 @@ async def test_history_from_who_is_not_trusted_is_not_heard() -> None:
         assert connection.node.violations is None
 
 
-async def test_who_does_not_greet_is_told_from_who_is_not_there(nobody: Enode) -> None:
+async def test_a_node_that_does_not_greet_is_distinguished_from_an_unreachable_one(nobody: Enode) -> None:
     with pytest.raises(NodeUnavailableError, match="Connection refused") as refused:
-        async with connect(nobody, SystemDice().key(), Interest.named([])):
+        async with connect(nobody, new_key(SystemDice()), Interest.named([])):
             pass
     assert not isinstance(refused.value, SilentError)
     async with listening(greets=False) as (_, enode):
-        with pytest.raises(SilentError, match="went away"):
-            async with connect(enode, SystemDice().key(), Interest.named([])):
+        with pytest.raises(SilentError, match="the node disconnected: "):
+            async with connect(enode, new_key(SystemDice()), Interest.named([])):
                 pass
 
 
@@ -286,22 +287,22 @@ async def test_who_does_not_greet_is_told_from_who_is_not_there(nobody: Enode) -
 PROBES: dict[str, tuple[dict[str, Any], Outcome, str]] = {
     "well": ({}, Outcome.WELL, "all is well: posted, and fetched in"),
     "well, unconfirmed": ({"says_so": False, "confirms": False}, Outcome.WELL, "all is well"),
-    "does not greet": ({"greets": False}, Outcome.SILENT, "went away"),
-    "does not confirm": ({"confirms": False}, Outcome.UNCONFIRMED, "did not confirm within"),
+    "does not greet": ({"greets": False}, Outcome.SILENT, "the node disconnected: "),
+    "does not confirm": ({"confirms": False}, Outcome.UNCONFIRMED, "did not confirm the envelope within"),
     "refuses": ({"refuses": "full"}, Outcome.UNCONFIRMED, "refused the envelope: full"),
-    "missing": ({"archives": False}, Outcome.MISSING, "is not there"),
+    "missing": ({"archives": False}, Outcome.MISSING, "the posted envelope is missing"),
     "no mailserver": ({"mailserver": None}, Outcome.UNANSWERED, "it does not answer"),
     "silent": ({"mailserver": Silent(), "archives": False}, Outcome.UNANSWERED, "it does not answer"),
     "error": (
         {"mailserver": Refusing("no"), "archives": False},
         Outcome.REFUSED,
-        "it answers a request with an error: no",
+        "it answers the request with an error: no",
     ),
 }
 TIMED_OUT = {"does not confirm", "no mailserver", "silent"}
 
 
-async def test_a_probe_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_probe_reports_each_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once: some of them wait until a timeout."""
     monkeypatch.setattr("restante.waku.client.probe.RETRY_DELAY", 0.0)
 
@@ -328,7 +329,7 @@ class Tardy(Honest):
         return super().packets(request) if self.asked > 1 else Honest([]).packets(request)
 
 
-async def test_a_probe_asks_again_for_what_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.client.probe.RETRY_DELAY", 0.0)
     tardy = Tardy([])
     async with listening(tardy) as (_, enode):
@@ -336,6 +337,6 @@ async def test_a_probe_asks_again_for_what_is_not_there_yet(monkeypatch: pytest.
     assert (found.outcome, tardy.asked) == (Outcome.WELL, 2)
 
 
-async def test_a_probe_of_nobody(nobody: Enode) -> None:
+async def test_a_probe_of_an_unreachable_node_reports_it(nobody: Enode) -> None:
     found = await _probe(nobody, ENVELOPE, 60.0)
     assert (found.outcome, "Connection refused" in found.words) == (Outcome.UNREACHABLE, True)

@@ -47,7 +47,7 @@ def shell(block: str, folder: Path, **variables: str) -> str:
 
 
 def report(printed: str) -> list[int]:
-    """Give what an import reports: read, new, there already, refused."""
+    """Return what an import reports: read, new, there already, refused."""
     return [int(line.split()[-1].replace(",", "")) for line in printed.splitlines()[-4:]]
 
 
@@ -60,7 +60,7 @@ async def test_the_node_keeps_its_name_and_its_key_to_itself(tmp_path: Path) -> 
 
 
 @pytest.mark.leveldb
-def test_a_last_pass_takes_what_came_since_the_first_and_nothing_else(tmp_path: Path) -> None:
+def test_a_last_pass_imports_only_what_came_since_the_first(tmp_path: Path) -> None:
     import plyvel
 
     archive = tmp_path / "status-go" / "waku"

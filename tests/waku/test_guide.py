@@ -14,7 +14,7 @@ from support.waku.processes import serving
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "waku" / "library.md"
 
 
-def test_every_example_of_the_guide_gives_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_of_the_guide_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some of them write files
     with serving(tmp_path / "data") as url:
         given = {"node": url, "data_directory": tmp_path / "data"}

@@ -11,10 +11,10 @@ from restante.waku.devp2p import handshake
 from restante.waku.devp2p.handshake import PREFIX_BYTES
 from restante.waku.envelope import ecies, rlp
 from restante.waku.envelope.keys import Key
+from support.dice import Fixed, Seeded
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load
-from support.waku.dice import Fixed, Seeded
 
 EIP8 = load("eip8")
 A, B = (Key(bytes.fromhex(EIP8[f"static key {name}"])) for name in "AB")
@@ -58,7 +58,7 @@ def test_the_initiator_comes_to_the_secrets_of_the_vectors() -> None:
 
 
 def test_the_recipient_comes_to_the_secrets_of_the_vectors() -> None:
-    dice = Fixed([EPHEMERAL_B], [NONCE_B])
+    dice = Fixed([EPHEMERAL_B.secret, NONCE_B])
     remote, answer, secrets = handshake.accept(B, AUTH, dice)
     assert remote == A.public
     assert handshake.read_ack(A, answer) == (EPHEMERAL_B.public, NONCE_B)
@@ -94,7 +94,7 @@ def test_sizes_of_packets_differ() -> None:
 
 
 @pytest.mark.parametrize("kind", ["auth", "ack"])
-def test_the_form_before_eip_8_is_told_and_refused(kind: str) -> None:
+def test_the_format_before_eip_8_is_recognised_and_refused(kind: str) -> None:
     old = bytes.fromhex(EIP8[kind]["before EIP-8"])
     with pytest.raises(PeerError, match="before EIP-8"):
         handshake.size(old[:PREFIX_BYTES])
@@ -111,7 +111,7 @@ def test_a_packet_that_is_too_short_or_too_long_is_refused_at_its_size(size: int
 
 
 @pytest.mark.parametrize("size", [114, 2048])
-def test_the_least_and_the_most_are_allowed(size: int) -> None:
+def test_the_smallest_and_the_largest_size_are_allowed(size: int) -> None:
     assert handshake.size(size.to_bytes(2, "big") + b"\4") == size
 
 
@@ -131,7 +131,7 @@ SIGNATURE = EPHEMERAL_A.sign(bytes(32))
         ([bytes(65), A.public, NONCE_A, 4], "not valid"),
     ],
 )
-def test_an_auth_that_says_nonsense_is_refused(fields: list[rlp.Encodable], words: str) -> None:
+def test_an_invalid_auth_is_refused(fields: list[rlp.Encodable], words: str) -> None:
     with pytest.raises(PeerError, match=words):
         handshake.read_auth(B, packet(B, rlp.encode(fields)))
 
@@ -145,7 +145,7 @@ def test_an_auth_that_says_nonsense_is_refused(fields: list[rlp.Encodable], word
         ([bytes(64), NONCE_B, 4], "not on the curve"),
     ],
 )
-def test_an_ack_that_says_nonsense_is_refused(fields: list[rlp.Encodable], words: str) -> None:
+def test_an_invalid_ack_is_refused(fields: list[rlp.Encodable], words: str) -> None:
     with pytest.raises(PeerError, match=words):
         handshake.conclude(A, handshake.Proposal(AUTH, EPHEMERAL_A, NONCE_A), packet(A, rlp.encode(fields)))
 
@@ -162,7 +162,7 @@ def test_reading_raises_nothing_but_peer_errors(rest: bytes) -> None:
 
 
 @given(mutated(st.just(rlp.encode([SIGNATURE, A.public, NONCE_A, 4]) + bytes(8))) | st.binary(max_size=40))
-def test_what_was_sealed_may_be_anything(plain: bytes) -> None:
+def test_any_sealed_content_is_read_or_refused(plain: bytes) -> None:
     sealed = packet(B, plain)
     try:
         found = handshake.read_auth(B, sealed)

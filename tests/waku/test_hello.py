@@ -34,7 +34,7 @@ def test_the_hello_of_eip_8_has_another_version_and_more_items() -> None:
     assert hello.public.hex()[:8] == "fda1cff6"
 
 
-def test_what_follows_a_hello_is_ignored() -> None:
+def test_bytes_after_a_hello_are_ignored() -> None:
     assert Hello.parse(OURS.encode() + b"junk") == OURS
 
 
@@ -85,13 +85,13 @@ def test_a_hello_without_a_key_is_one_without_identity(public: bytes) -> None:
         ([5, b"x", [], 0, []], "string is expected"),
     ],
 )
-def test_a_hello_that_says_nonsense_is_refused(fields: list[rlp.Encodable], words: str) -> None:
+def test_an_invalid_hello_is_refused(fields: list[rlp.Encodable], words: str) -> None:
     with pytest.raises(PeerError, match=words) as caught:
         Hello.parse(rlp.encode(fields))
     assert caught.value.code == Reason.BREACH
 
 
-def test_a_name_that_is_no_text_is_shown_as_well_as_can_be() -> None:
+def test_a_client_name_that_is_no_utf_8_is_shown_escaped() -> None:
     assert Hello.parse(rlp.encode([5, b"\xffx", [[b"\xfe", 1]], 0, PUBLIC])).client_id == "\ufffdx"
 
 
@@ -158,7 +158,7 @@ def test_a_reason_is_read_in_both_forms(reason: Reason) -> None:
         ("a0" + "ff" * 32, Reason.REQUESTED),
     ],
 )
-def test_a_reason_is_found_in_whatever_is_sent(payload: str, reason: Reason) -> None:
+def test_any_payload_has_a_reason(payload: str, reason: Reason) -> None:
     assert Reason.read(bytes.fromhex(payload)) is reason
 
 

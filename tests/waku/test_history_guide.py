@@ -13,9 +13,9 @@ import msgspec
 import typer.main
 
 from restante.cli.waku import app
+from restante.common.dice import SystemDice
 from restante.waku.client.actions import Budgets
 from restante.waku.client.probe import Outcome
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import make
 from restante.waku.envelope.payload import SymmetricKey, seal, topic_of
 from support.documents import Document

@@ -55,12 +55,12 @@ class Hours:
 
 
 async def elsewhere(here: Inside, number: int = 9) -> RawPeer:
-    """Have a peer of another address, to which nothing is relayed."""
+    """Connect a peer of another address, to which nothing is relayed."""
     return await RawPeer.greet(here.port, here.node.key.public, NOTHING, source=f"127.0.0.{number}")
 
 
 def gated(here: Inside) -> asyncio.Event:
-    """Have no page made until this is set."""
+    """Search no page until this is set."""
     on, make_page = asyncio.Event(), here.archive.page
 
     async def when_told(query: PageQuery, bounds: Bounds) -> Page:
@@ -71,7 +71,7 @@ def gated(here: Inside) -> asyncio.Event:
     return on
 
 
-async def test_six_hundred_small_pages_one_after_the_other_all_come(
+async def test_six_hundred_small_pages_one_after_the_other_are_all_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """status-go gives a Mailserver up after two errors (protocol/messenger_mailserver_cycle.go)."""
@@ -87,7 +87,9 @@ async def test_six_hundred_small_pages_one_after_the_other_all_come(
         assert here.node.history_requests.counts["requests refused"] == 0
 
 
-async def test_who_has_much_looked_at_gets_it_too_and_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_requester_that_makes_the_node_examine_much_is_answered_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with inside(tmp_path, limits=Limits(rows=1.0, rows_at_once=len(LETTERS))) as here:
         hours = Hours(here.node.history_requests, monkeypatch)
         await here.archive.save(LETTERS, EPOCH)
@@ -101,7 +103,7 @@ async def test_who_has_much_looked_at_gets_it_too_and_later(tmp_path: Path, monk
             assert hours.now == pytest.approx(max(0, number * looked - len(LETTERS)), abs=0.1)
 
 
-async def test_who_waits_holds_up_its_own_address_alone_and_is_heard(
+async def test_a_waiting_requester_delays_only_its_own_address_and_is_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
@@ -123,7 +125,7 @@ async def test_who_waits_holds_up_its_own_address_alone_and_is_heard(
             assert flat((await page(peer))[0]) == LETTERS
 
 
-async def test_who_would_wait_too_long_is_refused_and_not_charged(
+async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for a page that comes later."""
@@ -147,7 +149,7 @@ async def test_who_would_wait_too_long_is_refused_and_not_charged(
         await ask(peer)
 
 
-async def test_who_is_slow_to_read_is_not_too_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it asked for meanwhile is answered when it has read what came before."""
     async with inside(tmp_path) as here:
         hours = Hours(here.node.history_requests, monkeypatch)
@@ -166,7 +168,9 @@ async def test_who_is_slow_to_read_is_not_too_fast(tmp_path: Path, monkeypatch: 
             assert flat((await page(peer))[0]) == LETTERS
 
 
-async def test_who_goes_while_it_waits_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_requester_that_leaves_while_it_waits_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
         requests = here.node.history_requests
         hours = Hours(requests, monkeypatch)
@@ -186,7 +190,7 @@ async def test_who_goes_while_it_waits_leaves_nothing(tmp_path: Path, monkeypatc
         assert (await ask(await here.greet()))[0] == []
 
 
-async def test_what_waits_of_all_has_a_bound_and_who_asks_for_little_has_room(
+async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = plain(topics=frozenset(number.to_bytes(4, "big") for number in range(1000)))

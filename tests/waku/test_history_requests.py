@@ -13,18 +13,19 @@ from restante.common.errors import StoreError
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import Envelope, make
-from restante.waku.envelope.keys import node_id
+from restante.waku.envelope.keys import new_key, node_id
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.node import history_requests
-from restante.waku.node.history_requests import MAX_PAGES_PER_ADDRESS, MAX_QUEUED_REQUESTS, HistoryTerms
+from restante.waku.node import requester_quotas
+from restante.waku.node.history_requests import MAX_QUEUED_REQUESTS, HistoryTerms
+from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
 from restante.waku.protocol import completion
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Demands
+from support.dice import Seeded
 from support.effort import rounds
 from support.waku.asking import ID, flat, page, plain, walk
-from support.waku.dice import Seeded
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import RawPeer
@@ -37,7 +38,7 @@ DEMANDS = HistoryTerms(demands=Demands(keys=(PASSWORD,)))
 
 
 def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = True) -> Envelope:
-    data = seal(body, to=to, dice=DICE, sign=DICE.key() if sign else None)
+    data = seal(body, to=to, dice=DICE, sign=new_key(DICE) if sign else None)
     return make(EPOCH + 50, 50, bytes(4), data)
 
 
@@ -59,7 +60,7 @@ SHAPES: dict[str, Any] = {
 LISTS = {"as RFC 8 has it", "as the text has it", "as the text has it, no cursor"}
 
 
-async def test_every_shape_is_answered_in_the_form_that_its_sender_reads(tmp_path: Path) -> None:
+async def test_every_form_of_request_is_answered_in_the_form_that_its_sender_reads(tmp_path: Path) -> None:
     async with inside(tmp_path, history=DEMANDS) as here:
         await archive(here, *LETTERS, letter(99, topic=OTHER))
         peer = await here.greet()
@@ -91,7 +92,7 @@ async def test_the_old_fixed_form_and_one_for_our_own_key_are_answered(tmp_path:
             assert end == Completed(asked.hash, LETTERS[-1].hash)
 
 
-async def test_the_cursor_loop_gives_each_envelope_once_in_both_orders(tmp_path: Path) -> None:
+async def test_the_cursor_loop_returns_each_envelope_once_in_both_orders(tmp_path: Path) -> None:
     for descending in (False, True):
         async with inside(tmp_path / str(descending), history=HistoryTerms(descending=descending)) as here:
             await archive(here, *LETTERS)
@@ -146,7 +147,7 @@ async def test_a_packet_of_several_has_room_to_spare_below_a_mebibyte(tmp_path: 
 
 
 @pytest.mark.parametrize("batch", [True, False])
-async def test_an_envelope_that_no_packet_holds_is_left_out_and_never_named_as_the_last(
+async def test_an_envelope_that_fits_no_packet_is_left_out_and_never_named_as_the_last(
     batch: bool, tmp_path: Path
 ) -> None:
     """A requester waits for the envelope that a page says is its last."""
@@ -167,7 +168,7 @@ async def test_an_envelope_that_no_packet_holds_is_left_out_and_never_named_as_t
         assert await walk(peer, limit=1) == [first, last]
 
 
-async def test_nothing_found_is_said_with_a_hash_of_zeros(tmp_path: Path) -> None:
+async def test_an_empty_result_has_a_hash_of_zeros(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         peer.say(waku_packets.REQUEST, plain())
@@ -190,7 +191,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 }
 
 
-async def test_what_cannot_be_served_is_answered_with_an_error(tmp_path: Path) -> None:
+async def test_a_request_that_cannot_be_served_is_answered_with_an_error(tmp_path: Path) -> None:
     async with inside(tmp_path, history=DEMANDS) as here:
         peer = await here.greet()
         for case, (asked, words) in REFUSED.items():
@@ -202,7 +203,7 @@ async def test_what_cannot_be_served_is_answered_with_an_error(tmp_path: Path) -
             assert await page(peer) == ([], Completed(ID)), case
 
 
-async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) -> None:
+async def test_a_packet_that_is_no_request_is_only_counted(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         for junk in (b"", b"\x80", b"\xc0", rlp.encode([1] * 6), b"\xff" * 20):
@@ -213,7 +214,7 @@ async def test_what_is_no_request_is_counted_and_nothing_more(tmp_path: Path) ->
 
 
 async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> None:
-    friend = Seeded(99).key()
+    friend = new_key(Seeded(99))
     body = rlp.encode(SHAPES["as the text has it"])
     terms = HistoryTerms(
         demands=Demands(keys=(PASSWORD,), require_signature=True, forms=frozenset(("envelope",))),
@@ -239,7 +240,7 @@ async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> Non
         ]
 
 
-async def test_who_asks_too_often_is_told_also_when_it_comes_again(tmp_path: Path) -> None:
+async def test_a_requester_that_asks_too_often_is_refused_even_after_it_reconnects(tmp_path: Path) -> None:
     async with inside(tmp_path, limits=Limits(pages=0.001, pages_at_once=2)) as here:
         peer = await here.greet()
         ends = []
@@ -255,7 +256,9 @@ async def test_who_asks_too_often_is_told_also_when_it_comes_again(tmp_path: Pat
         assert (await page(again))[1] == Failed(ID, "rate limit exceeded")
 
 
-async def test_who_has_much_looked_at_is_told_also_when_it_comes_as_another(tmp_path: Path) -> None:
+async def test_a_requester_that_makes_the_node_examine_too_much_is_refused_even_with_a_new_key(
+    tmp_path: Path,
+) -> None:
     async with inside(tmp_path, limits=Limits(rows=0.001, rows_at_once=len(LETTERS))) as here:
         await archive(here, *LETTERS)
         peer = await here.greet()
@@ -286,7 +289,7 @@ async def test_three_loops_at_once_of_status_go_are_served(tmp_path: Path) -> No
         assert ends == [Completed(bytes([number]) * 32, LETTERS[-1].hash) for number in range(3)]
 
 
-async def test_a_line_has_an_end(tmp_path: Path) -> None:
+async def test_waiting_requests_of_a_peer_are_limited(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         count = MAX_QUEUED_REQUESTS + 10
@@ -297,7 +300,7 @@ async def test_a_line_has_an_end(tmp_path: Path) -> None:
         assert {end.id for end in ends} == {bytes([number]) * 32 for number in range(count)}
 
 
-async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp_path: Path) -> None:
+async def test_a_requester_that_does_not_read_delays_nobody_and_costs_nothing_once_gone(tmp_path: Path) -> None:
     large = [make(EPOCH - 9 + number, 1, TOPIC, DICE.draw(900_000)) for number in range(9)]
     async with inside(tmp_path) as here:
         await archive(here, *large, *LETTERS)
@@ -315,12 +318,12 @@ async def test_who_does_not_read_holds_up_nobody_and_costs_nothing_when_gone(tmp
         assert not here.node.history_requests._lines
 
 
-@pytest.mark.parametrize("places", ["MAX_PAGES", "MAX_PAGES_PER_ADDRESS"])
-async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
+@pytest.mark.parametrize("places", ["history_requests.MAX_PAGES", "requester_quotas.MAX_PAGES_PER_ADDRESS"])
+async def test_requesters_that_do_not_read_give_up_their_places_to_waiting_ones(
     places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their page ends where it is, with a cursor: with it they get the rest. Here all are of one address."""
-    monkeypatch.setattr(f"restante.waku.node.history_requests.{places}", 2)
+    monkeypatch.setattr(f"restante.waku.node.{places}", 2)
     count, size = rounds(16, 25), rounds(300_000, 900_000)
     large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(size)) for _ in range(count)), key=lambda each: each.hash)
     async with inside(tmp_path, history=HistoryTerms(bounds=Bounds(bytes=32 << 20))) as here:
@@ -346,7 +349,7 @@ async def test_those_who_do_not_read_give_up_their_places_to_who_waits(
             assert found + (await walk(quick, cursor, lower=EPOCH - 40) if cursor else []) == large
 
 
-async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_is(
+async def test_a_page_that_had_no_room_to_start_is_searched_again_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("restante.waku.node.history_requests.MAX_PAGES", 1)
@@ -366,10 +369,10 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         [connection] = here.node.history_requests._making
         connection.pause_writing()
         quick.say(waku_packets.REQUEST, plain())
-        await here.until("who waits", lambda: here.node.history_requests._places.waiting == 1)
+        await here.until("who waits", lambda: here.node.history_requests._slots.waiting == 1)
         on.set()
         assert flat((await page(quick))[0]) == LETTERS
-        await here.until("a place that nobody has", lambda: not here.node.history_requests._places.locked())
+        await here.until("a place that nobody has", lambda: not here.node.history_requests._slots.locked())
         assert connection in here.node.history_requests._making
         connection.resume_writing()
         packets, end = await page(slow)
@@ -379,9 +382,7 @@ async def test_a_page_that_had_no_room_for_a_beginning_is_made_again_when_there_
         assert here.node.history_requests.counts["batched"] == 2
 
 
-async def test_what_takes_less_than_a_millisecond_is_measured_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_durations_below_a_millisecond_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """uvloop's clock has whole milliseconds."""
     seconds = itertools.count(1)
     monkeypatch.setattr("restante.waku.node.history_requests.perf_counter", lambda: next(seconds) / 8192)
@@ -397,7 +398,7 @@ async def test_what_takes_less_than_a_millisecond_is_measured_too(
         )  # when it was read, two looks at the search, and when it was answered
 
 
-async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:
+async def test_the_search_of_a_requester_that_leaves_is_ended(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -419,7 +420,7 @@ async def test_who_goes_in_mid_search_has_it_ended(tmp_path: Path) -> None:
         await here.until("nothing in the making", lambda: not here.node.history_requests._making)
 
 
-async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
+async def test_one_address_has_a_limited_number_of_places(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
         on, make_page, lines = asyncio.Event(), here.archive.page, here.node.history_requests._making
@@ -444,10 +445,10 @@ async def test_one_address_has_some_of_the_places(tmp_path: Path) -> None:
             assert flat((await page(peer))[0]) == LETTERS
 
 
-async def test_an_address_that_is_here_has_its_places_once_however_many_come_after_it(
+async def test_an_address_has_its_places_once_however_many_others_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_requests, "REMEMBERED_REQUESTERS", 2)
+    monkeypatch.setattr(requester_quotas, "REMEMBERED_REQUESTERS", 2)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
         on, make_page, lines = asyncio.Event(), here.archive.page, here.node.history_requests._making
@@ -478,14 +479,14 @@ async def test_an_address_that_is_here_has_its_places_once_however_many_come_aft
             assert flat((await page(peer))[0]) == LETTERS
         await here.until("the end of all lines", lambda: not lines)
         await (await here.greet()).fence()
-        assert {each.lines for each in here.node.history_requests._quotas.values()} == {0}
+        assert {each.lines for each in here.node.history_requests._quotas._quotas.values()} == {0}
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [(StoreError("damaged"), "the archive cannot be read"), (ValueError("ours"), "internal error")],
 )
-async def test_a_page_that_cannot_be_made_is_answered_too(
+async def test_a_failed_search_is_answered_with_an_error(
     error: Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_args: object) -> None:

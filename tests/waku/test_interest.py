@@ -50,7 +50,7 @@ def test_an_interest_wants_what_it_names(topics: set[bytes], topic: bytes) -> No
 
 
 @pytest.mark.parametrize(("count", "few"), [(MAX_LISTED_TOPICS, True), (MAX_LISTED_TOPICS + 1, False)])
-def test_few_topics_are_given_and_many_are_not(count: int, few: bool) -> None:
+def test_few_topics_are_listed_and_many_are_not(count: int, few: bool) -> None:
     assert (Interest.named(OTHERS[:count]).few() is not None) is few
 
 
@@ -112,7 +112,7 @@ TestTheMap = TheMap.TestCase
 TestTheMap.settings = examples(60, 30)
 
 
-def test_only_so_many_topics_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_topics_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interest, "REMEMBERED_TOPICS", 3)
     all_of_them: Interests[str] = Interests()
     all_of_them.put("a", Interest(bloom=bloom.of(TOPICS[:2])))

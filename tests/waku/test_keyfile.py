@@ -23,7 +23,7 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
     return path
 
 
-def test_a_key_is_made_where_there_is_none_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_missing_key_is_created_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "new" / "node.key"
     before = os.umask(0)
     try:
@@ -35,7 +35,7 @@ def test_a_key_is_made_where_there_is_none_for_its_owner_alone(tmp_path: Path) -
     assert list(path.parent.iterdir()) == [path], "the draft is gone"
 
 
-def test_a_key_that_is_there_is_read_and_left_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_key_is_read_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "node.key"
     made = key_file.load_or_make(path)
     before = path.stat()
@@ -45,9 +45,7 @@ def test_a_key_that_is_there_is_read_and_left_as_it_is(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_key_that_is_there_is_read_where_nothing_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_existing_key_is_read_from_a_read_only_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = key_file.load_or_make(tmp_path / "node.key")
 
     def refuse(*_: object, **__: object) -> None:
@@ -59,8 +57,8 @@ def test_a_key_that_is_there_is_read_where_nothing_can_be_written(
         key_file.load_or_make(tmp_path / "another")
 
 
-def test_what_a_killed_start_left_does_not_hinder_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> None:
+def test_files_of_a_killed_start_do_not_hinder_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     path = tmp_path / "node.key"
@@ -75,7 +73,7 @@ def test_what_a_killed_start_left_does_not_hinder_the_next(tmp_path: Path, monke
     assert key_file.load_or_make(path).secret == key_file.load(path).secret
 
 
-def test_who_is_faster_has_made_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_processes_the_faster_one_creates_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, link = tmp_path / "node.key", os.link
 
     def late(draft: str, to: Path) -> None:
@@ -101,13 +99,13 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "ab", "zz" * 32, "00" * 32, "ff" * 32, DIGITS + "ab", DIGITS * 10])
-def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
+def test_an_invalid_key_is_refused_and_not_printed(tmp_path: Path, text: str) -> None:
     with pytest.raises(Misuse, match="64 hexadecimal digits") as refused:
         key_file.load(written(tmp_path / "node.key", text))
     assert len(text) < 3 or text not in str(refused.value)
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_key_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="No such file"):
         key_file.load(tmp_path / "missing")
     with pytest.raises(Misuse, match=r"No such file or directory \(--sign\)"):

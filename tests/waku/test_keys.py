@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from restante.common.errors import PeerError
 from restante.waku.envelope import keys
 from restante.waku.envelope.keccak import keccak
-from restante.waku.envelope.keys import Key
+from restante.waku.envelope.keys import Key, new_key
+from support.dice import Fixed
 from support.rows import every
 from support.vectors import load
+from support.waku.fixed import KEY
 
 VECTORS = load("ecies")
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
@@ -28,20 +30,20 @@ def test_a_private_key_has_the_public_key_that_others_find(vector: dict[str, str
 
 
 @pytest.mark.parametrize("vector", VECTORS["agree"], ids=lambda vector: vector["secret"][:8])
-def test_two_agree_on_what_others_say_they_agree_on(vector: dict[str, str]) -> None:
+def test_a_shared_secret_is_that_of_the_vectors(vector: dict[str, str]) -> None:
     shared = Key(bytes.fromhex(vector["secret"])).agree(bytes.fromhex(vector["public"]))
     assert shared.hex() == vector["shared"]
 
 
 @given(secrets, secrets)
-def test_both_sides_agree_on_the_same(one: bytes, other: bytes) -> None:
+def test_both_sides_compute_the_same_secret(one: bytes, other: bytes) -> None:
     a, b = Key(one), Key(other)
     assert a.agree(b.public) == b.agree(a.public)
     assert len(a.agree(b.public)) == 32
 
 
 @given(secrets, st.binary(min_size=32, max_size=32))
-def test_who_signed_is_recovered_and_not_for_another_digest(secret: bytes, digest: bytes) -> None:
+def test_the_signer_is_recovered_for_its_digest_only(secret: bytes, digest: bytes) -> None:
     key = Key(secret)
     signature = key.sign(digest)
     assert len(signature) == keys.SIGNATURE_BYTES
@@ -55,13 +57,13 @@ def test_who_signed_is_recovered_and_not_for_another_digest(secret: bytes, diges
     "secret",
     [bytes(32), ORDER.to_bytes(32, "big"), b"\xff" * 32, b"", b"\1", b"\1" * 31, b"\1" * 33, b"\0" + b"\1" * 32],
 )
-def test_what_is_no_private_key_is_refused(secret: bytes) -> None:
+def test_an_invalid_private_key_is_refused(secret: bytes) -> None:
     with pytest.raises(ValueError):
         Key(secret)
 
 
 @every("public", [bytes(64), b"\xff" * 64, b"", b"\1" * 63, b"\1" * 65, b"\2" * 32])
-def test_what_is_no_point_is_the_peers_fault(public: bytes) -> None:
+def test_a_public_key_off_the_curve_is_the_peer_s_fault(public: bytes) -> None:
     key = Key(b"\1" * 32)
     with pytest.raises(PeerError, match="not on the curve"):
         keys.check(public)
@@ -84,3 +86,7 @@ def test_v_is_zero_or_one() -> None:
 def test_a_node_is_known_by_the_hash_of_its_public_key() -> None:
     public = Key(b"\1" * 32).public
     assert keys.node_id(public) == keccak(public)
+
+
+def test_what_is_no_key_is_drawn_again() -> None:
+    assert new_key(Fixed([bytes(32), b"\xff" * 32, KEY.secret])).public == KEY.public

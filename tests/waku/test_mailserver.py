@@ -34,7 +34,7 @@ def mailserver(terms: ArchiveTerms | None = None, *, known: int = MIB, live: int
 
 
 def relayed(server: Mailserver) -> list[Envelope]:
-    """Take away what is to be relayed, as the shell does."""
+    """Remove the envelopes to relay, as the shell does."""
     fresh, server.fresh = server.fresh, []
     return [live.envelope for live in fresh]
 
@@ -56,7 +56,7 @@ OLD = letter(4, age=500)
 # ── the way through ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_new_is_relayed_at_once_and_confirmed_when_it_is_on_disk() -> None:
+def test_a_new_envelope_is_relayed_at_once_and_confirmed_when_it_is_on_disk() -> None:
     server = mailserver()
     assert server.offer(b"a", PACKETS[0], [A, B], EPOCH) is None
     assert relayed(server) == [A, B]
@@ -66,7 +66,7 @@ def test_what_is_new_is_relayed_at_once_and_confirmed_when_it_is_on_disk() -> No
     assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0]))]
 
 
-def test_what_is_on_disk_is_confirmed_at_once_and_not_relayed_again() -> None:
+def test_an_archived_envelope_is_confirmed_at_once_and_not_relayed_again() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [A], EPOCH)
     list(server.confirm(taken(server)))
@@ -93,7 +93,7 @@ def test_a_copy_that_comes_while_the_first_is_saved_is_confirmed_with_it() -> No
     assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
 
 
-def test_a_packet_waits_for_the_batch_that_has_the_last_of_it() -> None:
+def test_a_packet_waits_for_the_batch_with_its_last_envelope() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [A], EPOCH)
     first = taken(server)
@@ -113,14 +113,14 @@ def test_an_envelope_twice_in_a_packet_is_archived_once() -> None:
     assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0]))]
 
 
-def test_a_packet_of_nothing_is_confirmed_at_once() -> None:
+def test_an_empty_packet_is_confirmed_at_once() -> None:
     assert mailserver().offer(b"a", PACKETS[0], [], EPOCH) == well(PACKETS[0])
 
 
 # ── what is not taken ────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_refused_is_answered_with_why_and_the_rest_of_the_packet_is_taken() -> None:
+def test_a_refused_envelope_is_answered_with_the_reason_and_the_rest_of_the_packet_is_accepted() -> None:
     server = mailserver()
     assert server.offer(b"a", PACKETS[0], [OLD, A], EPOCH) is None
     assert relayed(server) == [A]
@@ -131,7 +131,7 @@ def test_what_is_refused_is_answered_with_why_and_the_rest_of_the_packet_is_take
     assert refusal.words
 
 
-def test_a_packet_with_nothing_good_is_answered_at_once() -> None:
+def test_a_packet_of_refused_envelopes_is_answered_at_once() -> None:
     server = mailserver()
     response = server.offer(b"a", PACKETS[0], [OLD], EPOCH)
     assert response is not None
@@ -139,7 +139,7 @@ def test_a_packet_with_nothing_good_is_answered_at_once() -> None:
     assert (relayed(server), server.take(), server.refused) == ([], None, 1)
 
 
-def test_what_was_refused_is_judged_anew_when_it_comes_again() -> None:
+def test_a_refused_envelope_is_checked_again_when_it_comes_again() -> None:
     server = mailserver()
     early = letter(5, age=-60)
     assert server.offer(b"a", PACKETS[0], [early], EPOCH) is not None
@@ -150,7 +150,7 @@ def test_what_was_refused_is_judged_anew_when_it_comes_again() -> None:
 # ── what is not archived ─────────────────────────────────────────────────────────────────────────
 
 
-def test_topics_that_are_not_archived_are_relayed_and_confirmed_at_once() -> None:
+def test_envelopes_of_topics_that_are_not_archived_are_relayed_and_confirmed_at_once() -> None:
     server = mailserver(ArchiveTerms(topics=frozenset([TOPIC])))
     other = letter(1, topic=OTHER_TOPIC)
     assert server.offer(b"a", PACKETS[0], [other], EPOCH) == well(PACKETS[0])
@@ -159,7 +159,7 @@ def test_topics_that_are_not_archived_are_relayed_and_confirmed_at_once() -> Non
     assert taken(server).envelopes == [A]
 
 
-def test_what_is_older_than_what_is_kept_is_relayed_and_confirmed_at_once() -> None:
+def test_envelopes_older_than_the_retention_are_relayed_and_confirmed_at_once() -> None:
     server = mailserver(ArchiveTerms(retention=100))
     kept, over = letter(1, ttl=200, age=100), letter(2, ttl=200, age=101)
     assert server.offer(b"a", PACKETS[0], [over], EPOCH) == well(PACKETS[0])
@@ -168,7 +168,7 @@ def test_what_is_older_than_what_is_kept_is_relayed_and_confirmed_at_once() -> N
     assert taken(server).envelopes == [kept]
 
 
-def test_counts_tell_what_became_of_envelopes() -> None:
+def test_counts_show_what_became_of_envelopes() -> None:
     server = mailserver(ArchiveTerms(topics=frozenset([TOPIC])))
     server.offer(b"a", PACKETS[0], [A, B, OLD, A, letter(1, topic=OTHER_TOPIC)], EPOCH)
     list(server.confirm(taken(server)))
@@ -188,13 +188,13 @@ def filled(server: Mailserver, *envelopes: Envelope) -> Iterable[tuple[object, R
     return server.refuse(taken(server), EPOCH, FULL_WORDS)
 
 
-def test_what_has_no_room_was_relayed_and_is_answered_with_an_error() -> None:
+def test_an_envelope_without_room_on_disk_is_relayed_and_answered_with_an_error() -> None:
     server = mailserver()
     assert list(filled(server, A, B)) == [(b"a", Response(PACKETS[0], not_archived(A, B)))]
     assert relayed(server) == [A, B]
 
 
-def test_what_is_in_a_packet_three_times_is_refused_once() -> None:
+def test_an_envelope_three_times_in_a_packet_is_refused_once() -> None:
     server = mailserver()
     assert list(filled(server, A, A, A)) == [(b"a", Response(PACKETS[0], not_archived(A)))]
     assert server.counts["not archived"] == 1
@@ -204,7 +204,7 @@ def test_what_is_in_a_packet_three_times_is_refused_once() -> None:
     assert relayed(server) == [A, B]
 
 
-def test_copies_of_what_has_no_room_are_answered_with_it() -> None:
+def test_copies_of_an_envelope_without_room_are_answered_with_it() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [A], EPOCH)
     batch = taken(server)
@@ -219,7 +219,7 @@ def test_copies_of_what_has_no_room_are_answered_with_it() -> None:
     assert list(server.confirm(taken(server))) == [(b"c", refused._replace(packet=PACKETS[2]))]
 
 
-def test_nothing_is_tried_again_at_once_and_what_comes_meanwhile_is_answered_the_same() -> None:
+def test_a_full_disk_is_not_retried_at_once_and_later_envelopes_get_the_same_answer() -> None:
     server = mailserver()
     list(filled(server, A))
     relayed(server)
@@ -230,7 +230,7 @@ def test_nothing_is_tried_again_at_once_and_what_comes_meanwhile_is_answered_the
     assert server.take() is None
 
 
-def test_why_it_is_not_archived_is_what_was_the_case_last() -> None:
+def test_the_reason_for_not_archiving_is_the_latest_one() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [A], EPOCH)
     locked = (Refusal(A.hash, OTHER_ERROR, LOCKED_WORDS),)
@@ -251,7 +251,7 @@ def test_a_later_copy_is_archived_when_there_is_room_and_not_relayed_again() -> 
     assert server.offer(b"c", PACKETS[2], [A], EPOCH + ARCHIVE_RETRY_DELAY) == well(PACKETS[2])
 
 
-def test_what_was_on_disk_before_is_confirmed_however_full_it_is() -> None:
+def test_an_archived_envelope_is_confirmed_although_the_disk_is_full() -> None:
     server = mailserver()
     server.offer(b"a", PACKETS[0], [B], EPOCH)
     list(server.confirm(taken(server)))

@@ -38,7 +38,7 @@ def one_by_one(envelope: Envelope, least: float, start: int, late: int) -> Envel
     st.sampled_from((0, 1, EXTRA_TTL_SECONDS)),
 )
 @examples(40)
-def test_the_first_nonce_from_the_start_that_will_do_is_found(
+def test_the_first_sufficient_nonce_from_the_start_is_found(
     ttl: int, data: bytes, least: float, start: int, late: int
 ) -> None:
     envelope = make(NOW, ttl, b"abcd", data, 12345)
@@ -56,7 +56,7 @@ def test_nonces_go_round_after_the_last() -> None:
     assert 0 <= found.nonce < last
 
 
-def test_a_spent_budget_gives_the_best_that_was_found() -> None:
+def test_a_spent_budget_returns_the_best_nonce_found() -> None:
     with pytest.raises(NotMined) as spent:
         mine(ENVELOPE, 1e9, start=1000, budget=200)
     best = spent.value.best
@@ -68,7 +68,7 @@ def test_a_spent_budget_gives_the_best_that_was_found() -> None:
     assert "shorten the ttl" in str(spent.value)
 
 
-def test_the_budget_is_how_many_are_tried() -> None:
+def test_the_budget_is_the_number_of_tried_nonces() -> None:
     found = one_by_one(ENVELOPE, 2e-3, 0, EXTRA_TTL_SECONDS)
     assert found.nonce > 2
     assert mine(ENVELOPE, 2e-3, start=0, budget=found.nonce + 1) == found
@@ -87,7 +87,7 @@ def test_an_envelope_with_no_time_to_live_needs_work_only_where_it_may_be_early(
 
 
 @pytest.mark.parametrize("behind", [0, 1, MAX_CLOCK_AHEAD_SECONDS])
-def test_what_was_mined_is_taken_by_a_peer_whose_clock_is_behind(behind: int) -> None:
+def test_a_mined_envelope_is_accepted_by_a_peer_whose_clock_is_behind(behind: int) -> None:
     policy = Policy(min_pow=2e-3)
     verdict = judge(mine(ENVELOPE, policy.min_pow, start=0), NOW - behind, policy)
     assert verdict.refusal is None
@@ -105,12 +105,12 @@ def test_twice_the_bytes_or_the_seconds_is_twice_the_work() -> None:
     assert hashes(long, 0.01) == 4 * hashes(short, 0.01)
 
 
-def test_the_figures_of_the_module_s_first_words() -> None:
+def test_the_figures_in_the_module_s_docstring_are_right() -> None:
     assert hashes(make(NOW, 60, b"abcd", bytes(284)), 2e-6) == 1
     assert hashes(make(NOW, 3600, b"abcd", bytes(100_000)), 2e-6) == 1024
 
 
-def test_it_takes_as_many_hashes_as_was_told() -> None:
+def test_mining_takes_as_many_hashes_as_estimated() -> None:
     wanted = hashes(ENVELOPE, 2e-3)
     needed = []
     start = 0

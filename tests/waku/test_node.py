@@ -24,7 +24,7 @@ from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
-from restante.waku.devp2p.hello import Reason
+from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Reason
 from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make
@@ -39,7 +39,7 @@ from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
-from support.waku.dice import Seeded
+from support.dice import Seeded
 from support.waku.inside import TURNS, Clock, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import BASE, FULL_NODE, GoneError, RawPeer
@@ -63,7 +63,7 @@ class Quick(Node):
 
 
 def time_has_come(its_connection: PeerConnection, name: str = "session") -> None:
-    """Have a deadline of a connection pass: by default the one at which it looks whether its peer is there."""
+    """Let a deadline of a connection pass: by default the one at which it pings its peer."""
     setattr(its_connection._deadlines, name, 0.0)
     its_connection._on_time()
 
@@ -81,7 +81,7 @@ def knows(here: Inside, there: Inside) -> bool:
 
 @asynccontextmanager
 async def keeping(here: Inside, there: Inside) -> AsyncIterator[None]:
-    """Have a node keep another as a static peer."""
+    """Make a node keep another as a static peer."""
     task = asyncio.create_task(here.node.stay_connected(there.enode))
     try:
         yield
@@ -101,7 +101,7 @@ async def has(here: Inside, *envelopes: Envelope) -> None:
 # ── between nodes ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_two_nodes_tell_each_other_what_they_get_whoever_dialled(tmp_path: Path) -> None:
+async def test_two_nodes_relay_to_each_other_whichever_dialled(tmp_path: Path) -> None:
     async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b, keeping(a, b):
         await both_know(a, b)
         at_a, at_b = await a.greet(), await b.greet()
@@ -134,14 +134,14 @@ async def test_an_envelope_goes_along_a_row_of_nodes_and_is_archived_at_each_onc
         assert (at_a.inbox, at_c.inbox) == ([], [])
 
 
-async def test_who_meets_a_node_later_is_told_what_lives(tmp_path: Path) -> None:
+async def test_a_peer_that_connects_later_receives_the_live_envelopes(tmp_path: Path) -> None:
     async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b:
         await (await a.greet()).post(letter(1), letter(2))
         async with keeping(b, a):
             await has(b, letter(1), letter(2))
 
 
-async def test_a_static_peer_that_was_lost_is_dialled_until_it_is_back(tmp_path: Path) -> None:
+async def test_a_lost_static_peer_is_dialled_until_it_is_back(tmp_path: Path) -> None:
     async with inside(tmp_path / "a") as a:
         async with inside(tmp_path / "b", number=2) as b, keeping(a, b):
             await both_know(a, b)
@@ -160,7 +160,7 @@ async def test_a_static_peer_that_was_lost_is_dialled_until_it_is_back(tmp_path:
             task.cancel()
 
 
-async def test_two_that_keep_each_other_have_one_connection(tmp_path: Path) -> None:
+async def test_two_nodes_that_are_static_peers_of_each_other_have_one_connection(tmp_path: Path) -> None:
     """Both dial at once, and see both connections; that both end the other one's would go on for ever."""
     async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b:
         async with keeping(a, b), keeping(b, a):
@@ -193,7 +193,7 @@ async def test_of_two_connections_made_at_once_both_keep_the_same(tmp_path: Path
         assert len(connections) == 2
 
 
-async def test_who_has_dialled_us_is_not_dialled(tmp_path: Path) -> None:
+async def test_a_static_peer_that_has_dialled_is_not_dialled(tmp_path: Path) -> None:
     async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b, keeping(b, a):
         await both_know(a, b)
         async with keeping(a, b):
@@ -215,7 +215,7 @@ async def test_a_node_that_dials_itself_is_told_so(tmp_path: Path) -> None:
         assert gone.value.reason is Reason.SELF_CONNECTION
 
 
-async def test_a_node_with_another_key_than_was_said_is_no_peer(tmp_path: Path) -> None:
+async def test_a_node_with_another_key_than_its_enode_is_disconnected(tmp_path: Path) -> None:
     async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b:
         dialled = await a.node.dial(Enode(KEY.public, "127.0.0.1", b.port))
         assert dialled.gone is not None
@@ -229,7 +229,7 @@ async def test_a_node_with_another_key_than_was_said_is_no_peer(tmp_path: Path) 
 # ── who may come ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_who_is_there_already_is_told_so_and_the_first_stays(tmp_path: Path) -> None:
+async def test_a_second_connection_of_a_peer_is_refused_and_the_first_stays(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         first = await here.greet(key=KEY)
         second = await here.enter(KEY)
@@ -237,7 +237,7 @@ async def test_who_is_there_already_is_told_so_and_the_first_stays(tmp_path: Pat
         await first.post(letter(1))
 
 
-async def test_who_comes_back_takes_the_place_of_a_connection_that_says_nothing(tmp_path: Path) -> None:
+async def test_a_returning_peer_replaces_its_silent_connection(tmp_path: Path) -> None:
     async with inside(tmp_path, node_type=Quick, housekeeping=Housekeeping(max_peers=1)) as here:
         first = await here.greet(key=KEY)
         [its_connection] = here.node.connections
@@ -248,7 +248,7 @@ async def test_who_comes_back_takes_the_place_of_a_connection_that_says_nothing(
         await second.post(letter(1))
 
 
-async def test_so_many_peers_and_no_more(tmp_path: Path) -> None:
+async def test_the_number_of_peers_is_limited(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
         first, second = await here.greet(), await here.greet()
         assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
@@ -259,7 +259,7 @@ async def test_so_many_peers_and_no_more(tmp_path: Path) -> None:
         assert await second.relayed(1) == [letter(1)]
 
 
-async def test_a_node_that_has_all_its_peers_keeps_its_static_ones(tmp_path: Path) -> None:
+async def test_a_full_node_still_accepts_static_peers(tmp_path: Path) -> None:
     async with (
         inside(tmp_path / "a", housekeeping=Housekeeping(max_peers=1)) as a,
         inside(tmp_path / "b", number=2) as b,
@@ -269,7 +269,7 @@ async def test_a_node_that_has_all_its_peers_keeps_its_static_ones(tmp_path: Pat
             await both_know(a, b)
 
 
-async def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) -> None:
+async def test_connections_of_one_address_are_limited(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=2)) as here:
         first = await here.greet()
         await RawPeer.knock(here.port, here.node.key.public)
@@ -283,7 +283,7 @@ async def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) ->
         await here.greet()
 
 
-async def test_a_household_has_so_many_connections_whatever_addresses_it_takes(tmp_path: Path) -> None:
+async def test_connections_of_one_ipv6_64_are_limited_together(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=1)) as here:
         connections = []
         for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "::ffff:192.0.2.1", "192.0.2.1"):
@@ -296,7 +296,7 @@ async def test_a_household_has_so_many_connections_whatever_addresses_it_takes(t
             connection.connection_lost(None)
 
 
-async def test_a_static_peer_that_is_not_there_is_told_in_plain_words(tmp_path: Path) -> None:
+async def test_an_unreachable_static_peer_is_logged_in_plain_words(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         gone = Enode(KEY.public, *taken.getsockname())
@@ -308,7 +308,7 @@ async def test_a_static_peer_that_is_not_there_is_told_in_plain_words(tmp_path: 
     assert (logs[0]["peer"], logs[0]["reason"]) == (gone.address, "Connection refused")
 
 
-async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:
+async def test_the_peer_with_the_most_faults_makes_room(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
         good, bad = await here.greet(), await here.greet()
         bad.say_all([(waku_packets.MESSAGES, b"\x80")] * (admission.BAD_PEER_SCORE - 1))
@@ -322,7 +322,7 @@ async def test_who_was_wrong_most_often_makes_room(tmp_path: Path) -> None:
         assert len(here.node.peers) == 2
 
 
-async def test_what_is_not_complete_is_bounded_for_all_together(tmp_path: Path) -> None:
+async def test_incomplete_packets_of_all_peers_have_a_common_limit(tmp_path: Path) -> None:
     """Each may send a large packet, and slowly; but not all of them at once."""
     async with inside(tmp_path, limits=Limits(unfinished_bytes=100_000)) as here:
         good, small, large = [await here.greet() for _ in range(3)]
@@ -338,7 +338,7 @@ async def test_what_is_not_complete_is_bounded_for_all_together(tmp_path: Path) 
         await good.fence()
 
 
-async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_handshakes_beyond_the_peers_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "EXTRA_CONNECTIONS", 2)
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=1)) as here:
         for _ in range(3):
@@ -348,7 +348,9 @@ async def test_so_many_may_shake_hands_beyond_the_peers(tmp_path: Path, monkeypa
             await here.enter()
 
 
-async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_never_sends_its_status_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with inside(tmp_path) as here:
         peer = await here.enter()
         [its_connection] = here.node.connections
@@ -361,17 +363,17 @@ async def test_who_never_says_its_status_has_to_go(tmp_path: Path, monkeypatch: 
         await peer.fence()
 
 
-async def test_who_asks_for_more_than_there_is_here_is_disconnected(tmp_path: Path) -> None:
+async def test_a_peer_with_an_unknown_packet_code_is_disconnected(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        peer.frame(rlp.encode(BASE + waku_packets.CODE_COUNT) + compress(b"\xc0"))
+        peer.frame(rlp.encode(BASE + CAPABILITY_LENGTHS["waku"]) + compress(b"\xc0"))
         assert await peer.ended() is Reason.BREACH
 
 
 # ── relaying ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_envelope_that_no_packet_holds_is_refused_and_not_relayed(tmp_path: Path) -> None:
+async def test_an_envelope_that_fits_no_packet_is_refused_and_not_relayed(tmp_path: Path) -> None:
     """status-go would disconnect from whoever sent it such a packet, and so from us, whoever made it."""
     large, small = letter(1, size=MIB - 20, ttl=1), letter(2)
     assert len(waku_packets.write_envelopes([large.raw])) > waku_packets.MAX_PACKET_BYTES
@@ -383,7 +385,7 @@ async def test_an_envelope_that_no_packet_holds_is_refused_and_not_relayed(tmp_p
         await has(here, small)
 
 
-async def test_a_backlog_comes_in_packets_that_every_node_takes(tmp_path: Path) -> None:
+async def test_a_backlog_is_sent_in_packets_that_every_node_accepts(tmp_path: Path) -> None:
     letters = [letter(number, topic=number.to_bytes(4, "big"), size=3000) for number in range(1200)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         poster = await here.greet(NOTHING)
@@ -398,7 +400,7 @@ async def test_a_backlog_comes_in_packets_that_every_node_takes(tmp_path: Path) 
         assert Counter(each.hash for each in found) == Counter(each.hash for each in letters)
 
 
-async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_backlog_is_searched_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "TOPICS_PER_TURN", 10)
     letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(1000)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
@@ -414,7 +416,7 @@ async def test_a_backlog_is_looked_for_in_slices(tmp_path: Path, monkeypatch: py
         assert reader.inbox == []
 
 
-async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
+async def test_a_changed_interest_in_the_middle_of_a_backlog_loses_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "TOPICS_PER_TURN", 1)
@@ -432,7 +434,7 @@ async def test_a_change_of_mind_in_the_middle_of_a_backlog_loses_nothing_of_it(
         assert found == {each.hash for each in letters}
 
 
-async def test_who_does_not_read_is_not_relayed_to_and_has_to_go(
+async def test_a_peer_that_does_not_read_gets_no_relays_and_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
@@ -461,7 +463,7 @@ def unread(here: Inside) -> list[PeerConnection]:
     return [each for each in here.node.connections if each.reading.paused]
 
 
-async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_path: Path) -> None:
+async def test_a_peer_over_its_rate_is_not_read_and_its_end_is_noticed(tmp_path: Path) -> None:
     limits = Limits(address_envelopes=1.0, address_envelopes_at_once=14)
     async with inside(tmp_path, limits=limits, node_type=Quick) as here:
         peer = await here.greet()
@@ -474,7 +476,7 @@ async def test_who_brings_too_much_is_left_unread_and_noticed_when_it_goes(tmp_p
         await here.until("the loss", lambda: not here.node.connections)
 
 
-async def test_what_each_packet_counts_for(tmp_path: Path) -> None:
+async def test_each_packet_counts_against_the_rate_of_its_peer(tmp_path: Path) -> None:
     packets = (
         ((waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1).raw])), 2),
         ((waku_packets.MESSAGES, b"\xc0"), 1),
@@ -496,7 +498,7 @@ async def test_what_each_packet_counts_for(tmp_path: Path) -> None:
             assert spent() - before == count + 1, packet  # and the Ping of the fence
 
 
-async def test_all_of_an_address_share_what_it_may_send_also_when_they_come_again(tmp_path: Path) -> None:
+async def test_peers_of_one_address_share_its_rate_even_after_they_reconnect(tmp_path: Path) -> None:
     limits = Limits(address_envelopes=0.001, address_envelopes_at_once=60)
     async with inside(tmp_path, limits=limits) as here:
         for number in range(3):
@@ -510,7 +512,7 @@ async def test_all_of_an_address_share_what_it_may_send_also_when_they_come_agai
         await here.until("one that is left unread", lambda: len(unread(here)) == 1)
 
 
-async def test_who_comes_too_often_is_turned_away_at_the_door(tmp_path: Path) -> None:
+async def test_an_address_that_connects_too_often_is_closed_at_once(tmp_path: Path) -> None:
     limits = Limits(address_connects=0.001, address_connects_at_once=2)
     async with inside(tmp_path, limits=limits) as here:
         for _ in range(3):
@@ -519,7 +521,7 @@ async def test_who_comes_too_often_is_turned_away_at_the_door(tmp_path: Path) ->
             await here.enter()
 
 
-async def test_who_is_left_unread_makes_room_for_itself(tmp_path: Path) -> None:
+async def test_a_peer_that_is_not_read_can_be_replaced_by_its_own_new_connection(tmp_path: Path) -> None:
     """Whether it is still there, nobody could tell: we do not listen."""
     async with inside(tmp_path) as here:
         peer = await here.greet()
@@ -530,7 +532,7 @@ async def test_who_is_left_unread_makes_room_for_itself(tmp_path: Path) -> None:
         assert await peer.ended() is Reason.ALREADY_CONNECTED
 
 
-async def test_what_a_peer_missed_while_it_did_not_read_comes_when_it_does(tmp_path: Path) -> None:
+async def test_envelopes_missed_by_a_peer_that_did_not_read_are_sent_when_it_reads(tmp_path: Path) -> None:
     limits = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
     letters = [make(EPOCH + 50, 50, TOPIC, Seeded(number).draw(30_000)) for number in range(40)]
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
@@ -550,7 +552,7 @@ async def test_what_a_peer_missed_while_it_did_not_read_comes_when_it_does(tmp_p
         assert found == {each.hash for each in letters}
 
 
-async def test_who_reads_slowly_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_reads_slowly_stays_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         [its_connection] = here.node.connections
@@ -567,7 +569,7 @@ async def test_who_reads_slowly_may_stay(tmp_path: Path, monkeypatch: pytest.Mon
         peer.cut()
 
 
-async def test_who_reads_again_is_not_looked_after_any_more(tmp_path: Path) -> None:
+async def test_a_peer_that_reads_again_has_no_deadline_any_more(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         [its_connection] = here.node.connections
@@ -583,7 +585,7 @@ async def test_who_reads_again_is_not_looked_after_any_more(tmp_path: Path) -> N
 # ── deadlines of a connection ────────────────────────────────────────────────────────────────────
 
 
-async def test_who_brings_a_large_packet_is_left_unread_for_as_long_as_all_of_it_counts(
+async def test_a_peer_with_a_large_packet_is_not_read_until_the_whole_packet_is_paid_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = Limits(address_envelopes=0.001, address_envelopes_at_once=3)
@@ -604,7 +606,7 @@ async def test_who_brings_a_large_packet_is_left_unread_for_as_long_as_all_of_it
 
 
 async def stuck_reader(here: Inside) -> tuple[RawPeer, PeerConnection]:
-    """Have a peer that does not read, and has left unread what it may."""
+    """Connect a peer that does not read, and has left unread as much as it may."""
     poster, reader = await here.greet(NOTHING), await here.greet()
     [its_connection] = [each for each in here.node.connections if each.peer.interest.wants(b"1234")]
     here.narrow(reader)
@@ -617,7 +619,7 @@ async def stuck_reader(here: Inside) -> tuple[RawPeer, PeerConnection]:
 FEW_OWED = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
 
 
-async def test_who_reads_a_little_of_the_last_words_has_no_longer_for_them(
+async def test_reading_a_little_of_the_last_bytes_does_not_extend_their_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=FEW_OWED) as here:
@@ -638,7 +640,7 @@ async def test_who_reads_a_little_of_the_last_words_has_no_longer_for_them(
         assert (deadlines.stall, deadlines.close, deadlines._timer) == (NEVER, NEVER, None)
 
 
-async def test_who_closes_its_half_and_does_not_read_has_to_go(
+async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = Limits(owed_bytes=1 << 30, address_bytes=0, address_envelopes=0)
@@ -683,7 +685,7 @@ async def test_a_backlog_goes_one_part_in_a_turn_however_often_the_peer_stops_re
         its_connection.drop()
 
 
-async def test_a_large_packet_is_taken_in_while_others_are_served(tmp_path: Path) -> None:
+async def test_a_large_packet_is_handled_while_others_are_served(tmp_path: Path) -> None:
     limits = Limits(address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         large, small = await here.greet(NOTHING), await here.greet(NOTHING)
@@ -706,7 +708,7 @@ async def test_a_large_packet_with_one_that_is_no_envelope_counts_for_nothing(tm
         assert (await peer.post(letter(1))).refusals == ()
 
 
-async def test_connections_that_are_gone_are_gone_whatever_they_brought(tmp_path: Path) -> None:
+async def test_a_lost_connection_leaves_nothing_whatever_it_sent(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         await peer.post(letter(1))
@@ -729,7 +731,7 @@ async def test_packets_without_envelopes_count_by_their_length(tmp_path: Path) -
         await here.until("one that waits", lambda: len(unread(here)) == 1)
 
 
-async def test_bytes_count_as_they_are_when_inflated(tmp_path: Path) -> None:
+async def test_bytes_count_after_decompression(tmp_path: Path) -> None:
     limits = Limits(address_bytes=1.0, address_bytes_at_once=300_000)
     async with inside(tmp_path, limits=limits) as here:
         peer = await here.greet()
@@ -742,7 +744,7 @@ async def test_bytes_count_as_they_are_when_inflated(tmp_path: Path) -> None:
         await here.until("one that waits", lambda: len(unread(here)) == 1)
 
 
-async def test_who_brings_more_than_the_disk_takes_is_left_unread_until_it_has(tmp_path: Path) -> None:
+async def test_a_peer_that_outruns_the_disk_is_not_read_until_the_disk_has_caught_up(tmp_path: Path) -> None:
     limits = Limits(unsaved_bytes=MIB)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
         poster, other = await here.greet(NOTHING), await here.greet(NOTHING)
@@ -773,7 +775,7 @@ async def asked(here: Inside, pragma: str) -> int:
     return await here.archive._writing.do(ask)
 
 
-async def test_a_full_disk_is_said_and_what_comes_again_is_archived_when_there_is_room(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_a_repeated_envelope_is_archived_when_there_is_room(tmp_path: Path) -> None:
     async with inside(tmp_path, policy=Policy(min_pow=0.0)) as here:
         poster, reader = await here.greet(NOTHING), await here.greet()
         await poster.post(letter(1))
@@ -806,7 +808,7 @@ REFUSING = {
 
 
 @pytest.mark.parametrize("why", REFUSING)
-async def test_an_archive_that_cannot_be_written_is_not_called_full(
+async def test_a_read_only_archive_is_not_reported_as_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_TIMEOUT_SECONDS", 0.01)
@@ -839,7 +841,7 @@ async def test_an_archive_that_cannot_be_written_is_not_called_full(
         ]
 
 
-async def test_a_commit_that_failed_is_the_end_and_nobody_is_told(tmp_path: Path) -> None:
+async def test_a_failed_commit_ends_the_node_and_confirms_nobody(tmp_path: Path) -> None:
     def refuse_commit(action: int, name: str | None, *_: str | None) -> int:
         commits = action == sqlite3.SQLITE_TRANSACTION and name == "COMMIT"
         return sqlite3.SQLITE_DENY if commits else sqlite3.SQLITE_OK
@@ -859,7 +861,7 @@ async def test_a_commit_that_failed_is_the_end_and_nobody_is_told(tmp_path: Path
         assert await here.archive.hashes() == []
 
 
-async def test_what_is_kept_too_long_or_is_too_much_is_pruned(tmp_path: Path) -> None:
+async def test_envelopes_beyond_the_retention_are_pruned(tmp_path: Path) -> None:
     house = Housekeeping(retention=100, retention_bytes=3 * len(letter(1, ttl=200).raw))
     letters = [letter(number, ttl=200, age=age) for number, age in enumerate((100, 50, 40, 30, 20, 10))]
     async with inside(tmp_path, terms=ArchiveTerms(retention=100), housekeeping=house) as here:
@@ -873,7 +875,7 @@ async def test_what_is_kept_too_long_or_is_too_much_is_pruned(tmp_path: Path) ->
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_drain_confirms_what_was_offered_and_says_goodbye(tmp_path: Path) -> None:
+async def test_a_drain_confirms_offered_envelopes_and_disconnects(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         poster, reader, stranger = await here.greet(), await here.greet(), await here.enter()
         with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as busy:
@@ -897,7 +899,7 @@ async def test_a_drain_confirms_what_was_offered_and_says_goodbye(tmp_path: Path
         here.running = asyncio.create_task(asyncio.sleep(0))
 
 
-async def test_a_drain_reads_no_more_of_who_was_left_unread_though_what_it_brought_is_saved(tmp_path: Path) -> None:
+async def test_a_drain_reads_no_more_from_an_unread_peer_although_its_envelopes_are_saved(tmp_path: Path) -> None:
     """Who goes on and on would else have it go on and on, too."""
     limits = Limits(unsaved_bytes=MIB)
     async with inside(tmp_path, policy=Policy(min_pow=0.0), limits=limits) as here:
@@ -920,7 +922,7 @@ async def test_a_drain_reads_no_more_of_who_was_left_unread_though_what_it_broug
         await has(here, letter(1), *(letter(number, size=600_000) for number in (2, 3)))
 
 
-async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
+async def test_a_drain_waits_a_limited_time_for_a_peer_that_does_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "DRAIN_TIMEOUT", 0.05)
@@ -937,7 +939,7 @@ async def test_a_drain_waits_for_who_does_not_read_and_not_for_ever(
         await here.until("the end of all connections", lambda: not here.node.connections)
 
 
-async def test_peers_whose_time_comes_soon_one_after_the_other_are_looked_at_together(tmp_path: Path) -> None:
+async def test_deadlines_close_to_each_other_are_checked_together(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         for number in range(3):
             await here.greet(key=Key(bytes([100 + number]) * 32))
@@ -953,7 +955,7 @@ async def test_peers_whose_time_comes_soon_one_after_the_other_are_looked_at_tog
 RARE_SAVES = Housekeeping(save_interval=1e6)
 
 
-async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_until_there_are_a_few(
+async def test_the_first_envelope_after_a_pause_is_saved_at_once_and_the_next_ones_wait_for_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(save_schedule, "MIN_BATCH_ENVELOPES", 3)
@@ -972,7 +974,7 @@ async def test_who_comes_after_a_silence_is_saved_at_once_and_the_next_wait_unti
         await has(here, *map(letter, range(1, 8)))
 
 
-async def test_a_few_that_wait_are_saved_when_their_time_has_come(tmp_path: Path) -> None:
+async def test_a_few_waiting_envelopes_are_saved_after_their_delay(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(save_interval=0.01)) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
@@ -981,7 +983,7 @@ async def test_a_few_that_wait_are_saved_when_their_time_has_come(tmp_path: Path
         await has(here, letter(1), letter(2))
 
 
-async def test_a_peer_that_waits_for_each_confirmation_does_not_wait_for_others(tmp_path: Path) -> None:
+async def test_a_peer_that_waits_for_each_confirmation_is_not_delayed(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         for number in range(5):
@@ -989,7 +991,7 @@ async def test_a_peer_that_waits_for_each_confirmation_does_not_wait_for_others(
         assert here.archive.batches == [1] * 5
 
 
-async def test_what_comes_while_the_archive_is_busy_is_one_batch(tmp_path: Path) -> None:
+async def test_envelopes_that_arrive_during_a_save_are_one_batch(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         here.archive.idle.clear()
@@ -1018,7 +1020,7 @@ async def test_a_batch_begins_when_nothing_more_waits_to_be_read(tmp_path: Path)
         assert here.archive.batches == [1, 5 * save_schedule.MIN_BATCH_ENVELOPES]
 
 
-async def test_what_waits_is_saved_and_confirmed_when_the_node_stops(tmp_path: Path) -> None:
+async def test_waiting_envelopes_are_saved_and_confirmed_when_the_node_stops(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         await peer.post(letter(1))
@@ -1034,7 +1036,7 @@ async def test_what_waits_is_saved_and_confirmed_when_the_node_stops(tmp_path: P
 # ── what is told ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
+async def test_the_log_has_all_counts_of_each_minute(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         await peer.post(letter(1), letter(2, age=1000))
@@ -1062,7 +1064,7 @@ async def test_a_minute_is_told_with_all_its_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("late", "warned"), [(24, False), (26, True)])
-async def test_a_clock_that_is_probably_wrong_is_told(tmp_path: Path, late: int, warned: bool) -> None:
+async def test_a_clock_that_is_probably_wrong_is_logged(tmp_path: Path, late: int, warned: bool) -> None:
     async with inside(tmp_path) as here:
         good = [letter(number) for number in range(100)]
         bad = [letter(number, age=-60 if number % 2 else 1000) for number in range(late)]
@@ -1072,7 +1074,7 @@ async def test_a_clock_that_is_probably_wrong_is_told(tmp_path: Path, late: int,
         assert [each["log_level"] for each in logs] == ["info", "warning"][: 1 + warned]
 
 
-async def test_time_goes_on_in_ticks(tmp_path: Path) -> None:
+async def test_the_node_s_time_advances_in_ticks(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await (await here.greet()).post(letter(1, ttl=10))
         here.clock.now = EPOCH + 11

@@ -57,7 +57,7 @@ def test_options_are_written_as_status_go_writes_them(vector: dict[str, Any]) ->
 
 
 @named("no options")
-def test_what_names_no_options_is_refused(vector: dict[str, Any]) -> None:
+def test_a_status_without_options_is_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
         packets.read_options(bytes.fromhex(vector["wire"]))
 
@@ -76,11 +76,11 @@ options = st.builds(
 
 
 @given(options)
-def test_what_is_written_is_read(given_options: Options) -> None:
+def test_written_options_are_read_back(given_options: Options) -> None:
     assert packets.read_options(packets.write_options(given_options)) == given_options
 
 
-def test_ten_thousand_topics_are_taken_and_one_more_is_not() -> None:
+def test_ten_thousand_topics_are_accepted_and_one_more_is_not() -> None:
     topics = [number.to_bytes(4, "big") for number in range(packets.MAX_INTEREST_TOPICS + 1)]
     most = packets.write_options(
         Options(topics=frozenset(topics[:-1]), bloom=bloom.ALL_BITS, packets=(2**64 - 1,) * 3)
@@ -90,7 +90,7 @@ def test_ten_thousand_topics_are_taken_and_one_more_is_not() -> None:
         packets.read_options(oracle.encode([[5, topics]]))
 
 
-def test_a_long_status_is_not_looked_into() -> None:
+def test_a_status_that_is_too_long_is_not_parsed() -> None:
     longest = oracle.encode([[9, bytes(packets.MAX_STATUS_BYTES - 10)]])
     assert packets.read_options(longest) == Options()
     with pytest.raises(RlpError, match="more than 65536 bytes"):
@@ -191,7 +191,7 @@ def test_packets_of_several_envelopes_have_room_to_spare_and_one_alone_may_need_
     st.lists(st.integers(20, 300) | st.integers(300_000, packets.MAX_PACKET_BYTES - 40), max_size=9),
     st.sampled_from([0, 500, packets.MAX_ENVELOPES_BYTES, packets.MAX_ENVELOPE_BYTES]),
 )
-def test_what_stands_in_one_piece_is_parted_alike(sizes: list[int], most: int) -> None:
+def test_envelopes_in_one_piece_are_split_alike(sizes: list[int], most: int) -> None:
     raws = [small(number, size).raw for number, size in enumerate(sizes)]
     whole, stops = b"".join(raws), list(accumulate(map(len, raws)))
     parts = [[whole[([*stops, 0])[each - 1] : stops[each]] for each in part] for part in packets.packets(stops, most)]
@@ -199,7 +199,7 @@ def test_what_stands_in_one_piece_is_parted_alike(sizes: list[int], most: int) -
 
 
 @given(st.integers(-40, 40))
-def test_what_no_packet_holds_is_left_out(more: int) -> None:
+def test_an_envelope_that_fits_no_packet_is_left_out(more: int) -> None:
     large = small(9, packets.MAX_PACKET_BYTES - 34 + more)
     parts = list(packets.parted(each.raw for each in (small(1), large, small(2))))
     sent = [parse(raw).nonce for part in parts for raw in part]
@@ -231,7 +231,7 @@ def test_a_response_is_read_and_written(vector: dict[str, Any]) -> None:
 
 
 @named("no responses")
-def test_what_is_no_response_is_refused(vector: dict[str, Any]) -> None:
+def test_an_invalid_response_is_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
         packets.read_response(bytes.fromhex(vector["wire"]))
 

@@ -69,7 +69,7 @@ async def fill(here: Inside) -> None:
         await here.archive.save([each], EPOCH)
 
 
-def test_the_two_are_alike() -> None:
+def test_two_envelopes_have_hashes_that_begin_alike() -> None:
     first, second = ALIKE
     assert first.hash != second.hash
     assert first.sent == second.sent
@@ -91,9 +91,7 @@ async def test_every_page_size_and_filter_gives_each_envelope_once_in_order(
 
 
 @ORDERS
-async def test_a_loop_goes_on_where_it_was_after_the_node_has_started_again(
-    tmp_path: Path, *, descending: bool
-) -> None:
+async def test_a_cursor_loop_continues_after_a_restart_of_the_node(tmp_path: Path, *, descending: bool) -> None:
     terms = HistoryTerms(descending=descending)
     found: list[Envelope] = []
     cursor = b""
@@ -120,7 +118,7 @@ async def prune(here: Inside, how: str, last: Envelope) -> None:
 
 @pytest.mark.parametrize("how", ["its row", "its second", "what is before its second", "everything"])
 @ORDERS
-async def test_what_a_cursor_names_may_be_pruned(how: str, tmp_path: Path, *, descending: bool) -> None:
+async def test_the_envelope_that_a_cursor_names_may_be_pruned(how: str, tmp_path: Path, *, descending: bool) -> None:
     expected = truth(EVERYTHING, descending=descending)
     middle = expected.index(ALIKE[0])
     for limit in (90, middle, middle + 1):  # the last two: between those alike, or beside them
@@ -163,7 +161,7 @@ async def test_a_page_that_is_cut_short_has_a_cursor(
         assert all(len(some) == 1 or sum(len(each.raw) for each in some) <= bounds.bytes for some, _ in got if some)
 
 
-async def test_what_is_archived_in_mid_loop_comes_where_it_belongs(tmp_path: Path) -> None:
+async def test_an_envelope_archived_during_a_loop_comes_where_it_belongs(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await fill(here)
         peer = await here.greet()

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.errors import PeerError
+from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Reason
 from restante.waku.envelope import bloom
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.interest import WANTS_EVERYTHING, WANTS_NOTHING, Interest
 from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import (
     DEFAULT_POW,
-    SUBPROTOCOL_ERROR,
     Answered,
     Brought,
     Changed,
@@ -45,13 +45,13 @@ def greeted(options: Options | None = None) -> Peer:
 
 
 @every("status", CAPTURED)
-def test_every_captured_status_greets(status: bytes) -> None:
+def test_every_captured_status_is_accepted(status: bytes) -> None:
     peer = Peer()
     assert peer.receive(waku_packets.STATUS, status) == Greeted()
     assert peer.greeted
 
 
-def test_a_peer_that_says_nothing_of_itself_is_a_full_node_that_wants_some_work() -> None:
+def test_a_peer_with_an_empty_status_is_a_full_node_with_the_default_work() -> None:
     """status-go's defaults (waku/v1/status_options.go:106-134)."""
     peer = greeted()
     assert (peer.pow, peer.interest) == (DEFAULT_POW, WANTS_EVERYTHING)
@@ -63,33 +63,33 @@ def test_a_status_says_what_a_peer_wants() -> None:
     assert (peer.pow, peer.interest) == (0.5, Interest(bloom=bloom.of([TOPIC])))
 
 
-def test_topics_by_name_stand_above_a_filter() -> None:
+def test_named_topics_take_precedence_over_a_filter() -> None:
     peer = greeted(Options(topics=frozenset([TOPIC]), bloom=bloom.ALL_BITS))
     assert peer.interest == Interest.named([TOPIC])
 
 
-@every("code", [each for each in range(waku_packets.CODE_COUNT) if each != waku_packets.STATUS])
-def test_whatever_else_comes_first_ends_the_conversation(code: int) -> None:
+@every("code", [each for each in range(CAPABILITY_LENGTHS["waku"]) if each != waku_packets.STATUS])
+def test_any_other_first_packet_ends_the_conversation(code: int) -> None:
     peer = Peer()
     with pytest.raises(PeerError, match="first packet must be a Status") as ended:
         peer.receive(code, NAMES_NOTHING)
-    assert ended.value.code == SUBPROTOCOL_ERROR == 0x10
+    assert ended.value.code == Reason.SUBPROTOCOL
     assert not peer.greeted
 
 
 @every("vector", VECTORS["no options"], ids=lambda vector: vector["name"])
-def test_a_status_that_is_none_ends_the_conversation(vector: dict[str, str]) -> None:
+def test_an_invalid_status_ends_the_conversation(vector: dict[str, str]) -> None:
     peer = Peer()
     with pytest.raises(PeerError, match=vector["words"]) as ended:
         peer.receive(waku_packets.STATUS, bytes.fromhex(vector["wire"]))
-    assert ended.value.code == SUBPROTOCOL_ERROR
+    assert ended.value.code == Reason.SUBPROTOCOL
     assert not peer.greeted
 
 
 # ── later ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_packets_amount_to_what_they_say() -> None:
+def test_packets_become_the_events_that_they_mean() -> None:
     peer, envelopes = greeted(), [letter(1), letter(2)]
     body = waku_packets.write_envelopes(each.raw for each in envelopes)
     response = waku_packets.Response(DIGEST, ())
@@ -117,15 +117,15 @@ KNOWN = {
 }
 
 
-@every("code", [each for each in range(waku_packets.CODE_COUNT) if each not in KNOWN])
-def test_what_nobody_sends_is_ignored(code: int) -> None:
+@every("code", [each for each in range(CAPABILITY_LENGTHS["waku"]) if each not in KNOWN])
+def test_packet_codes_that_nobody_uses_are_ignored(code: int) -> None:
     """P2P Messages and Request Complete among it: we have asked nobody for history."""
     peer = greeted()
     assert peer.receive(code, b"\xff") is None
     assert peer.violations is None
 
 
-def test_history_is_taken_from_who_is_trusted() -> None:
+def test_history_is_accepted_from_trusted_peers_only() -> None:
     peer, envelopes = greeted(), [letter(1, age=1_000_000)]
     body = waku_packets.write_envelopes(each.raw for each in envelopes)
     assert peer.receive(waku_packets.P2P_MESSAGE, body) is None
@@ -136,7 +136,7 @@ def test_history_is_taken_from_who_is_trusted() -> None:
 
 
 @every("code", sorted(KNOWN - {waku_packets.REQUEST}))
-def test_what_is_wrong_is_counted_and_the_conversation_goes_on(code: int) -> None:
+def test_violations_are_counted_and_the_conversation_continues(code: int) -> None:
     peer = greeted()
     violation = peer.receive(code, b"\xc1")
     assert isinstance(violation, Violation)
@@ -145,7 +145,7 @@ def test_what_is_wrong_is_counted_and_the_conversation_goes_on(code: int) -> Non
     assert peer.receive(waku_packets.MESSAGES, NAMES_NOTHING) == Offered([])
 
 
-def test_only_so_many_kinds_of_violations_are_told_apart() -> None:
+def test_the_number_of_distinguished_violations_is_limited() -> None:
     peer = greeted()
     for number in range(100):
         peer.blame(f"violation {number}")
@@ -161,7 +161,7 @@ def update(peer: Peer, options: Options) -> object:
     return peer.receive(waku_packets.STATUS_UPDATE, waku_packets.write_options(options))
 
 
-def test_an_update_touches_only_what_it_names() -> None:
+def test_an_update_changes_only_the_options_that_it_names() -> None:
     peer = greeted(Options(pow=0.5, light=True, topics=frozenset([TOPIC])))
     interest = peer.interest
     assert update(peer, Options(pow=0.75)) is None
@@ -174,19 +174,19 @@ def test_an_update_touches_only_what_it_names() -> None:
     assert (peer.pow, peer.interest) == (0.25, Interest.named([]))
 
 
-def test_who_wants_the_same_as_before_has_not_changed() -> None:
+def test_an_update_with_the_same_interest_is_no_change() -> None:
     peer = greeted(Options(topics=frozenset([TOPIC])))
     assert update(peer, Options(topics=frozenset([TOPIC]))) is None
 
 
-def test_a_filter_that_comes_later_takes_the_place_of_topics() -> None:
+def test_a_later_filter_replaces_topics() -> None:
     """In status-go, too, setting one unsets the other (waku/v1/peer.go, setBloomFilter)."""
     peer = greeted(Options(topics=frozenset([TOPIC])))
     assert update(peer, Options(bloom=bloom.ALL_BITS)) == Changed(Interest.named([TOPIC]))
     assert peer.interest == WANTS_EVERYTHING
 
 
-def test_an_update_that_is_no_good_changes_nothing() -> None:
+def test_an_invalid_update_changes_nothing() -> None:
     peer = greeted(Options(pow=0.5))
     assert isinstance(peer.receive(waku_packets.STATUS_UPDATE, bytes.fromhex("c6c28080c20202")), Violation)
     assert (peer.pow, peer.interest) == (0.5, WANTS_EVERYTHING)
@@ -197,7 +197,7 @@ def test_an_update_that_is_no_good_changes_nothing() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, waku_packets.CODE_COUNT - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60))
+        st.tuples(st.integers(0, CAPABILITY_LENGTHS["waku"] - 1), st.sampled_from(CAPTURED) | st.binary(max_size=60))
     )
 )
 def test_after_a_good_status_nothing_is_an_error(packets: list[tuple[int, bytes]]) -> None:

@@ -48,7 +48,7 @@ def test_an_envelope_lives_through_the_second_in_which_it_expires() -> None:
     assert (pool.live, pool.size) == ({}, 0)
 
 
-def test_it_is_known_for_as_long_as_a_copy_would_not_be_refused_as_old() -> None:
+def test_an_envelope_is_known_until_a_copy_would_be_refused_as_old() -> None:
     pool, envelope = Pool(MIB, MIB), expiring(10)
     fill(pool, envelope)
     pool.expire(EPOCH + 10 + EXPIRED_GRACE_SECONDS)
@@ -57,7 +57,7 @@ def test_it_is_known_for_as_long_as_a_copy_would_not_be_refused_as_old() -> None
     assert pool.known == {}
 
 
-def test_what_came_first_is_forgotten_first_whenever_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_earliest_arrival_is_forgotten_first_whenever_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     """So nobody can have others' envelopes forgotten, and relayed anew, by some that live for days."""
     monkeypatch.setattr("restante.waku.node.pool.HASHES_PER_BLOCK", 1)
     pool = Pool(3 * KNOWN_HASH_MEMORY, MIB)
@@ -67,7 +67,7 @@ def test_what_came_first_is_forgotten_first_whenever_it_expires(monkeypatch: pyt
     assert pool.known == {b.hash: 2, c.hash: 3, d.hash: 4}
 
 
-def test_hashes_are_forgotten_in_blocks_when_the_last_of_one_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_are_forgotten_in_blocks_when_the_last_of_a_block_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.node.pool.HASHES_PER_BLOCK", 2)
     pool = Pool(MIB, MIB)
     a, b, c = (expiring(second) for second in (10, 40, 20))
@@ -78,7 +78,7 @@ def test_hashes_are_forgotten_in_blocks_when_the_last_of_one_has_expired(monkeyp
     assert pool.known == {}
 
 
-def test_what_expires_first_is_let_go_first_whenever_it_came() -> None:
+def test_the_first_to_expire_is_dropped_first_whenever_it_came() -> None:
     size = LIVE_ENVELOPE_MEMORY + len(expiring(10).raw)
     pool = Pool(MIB, 3 * size)
     a, b, c, d = (expiring(second) for second in (40, 10, 30, 20))
@@ -88,7 +88,7 @@ def test_what_expires_first_is_let_go_first_whenever_it_came() -> None:
     assert pool.size == 3 * size
 
 
-def test_an_envelope_that_was_forgotten_while_it_lives_may_come_again() -> None:
+def test_a_live_envelope_that_was_forgotten_may_come_again() -> None:
     pool, envelope = Pool(HASHES_PER_BLOCK * KNOWN_HASH_MEMORY, MIB), expiring(10)
     fill(pool, envelope)
     for number in range(HASHES_PER_BLOCK):  # more than can be known
@@ -112,7 +112,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_whatever_comes_both_bounds_hold_and_the_books_balance(steps: list[tuple[Any, ...]]) -> None:
+def test_both_limits_always_hold_and_the_totals_agree(steps: list[tuple[Any, ...]]) -> None:
     with patch("restante.waku.node.pool.HASHES_PER_BLOCK", 1):
         _both_bounds_hold(steps)
 

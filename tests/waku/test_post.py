@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from restante.cli.waku_arguments import sealed_for
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku import key_file
 from restante.waku.archive import open_archive
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.post import post as hand_over
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, topic_of
 from restante.waku.node.node import Node
 from restante.waku.passwords import PASSWORD_VARIABLE
@@ -50,8 +51,8 @@ def archived(data: Path) -> list[Envelope]:
     return asyncio.run(read())
 
 
-def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_the_key(tmp_path: Path) -> None:
-    bob, alice = SystemDice().key(), key_file.load_or_make(tmp_path / "alice")
+def test_a_posted_text_is_archived_byte_for_byte_and_opened_with_the_key(tmp_path: Path) -> None:
+    bob, alice = new_key(SystemDice()), key_file.load_or_make(tmp_path / "alice")
     topic = "01020304"
     with serving(tmp_path / "data") as enode:
         posted = [
@@ -72,7 +73,7 @@ def test_what_is_posted_is_archived_as_the_shell_gave_it_and_opened_by_who_has_t
     assert open_sealed(as_the_shell_gave_it.data, SymmetricKey.from_password("x")).payload == b"a\xff"
 
 
-def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_a_failed_post_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as enode:
         long = post(enode, "--channel", "x", "--ttl", "9999999", "text")
         assert (long.returncode, long.stderr) == (
@@ -80,10 +81,10 @@ def test_what_cannot_be_posted_is_said_in_a_sentence(tmp_path: Path) -> None:
             "restante: the node refused the envelope: the ttl is longer than this node takes\n",
         )
         port = enode.rpartition(":")[2]
-        stranger = f"enode://{SystemDice().key().public.hex()}@127.0.0.1:{port}"
+        stranger = f"enode://{new_key(SystemDice()).public.hex()}@127.0.0.1:{port}"
         wrong = post(stranger, "--channel", "x", "text")
         assert wrong.returncode == 1
-        assert wrong.stderr.startswith("restante: the node went away: ")
+        assert wrong.stderr.startswith("restante: the node disconnected: ")
     gone = post(enode, "--channel", "x", "text")
     assert (gone.returncode, gone.stderr) == (
         1,
@@ -107,13 +108,13 @@ async def test_a_node_that_never_confirms_is_waited_for_until_the_timeout(
     # It goes as soon as the time is over: for its goodbye to be heard it would wait longer than the test.
     monkeypatch.setattr("restante.waku.client.post.connect", partial(connect, seconds=10 * BOUND))
     async with inside(tmp_path, node_type=Unconfirming) as here, bounded("the timeout"):
-        with pytest.raises(NodeUnavailableError, match=r"did not confirm within 0\.1 s; it may have the envelope"):
+        with pytest.raises(NodeUnavailableError, match=r"did not confirm the envelope within 0\.1 s; it may have it"):
             await hand_over(here.enode, b"text", topic=b"abcd", to=SymmetricKey(bytes(32)), timeout=0.1)
         await here.until("the loss", lambda: not here.node.connections)
         assert here.node.counts == {"lost: client_quitting": 1}
 
 
-def test_a_time_to_live_that_is_none_is_one_sentence() -> None:
+def test_an_invalid_time_to_live_is_reported_in_one_sentence() -> None:
     for ttl in ("0", "soon"):
         refused = post("enode://x", "--channel", "x", "--ttl", ttl, "text")
         assert (refused.returncode, refused.stderr) == (
@@ -122,7 +123,7 @@ def test_a_time_to_live_that_is_none_is_one_sentence() -> None:
         )
 
 
-def test_a_key_to_sign_with_is_blamed_by_its_own_flag(tmp_path: Path) -> None:
+def test_an_error_of_the_signing_key_names_its_flag(tmp_path: Path) -> None:
     refused = post(f"enode://{KEY}@127.0.0.1:1", "--channel", "x", "--sign", str(tmp_path / "none"), "text")
     assert (refused.returncode, refused.stderr) == (
         2,
@@ -141,7 +142,7 @@ def test_a_password_that_is_empty_is_refused(tmp_path: Path, password: str) -> N
         sealed_for("", None, None, None, {})
 
 
-def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_channel_name_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
     wrong = os.fsdecode(b"a\xff")
     with pytest.raises(Misuse):
         sealed_for(wrong, None, None, None, {})
@@ -152,23 +153,23 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
         sealed_for(None, "01020304", tmp_path / "password", None, {})
 
 
-KEY = SystemDice().key().public.hex()
+KEY = new_key(SystemDice()).public.hex()
 
 
 @every(
     ("given", "words"),
     [
-        (("x", "01020304", None, None), "--channel stands for a topic and a key"),
-        ((None, None, None, None), "say where it goes"),
-        ((None, "01020304", None, None), "say who can open it"),
-        ((None, "010203", None, KEY), "no topic; it has 8 hexadecimal digits"),
-        ((None, "01020304", Path("none"), KEY), "not both"),
+        (("x", "01020304", None, None), "--channel gives the topic and the key"),
+        ((None, None, None, None), "name where to post"),
+        ((None, "01020304", None, None), "name who can open it"),
+        ((None, "010203", None, KEY), "not a topic, which has 8 hexadecimal digits"),
+        ((None, "01020304", Path("none"), KEY), "cannot be combined"),
         ((None, "01020304", Path("none"), None), "cannot read none: No such file"),
-        ((None, "01020304", None, "abc"), "no public key"),
-        ((None, "01020304", None, "00" * 64), "no public key"),
+        ((None, "01020304", None, "abc"), "not a public key"),
+        ((None, "01020304", None, "00" * 64), "not a public key"),
     ],
 )
-def test_where_it_goes_and_who_can_open_it_must_be_said_once(
+def test_post_requires_exactly_one_destination_and_one_key(
     given: tuple[str | None, str | None, Path | None, str | None], words: str
 ) -> None:
     with pytest.raises(Misuse, match=words):
@@ -187,5 +188,5 @@ def test_a_password_comes_from_a_file_or_the_environment_without_the_end_of_its_
         assert (topic, key.secret) == (b"\1\2\3\4", expected)
 
 
-def test_a_public_key_may_have_the_prefix_that_others_write() -> None:
+def test_a_public_key_may_have_the_prefix_04() -> None:
     assert sealed_for(None, "01020304", None, f"0x04{KEY}", {}) == (b"\1\2\3\4", bytes.fromhex(KEY))

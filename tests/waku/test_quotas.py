@@ -26,7 +26,7 @@ def test_the_quota_that_is_longest_unused_is_forgotten_first() -> None:
     assert those.obtain("b") is not second
 
 
-def test_a_quota_in_use_is_kept_and_keeps_no_other() -> None:
+def test_a_quota_in_use_is_kept_and_does_not_keep_others() -> None:
     those = Quotas()
     staying = those.obtain("staying")
     staying.connections = 1
@@ -40,7 +40,7 @@ def test_a_quota_in_use_is_kept_and_keeps_no_other() -> None:
     assert those.obtain("staying") is not staying
 
 
-def test_thousands_in_use_are_not_looked_through_for_each_that_comes() -> None:
+def test_thousands_of_quotas_in_use_are_not_searched_for_each_new_one() -> None:
     those = OrderedDict.fromkeys(range(5000), True)
     looked: list[int] = []
 

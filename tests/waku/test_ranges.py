@@ -29,7 +29,7 @@ def is_short(ranges: list[Range]) -> bool:
 
 @given(RANGES)
 @examples(200)
-def test_ranges_that_touch_are_one(ranges: list[Range]) -> None:
+def test_adjacent_ranges_are_merged(ranges: list[Range]) -> None:
     found = united(ranges)
     assert seconds(found) == seconds(ranges)
     assert is_short(found)
@@ -37,7 +37,7 @@ def test_ranges_that_touch_are_one(ranges: list[Range]) -> None:
 
 @given(RANGES, RANGES)
 @examples(200)
-def test_what_is_taken_away_is_gone(ranges: list[Range], less: list[Range]) -> None:
+def test_a_subtracted_range_is_gone(ranges: list[Range], less: list[Range]) -> None:
     found = without(united(ranges), less)
     assert seconds(found) == seconds(ranges) - seconds(less)
     assert is_short(found)
@@ -45,7 +45,9 @@ def test_what_is_taken_away_is_gone(ranges: list[Range], less: list[Range]) -> N
 
 @given(st.dictionaries(st.sampled_from(["01020304", "00000001"]), RANGES.map(united)))
 @examples(100)
-def test_what_one_topic_misses_is_asked_for_all_and_then_known(known: dict[str, list[Range]]) -> None:
+def test_a_range_that_one_topic_misses_is_requested_for_all_topics_and_then_known(
+    known: dict[str, list[Range]],
+) -> None:
     query = HistoryQuery(5, 45, frozenset([TOPIC, b"\0\0\0\1"]))
     state = FetchState(known)
     missing = state.missing(query)
@@ -56,7 +58,7 @@ def test_what_one_topic_misses_is_asked_for_all_and_then_known(known: dict[str, 
     assert state.missing(query) == []
 
 
-def test_what_is_known_is_no_longer_recent() -> None:
+def test_a_range_that_counts_as_known_is_no_longer_recent() -> None:
     query = HistoryQuery(1, 1_800_000_000, frozenset([TOPIC]))
     state = FetchState()
     young, old = letter(1), letter(2, age=100)

@@ -15,11 +15,11 @@ from restante.waku.envelope.mining import mine
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, seal
 from restante.waku.protocol import request
 from restante.waku.protocol.request import Demands, Request, RequestError
+from support.dice import Seeded
 from support.effort import examples
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load
-from support.waku.dice import Seeded
 from support.waku.fixed import KEY, OTHER_KEY
 
 VECTORS = load("requests")
@@ -61,7 +61,7 @@ def refused(payload: bytes, demands: Demands = OPEN, now: int = NOW) -> RequestE
 
 @every("vector", VECTORS["sealed"], ids=lambda each: each["name"])
 @every("sign", [KEY, None], ids=["signed", "unsigned"])
-def test_every_shape_in_an_envelope(vector: dict[str, Any], sign: Any) -> None:
+def test_every_form_of_request_is_read_in_an_envelope(vector: dict[str, Any], sign: Any) -> None:
     envelope = enclosed(bytes.fromhex(vector["payload"]), sign=sign)
     signer = None if sign is None else KEY.public
     expected = wanted(vector["request"], id=envelope.hash, form="envelope", signer=signer)
@@ -70,7 +70,7 @@ def test_every_shape_in_an_envelope(vector: dict[str, Any], sign: Any) -> None:
 
 
 @every("vector", VECTORS["plain"], ids=lambda each: each["name"])
-def test_every_shape_in_the_open(vector: dict[str, Any]) -> None:
+def test_every_form_of_request_is_read_in_plain(vector: dict[str, Any]) -> None:
     assert request.read(bytes.fromhex(vector["payload"]), OPEN, NOW) == wanted(vector["request"])
 
 
@@ -83,7 +83,7 @@ def test_a_plain_request_needs_no_key() -> None:
 
 
 @every("vector", VECTORS["refused"], ids=lambda each: each["name"])
-def test_what_makes_no_sense_is_answered_in_either_form(vector: dict[str, str]) -> None:
+def test_an_invalid_request_is_answered_in_either_form(vector: dict[str, str]) -> None:
     plain = refused(bytes.fromhex(vector["plain"]))
     assert (plain.id, plain.words) == (ID, vector["words"])
     envelope = enclosed(bytes.fromhex(vector["sealed"]))
@@ -92,20 +92,20 @@ def test_what_makes_no_sense_is_answered_in_either_form(vector: dict[str, str]) 
 
 
 @every("vector", VECTORS["refused, sealed only"], ids=lambda each: each["name"])
-def test_what_was_sealed_and_has_no_shape_is_answered(vector: dict[str, str]) -> None:
+def test_a_sealed_payload_of_unknown_form_is_answered(vector: dict[str, str]) -> None:
     envelope = enclosed(bytes.fromhex(vector["sealed"]))
     error = refused(envelope.raw)
     assert (error.id, error.words) == (envelope.hash, vector["words"])
 
 
 @every("vector", VECTORS["nobody to answer"], ids=lambda each: each["name"])
-def test_what_has_no_id_is_nobody_s_to_be_answered(vector: dict[str, str]) -> None:
+def test_a_packet_without_a_request_id_is_not_answered(vector: dict[str, str]) -> None:
     error = refused(bytes.fromhex(vector["payload"]))
     assert error.id is None
     assert error.words.startswith(f"no request: {vector['words']}")
 
 
-def test_a_thousand_topics_and_no_more() -> None:
+def test_a_request_has_at_most_a_thousand_topics() -> None:
     topics = frozenset(number.to_bytes(4) for number in range(1000))
     base = Request(id=ID, lower=1, upper=2, topics=topics)
     assert request.read(request.write(base), OPEN, NOW) == base
@@ -121,7 +121,7 @@ def test_a_thousand_topics_and_no_more() -> None:
 BODY = bytes.fromhex(VECTORS["sealed"][0]["payload"])
 
 
-def test_each_key_is_tried() -> None:
+def test_each_key_is_tried_in_turn() -> None:
     demands = Demands(keys=(KEY, SHARED))
     for to in (SHARED, KEY.public):
         assert request.read(enclosed(BODY, to=to).raw, demands, NOW).topics == {TOPIC}
@@ -129,7 +129,7 @@ def test_each_key_is_tried() -> None:
         assert refused(enclosed(BODY).raw, Demands(keys=keys)).words == "failed to decrypt p2p request"
 
 
-def test_what_is_opened_and_no_payload_was_not_decrypted() -> None:
+def test_an_opened_request_without_a_payload_counts_as_not_decrypted() -> None:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = bytes(12)
@@ -138,7 +138,7 @@ def test_what_is_opened_and_no_payload_was_not_decrypted() -> None:
         assert refused(envelope.raw).words == "failed to decrypt p2p request"
 
 
-def test_a_signature_is_wanted_by_those_who_want_one() -> None:
+def test_a_signature_is_required_only_if_the_setting_says_so() -> None:
     strict = Demands(keys=(SHARED,), require_signature=True)
     assert request.read(enclosed(BODY).raw, strict, NOW).signer == KEY.public
     unsigned = enclosed(BODY, sign=None)
@@ -151,7 +151,7 @@ def test_a_signature_is_wanted_by_those_who_want_one() -> None:
     assert request.read(plain, strict, NOW).signer is None
 
 
-def test_work_is_looked_at_before_anything_else() -> None:
+def test_proof_of_work_is_checked_first() -> None:
     envelope = enclosed(BODY)
     enough, more = envelope.pow(), envelope.pow() * 1.01
     assert request.read(envelope.raw, Demands(keys=(SHARED,), min_pow=enough), NOW)
@@ -159,13 +159,13 @@ def test_work_is_looked_at_before_anything_else() -> None:
     assert (error.id, error.words) == (envelope.hash, "PoW too low")
 
 
-def test_a_time_to_live_of_nothing_is_work_without_end() -> None:
+def test_a_time_to_live_of_zero_is_infinite_work() -> None:
     """nim-waku asks with expiry, ttl and nonce all 0."""
     envelope = make(0, 0, bytes(4), seal(BODY, to=SHARED, dice=Seeded(1)))
     assert request.read(envelope.raw, Demands(keys=(SHARED,), min_pow=1e9), NOW).topics == {TOPIC}
 
 
-def test_a_form_that_is_not_taken_is_said() -> None:
+def test_a_refused_form_is_answered_with_an_error() -> None:
     plain = bytes.fromhex(VECTORS["plain"][0]["payload"])
     error = refused(plain, Demands(forms=frozenset(["envelope"])))
     assert (error.id, error.words) == (ID, "this server takes no plain requests")
@@ -195,13 +195,13 @@ def requests(draw: st.DrawFn) -> Request:
 
 @given(requests())
 @examples(200)
-def test_what_is_written_is_read(asked: Request) -> None:
+def test_a_written_request_is_read_back(asked: Request) -> None:
     assert request.read(request.write(asked), OPEN, NOW) == asked
 
 
 @given(requests(), st.booleans(), st.sampled_from([None, KEY]), st.booleans())
 @examples(100)
-def test_what_is_enclosed_is_read(asked: Request, batch: bool, sign: Any, asymmetric: bool) -> None:
+def test_an_enclosed_request_is_read_back(asked: Request, batch: bool, sign: Any, asymmetric: bool) -> None:
     asked = msgspec.structs.replace(asked, batch=batch)
     to = OTHER_KEY.public if asymmetric else SHARED
     envelope = mine(request.enclose(asked, to, now=NOW, dice=Seeded(2), sign=sign), 1e-6, start=0)
@@ -210,7 +210,7 @@ def test_what_is_enclosed_is_read(asked: Request, batch: bool, sign: Any, asymme
     assert request.read(envelope.raw, Demands(keys=(OTHER_KEY, SHARED), min_pow=1e-6), NOW) == expected
 
 
-def test_what_status_go_sent_is_what_we_write() -> None:
+def test_our_request_equals_that_of_status_go() -> None:
     captured = bytes.fromhex(VECTORS["plain"][0]["payload"])
     assert request.write(request.read(captured, OPEN, NOW)) == captured
     again = request.enclose(request.read(enclosed(BODY).raw, OPEN, NOW), SHARED, now=NOW, dice=Seeded(1))
@@ -240,17 +240,17 @@ def whatever(payload: bytes) -> None:
 
 @given(st.binary(max_size=200) | mutated(st.sampled_from(PLAIN)))
 @examples(400)
-def test_whatever_comes_is_a_request_or_a_typed_error(payload: bytes) -> None:
+def test_any_bytes_are_a_request_or_a_typed_error(payload: bytes) -> None:
     whatever(payload)
 
 
 @given(st.binary(max_size=200) | mutated(st.sampled_from(SEALED)))
 @examples(300)
-def test_whatever_was_sealed_is_a_request_or_a_typed_error(body: bytes) -> None:
+def test_any_sealed_payload_is_a_request_or_a_typed_error(body: bytes) -> None:
     whatever(enclosed(body, sign=None).raw)
 
 
 @given(mutated(st.just(enclosed(BODY).raw)))
 @examples(200)
-def test_whatever_became_of_an_envelope_is_a_typed_error_or_a_request(payload: bytes) -> None:
+def test_any_altered_envelope_is_a_request_or_a_typed_error(payload: bytes) -> None:
     whatever(payload)

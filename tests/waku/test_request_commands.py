@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from restante.common.dice import SystemDice
 from restante.waku import key_file
 from restante.waku.client.actions import Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.post import post as hand_over
 from restante.waku.client.ranges import HistoryQuery
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import make
 from restante.waku.envelope.payload import SymmetricKey, seal, topic_of
 from restante.waku.files import parquet, rlp_file
@@ -91,7 +91,7 @@ def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-async def test_history_on_standard_output() -> None:
+async def test_history_is_printed_on_standard_output() -> None:
     async with listening(Honest(LETTERS, size=20)) as (_, enode):
         result = await run("request", str(enode), *PLAIN, *SINCE)
     assert (result.code, result.err) == (0, "")
@@ -104,7 +104,7 @@ async def test_history_on_standard_output() -> None:
     assert (again, first["sent"]) == (LETTERS[7], LETTERS[7].sent)
 
 
-async def test_on_a_terminal_the_lines_have_it_for_themselves_and_a_file_has_a_bar(tmp_path: Path) -> None:
+async def test_on_a_terminal_progress_is_shown_only_if_results_go_to_a_file(tmp_path: Path) -> None:
     async with listening(Honest(LETTERS, size=20)) as (_, enode):
         shown = await seen("request", str(enode), *PLAIN, *SINCE)
         assert {each["hash"] for each in lines(shown)} == {each.hash.hex() for each in LETTERS}
@@ -117,7 +117,7 @@ async def seen(*words: str | Path) -> str:
     return await asyncio.to_thread(on_a_terminal, *RESTANTE, "waku", *words)
 
 
-def test_history_in_files(tmp_path: Path) -> None:
+def test_history_is_written_to_files(tmp_path: Path) -> None:
     with listening_beside(Honest(LETTERS, size=20)) as (_, enode):
         for suffix in ("jsonl", "rlp", "parquet"):
             result = waku("request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / f"all.{suffix}")
@@ -153,7 +153,7 @@ def test_a_channel_is_opened_and_the_password_is_the_mailserver_s(tmp_path: Path
     assert not {"text", "payload", "signer"} & third.keys()
 
 
-def test_what_is_sealed_with_a_password_or_for_a_key_is_opened(tmp_path: Path) -> None:
+def test_envelopes_sealed_with_a_password_or_for_a_key_are_opened(tmp_path: Path) -> None:
     dice = SystemDice()
     (tmp_path / "password").write_text("swordfish\n")
     mine = key_file.load_or_make(tmp_path / "my.key")
@@ -169,7 +169,7 @@ def test_what_is_sealed_with_a_password_or_for_a_key_is_opened(tmp_path: Path) -
     assert [each.get("text") for each in found] == ["by password", "for me", None]
 
 
-def test_who_is_known_by_a_key(tmp_path: Path) -> None:
+def test_a_requester_with_key_is_known_to_the_mailserver(tmp_path: Path) -> None:
     key_file.load_or_make(tmp_path / "node.key")
     fetch = ("request", "-o", tmp_path / "all.rlp", *PLAIN, *SINCE)
     with listening_beside(Honest(LETTERS)) as (node, enode):
@@ -178,7 +178,7 @@ def test_who_is_known_by_a_key(tmp_path: Path) -> None:
     assert node.known == {key_file.load(tmp_path / "node.key").public}
 
 
-def test_what_is_known_is_fetched_once(tmp_path: Path) -> None:
+def test_known_envelopes_are_not_fetched_again(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     honest = Honest(LETTERS[:20])
     with listening_beside(honest) as (_, enode):
@@ -195,19 +195,22 @@ def test_what_is_known_is_fetched_once(tmp_path: Path) -> None:
     assert names(tmp_path) == ["rest.rlp", "state.json"]
 
 
-def test_what_nobody_answers_for_is_said(tmp_path: Path) -> None:
+def test_times_without_an_answer_are_reported(tmp_path: Path) -> None:
     file, state = tmp_path / "some.rlp", tmp_path / "state.json"
     with listening_beside(Honest(LETTERS)) as (_, enode):
         result = waku("request", str(enode), *PLAIN, *SINCE, "--limit", "envelopes=12", "-o", file, "--state", state)
     assert (result.code, result.out) == (1, "fetched 12 envelopes\n")
     reason, missing = result.err.splitlines()
     assert reason == f"{enode.address}: its answer takes more than 12 envelopes"
-    assert missing == f"nobody answered for all of it; missing are the times {EPOCH} to {EPOCH + 500}"
+    assert missing == (
+        f"no Mailserver answered for these times: {EPOCH} to {EPOCH + 500};"
+        " try again later, or name another Mailserver"
+    )
     assert len(list(rlp_file.read(file))) == 12
     assert msgspec.json.decode(state.read_bytes())["known"] == {}
 
 
-async def test_a_password_restricts_where_sealed_requests_alone_are_answered(tmp_path: Path) -> None:
+async def test_a_password_restricts_access_if_only_sealed_requests_are_answered(tmp_path: Path) -> None:
     """And there the node's public key, which everybody has, opens nothing; where plain ones are answered it does."""
     (tmp_path / "password").write_text("swordfish\n")
     told = ("--password-file", str(tmp_path / "password"))
@@ -231,7 +234,7 @@ async def test_a_password_restricts_where_sealed_requests_alone_are_answered(tmp
     }
 
 
-async def test_live_goes_on_until_it_is_told_to_stop_and_then_from_there(tmp_path: Path) -> None:
+async def test_live_runs_until_it_is_stopped_and_continues_from_there(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     command = ("--channel", "status", "--state", str(state), "--live")
     async with node_process(tmp_path / "data") as node:
@@ -263,22 +266,22 @@ def wait_for_bytes(folder: Path, name: str) -> None:
         time.sleep(0.01)
 
 
-def test_live_tells_of_a_server_that_is_not_there() -> None:
+def test_live_reports_a_server_that_cannot_be_reached() -> None:
     result = waku("request", NOBODY, *PLAIN, "--live", "--for", "1")
     assert (result.code, result.out) == (1, "")
     reason, missing = result.err.splitlines()
     assert reason == f"cannot connect to 127.0.0.1:{nobodys_port()}: Connection refused"
-    assert missing.startswith("nobody answered for all of it")
+    assert missing.startswith("no Mailserver answered for these times: ")
 
 
 @every(
     ("words", "said"),
     [
-        (("--topic", "xx"), "--topic: 'xx' is no topic"),
-        ((), "say what to ask for: --channel NAME, or --topic TOPIC"),
-        (("--topic", "01020304", "--from", "soon"), "--from: 'soon' is no time"),
-        (("--topic", "01020304", "--from", "now", "--to", "-1h"), "the first not after the last"),
-        (("--topic", "01020304", "--form", "letter"), "--form is envelope or plain, not 'letter'"),
+        (("--topic", "xx"), "--topic: 'xx' is not a topic"),
+        ((), "name what to fetch: --channel NAME, or --topic TOPIC"),
+        (("--topic", "01020304", "--from", "soon"), "--from: 'soon' is not a time"),
+        (("--topic", "01020304", "--from", "now", "--to", "-1h"), "first time must not be after its last"),
+        (("--topic", "01020304", "--form", "letter"), "--form: 'letter' is not envelope or plain"),
         (("--topic", "01020304", "--form", "plain", "--password-file", "x"), "leave --password-file out"),
         (("--topic", "01020304", "--password-file", "/nowhere"), "cannot read /nowhere"),
         (
@@ -288,11 +291,17 @@ def test_live_tells_of_a_server_that_is_not_there() -> None:
         (("--topic", "01020304", "--open-password", "/dev/null"), "--open-password: it is empty"),
         (("--topic", "01020304", "--open-key", "/nowhere"), "(--open-key)"),
         (("--topic", "01020304", "-o", "all.csv"), "must end in .jsonl, .rlp or .parquet"),
-        (("--topic", "01020304", "--limit", "pages=0"), "--limit: Expected `int` >= 1"),
-        (("--topic", "01020304", "--limit", "cows=1"), "unknown field `cows`"),
-        (("--topic", "01020304", "--limit", "seconds=nan"), "--limit: Expected `float` > 0"),
-        (("--topic", "01020304", "--limit", "seconds=inf"), "--limit: Expected `float` <= 1000000000.0"),
-        (("--topic", "01020304", "--limit", "seconds=-1"), "--limit: Expected `float` > 0"),
+        (("--topic", "01020304", "--limit", "pages=0"), "--limit pages: '0' is not a whole number from 1"),
+        (
+            ("--topic", "01020304", "--limit", "cows=1"),
+            "--limit cows=1: write NAME=NUMBER; names are pages, envelopes, bytes, seconds, size",
+        ),
+        (
+            ("--topic", "01020304", "--limit", "seconds=nan"),
+            "--limit seconds: 'nan' is not a number over 0 to 1000000000.0",
+        ),
+        (("--topic", "01020304", "--limit", "seconds=inf"), "--limit seconds: 'inf' is not a number over 0"),
+        (("--topic", "01020304", "--limit", "seconds=-1"), "--limit seconds: '-1' is not a number over 0"),
         *(
             (
                 ("--topic", "01020304", "--live", "--for", wrong),
@@ -303,10 +312,10 @@ def test_live_tells_of_a_server_that_is_not_there() -> None:
         (("--topic", "01020304", "--state", "/"), "cannot read /"),
         (("--topic", "01020304", "--state", "x" * 300), "File name too long (--state)"),
         (("--topic", "01020304", "-o", "x" * 300 + ".rlp"), "File name too long (-o)"),
-        (("--topic", "01020304", "--live", "--to", "now"), "--live goes on from now: leave --to out"),
-        (("--topic", "01020304", "--for", "9"), "say --live, too"),
+        (("--topic", "01020304", "--live", "--to", "now"), "--live has no end: leave --to out"),
+        (("--topic", "01020304", "--for", "9"), "add --live, or leave --for out"),
         (("--topic", "01020304", "--live", "--for", "0"), "--for: '0' is not a number"),
-        (("--topic", "01020304", "--state", __file__), "is no state of a requester"),
+        (("--topic", "01020304", "--state", __file__), "is not a state file"),
     ],
 )
 def test_misuse_is_one_sentence(words: tuple[str, ...], said: str) -> None:
@@ -317,13 +326,13 @@ def test_misuse_is_one_sentence(words: tuple[str, ...], said: str) -> None:
 
 
 @every("wrong", ["zz", "ab", "ab" * 33, "AB" * 32])
-def test_a_state_with_what_is_no_hash_is_one_sentence(wrong: str, tmp_path: Path) -> None:
+def test_a_state_with_an_invalid_hash_is_reported_in_one_sentence(wrong: str, tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     state.write_bytes(msgspec.json.encode({"recent": {"01020304": {wrong: 1}}}))
     result = waku("request", NOBODY, *PLAIN, "--state", state)
     assert (result.code, result.out) == (2, "")
     [sentence] = result.err.splitlines()
-    assert f"{state} is no state of a requester" in sentence
+    assert f"{state} is not a state file" in sentence
 
 
 WAYS = [(suffix, number) for suffix in ("jsonl", "rlp", "parquet") for number in (signal.SIGINT, signal.SIGTERM)]
@@ -332,7 +341,7 @@ WAYS = [(suffix, number) for suffix in ("jsonl", "rlp", "parquet") for number in
 @pytest.mark.parametrize(
     "way", some(WAYS, ("jsonl", signal.SIGINT), ("rlp", signal.SIGTERM), ("parquet", signal.SIGTERM)), ids=str
 )
-async def test_who_is_told_to_stop_leaves_nothing_unfinished(way: tuple[str, signal.Signals], tmp_path: Path) -> None:
+async def test_a_stopped_request_leaves_no_unfinished_file(way: tuple[str, signal.Signals], tmp_path: Path) -> None:
     suffix, number = way
     state = tmp_path / "state.json"
     async with listening(Silent()) as (node, enode), bounded("the end"):
@@ -347,7 +356,7 @@ async def test_who_is_told_to_stop_leaves_nothing_unfinished(way: tuple[str, sig
     assert names(tmp_path) == []
 
 
-async def test_who_listens_and_is_told_twice_has_the_file_or_nothing(tmp_path: Path) -> None:
+async def test_live_stopped_twice_leaves_the_complete_file_or_none(tmp_path: Path) -> None:
     async with listening(Silent()) as (node, enode), bounded("the end"):
         listener = await begun("request", str(enode), *PLAIN, "--live", "-o", tmp_path / "all.parquet")
         await node.was_asked.wait()
@@ -358,7 +367,7 @@ async def test_who_listens_and_is_told_twice_has_the_file_or_nothing(tmp_path: P
     assert names(tmp_path) in ([], ["all.parquet"])
 
 
-async def test_who_is_told_to_stop_while_the_file_is_finished_leaves_nothing_unfinished(tmp_path: Path) -> None:
+async def test_a_request_stopped_while_it_finishes_the_file_leaves_no_unfinished_file(tmp_path: Path) -> None:
     """Its time to listen is over by then, and nobody has told it to stop before."""
     (tmp_path / "history").mkdir()
     state = tmp_path / "history" / "state.json"
@@ -382,7 +391,7 @@ async def test_who_is_told_to_stop_while_the_file_is_finished_leaves_nothing_unf
     assert names(tmp_path / "history") == []
 
 
-async def test_a_state_is_used_by_one_at_a_time(tmp_path: Path) -> None:
+async def test_a_state_file_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     async with listening(Silent()) as (node, enode), bounded("the end"):
         command = ("request", str(enode), *PLAIN, *SINCE, "--state", state)
@@ -398,7 +407,7 @@ async def test_a_state_is_used_by_one_at_a_time(tmp_path: Path) -> None:
     assert names(tmp_path) == ["state.json"]
 
 
-def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "all.rlp"
     file.write_text("mine")
     result = waku("request", NOBODY, *PLAIN, "-o", file)
@@ -413,12 +422,12 @@ def test_probe() -> None:
     assert well.out.startswith("all is well: posted, and fetched in ")
     with listening_beside(Refusing("closed"), archives=False) as (_, enode):
         refused = waku("probe", str(enode), "--form", "plain")
-    assert refused == (7, "", "it answers a request with an error: closed\n")
+    assert refused == (7, "", "it answers the request with an error: closed\n")
     assert waku("probe", str(enode)).code == 3
 
 
 @every("wrong", ["nan", "inf", "-inf", "-1", "0", "1e999", "soon"])
-def test_a_timeout_that_is_none_is_one_sentence(wrong: str) -> None:
+def test_an_invalid_timeout_is_reported_in_one_sentence(wrong: str) -> None:
     result = waku("probe", NOBODY, f"--patience={wrong}")
     assert (result.code, result.out) == (2, "")
     assert result.err == f"restante: --patience: '{wrong}' is not a number from 0.1 to 1000000\n"

@@ -73,17 +73,17 @@ def test_pages_are_followed_to_the_last(size: int, downward: bool) -> None:
     assert simulation.report.failures == {}
 
 
-def test_a_list_and_cursors_of_another_kind_will_do() -> None:
+def test_a_list_and_cursors_of_another_kind_are_accepted() -> None:
     complete(SimulatedRequester(QUERY, [Honest(LETTERS, answer="list", size=7)]))
     complete(SimulatedRequester(QUERY, [Shuffled(LETTERS, size=7)]))
 
 
-def test_nothing_there_is_an_answer() -> None:
+def test_an_empty_answer_is_an_answer() -> None:
     simulation = complete(SimulatedRequester(QUERY, [Honest([])]), [])
     assert len(simulation.asked) == 1
 
 
-def test_what_is_asked_for() -> None:
+def test_a_request_has_the_topics_and_times_of_the_query() -> None:
     simulation = complete(SimulatedRequester(QUERY, [Honest(LETTERS, size=20)], timeouts=Timeouts(limit=20)))
     (_, first), (_, second) = simulation.asked
     assert (first.lower, first.upper, first.limit) == (EPOCH, EPOCH + 500, 20)
@@ -119,7 +119,7 @@ def test_a_query_by_filter() -> None:
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_after_a_bad_server_comes_a_good_one(bad: Any, words: str) -> None:
+def test_after_a_bad_server_the_next_one_is_asked(bad: Any, words: str) -> None:
     budgets = Budgets(pages=50, envelopes=200)
     simulation = SimulatedRequester(QUERY, [bad, Honest(LETTERS, size=7)], budgets=budgets, timeouts=ONE_TRY).run()
     assert simulation.report is not None
@@ -143,7 +143,7 @@ REFUSALS = {
 
 
 @every(("words", "meaning"), REFUSALS.items())
-def test_a_refusal_that_lasts_is_not_asked_for_twice(words: str, meaning: str) -> None:
+def test_a_server_with_a_final_refusal_is_not_asked_again(words: str, meaning: str) -> None:
     simulation = SimulatedRequester(QUERY, [Refusing(words), Honest(LETTERS)])
     complete(simulation)
     assert [server for server, _ in simulation.asked] == [0, 1]
@@ -151,7 +151,7 @@ def test_a_refusal_that_lasts_is_not_asked_for_twice(words: str, meaning: str) -
     assert simulation.report.failures == {0: f"it says: {words}: {meaning}"}
 
 
-def test_where_every_refusal_lasts_it_is_over_at_once() -> None:
+def test_the_fetch_ends_at_once_if_every_refusal_is_final() -> None:
     simulation = SimulatedRequester(
         QUERY, [Refusing("request is invalid: no"), Refusing("query range is invalid")]
     ).run()
@@ -162,7 +162,7 @@ def test_where_every_refusal_lasts_it_is_over_at_once() -> None:
 
 
 @every("words", ["rate limit exceeded", "too many requests at once", "the archive cannot be read", "busy"])
-def test_a_refusal_that_may_pass_is_asked_again(words: str) -> None:
+def test_a_server_with_a_temporary_refusal_is_asked_again(words: str) -> None:
     simulation = SimulatedRequester(QUERY, [Refusing(words)], timeouts=Timeouts(tries=3)).run()
     assert len(simulation.asked) == 3
     assert simulation.report is not None
@@ -170,13 +170,13 @@ def test_a_refusal_that_may_pass_is_asked_again(words: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [WrongId, EndFirst], ids=["wrong id", "the end first"])
-def test_what_is_odd_and_loses_nothing_is_borne(kind: Any) -> None:
+def test_harmless_oddities_of_a_server_are_tolerated(kind: Any) -> None:
     simulation = complete(SimulatedRequester(QUERY, [kind(LETTERS, size=7)]))
     assert simulation.report is not None
     assert simulation.report.failures == {}
 
 
-def test_what_was_not_asked_for_is_not_handed_over() -> None:
+def test_unrequested_envelopes_are_not_handed_over() -> None:
     simulation = complete(SimulatedRequester(QUERY, [Foreign(LETTERS)], budgets=Budgets(size=1000)))
     assert simulation.report is not None
     assert simulation.report.counts == {
@@ -188,7 +188,7 @@ def test_what_was_not_asked_for_is_not_handed_over() -> None:
     }
 
 
-def test_a_server_that_was_not_asked_is_not_heard() -> None:
+def test_an_answer_of_a_server_that_was_not_asked_is_ignored() -> None:
     simulation = SimulatedRequester(QUERY, [Honest(LETTERS), Honest(LETTERS)])
     assert simulation.core.came(1, LETTERS, simulation.now) == []
     assert simulation.core.ended(1, b"", simulation.now) == []
@@ -201,7 +201,7 @@ def test_a_server_that_was_not_asked_is_not_heard() -> None:
 
 
 @BOTH
-def test_the_next_server_is_asked_for_what_is_not_known_and_without_a_cursor(downward: bool) -> None:
+def test_the_next_server_is_asked_for_unknown_times_and_without_a_cursor(downward: bool) -> None:
     packets = iter([GO] * 9 + [DROP] + [GO] * 100)
     simulation = SimulatedRequester(
         QUERY,
@@ -244,7 +244,7 @@ class Late(Honest):
         return (found, cursor) if not request.cursor else (found, request.cursor)
 
 
-def test_what_came_from_a_cheat_does_not_count() -> None:
+def test_answers_of_a_contradictory_server_do_not_count() -> None:
     simulation = SimulatedRequester(QUERY, [Late(LETTERS, size=7), Honest(LETTERS)], timeouts=ONE_TRY)
     complete(simulation)
     assert (simulation.asked[-1][1].lower, simulation.asked[-1][1].upper) == (EPOCH, EPOCH + 500)
@@ -267,7 +267,7 @@ def test_the_first_server_is_preferred_and_backed_off_from() -> None:
     assert [server for server, _ in simulation.asked] == [1, 0]
 
 
-def test_who_always_fails_is_left_after_some_tries() -> None:
+def test_a_server_that_always_fails_is_left_after_some_tries() -> None:
     simulation = SimulatedRequester(
         QUERY, [Refusing("no"), Refusing("never")], timeouts=Timeouts(tries=3, back_off=2)
     ).run()
@@ -279,7 +279,7 @@ def test_who_always_fails_is_left_after_some_tries() -> None:
     assert simulation.handed == []
 
 
-def test_nobody_to_ask() -> None:
+def test_without_servers_everything_is_missing() -> None:
     simulation = SimulatedRequester(QUERY, [])
     assert simulation.report is not None
     assert simulation.report.missing == [(EPOCH, EPOCH + 500)]
@@ -294,7 +294,7 @@ def test_seconds_are_a_budget_too() -> None:
     assert asked == 4
 
 
-def test_the_pauses_that_a_server_forces_count_as_its_time() -> None:
+def test_pauses_that_a_server_forces_count_as_its_time() -> None:
     """It answers a page, and goes: that is no failure in a row, and would last for as many pages as there may be."""
     letters = [letter(number, age=-number) for number in range(400)]
     steps = itertools.cycle([GO, GO, DROP])
@@ -326,7 +326,7 @@ def test_bytes_are_a_budget_too() -> None:
 # ── live ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_history_and_live_envelopes_meet_at_one_inbox() -> None:
+def test_history_and_live_envelopes_share_one_inbox() -> None:
     inbox = Inbox([Interest.named([TOPIC])])
     live = [*LETTERS[20:], letter(55, topic=b"\0\0\0\1")]
     assert inbox.accept(live) == LETTERS[20:]
@@ -335,7 +335,7 @@ def test_history_and_live_envelopes_meet_at_one_inbox() -> None:
     assert inbox.accept(LETTERS) == []
 
 
-def test_an_inbox_forgets_what_came_longest_ago() -> None:
+def test_an_inbox_forgets_the_earliest_arrivals() -> None:
     inbox = Inbox([Interest.named([TOPIC])], remembered=3)
     assert inbox.accept(LETTERS[:3]) == LETTERS[:3]
     assert inbox.accept(LETTERS[2:5]) == LETTERS[3:5]
@@ -349,7 +349,7 @@ def later(query: HistoryQuery, upper: int) -> HistoryQuery:
     return msgspec.structs.replace(query, upper=upper)
 
 
-def test_what_is_known_is_not_asked_for_again() -> None:
+def test_known_times_are_not_requested_again() -> None:
     first = complete(SimulatedRequester(QUERY, [Honest(LETTERS)]))
     state = first.saved[-1][0]
     assert state == FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 500)]})
@@ -368,7 +368,7 @@ def test_another_topic_has_missing_ranges_of_its_own() -> None:
     assert simulation.saved[-1][0].known == {name: [(EPOCH, EPOCH + 500)] for name in (TOPIC.hex(), other.hex())}
 
 
-def test_what_comes_late_is_found_by_asking_again_and_the_rest_is_not_handed_over_twice() -> None:
+def test_late_envelopes_are_found_by_a_repeated_request_and_others_are_not_handed_over_twice() -> None:
     """At 1000 the last 80 seconds are not known for good."""
     query = later(QUERY, EPOCH + 2000)
     young = [letter(number, age=-990 - number) for number in range(5)]
@@ -387,7 +387,7 @@ def test_what_comes_late_is_found_by_asking_again_and_the_rest_is_not_handed_ove
     assert third.saved[-1][0] == FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 2000)]})
 
 
-def test_a_state_goes_through_json() -> None:
+def test_a_state_is_written_and_read_as_json() -> None:
     state = SimulatedRequester(later(QUERY, EPOCH + 2000), [Honest([letter(1, age=-990)])]).run().saved[-1][0]
     assert state.recent
     assert msgspec.json.decode(msgspec.json.encode(state), type=FetchState) == state
@@ -397,13 +397,13 @@ def test_a_state_goes_through_json() -> None:
     "wrong",
     [(5, 4), (0, 0), (-1, 4), (1, 1 << 32)],
 )
-def test_a_query_about_no_time(wrong: tuple[int, int]) -> None:
+def test_a_query_with_an_empty_range_is_misuse(wrong: tuple[int, int]) -> None:
     with pytest.raises(Misuse, match="times"):
         HistoryQuery(*wrong, frozenset([TOPIC]))
 
 
-def test_a_query_about_nothing_or_too_much() -> None:
-    with pytest.raises(Misuse, match="about topics"):
+def test_a_query_without_topics_or_with_too_many_is_misuse() -> None:
+    with pytest.raises(Misuse, match="either topics or a bloom filter"):
         HistoryQuery(1, 2)
     with pytest.raises(Misuse, match="1000 topics"):
         HistoryQuery(1, 2, frozenset(number.to_bytes(4) for number in range(1001)))
@@ -439,7 +439,7 @@ def honest(data: st.DataObject, letters: list[Envelope]) -> Honest:
 
 @given(archives(), st.data())
 @examples(200)
-def test_whatever_happens_all_that_honest_servers_have_comes_once(
+def test_every_envelope_of_honest_servers_is_handed_over_once_whatever_happens(
     letters: list[Envelope], data: st.DataObject
 ) -> None:
     troubles = data.draw(st.integers(0, 6))
@@ -511,7 +511,7 @@ class Anything:
 
 @given(archives(), st.data())
 @examples(200)
-def test_a_cheat_costs_at_most_the_budgets_and_the_honest_one_is_asked(
+def test_a_cheating_server_costs_at_most_its_budgets_and_the_honest_one_is_asked(
     letters: list[Envelope], data: st.DataObject
 ) -> None:
     budgets = Budgets(pages=5, envelopes=20, seconds=120)

@@ -31,14 +31,14 @@ def as_strings(item: Any) -> Any:
 
 
 @every("vector", VECTORS["good"], ids=lambda vector: vector["rlp"][:20])
-def test_what_everybody_writes_is_written_and_read(vector: dict[str, Any]) -> None:
+def test_the_examples_of_the_specification_are_written_and_read(vector: dict[str, Any]) -> None:
     item, wire = unhex(vector["item"]), bytes.fromhex(vector["rlp"])
     assert rlp.encode(item) == wire
     assert rlp.decode(wire) == as_strings(item)
 
 
 @every("vector", VECTORS["bad"], ids=lambda vector: vector["rlp"][:20] or "nothing")
-def test_what_is_not_canonical_is_refused(vector: dict[str, str]) -> None:
+def test_non_canonical_rlp_is_refused(vector: dict[str, str]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
         rlp.decode(bytes.fromhex(vector["rlp"]))
 
@@ -56,12 +56,12 @@ def test_numbers_are_written_as_the_library_writes_them(number: int) -> None:
 
 
 @given(items)
-def test_what_is_written_is_read(item: Any) -> None:
+def test_written_items_are_read_back(item: Any) -> None:
     assert rlp.decode(rlp.encode(item)) == item
 
 
 @given(st.binary(max_size=200) | mutated(encoded))
-def test_what_the_library_refuses_is_refused_and_what_it_reads_is_read(wire: bytes) -> None:
+def test_the_library_and_the_reader_accept_the_same_bytes(wire: bytes) -> None:
     try:
         expected = oracle.decode(wire)
     except oracle.DecodingError:
@@ -72,7 +72,7 @@ def test_what_the_library_refuses_is_refused_and_what_it_reads_is_read(wire: byt
 
 
 @given(st.binary() | mutated(encoded), st.binary(min_size=1, max_size=9))
-def test_a_tail_is_left_alone_where_it_may_be(wire: bytes, tail: bytes) -> None:
+def test_a_tail_is_ignored_where_it_is_allowed(wire: bytes, tail: bytes) -> None:
     try:
         expected = rlp.decode(wire)
     except RlpError:
@@ -92,14 +92,14 @@ def test_spans_are_where_the_items_are(item: list[Any]) -> None:
     ]
 
 
-def test_a_list_is_expected_and_a_string_is_none() -> None:
+def test_a_string_in_place_of_a_list_is_refused() -> None:
     with pytest.raises(RlpError, match="list is expected"):
         rlp.spans(b"\x83dog")
     with pytest.raises(RlpError, match="list is expected"):
         rlp.items(b"dog")
 
 
-def test_lists_may_be_nested_as_deep_as_is_said_and_no_deeper() -> None:
+def test_lists_may_be_nested_up_to_the_maximum_depth() -> None:
     item: Any = []
     for _ in range(rlp.MAX_DEPTH - 1):
         item = [item]
@@ -112,18 +112,18 @@ def test_lists_may_be_nested_as_deep_as_is_said_and_no_deeper() -> None:
     ("item", "words"),
     [([], "number is expected"), (b"\0", "leading zero"), (b"\0\1", "leading zero"), (b"\1" * 5, "32 bits")],
 )
-def test_what_cannot_be_a_number_is_none(item: rlp.Item, words: str) -> None:
+def test_an_invalid_number_is_refused(item: rlp.Item, words: str) -> None:
     with pytest.raises(RlpError, match=words):
         rlp.uint(item, 32)
 
 
-def test_a_number_may_have_all_its_bits_and_none() -> None:
+def test_a_number_may_have_all_its_bits_set_or_none() -> None:
     assert rlp.uint(b"\xff" * 4, 32) == 2**32 - 1
     assert rlp.uint(b"", 32) == 0
 
 
 @every("item", [[], b"\2", b"\0", b"\1\1"])
-def test_what_cannot_be_a_truth_value_is_none(item: rlp.Item) -> None:
+def test_an_invalid_truth_value_is_refused(item: rlp.Item) -> None:
     with pytest.raises(RlpError, match="truth"):
         rlp.boolean(item)
 
@@ -144,6 +144,6 @@ def test_strings_and_lists_have_the_sizes_they_must_have() -> None:
         rlp.items([b"a"], 2)
 
 
-def test_a_negative_number_is_our_fault() -> None:
+def test_a_negative_number_is_not_written() -> None:
     with pytest.raises(OverflowError):
         rlp.encode(-1)

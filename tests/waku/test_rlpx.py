@@ -13,12 +13,12 @@ from restante.common.errors import PeerError
 from restante.waku.devp2p import frames, handshake
 from restante.waku.devp2p.rlpx import MAX_FIRST_FRAME_BYTES, Rlpx, max_frame_bytes
 from restante.waku.envelope.keys import Key
+from support.dice import Seeded
 from support.effort import examples
 from support.mutation import mutated
 from support.rows import every
 from support.vectors import load
 from support.waku.devp2p_pair import A, B, cut
-from support.waku.dice import Seeded
 
 EIP8 = load("eip8")
 
@@ -47,7 +47,7 @@ def words(end: Rlpx) -> str:
     return end.broken.words
 
 
-def test_each_knows_who_the_other_is() -> None:
+def test_each_side_knows_the_other_s_key() -> None:
     a, b = pair()
     assert (a.remote, b.remote) == (B.public, A.public)
 
@@ -63,14 +63,14 @@ def test_a_frame_of_two_pieces_is_the_same_on_the_wire(size: int) -> None:
         assert receiver.receive_data(wire) == [frame[:size]]
 
 
-def test_who_the_initiator_is_is_not_known_before_its_auth() -> None:
+def test_the_initiator_is_unknown_before_its_auth() -> None:
     b = Rlpx.recipient(B, Seeded(2))
     assert b.remote == b""
     assert not b.ready
     assert b.data_to_send() == b""
 
 
-def test_what_the_handshake_says_is_said_once() -> None:
+def test_each_handshake_packet_is_sent_once() -> None:
     a = Rlpx.initiator(A, B.public, Seeded(1))
     assert a.data_to_send()
     assert a.data_to_send() == b""
@@ -100,7 +100,7 @@ payloads = st.lists(st.binary(min_size=1, max_size=700), min_size=1, max_size=6)
 
 
 @given(payloads, payloads, st.lists(st.integers(0, 5000), max_size=30))
-def test_a_pipe_may_cut_bytes_anywhere(ours: list[bytes], theirs: list[bytes], places: list[int]) -> None:
+def test_a_stream_may_be_split_anywhere(ours: list[bytes], theirs: list[bytes], places: list[int]) -> None:
     a, b = Rlpx.initiator(A, B.public, Seeded(1)), Rlpx.recipient(B, Seeded(2))
     for part in cut(a.data_to_send(), places):
         assert b.receive_data(part) == []
@@ -125,7 +125,7 @@ def test_bytes_come_one_by_one_and_with_a_tail() -> None:
     assert b.receive_data(wire[-1:] + a.seal(b"six")) == [b"five", b"six"]
 
 
-def test_the_hello_may_stand_in_one_write_with_the_ack() -> None:
+def test_the_hello_may_be_written_together_with_the_ack() -> None:
     a, b = Rlpx.initiator(A, B.public, Seeded(1)), Rlpx.recipient(B, Seeded(2))
     b.receive_data(a.data_to_send())
     assert a.receive_data(b.data_to_send() + b.seal(b"hello")) == [b"hello"]
@@ -143,7 +143,7 @@ def test_no_byte_of_a_frame_may_be_altered(places: list[int], at: int, flip: int
     assert b.receive_data(after) == []
 
 
-def test_frames_may_not_change_places_nor_come_twice() -> None:
+def test_reordered_or_repeated_frames_are_refused() -> None:
     a, b = begun()
     first, second = a.seal(b"first"), a.seal(b"second")
     assert b.receive_data(second + first) == []
@@ -154,7 +154,7 @@ def test_frames_may_not_change_places_nor_come_twice() -> None:
     assert "MAC of a header" in words(b)
 
 
-def test_a_wrong_header_is_told_before_its_frame_is_there() -> None:
+def test_a_wrong_header_is_refused_before_its_frame_arrives() -> None:
     a, b = begun()
     wire = bytearray(a.seal(bytes(1000)))
     wire[0] ^= 1
@@ -187,13 +187,13 @@ def test_the_first_frame_is_no_larger_than_the_cap_either() -> None:
     assert "1 to 100 bytes" in words(b)
 
 
-def test_a_frame_of_nothing_is_refused() -> None:
+def test_an_empty_frame_is_refused() -> None:
     a, b = begun()
     b.receive_data(a.seal(b""))
     assert "not 0" in words(b)
 
 
-def test_a_frame_of_more_than_24_bits_is_our_fault() -> None:
+def test_a_frame_of_more_than_24_bits_is_not_written() -> None:
     a, _ = pair()
     with pytest.raises(OverflowError):
         a.seal(bytes(frames.MAX_FRAME_BYTES + 1))
@@ -229,14 +229,14 @@ def test_a_large_frame_in_small_pieces_is_not_copied_for_each() -> None:
 
 
 @pytest.mark.parametrize("kind", ["auth", "ack"])
-def test_the_form_before_eip_8_is_refused_in_clear_words(kind: str) -> None:
+def test_the_format_before_eip_8_is_refused_in_clear_words(kind: str) -> None:
     end = Rlpx.recipient(B, Seeded(1)) if kind == "auth" else Rlpx.initiator(A, B.public, Seeded(1))
     end.receive_data(bytes.fromhex(EIP8[kind]["before EIP-8"]))
     assert "before EIP-8" in words(end)
     assert not end.ready
 
 
-def test_a_packet_that_is_too_large_is_refused_before_it_is_there() -> None:
+def test_a_packet_that_is_too_large_is_refused_before_it_arrives() -> None:
     b = Rlpx.recipient(B, Seeded(1))
     b.receive_data(b"\xff\xff\4")
     assert "114 to 2048 bytes, not 65535" in words(b)
@@ -246,25 +246,25 @@ def test_an_auth_for_another_is_refused() -> None:
     auth = Rlpx.initiator(A, Key(b"\3" * 32).public, Seeded(1)).data_to_send()
     b = Rlpx.recipient(B, Seeded(2))
     b.receive_data(auth)
-    assert "not for this key" in words(b)
+    assert "for another key" in words(b)
     assert b.data_to_send() == b""
 
 
-def test_an_ack_from_another_opens_no_frames() -> None:
+def test_an_ack_of_another_node_opens_no_frames() -> None:
     """One who knows our key can answer, but without the recipient's static key comes to no secrets."""
     a = Rlpx.initiator(A, B.public, Seeded(1))
     _, answer, _ = handshake.accept(A, Rlpx.initiator(B, A.public, Seeded(3)).data_to_send(), Seeded(4))
     a.receive_data(answer)
-    assert "not for this key" in words(a)
+    assert "for another key" in words(a)
 
 
-def test_a_key_that_is_none_is_not_dialled() -> None:
+def test_an_invalid_key_is_not_dialled() -> None:
     with pytest.raises(PeerError, match="not on the curve"):
         Rlpx.initiator(A, bytes(64), Seeded(1))
 
 
 @given(st.binary(max_size=3000), st.booleans())
-def test_any_bytes_are_taken_without_an_exception(data: bytes, initiator: bool) -> None:
+def test_any_bytes_are_read_without_an_exception(data: bytes, initiator: bool) -> None:
     end = Rlpx.initiator(A, B.public, Seeded(1)) if initiator else Rlpx.recipient(B, Seeded(1))
     assert end.receive_data(data) == []
     assert end.broken is None or end.broken.code == 2
@@ -281,7 +281,7 @@ def conversation() -> bytes:
 
 @given(mutated(st.builds(conversation)), st.lists(st.integers(0, 800), max_size=5))
 @examples(100)
-def test_altered_bytes_give_no_frame_that_was_not_sent(wire: bytes, places: list[int]) -> None:
+def test_altered_bytes_yield_no_frame_that_was_not_sent(wire: bytes, places: list[int]) -> None:
     _, b = pair()
     found = [frame for part in cut(wire, places) for frame in b.receive_data(part)]
     assert tuple(found) == HELLO_AND_MORE[: len(found)]

@@ -24,7 +24,7 @@ def after_a_save() -> SaveSchedule:
     return saves
 
 
-def test_after_a_silence_one_envelope_is_saved_at_once() -> None:
+def test_after_a_pause_one_envelope_is_saved_at_once() -> None:
     saves = SaveSchedule(SAVE_INTERVAL)
     saves.gathered(math.inf)
     assert (saves.waits(1, 100.0), saves.reads_on(1, 100.0)) == (0.0, False)
@@ -38,14 +38,14 @@ def test_a_few_envelopes_wait_until_the_last_save_is_a_while_ago() -> None:
     assert saves.waits(1, 100.0 + SAVE_INTERVAL * 1.01) == 0.0
 
 
-def test_more_than_a_few_are_saved_as_soon_as_nothing_waits_to_be_read() -> None:
+def test_many_envelopes_are_saved_as_soon_as_no_data_waits_to_be_read() -> None:
     saves = after_a_save()
     saves.gathered(LATE)
     assert saves.waits(MIN_BATCH_ENVELOPES, 100.0) == 0.0
     assert saves.reads_on(MIN_BATCH_ENVELOPES, 100.0)
 
 
-def test_what_waits_to_be_read_is_read_until_there_is_plenty_or_the_last_save_is_a_while_ago() -> None:
+def test_waiting_data_is_read_until_the_batch_is_full_or_the_last_save_is_a_while_ago() -> None:
     saves = after_a_save()
     assert saves.reads_on(MAX_BATCH_ENVELOPES - 1, 100.0)
     assert not saves.reads_on(MAX_BATCH_ENVELOPES, 100.0)

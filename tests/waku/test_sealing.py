@@ -29,10 +29,10 @@ from restante.waku.envelope.payload import (
     seal,
     topic_of,
 )
+from support.dice import Seeded
 from support.effort import examples
 from support.rows import every
 from support.vectors import load
-from support.waku.dice import Seeded
 from support.waku.fixed import KEY, OTHER_KEY
 
 SHARED = SymmetricKey(bytes(range(32)))
@@ -93,7 +93,7 @@ def test_password_keys_and_topics_are_those_of_the_vectors() -> None:
             assert topic_of(vector["password"]).hex() == vector["topic"]
 
 
-def test_a_password_that_is_no_text_is_misuse() -> None:
+def test_a_password_that_is_no_utf_8_is_misuse() -> None:
     for function in (password_key, topic_of):
         with pytest.raises(Misuse, match="UTF-8"):
             function("\udcff")
@@ -118,7 +118,7 @@ def test_sizes_are_those_that_were_captured() -> None:
 
 @every("sign", [None, KEY], ids=["unsigned", "signed"])
 @every("size", EDGES)
-def test_a_payload_is_laid_out_as_it_must_be(size: int, sign: Key | None) -> None:
+def test_a_payload_has_the_specified_layout(size: int, sign: Key | None) -> None:
     payload = bytes([7]) * size
     plain = gcm_open(seal(payload, to=SHARED, sign=sign, dice=Seeded(1)))
     of_size = 1 if size < 256 else 2 if size < 65536 else 3
@@ -133,7 +133,7 @@ def test_a_payload_is_laid_out_as_it_must_be(size: int, sign: Key | None) -> Non
         verify(sign.public, plain)
 
 
-def test_a_whole_block_is_added_where_nothing_is_missing() -> None:
+def test_a_full_block_of_padding_is_added_if_the_size_already_fits() -> None:
     assert len(gcm_open(seal(bytes(254), to=SHARED, dice=Seeded(1)))) == 512
     assert len(gcm_open(seal(bytes(253), to=SHARED, dice=Seeded(1)))) == 256
     assert len(gcm_open(seal(bytes(189), to=SHARED, sign=KEY, dice=Seeded(1)))) == 512
@@ -158,12 +158,12 @@ def test_a_payload_of_16_mib_is_misuse_and_one_byte_less_is_not() -> None:
 
 
 @every("public", [b"", bytes(64), bytes(63), b"\4" + KEY.public, SHARED.secret])
-def test_a_receiver_that_is_no_public_key_is_misuse(public: bytes) -> None:
+def test_an_invalid_public_key_as_receiver_is_misuse(public: bytes) -> None:
     with pytest.raises(Misuse, match="public key"):
         seal(b"x", to=public, dice=Seeded(1))
 
 
-def test_dice_are_thrown_anew_for_each() -> None:
+def test_each_envelope_has_fresh_random_bytes() -> None:
     dice = Seeded(1)
     for to in (SHARED, KEY.public):
         first, second = seal(b"x", to=to, dice=dice), seal(b"x", to=to, dice=dice)
@@ -176,7 +176,7 @@ def test_dice_are_thrown_anew_for_each() -> None:
 
 @given(payloads, signers, paddings)
 @examples(150)
-def test_what_is_sealed_for_a_symmetric_key_opens(payload: bytes, sign: Key | None, padding: bytes | None) -> None:
+def test_a_payload_sealed_for_a_symmetric_key_opens(payload: bytes, sign: Key | None, padding: bytes | None) -> None:
     data = seal(payload, to=SHARED, sign=sign, padding=padding, dice=Seeded(1))
     opened = open_sealed(data, SHARED)
     assert (opened.payload, opened.signer) == (payload, sign.public if sign else None)
@@ -189,7 +189,7 @@ def test_what_is_sealed_for_a_symmetric_key_opens(payload: bytes, sign: Key | No
 
 @given(payloads, signers, paddings)
 @examples(60)
-def test_what_is_sealed_for_a_public_key_opens(payload: bytes, sign: Key | None, padding: bytes | None) -> None:
+def test_a_payload_sealed_for_a_public_key_opens(payload: bytes, sign: Key | None, padding: bytes | None) -> None:
     data = seal(payload, to=KEY.public, sign=sign, padding=padding, dice=Seeded(1))
     opened = open_sealed(data, KEY)
     assert (opened.payload, opened.signer) == (payload, sign.public if sign else None)
@@ -223,7 +223,7 @@ def signed(plain: bytes, *, end: int = 0) -> bytes:
         (signed(b"\x04a"), Opened(b"", KEY.public, b"a")),
     ],
 )
-def test_whatever_is_laid_out_well_opens(plain: bytes, opened: Opened) -> None:
+def test_every_valid_layout_opens(plain: bytes, opened: Opened) -> None:
     assert open_sealed(gcm_seal(plain), SHARED) == opened
     assert open_sealed(ecies.encrypt(KEY.public, plain, ephemeral=OTHER_KEY, iv=bytes(16)), KEY) == opened
 
@@ -231,35 +231,35 @@ def test_whatever_is_laid_out_well_opens(plain: bytes, opened: Opened) -> None:
 @every(
     ("plain", "words"),
     [
-        (b"", "not even flags"),
-        (b"\x01", "before its payload"),
-        (b"\x01\x01", "before its payload"),
-        (b"\x02\x01", "before its payload"),
-        (b"\x02\x01\x00", "before its payload"),
-        (b"\x02\x00\x01abc", "before its payload"),
-        (b"\x03\x01\x00", "before its payload"),
+        (b"", "payload is empty"),
+        (b"\x01", "shorter than its length"),
+        (b"\x01\x01", "shorter than its length"),
+        (b"\x02\x01", "shorter than its length"),
+        (b"\x02\x01\x00", "shorter than its length"),
+        (b"\x02\x00\x01abc", "shorter than its length"),
+        (b"\x03\x01\x00", "shorter than its length"),
         (b"\x04", "before its signature"),
         (signed(b"\x04"), "before its signature"),
         (b"\x05" + bytes(64), "before its signature"),
-        (signed(b"\x05\x02a"), "before its payload"),  # it would reach into the signature
-        (signed(b"\x06\x00"), "before its payload"),
+        (signed(b"\x05\x02a"), "shorter than its length"),  # it would reach into the signature
+        (signed(b"\x06\x00"), "shorter than its length"),
         (signed(b"\x05\x01a", end=27), "signature"),  # 7/WAKU-DATA has it so, status-go refuses it
         (signed(b"\x05\x01a", end=2), "signature"),
         (b"\x05\x01a" + bytes(65), "signature"),
         (b"\x05\x01a" + b"\xff" * 64 + b"\x00", "signature"),
     ],
 )
-def test_whatever_is_not_laid_out_well_is_unreadable(plain: bytes, words: str) -> None:
+def test_every_invalid_layout_is_unreadable(plain: bytes, words: str) -> None:
     with pytest.raises(UnreadableError, match=words):
         open_sealed(gcm_seal(plain), SHARED)
 
 
-def test_a_signature_of_something_else_is_that_of_somebody_else() -> None:
+def test_a_signature_of_another_payload_recovers_another_signer() -> None:
     forged = b"\x05\x02ac" + signed(b"\x05\x02ab")[4:]
     assert open_sealed(gcm_seal(forged), SHARED).signer not in (None, KEY.public)
 
 
-def test_what_is_shorter_than_its_own_fields_does_not_open() -> None:
+def test_a_ciphertext_shorter_than_its_fields_does_not_open() -> None:
     for size in range(29):
         with pytest.raises(PeerError):
             open_sealed(bytes(size), SHARED)
@@ -270,7 +270,7 @@ def test_what_is_shorter_than_its_own_fields_does_not_open() -> None:
 
 @given(st.sampled_from((SHARED, KEY)), st.data())
 @examples(200)
-def test_whatever_is_altered_does_not_open(key: SymmetricKey | Key, data: st.DataObject) -> None:
+def test_an_altered_payload_does_not_open(key: SymmetricKey | Key, data: st.DataObject) -> None:
     to = key if isinstance(key, SymmetricKey) else key.public
     whole = seal(b"held until called for", to=to, sign=OTHER_KEY, dice=Seeded(1))
     at = data.draw(st.integers(0, len(whole) - 1))
@@ -282,7 +282,7 @@ def test_whatever_is_altered_does_not_open(key: SymmetricKey | Key, data: st.Dat
 
 @given(st.binary(max_size=400))
 @examples(300)
-def test_whatever_was_sealed_opens_or_is_a_peer_s_error(plain: bytes) -> None:
+def test_any_sealed_bytes_open_or_raise_a_peer_error(plain: bytes) -> None:
     for sealed in (plain, gcm_seal(plain)):
         for key in (SHARED, KEY):
             try:

@@ -45,7 +45,7 @@ from support.waku.processes import WAKU, altered, archived, node_process
 from support.waku.raw_peer import GoneError
 
 
-async def test_its_enode_is_the_first_line_and_its_key_is_its_own(tmp_path: Path) -> None:
+async def test_the_enode_is_the_first_line_and_the_key_is_private(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with node_process(data) as node:
         url = node.url
@@ -62,16 +62,16 @@ async def test_its_enode_is_the_first_line_and_its_key_is_its_own(tmp_path: Path
         assert (await node.serving.logged("listening"))["data"] == str(data)
 
 
-async def test_a_key_that_others_may_read_is_one_sentence(tmp_path: Path) -> None:
+async def test_a_key_that_others_may_read_is_refused_in_one_sentence(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("ab" * 32)
     key.chmod(0o644)
     async with started(tmp_path / "data", WAKU, ("--key", str(key))) as serving:
         assert await serving.ended() == 2
-        assert serving.log == [f"restante: {key} holds a private key, and others may read it: chmod 600 {key}"]
+        assert serving.log == [f"restante: other users may read the private key in {key}: run chmod 600 {key}"]
 
 
-async def test_a_port_that_is_taken_and_a_flag_that_means_nothing_are_one_sentence_each(tmp_path: Path) -> None:
+async def test_a_port_in_use_and_an_invalid_flag_are_reported_in_one_sentence_each(tmp_path: Path) -> None:
     async with node_process(tmp_path / "data") as node:
         address = f"127.0.0.1:{node.port}"
         async with started(tmp_path / "other", WAKU, ("--listen", address)) as serving:
@@ -81,10 +81,10 @@ async def test_a_port_that_is_taken_and_a_flag_that_means_nothing_are_one_senten
     result = called("waku", "serve", "--data", tmp_path / "other", "--topics", "all")
     assert (result.returncode, result.stdout) == (2, "")
     [sentence] = result.stderr.splitlines()
-    assert sentence.startswith("restante: --topics: 'all' is no topic")
+    assert sentence.startswith("restante: --topics: 'all' is not a topic")
 
 
-def test_a_port_in_use_is_found_before_anything_is_loaded_that_takes_long(tmp_path: Path) -> None:
+def test_a_port_in_use_is_found_before_slow_imports(tmp_path: Path) -> None:
     program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
     with held_port() as free, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -103,12 +103,14 @@ def test_with_too_few_descriptors_it_does_not_start_and_says_how_many_it_needs(t
     options = ("--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
     for limit in (20, MIN_DESCRIPTORS - 1):
         ended = run("prlimit", f"--nofile={limit}:{limit}", *WAKU, "serve", *options)
-        sentence = f"the limit of descriptors is {limit}, and {MIN_DESCRIPTORS} are needed: raise it (ulimit -Hn)"
+        sentence = (
+            f"the server may open {limit} file descriptors and needs {MIN_DESCRIPTORS}: raise the limit (ulimit -Hn)"
+        )
         assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"restante: {sentence}\n")
     assert not (tmp_path / "data").exists()
 
 
-async def test_as_many_descriptors_as_are_needed_suffice(tmp_path: Path) -> None:
+async def test_the_number_of_descriptors_that_the_error_names_suffices(tmp_path: Path) -> None:
     program = ("prlimit", f"--nofile={MIN_DESCRIPTORS}", *WAKU)
     async with node_process(tmp_path / "data", "--admin", "127.0.0.1:0", program=program) as node:
         peers = [await node.greet() for _ in range(20)]
@@ -117,11 +119,11 @@ async def test_as_many_descriptors_as_are_needed_suffice(tmp_path: Path) -> None
         await node.serving.stop()
 
 
-async def test_its_own_enode_as_a_peer_is_one_sentence(tmp_path: Path) -> None:
+async def test_the_node_s_own_enode_as_a_peer_is_refused_in_one_sentence(tmp_path: Path) -> None:
     own = Enode(key_file.load_or_make(tmp_path / "data" / "node.key").public, "127.0.0.1", 1)
     async with started(tmp_path / "data", WAKU, ("--peer", str(own))) as serving:
         assert await serving.ended() == 2
-        assert serving.log == [f"restante: --peer {own}: that is this node itself, by its key"]
+        assert serving.log == [f"restante: --peer {own}: this is the key of the node itself: leave it out"]
 
 
 def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
@@ -133,7 +135,7 @@ def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
 HOUSE = Housekeeping(retention=100, retention_bytes=len(letter(1).raw))
 
 
-async def test_what_will_be_removed_is_said_at_once_and_done_after_a_while(
+async def test_the_first_prune_is_announced_at_once_and_done_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with inside(tmp_path, housekeeping=HOUSE) as here:
@@ -214,7 +216,8 @@ async def test_a_damaged_archive_is_not_served(
         assert await serving.process.stdout.read() == b"", "no enode"
         [sentence] = serving.log
         assert re.fullmatch(
-            r"restante: the archive is damaged \(.*malformed\): restore a backup; restante waku check tells more",
+            r"restante: the archive is damaged \(.*malformed\): restore a backup;"
+            r" run `restante waku check` for details",
             sentence,
         )
 
@@ -228,7 +231,7 @@ async def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None
         await (await node.greet()).post(letter(now=int(time.time())))  # the first does not mind
 
 
-async def test_sigterm_confirms_what_was_offered_and_says_goodbye(tmp_path: Path) -> None:
+async def test_sigterm_confirms_offered_envelopes_and_disconnects(tmp_path: Path) -> None:
     data = tmp_path / "data"
     letters = [letter(number, now=int(time.time())) for number in range(20)]
     async with node_process(data) as node:
@@ -256,7 +259,7 @@ async def test_sigint_as_soon_as_it_listens_is_a_clean_end(tmp_path: Path) -> No
         assert await node.serving.ended() == 0
 
 
-async def test_a_second_sigterm_ends_it_even_if_the_disk_hangs(tmp_path: Path) -> None:
+async def test_a_second_sigterm_ends_the_node_even_if_the_disk_hangs(tmp_path: Path) -> None:
     async with node_process(tmp_path / "data", program=altered("hangs-at-commit")) as node:
         poster, reader = await node.greet(), await node.greet()
         poster.offer([letter(now=int(time.time()))])
@@ -269,7 +272,7 @@ async def test_a_second_sigterm_ends_it_even_if_the_disk_hangs(tmp_path: Path) -
             await poster.hear()  # no confirmation
 
 
-async def test_a_disk_that_fails_ends_it_with_one_sentence_and_nobody_is_told(tmp_path: Path) -> None:
+async def test_a_failing_disk_ends_the_node_with_one_sentence_and_confirms_nobody(tmp_path: Path) -> None:
     data = tmp_path / "data"
     kept, lost = letter(1, now=int(time.time())), letter(2, now=int(time.time()), size=100_000, ttl=1000)
     async with node_process(data, "--min-pow", "0") as node:
@@ -315,7 +318,7 @@ async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: P
     assert sorted(await archived(data)) == sorted(await archived(tmp_path / "a"))
 
 
-async def test_a_client_hands_over_and_is_told(tmp_path: Path) -> None:
+async def test_a_client_posts_envelopes_and_receives_confirmations_and_refusals(tmp_path: Path) -> None:
     now = int(time.time())
     async with node_process(tmp_path / "data") as node:
         async with connect(node.enode, Key(b"\5" * 32), Interest.named([])) as connection:
@@ -329,14 +332,14 @@ async def test_a_client_hands_over_and_is_told(tmp_path: Path) -> None:
             assert connection.connection.gone is not None
             await connection.connection.gone
             await asyncio.gather(waiting, return_exceptions=True)  # it may have been answered
-            with pytest.raises(NodeUnavailableError, match="went away"):
+            with pytest.raises(NodeUnavailableError, match="the node disconnected: "):
                 await connection.offer([letter(4, now=now)])
         with pytest.raises(NodeUnavailableError, match="cannot connect"):
             async with connect(node.enode, Key(b"\5" * 32), Interest.named([])):
                 pass
 
 
-async def test_its_log_is_json_and_names_nobody(tmp_path: Path) -> None:
+async def test_the_log_is_json_and_names_nobody(tmp_path: Path) -> None:
     async with node_process(tmp_path / "data") as node:
         peer = await node.greet()
         posted = letter(1, now=int(time.time()))

@@ -25,18 +25,18 @@ def settled(environment: dict[str, str] | None = None, file: Path | None = None,
     return settle(WAKU, flags, environment or {}, file)[0]
 
 
-def test_without_a_word_it_listens_here_alone_and_keeps_thirty_days() -> None:
+def test_by_default_the_node_listens_on_loopback_and_keeps_thirty_days() -> None:
     settings = settled()
     assert (settings.listen, settings.admin) == ("127.0.0.1:30303", "127.0.0.1:4011")
     assert (settings.retention, settings.retention_bytes, settings.topics, settings.peer) == (30.0, None, (), ())
     assert (settings.min_pow, settings.max_ttl) == (2e-6, 7 * 86400)
 
 
-def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "restante.toml"
     file.write_text("[waku]\nmax_peers = 1\nmax_ttl = 1\nmin_pow = 1.0\n[waku.limits]\npool_bytes = 2097152\n")
     environment = {"RESTANTE_WAKU_MAX_TTL": "2", "RESTANTE_WAKU_MIN_POW": "2", "RESTANTE_WAKU_TOPICS": "01020304, ff"}
-    with pytest.raises(Misuse, match="'ff' is no topic"):
+    with pytest.raises(Misuse, match="'ff' is not a topic"):
         settled(environment, file)
     environment["RESTANTE_WAKU_TOPICS"] = "01020304,0x05060708"
     settings = settled(environment, file, min_pow=3.0)
@@ -49,7 +49,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a peer": ({"peer": ["enode://nobody"]}, "--peer: not an enode URL"),
     "a peer without a key": ({"peer": ["enode://@127.0.0.1:1"]}, "128 hex digits"),
     "a peer without a port": ({"peer": [ENODE.rpartition(":")[0]]}, "has no port"),
-    "a topic": ({"topics": ["xyz"]}, r"--topics: 'xyz' is no topic; it has 8 hexadecimal digits"),
+    "a topic": ({"topics": ["xyz"]}, r"--topics: 'xyz' is not a topic, which has 8 hexadecimal digits"),
     "a long topic": ({"topics": ["0102030405"]}, "--topics"),
     "where to listen": ({"listen": "nowhere"}, "--listen: 'nowhere' is not HOST:PORT"),
     "where the admin is": ({"admin": "4011"}, "--admin"),
@@ -68,7 +68,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @every("name", BAD)
-def test_what_cannot_mean_anything_is_refused_by_name(name: str) -> None:
+def test_an_invalid_setting_is_refused_by_name(name: str) -> None:
     flags, words = BAD[name]
     with pytest.raises(Misuse, match=words):
         settled(**flags)
@@ -78,7 +78,7 @@ def test_what_cannot_mean_anything_is_refused_by_name(name: str) -> None:
     ("line", "words"),
     [
         ('peer = ["enode://nobody"]', r"restante\.toml: peer: not an enode URL"),
-        ('topics = ["xyz"]', r"restante\.toml: topics: 'xyz' is no topic"),
+        ('topics = ["xyz"]', r"restante\.toml: topics: 'xyz' is not a topic"),
         ("topics = [1]", r"restante\.toml: topics: \[1\] is not a list of texts"),
         ('requests = ["all"]', r"restante\.toml: requests: \['all'\] is not a list of envelope or plain"),
         ('listen = "nowhere"', r"restante\.toml: listen: 'nowhere' is not HOST:PORT"),
@@ -88,21 +88,21 @@ def test_what_cannot_mean_anything_is_refused_by_name(name: str) -> None:
         ("[waku.limits]\npool_bytes = true", r"restante\.toml: limits\.pool_bytes: true is not a whole number from"),
     ],
 )
-def test_what_a_file_says_wrong_is_named_by_file_and_key(tmp_path: Path, line: str, words: str) -> None:
+def test_an_error_in_a_file_names_the_file_and_the_key(tmp_path: Path, line: str, words: str) -> None:
     file = tmp_path / "restante.toml"
     file.write_text(f"[waku]\n{line}\n")
     with pytest.raises(Misuse, match=words):
         settled(file=file)
 
 
-def test_what_the_environment_says_wrong_is_named_by_its_variable() -> None:
+def test_an_error_in_the_environment_names_the_variable() -> None:
     with pytest.raises(Misuse, match="RESTANTE_WAKU_PEER: not an enode URL: 'x'"):
         settled({"RESTANTE_WAKU_PEER": "x"})
     with pytest.raises(Misuse, match=r"RESTANTE_WAKU_LIMIT_KNOWN_BYTES: 'x' is not a whole number from 1048576 up$"):
         settled({"RESTANTE_WAKU_LIMIT_KNOWN_BYTES": "x"})
 
 
-def test_what_can_be_is_taken() -> None:
+def test_valid_settings_are_accepted() -> None:
     settings = settled(peer=[ENODE], topics=["0x01020304"], limit=["address_envelopes=0"], listen="*:0", admin="off")
     assert settings.peer == (ENODE,)
     assert settings.limits.address_envelopes == 0
@@ -132,7 +132,7 @@ def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
     assert only.secret == SymmetricKey.from_password("swordfish").secret
 
 
-def test_if_nothing_is_said_everybody_is_answered_the_oldest_first() -> None:
+def test_by_default_everybody_is_answered_with_the_oldest_first() -> None:
     own = Key(bytes([2]) * 32)
     usual = _history_terms(settled(), own)
     assert (usual.descending, usual.allow) == (False, None)
@@ -149,7 +149,7 @@ def test_if_nothing_is_said_everybody_is_answered_the_oldest_first() -> None:
 
 
 @pytest.mark.parametrize("requests", [["envelope"], ["plain"], ["plain", "envelope"]])
-def test_our_public_key_which_everybody_knows_opens_requests_only_where_everybody_may_ask(
+def test_the_node_s_public_key_opens_requests_only_if_everybody_may_request(
     requests: list[str],
 ) -> None:
     own = Key(bytes([2]) * 32)
@@ -157,7 +157,7 @@ def test_our_public_key_which_everybody_knows_opens_requests_only_where_everybod
 
 
 @pytest.mark.parametrize("password", ["", "\n"])
-def test_an_empty_password_is_not_taken_for_none_which_would_let_everybody_in(
+def test_an_empty_password_is_refused_and_not_taken_for_none(
     tmp_path: Path, password: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "password"

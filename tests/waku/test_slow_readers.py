@@ -14,9 +14,9 @@ from restante.waku.archive.schema import FILE
 from restante.waku.envelope.envelope import make
 from restante.waku.node.history_requests import HistoryTerms
 from restante.waku.protocol import packets as waku_packets
+from support.dice import Seeded
 from support.effort import rounds
 from support.waku.asking import flat, page, plain
-from support.waku.dice import Seeded
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import RawPeer
@@ -65,7 +65,7 @@ async def test_a_page_that_is_not_read_does_not_make_the_log_grow(tmp_path: Path
 
 
 @pytest.mark.usefixtures("frequent")
-async def test_who_reads_in_a_transaction_would_make_it_grow(tmp_path: Path) -> None:
+async def test_the_test_notices_a_reader_that_makes_the_log_grow(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         await here.archive.save([letter()], EPOCH)
         with closing(sqlite3.connect(tmp_path / FILE)) as reader:

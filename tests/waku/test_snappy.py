@@ -26,17 +26,17 @@ def varint(number: int) -> bytes:
 
 
 @given(payloads)
-def test_what_is_packed_is_unpacked(payload: bytes) -> None:
+def test_compressed_bytes_are_decompressed_unchanged(payload: bytes) -> None:
     assert decompress(compress(payload), len(payload)) == payload
 
 
 @pytest.mark.parametrize(("payload", "compressed"), [("c0", "0100c0"), ("c103", "0204c103"), ("", "00")])
-def test_it_is_the_block_form_that_geth_writes(payload: str, compressed: str) -> None:
+def test_the_block_format_is_that_of_geth(payload: str, compressed: str) -> None:
     assert compress(bytes.fromhex(payload)).hex() == compressed
 
 
 @every("size", [1, 60, 127, 128, 255, 256, 65536, 65537, 300_000, 1 << 20])
-def test_what_is_said_literally_is_unpacked_likewise(size: int) -> None:
+def test_literal_blocks_are_decompressed_too(size: int) -> None:
     payload = bytes(size)
     assert decompress(literal_head(size) + payload, size) == payload
 
@@ -47,24 +47,24 @@ def test_one_byte_more_than_allowed_is_refused(payload: bytes) -> None:
         decompress(compress(payload), len(payload) - 1)
 
 
-def test_zeros_compressed_as_far_as_can_be_are_taken() -> None:
+def test_maximally_compressed_zeros_are_accepted() -> None:
     assert decompress(compress(bytes(1 << 20)), 1 << 20) == bytes(1 << 20)
 
 
 @every("size", [1000, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 32) - 1])
-def test_a_lie_about_the_size_is_told_before_anything_is_inflated(size: int) -> None:
+def test_a_wrong_size_is_refused_before_decompression(size: int) -> None:
     with pytest.raises(PeerError, match=f"says that it has {size} bytes"):
         decompress(varint(size) + b"\0a", 1 << 20)
 
 
 @every("compressed", ["", "80", "05", "0561", "ffffffffffffffffff7f", "ff" * 12, "0101", "010061ff", "05fe0100"])
-def test_what_is_not_compressed_is_refused(compressed: str) -> None:
+def test_bytes_that_are_not_compressed_are_refused(compressed: str) -> None:
     with pytest.raises(PeerError):
         decompress(bytes.fromhex(compressed), 1000)
 
 
 @given(st.binary(max_size=100) | mutated(payloads.map(compress)))
-def test_unpacking_raises_nothing_but_peer_errors(compressed: bytes) -> None:
+def test_decompression_raises_nothing_but_peer_errors(compressed: bytes) -> None:
     try:
         payload = decompress(compressed, 500)
     except PeerError:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, StoreError
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.client.actions import Budgets, FetchReport, Timeouts
@@ -20,8 +21,8 @@ from restante.waku.client.ranges import FetchState
 from restante.waku.client.ranges import HistoryQuery as Wanted
 from restante.waku.client.subscribe import REMEMBERED_FAILURES, Intervals, _Subscription, subscribe
 from restante.waku.devp2p.enode import Enode
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.keys import new_key
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import Interest
 from support.bounds import bounded
@@ -144,7 +145,7 @@ async def test_an_envelope_that_is_posted_while_history_is_fetched_comes_once(tm
     assert (report.missing, report.counts) == ([], {"handed over": 2})
 
 
-async def test_what_was_missed_while_a_connection_was_lost_is_history(tmp_path: Path) -> None:
+async def test_envelopes_missed_during_a_lost_connection_come_as_history(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
         subscription = Subscribing([here.enode])
         await subscription.until_true("the first round", lambda: bool(subscription.states))
@@ -159,10 +160,10 @@ async def test_what_was_missed_while_a_connection_was_lost_is_history(tmp_path: 
         await subscription.has(live)
         await subscription.stop()
     assert subscription.came == [missed, live]
-    assert [words.startswith("it went away") for _, words in subscription.told] == [True]
+    assert [words.startswith("it disconnected: ") for _, words in subscription.told] == [True]
 
 
-async def test_history_is_asked_again_also_where_no_connection_was_lost(tmp_path: Path) -> None:
+async def test_history_is_requested_again_even_without_a_lost_connection(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
         subscription = Subscribing([here.enode], OFTEN)
         await subscription.until_true("the first round", lambda: bool(subscription.states))
@@ -174,7 +175,7 @@ async def test_history_is_asked_again_also_where_no_connection_was_lost(tmp_path
     assert subscription.came == [late]
 
 
-async def test_who_subscribes_again_gets_what_is_new(tmp_path: Path) -> None:
+async def test_a_repeated_subscription_receives_new_envelopes(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
         first = Subscribing([here.enode])
         await first.until_true("the first round", lambda: bool(first.states))
@@ -191,7 +192,7 @@ async def test_who_subscribes_again_gets_what_is_new(tmp_path: Path) -> None:
     assert (first.came, second.came) == ([live], [between])
 
 
-async def test_live_envelopes_are_judged(tmp_path: Path) -> None:
+async def test_live_envelopes_are_checked(tmp_path: Path) -> None:
     good = fresh(9)
     async with listening(Honest([])) as (fake, enode):
         subscription = Subscribing([enode])
@@ -220,7 +221,7 @@ def relay(fake: FakeNode, body: bytes) -> None:
         connection.send(packets.MESSAGES, body)
 
 
-async def test_what_a_subscriber_raises_of_live_envelopes_ends_it(tmp_path: Path) -> None:
+async def test_an_exception_of_the_subscriber_ends_the_subscription(tmp_path: Path) -> None:
     def full(_: list[Envelope]) -> None:
         raise StoreError("no room")
 
@@ -238,7 +239,7 @@ async def test_what_a_subscriber_raises_of_live_envelopes_ends_it(tmp_path: Path
             await subscription.over()
 
 
-async def test_of_a_server_that_says_something_else_each_time_a_few_reasons_are_remembered() -> None:
+async def test_only_a_few_failure_reasons_of_a_server_are_remembered() -> None:
     told: list[tuple[int, str]] = []
 
     def on_failure(server: int, words: str) -> None:
@@ -255,9 +256,9 @@ async def test_of_a_server_that_says_something_else_each_time_a_few_reasons_are_
         assert len(subscription._told[server]) <= REMEMBERED_FAILURES
 
 
-async def test_a_server_that_is_not_there_is_told_of_once_and_tried_again(tmp_path: Path) -> None:
+async def test_an_unreachable_server_is_reported_once_and_dialled_again(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
-        gone = Enode(SystemDice().key().public, "127.0.0.1", 1)
+        gone = Enode(new_key(SystemDice()).public, "127.0.0.1", 1)
         subscription = Subscribing([gone, here.enode], OFTEN)
         await subscription.until_true("many rounds", lambda: len(subscription.states) > 20)
         live = fresh(1)
@@ -269,14 +270,14 @@ async def test_a_server_that_is_not_there_is_told_of_once_and_tried_again(tmp_pa
     assert len(subscription.told) == 1
 
 
-async def test_where_nobody_answers_everything_is_missing() -> None:
-    subscription = Subscribing([Enode(SystemDice().key().public, "127.0.0.1", 1)])
+async def test_if_no_server_answers_everything_is_missing() -> None:
+    subscription = Subscribing([Enode(new_key(SystemDice()).public, "127.0.0.1", 1)])
     await subscription.until_true("a word", lambda: bool(subscription.told))
     report = await subscription.stop()
     assert [upper - lower >= 3600 for lower, upper in report.missing] == [True]
 
 
-async def test_an_answer_that_is_under_way_may_end(tmp_path: Path) -> None:
+async def test_an_answer_under_way_is_completed(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
         await here.archive.save([fresh(1)], 1)
         asked, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
@@ -295,7 +296,7 @@ async def test_an_answer_that_is_under_way_may_end(tmp_path: Path) -> None:
     assert (report.missing, len(subscription.came)) == ([], 1)
 
 
-async def test_without_topics_nothing_is_subscribed_to() -> None:
+async def test_a_subscription_without_topics_is_misuse() -> None:
     with pytest.raises(Misuse, match="topics"):
         await subscribe([], Wanted(0, 1, bloom=1), PLAIN, print, asyncio.Event())
 
@@ -304,7 +305,7 @@ async def test_a_listener_names_all_its_topics() -> None:
     topics = [number.to_bytes(4) for number in range(1000)]
     async with (
         listening() as (fake, enode),
-        connect(enode, SystemDice().key(), Interest.named(topics), on_envelopes=print),
+        connect(enode, new_key(SystemDice()), Interest.named(topics), on_envelopes=print),
     ):
         [connection] = fake.connections
         async with bounded("the greeting"):

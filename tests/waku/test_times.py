@@ -27,7 +27,7 @@ NOW = 1_795_223_193
         ("2023-11-14", 1_699_920_000),
     ],
 )
-def test_a_time(text: str, expected: int) -> None:
+def test_every_form_of_a_time_is_read(text: str, expected: int) -> None:
     assert read_time(text, NOW, "--from") == expected
 
 
@@ -48,6 +48,6 @@ def test_a_time(text: str, expected: int) -> None:
         "٣",
     ],
 )
-def test_no_time(text: str) -> None:
-    with pytest.raises(Misuse, match=r"--to: '.*' is no time"):
+def test_a_text_that_is_no_time_is_misuse(text: str) -> None:
+    with pytest.raises(Misuse, match=r"--to: '.*' is not a time"):
         read_time(text, NOW, "--to")

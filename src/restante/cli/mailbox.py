@@ -16,21 +16,28 @@ from restante.mailbox.settings import SERVE, Serve
 
 app = typer.Typer()
 config_app = typer.Typer(no_args_is_help=True)
-app.add_typer(config_app, name="config", help="Show settings.")
+app.add_typer(config_app, name="config", help="Show the settings of the mailbox server.")
 
-Config = Annotated[Path | None, typer.Option(help="TOML file with a table [serve]; keys are named like the flags.")]
+Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="TOML file with a table [serve]; keys are named like the flags.")
+]
 
 
 def _options(
     config: Config = None,
     data: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Data directory; created if it does not exist.")
+        str | None,
+        typer.Option(metavar="DIR", help="Data directory; created if it does not exist. Default: restante-data."),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address for clients; *:PORT listens on every interface.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Address for clients; *:PORT is every interface. Default: 127.0.0.1:4000."
+        ),
     ] = None,
     admin: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT|off", help="Address of the HTTP health check.")
+        str | None,
+        typer.Option(metavar="HOST:PORT|off", help="Address of the HTTP health check. Default: 127.0.0.1:4010."),
     ] = None,
     motd: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Message that clients show to their users.")
@@ -40,49 +47,65 @@ def _options(
         typer.Option(metavar="TEXT", help="Clients show this message and give up; the server still serves them."),
     ] = None,
     advertise_version: Annotated[
-        str | None, typer.Option(metavar="V", help="Clients older than this version tell their users to upgrade.")
+        str | None,
+        typer.Option(metavar="VERSION", help="Clients older than this version tell their users to upgrade."),
     ] = None,
     no_list: Annotated[bool | None, typer.Option("--no-list", help="Answer `list` with no nameplates.")] = None,
     frames: Annotated[
-        str | None, typer.Option(metavar="text|binary", help="Type of the frames that the server sends.")
+        str | None,
+        typer.Option(metavar="text|binary", help="Type of the frames that the server sends. Default: text."),
     ] = None,
     blur_usage: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="Round times in usage records down to a multiple of this.")
+        str | None,
+        typer.Option(metavar="SECONDS", help="Round times in usage records down to a multiple of this. Default: 0."),
     ] = None,
     keep_usage: Annotated[
-        str | None, typer.Option(metavar="DAYS", help="Delete older usage records. Default: keep all.")
+        str | None,
+        typer.Option(metavar="DAYS", help="Delete usage records that are older than this. Default: keep all."),
     ] = None,
-    prune_every: Annotated[str | None, typer.Option(metavar="SECONDS", help="Time between prunes.")] = None,
+    prune_every: Annotated[
+        str | None, typer.Option(metavar="SECONDS", help="Time between prunes. Default: 300.")
+    ] = None,
     prune_after: Annotated[
         str | None,
-        typer.Option(metavar="SECONDS", help="Prune mailboxes that were idle for this long while the server ran."),
+        typer.Option(
+            metavar="SECONDS", help="Prune mailboxes that were idle for this long while the server ran. Default: 660."
+        ),
     ] = None,
     permission: Annotated[
-        str | None, typer.Option(metavar="none|hashcash|adaptive", help="When clients must show proof of work.")
+        str | None,
+        typer.Option(metavar="none|hashcash|adaptive", help="When clients must show proof of work. Default: none."),
     ] = None,
     permission_bits: Annotated[
-        str | None, typer.Option(metavar="BITS", help="Difficulty in bits; each extra bit doubles the work.")
+        str | None,
+        typer.Option(metavar="BITS", help="Difficulty of that work; each extra bit doubles it. Default: 20."),
     ] = None,
     permission_load: Annotated[
         str | None,
         typer.Option(
-            metavar="RATE", help="adaptive: new connections a second above which all clients must show work."
+            metavar="RATE",
+            help="adaptive: new connections a second above which all clients must show work. Default: 200.",
         ),
     ] = None,
     trust_proxy: Annotated[
         list[str] | None,
-        typer.Option(metavar="NETWORK", help="Network of proxies whose headers name the client; repeatable."),
+        typer.Option(
+            metavar="NETWORK", help="Network of proxies whose headers name the client, like 127.0.0.0/8; repeatable."
+        ),
     ] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="Set a limit; `restante config show` lists the names; repeatable."),
+        typer.Option(metavar="NAME=NUMBER", help="Set a limit; `restante config show` lists them; repeatable."),
     ] = None,
     trace: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append the times of each command to this file.")
     ] = None,
     log_format: Annotated[
         str | None,
-        typer.Option(metavar="auto|console|json", help="Format of the log; auto: console on a terminal, else JSON."),
+        typer.Option(
+            metavar="auto|console|json",
+            help="Format of the log; auto is console on a terminal, else json. Default: auto.",
+        ),
     ] = None,
 ) -> None:
     """Declare the options of `serve` and `config show`; `_taking_options` passes them on."""
@@ -128,13 +151,13 @@ def config_show(read_settings: ReadSettings) -> None:
 
 
 Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", help="Data directory.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DATA = Path("restante-data")
 
 
 @app.command()
 def status(data: Data = DATA, json: Json = False) -> None:
-    """Count what a mailbox server has stored. The server may be running."""
+    """Count what the mailbox server has stored. The server may be running."""
     from restante.mailbox.store.status import read, render
 
     found = read(data)
@@ -150,7 +173,10 @@ def import_command(
     usage: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The reference server's --usage-db: usage records.")
     ] = None,
-    merge: Annotated[bool, typer.Option("--merge", help="Import although the data directory is not empty.")] = False,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="Import although the data directory already has mailboxes or usage records."),
+    ] = False,
     data: Data = DATA,
     json: Json = False,
 ) -> None:
@@ -165,10 +191,10 @@ def import_command(
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create; it must not exist.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Usage database to create; it must not exist.")],
     data: Data = DATA,
 ) -> None:
-    """Export usage records as a usage database of the reference server. The server may be running."""
+    """Export usage records for the reference server. The server may be running."""
     from restante.mailbox.reference_import.exporting import export_usage
     from restante.mailbox.reference_import.report import render
 

@@ -17,8 +17,8 @@ from restante.mailbox.settings import SERVE
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(mailbox.app)
-app.add_typer(waku.app, name="waku", help="The Waku Mailserver.")
-app.add_typer(pipeline.app, name="pipeline", help="Tables of what servers leave behind, on Spark.")
+app.add_typer(waku.app, name="waku", help="Run a Waku Mailserver, post envelopes, fetch history.")
+app.add_typer(pipeline.app, name="pipeline", help="Turn usage records and logs into tables, with Spark.")
 
 
 def main() -> None:
@@ -38,9 +38,15 @@ def _print_version(value: bool) -> None:
 
 @app.callback()
 def restante(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,  # noqa: ARG001 - its callback prints it
+    version: Annotated[  # noqa: ARG001 - its callback prints it
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
 ) -> None:
-    """Store end-to-end encrypted messages until the other side comes."""
+    """Store end-to-end encrypted messages until the other side comes.
+
+    `restante serve` runs a Magic Wormhole mailbox server, `restante waku serve` a Waku v1 Mailserver.
+    """
     check_variables(os.environ)
 
 

@@ -22,19 +22,20 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def pipeline() -> None:
-    """Make tables of what servers leave behind, on Spark."""
+    """Raise Misuse if the extra is not installed."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("deltalake") is None:
-        raise Misuse("this needs the extra 'pipeline': pip install 'restante[pipeline]'")
+        raise Misuse("this command needs the extra 'pipeline': pip install 'restante[pipeline]'")
 
 
-LakeDir = Annotated[Path, typer.Option("--lake", metavar="DIR", envvar="RESTANTE_LAKE", help="Where the tables are.")]
-Plan = Annotated[bool, typer.Option("--plan", help="Only tell what would be done; Spark is not started.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what Spark says of itself.")]
-Memory = Annotated[str, typer.Option(metavar="SIZE", help="Of a local Spark's Java, like 512m or 4g.")]
+LakeDir = Annotated[Path, typer.Option("--lake", metavar="DIR", envvar="RESTANTE_LAKE", help="Folder of the tables.")]
+Plan = Annotated[bool, typer.Option("--plan", help="Only print what would be done; Spark is not started.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own log messages.")]
+Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of a local Spark's Java, like 512m or 4g.")]
 Keep = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="[TABLE=]DAYS", help="Then drop what is older, of all tables it writes or of one; repeatable."
+        metavar="[TABLE=]DAYS",
+        help="Then drop older days from every table that the command writes, or from one table; repeatable.",
     ),
 ]
 DEFAULT_LAKE = Path("restante-lake")
@@ -44,7 +45,10 @@ DEFAULT_MEMORY = "1g"
 @app.command()
 def ingest(
     source: Annotated[
-        list[str] | None, typer.Option(metavar="NAME[@SERVER]=PATH", help="What to read, and its name; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[@SERVER]=PATH", help="Source to read, and the name that you choose for it; repeatable."
+        ),
     ] = None,
     lake: LakeDir = DEFAULT_LAKE,
     keep: Keep = None,
@@ -52,7 +56,10 @@ def ingest(
     memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
 ) -> None:
-    """Read the new rows of databases, timing logs, traces, archives and envelope files into the lake."""
+    """Copy what is new in the sources into the lake.
+
+    A source is a database of usage records, a timing log, a trace, a Waku archive, or a file of envelopes.
+    """
     from restante.cli.pipeline_arguments import check_names, read_keep
     from restante.cli.pipeline_run import drop_old, open_run
     from restante.pipeline.ingest import ingest as ingest_sources
@@ -77,20 +84,25 @@ def ingest(
 @app.command()
 def build(
     lake: LakeDir = DEFAULT_LAKE,
-    first: Annotated[str | None, typer.Option("--from", metavar="DAY", help="Build from this day on, anew.")] = None,
-    last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Up to this day, included.")] = None,
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="DAY", help="First day to build, like 2026-11-21.")
+    ] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day to build.")] = None,
     keep: Keep = None,
     plan: Plan = False,
     master: Annotated[
-        str, typer.Option(metavar="URL", help="Spark's: local[N], spark://…, yarn, k8s://…")
+        str, typer.Option(metavar="URL", help="Spark master: local[N], spark://…, yarn, k8s://…")
     ] = "local[*]",
     remote: Annotated[
-        str | None, typer.Option(metavar="URL", help="Of a Spark Connect server: sc://HOST:PORT.")
+        str | None, typer.Option(metavar="URL", help="Spark Connect server to use in its place: sc://HOST:PORT.")
     ] = None,
     memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
 ) -> None:
-    """Make the tables of reports, of all days that changed; with --from or --to of these days, changed or not."""
+    """Build the report tables, for every day that changed.
+
+    With --from or --to it builds these days, even if nothing changed, and no others.
+    """
     from restante.cli.pipeline_arguments import read_days, read_keep
     from restante.cli.pipeline_run import drop_old, open_run
     from restante.pipeline.build.run import build as build_tables
@@ -117,7 +129,10 @@ def build(
 
 @app.command()
 def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
-    """Print views of the lake's tables as they are now, for DuckDB: restante pipeline sql > lake.sql."""
+    """Print views of all tables, for DuckDB.
+
+    They show the tables as they are now: restante pipeline sql > lake.sql
+    """
     from restante.pipeline.lake.lake import Lake
     from restante.pipeline.tables import TABLES
     from restante.pipeline.views import views
@@ -131,20 +146,22 @@ def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
 def vacuum(
     lake: LakeDir = DEFAULT_LAKE,
     grace: Annotated[
-        float, typer.Option(metavar="HOURS", help="Leave what was replaced later than that ago.")
+        float, typer.Option(metavar="HOURS", help="Keep files that were replaced in the last HOURS hours.")
     ] = 24.0,
     plan: Plan = False,
 ) -> None:
-    """Remove files of no version: what was replaced or dropped, and what killed runs left."""
+    """Remove files that no table uses any more. It also removes what killed runs left."""
     from restante.pipeline.lake.delta_log import LOG_RETENTION_SECONDS
     from restante.pipeline.lake.lake import Lake
     from restante.pipeline.lake.vacuum import vacuum as remove_waste
     from restante.pipeline.lake.vacuum import waste
     from restante.pipeline.tables import TABLES
 
-    max_grace = int(LOG_RETENTION_SECONDS / 3600)  # later it is not in the log any more when a file was replaced
+    max_grace = int(
+        LOG_RETENTION_SECONDS / 3600
+    )  # after that the log no longer has the time at which a file was replaced
     if not 0 <= grace <= max_grace:
-        raise Misuse(f"--grace: a number of hours, from 0 to {max_grace}")
+        raise Misuse(f"--grace: {grace:g} is not a number of hours from 0 to {max_grace}")
     act = waste if plan else remove_waste
     files = size = 0
     with Lake.open(lake, write=True) as opened:
@@ -172,7 +189,7 @@ def _shown(found: Sequence[IngestResult], *, plan: bool) -> Iterator[str]:
         if result.span is None:
             yield f"{result.source}: {result.table}: nothing new"
         elif plan or result.ledger is None:
-            anew = f"; all of it anew, since {result.span.why}" if result.span.why else ""
+            anew = f"; all rows again, because {result.span.why}" if result.span.why else ""
             yield f"{result.source}: {result.table}: {counted(result.span.counted, 'row')} to read{anew}"
         else:
             ledger = result.ledger

@@ -1,4 +1,4 @@
-"""What the command line says of days and of sources: --keep, --from, --to, --source."""
+"""Arguments of pipeline commands: --source, --keep, --from and --to."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 
 def check_names(sources: Sequence[str] | None) -> Sequence[str]:
-    """Return what --source says, if there is a source, and each has a name of its own. Raises Misuse."""
+    """Return the sources. Raises Misuse if there is none, or if two have the same name."""
     if not sources:
-        raise Misuse("nothing to read: name a source, --source NAME=PATH")
+        raise Misuse("there is nothing to read: name a source with --source NAME=PATH")
     names = [parse(each).name for each in sources]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise Misuse(f"--source: {min(twice)} is named twice; every source needs a name of its own")
+        raise Misuse(f"--source: two sources have the name {min(twice)}; rename one of them")
     return sources
 
 
 def read_keep(keep: Sequence[str] | None, tables: Mapping[str, object]) -> dict[str, int]:
-    """Read --keep: for how many days each table is kept. Raises Misuse."""
+    """Return for how many days --keep keeps each table. Raises Misuse."""
     found: dict[str, int] = {}
     for each in keep or ():
         table, _, days = each.rpartition("=")
         if table and table not in tables:
-            raise Misuse(f"--keep {each}: there is no table {table} here: there are {', '.join(tables)}")
+            raise Misuse(f"--keep {each}: this command writes no table {table}; it writes {', '.join(tables)}")
         if not days.isascii() or not days.isdigit() or not 0 < int(days) <= 36525:
-            raise Misuse(f"--keep {each}: a number of days, from 1 to 36525")
+            raise Misuse(f"--keep {each}: '{days}' is not a number of days from 1 to 36525")
         found |= dict.fromkeys([table] if table else tables, int(days))
     return found
 
 
 def read_days(first: str | None, last: str | None) -> DayRange | None:
-    """Read --from and --to. Raises Misuse."""
-    from restante.pipeline.build.freshness import DayRange  # and pyspark
+    """Return the days from --from to --to, or None if neither is given. Raises Misuse."""
+    from restante.pipeline.build.freshness import DayRange  # imports pyspark
 
     if first is None and last is None:
         return None
@@ -52,4 +52,4 @@ def _day(flag: str, said: str) -> date:
     try:
         return date.fromisoformat(said)
     except ValueError as error:
-        raise Misuse(f"{flag} {said}: a day looks like 2026-11-21") from error
+        raise Misuse(f"{flag} {said}: this is not a day; write it like 2026-11-21") from error

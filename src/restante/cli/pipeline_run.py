@@ -1,4 +1,4 @@
-"""A run of the pipeline as the command line has it: the lake, Spark when it is needed, and how a signal ends it."""
+"""A run of the pipeline from the command line: the lake, Spark when it is needed, and how a signal ends it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_run(
     master: str = session.LOCAL_MASTER,
     remote: str | None = None,
 ) -> Iterator[Run]:
-    """Open the lake, with Spark at hand: it is begun when something is to be done."""
+    """Open the lake. Spark is started when the run first needs it."""
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Lake.open(lake, write=write, make=local))
         begun: list[SparkSession] = []
@@ -62,17 +62,17 @@ def open_run(
 
 
 def _end_at_once(scratch: Path) -> None:
-    """On SIGINT and SIGTERM remove the copies, say one sentence and end.
+    """Handle SIGINT and SIGTERM: remove the copies, print one sentence and end.
 
-    A run may be killed at any moment, so there is nothing to undo. To have Spark stop its jobs first would take
-    seconds and print what its threads think of it; its Java ends when we are gone.
+    A run may be killed at any moment, so there is nothing to undo. If Spark stopped its jobs first, that would take
+    seconds, and its threads would print errors. Its Java ends when this process has ended.
     """
 
     def end(number: int, _frame: FrameType | None) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
-        # Live lines are left as they are, but for the last, and show the cursor again. sys.stderr is theirs as long.
+        # Clear the last live line and show the cursor again. Write to the descriptor: the live lines hold sys.stderr.
         live = "\r\x1b[J\x1b[?25h" if os.isatty(2) else ""
-        words = "stopped; what is committed stays, the rest is done when this is run again"
+        words = "stopped; what was committed stays; run this again to do the rest"
         os.write(2, f"{live}restante: {words}\n".encode())
         os._exit(128 + number)
 
@@ -81,11 +81,11 @@ def _end_at_once(scratch: Path) -> None:
 
 
 def drop_old(run: Run, kept: Mapping[str, int]) -> None:
-    """Drop what is older than each table is kept."""
+    """Drop the days of each table that are older than it is kept."""
     from restante.pipeline.tables import TABLES
 
     for name, days in kept.items():
         first = (datetime.fromtimestamp(run.now(), UTC).date() - timedelta(days)).isoformat()
         dropped = run.lake.table(TABLES[name]).keep(first, CommitInfo(run=run.name, table=name, finished=run.now()))
         if dropped:
-            run.steps.say(f"{name}: {counted(dropped, 'row')} of before {first} dropped")
+            run.steps.say(f"{name}: {counted(dropped, 'row')} from before {first} dropped")

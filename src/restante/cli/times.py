@@ -20,7 +20,7 @@ def read_time(text: str, now: int, flag: str) -> int:
     """
     found = _read(text, now)
     if found is None or not 0 <= found <= U32:
-        raise Misuse(f"{flag}: '{text}' is no time; say 1700000000, 2026-11-21T13:00, -24h or now")
+        raise Misuse(f"{flag}: '{text}' is not a time; write 1700000000, 2026-11-21T13:00, -24h or now")
     return found
 
 

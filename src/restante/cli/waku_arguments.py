@@ -21,20 +21,20 @@ def sealed_for(
     """Return the topic and the key to seal with. Raises Misuse unless the arguments name exactly one key."""
     if channel is not None:
         if topic or password_file or to:
-            raise Misuse("--channel stands for a topic and a key: leave --topic, --password-file and --to out")
+            raise Misuse("--channel gives the topic and the key: leave --topic, --password-file and --to out")
         check_password(channel, "--channel")
         return topic_of(channel), SymmetricKey.from_password(channel)
     if topic is None:
-        raise Misuse("say where it goes: --channel NAME, or --topic TOPIC and a key")
+        raise Misuse("name where to post: --channel NAME, or --topic TOPIC and a key")
     place = read_topic(topic, "--topic")
     if to is not None and password_file is not None:
-        raise Misuse("seal it with a password or for a public key, not both: --password-file or --to")
+        raise Misuse("--password-file and --to cannot be combined: leave one of them out")
     if to is not None:
         return place, _public(to)
     password = read_password(password_file, environment)
     if password is None:
         raise Misuse(
-            f"say who can open it: --password-file FILE, {PASSWORD_VARIABLE} in the environment, or --to KEY"
+            f"name who can open it: --password-file FILE, {PASSWORD_VARIABLE} in the environment, or --to KEY"
         )
     return place, SymmetricKey.from_password(password)
 
@@ -45,7 +45,7 @@ def requested_topics(channel: str | None, topics: Sequence[str]) -> tuple[frozen
     if channel is not None:
         return found | {topic_of(channel)}, SymmetricKey.from_password(channel)
     if not found:
-        raise Misuse("say what to ask for: --channel NAME, or --topic TOPIC")
+        raise Misuse("name what to fetch: --channel NAME, or --topic TOPIC")
     return found, None
 
 
@@ -68,10 +68,10 @@ def request_options(
     key = load_key(key_file) if key_file is not None else None
     if form == "plain":
         if password_file is not None:
-            raise Misuse("a plain request is for every Mailserver, and has no password: leave --password-file out")
+            raise Misuse("a plain request has no password: leave --password-file out, or use --form envelope")
         return RequestOptions(form="plain", key=key)
     if form != "envelope":
-        raise Misuse(f"--form is envelope or plain, not '{form}'")
+        raise Misuse(f"--form: '{form}' is not envelope or plain")
     password = read_password(password_file, environment) or OFFLINE_INBOX
     return RequestOptions(to=SymmetricKey.from_password(password), key=key)
 
@@ -81,11 +81,11 @@ def _public(text: str) -> bytes:
         found = bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
         found = b""
-    found = found[1:] if len(found) == keys.PUBLIC_BYTES + 1 else found  # others write 04 in front
+    found = found[1:] if len(found) == keys.PUBLIC_BYTES + 1 else found  # other programs write 04 in front
     try:
         if len(found) == keys.PUBLIC_BYTES:
             keys.check(found)
             return found
     except PeerError:
         pass
-    raise Misuse(f"--to: '{text}' is no public key; it has 128 hexadecimal digits")
+    raise Misuse(f"--to: '{text}' is not a public key, which has 128 hexadecimal digits")

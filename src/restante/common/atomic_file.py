@@ -27,25 +27,37 @@ def new_file(file: Path) -> Iterator[Path]:
     if not file.parent.is_dir():
         raise Misuse(f"there is no directory {file.parent} to write {file.name} in")
     try:
-        made, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
-    except OSError as error:
-        raise StoreError(f"cannot write {file}: {error.strerror}") from error
-    unfinished = Path(name)
-    try:
-        yield unfinished
-        os.fsync(made)  # flushes the file, whichever descriptor it was written through
-        unfinished.rename(file)
-        _flush(file.parent)
+        with draft_of(file) as unfinished:
+            yield unfinished
     except OSError as error:
         raise StoreError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+@contextmanager
+def draft_of(file: Path, *, mode: int = 0o600, replace: bool = True) -> Iterator[Path]:
+    """Yield a temporary file in the same directory; on success flush it and give it the name and the mode.
+
+    On an error the temporary file is removed. Raises OSError; without `replace` FileExistsError if the file exists.
+    """
+    made, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)  # readable only by its owner
+    draft = Path(name)
+    try:
+        yield draft
+        os.fchmod(made, mode)
+        os.fsync(made)  # flushes the file, whichever descriptor it was written through
+        if replace:
+            draft.rename(file)
+        else:
+            os.link(draft, file)
+        flush(file.parent)
     finally:
         os.close(made)
-        unfinished.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
 
 
-def _flush(folder: Path) -> None:
-    """Flush the names in a directory to disk (fsync(2), NOTES)."""
-    opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def flush(path: Path) -> None:
+    """Flush a file, or the names in a directory, to disk (fsync(2), NOTES)."""
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(opened)
     finally:

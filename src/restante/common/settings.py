@@ -85,16 +85,6 @@ class Part(Generic[S]):
             variable, flag = f"{self.prefix}LIMIT_{field.name.upper()}", f"--limit {field.name}"
             yield _Option(field.name, field.type, field.default, LIMITS, variable, flag)
 
-    def limits_given(self, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
-        """Yield the names and values of --limit NAME=NUMBER."""
-        for text in texts or ():
-            name, equals, value = text.partition("=")
-            if not equals or name not in self.limits.__struct_fields__:
-                raise Misuse(
-                    f"--limit {text}: write NAME=NUMBER; names are {', '.join(self.limits.__struct_fields__)}"
-                )
-            yield name, value
-
     def check_variables(self, environment: Mapping[str, str]) -> None:
         """Raise Misuse for a variable with our prefix that is no setting: its name is misspelt."""
         known = {option.variable.removeprefix(self.prefix) for option in self.options()}
@@ -107,7 +97,7 @@ class Part(Generic[S]):
             if own not in known and KUBERNETES.fullmatch(own) is None:
                 like = difflib.get_close_matches(own, known, 1)
                 todo = f"{self.prefix}{like[0]} may be meant" if like else "unset it"
-                raise Misuse(f"{name} in the environment is no setting: {todo}")
+                raise Misuse(f"{name} in the environment is not a setting: {todo}")
 
     def read_file(self, path: Path) -> dict[str, dict[str, Any]]:
         """Read this part's table of a TOML file, and its table of limits as `limits`."""
@@ -125,7 +115,7 @@ class Part(Generic[S]):
         table = dict(content.get(self.table, {}))
         limits = table.pop(LIMITS, {})
         if not isinstance(limits, dict):
-            raise Misuse(f"{path}: '{LIMITS}' is a table, [{self.table}.{LIMITS}]")
+            raise Misuse(f"{path}: '{LIMITS}' must be a table, [{self.table}.{LIMITS}]")
         for keys, struct, shown in (
             (table, self.settings, self.table),
             (limits, self.limits, f"{self.table}.{LIMITS}"),
@@ -133,8 +123,17 @@ class Part(Generic[S]):
             names = [name for name in struct.__struct_fields__ if name != LIMITS]
             for key in keys:
                 if key not in names:
-                    raise Misuse(f"{path}: [{shown}] has no key '{key}'; there are: {', '.join(names)}")
+                    raise Misuse(f"{path}: [{shown}] has no key '{key}'; its keys are {', '.join(names)}")
         return {self.table: table, LIMITS: limits}
+
+
+def limits_given(limits: type[msgspec.Struct], texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of --limit NAME=NUMBER. Raises Misuse for an unknown name."""
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or name not in limits.__struct_fields__:
+            raise Misuse(f"--limit {text}: write NAME=NUMBER; names are {', '.join(limits.__struct_fields__)}")
+        yield name, value
 
 
 def settle(
@@ -142,14 +141,14 @@ def settle(
 ) -> tuple[S, list[Source]]:
     """Return the settings of a part and where each came from. Flags that were not given are None.
 
-    `limit` is a list of NAME=NUMBER. Raises Misuse for an unknown key, a wrong type, or an unreadable file.
+    `limit` is a list of NAME=NUMBER. Raises Misuse for an unknown key, a wrong type, or an unreadable file. The
+    command line has refused unknown variables before.
     """
-    part.check_variables(environment)
     named = environment.get(f"{PREFIX}CONFIG")
     path = file or (Path(named) if named else None)
     tables = part.read_file(path) if path else {}
     given = {(part.table, name): value for name, value in flags.items() if value is not None}
-    given |= {(LIMITS, name): value for name, value in part.limits_given(flags.get("limit"))}
+    given |= {(LIMITS, name): value for name, value in limits_given(part.limits, flags.get("limit"))}
     settled: dict[str, dict[str, Any]] = {part.table: {}, LIMITS: {}}
     sources, places = [], {}
     for option in part.options():

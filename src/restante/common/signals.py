@@ -78,4 +78,6 @@ def raise_descriptors() -> int:
 
 def too_few(descriptors: int, needed: int) -> Misuse:
     """Return the error for a limit of descriptors that is too low."""
-    return Misuse(f"the limit of descriptors is {descriptors}, and {needed} are needed: raise it (ulimit -Hn)")
+    return Misuse(
+        f"the server may open {descriptors} file descriptors and needs {needed}: raise the limit (ulimit -Hn)"
+    )

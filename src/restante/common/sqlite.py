@@ -121,14 +121,16 @@ def _announce(path: str, version: int, newest: int) -> None:
 
     if not configured():
         words = (
-            f"converting {path} from schema {version} to {newest}" if version else f"{path} was empty: it is new now"
+            f"converting {path} from schema {version} to {newest}"
+            if version
+            else f"{path} was empty: creating a new database in it"
         )
         sys.stderr.write(f"restante: {words}\n")
     elif version:
         size = Path(path).stat().st_size
         log.info("converting the database", file=path, bytes=size, schema=version, to_schema=newest)
     else:
-        log.warning("the database file was empty: a new database is made in it", file=path)
+        log.warning("the database file was empty: creating a new database in it", file=path)
 
 
 def _words(error: sqlite3.DatabaseError, folder: Path) -> str:

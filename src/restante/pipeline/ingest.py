@@ -145,7 +145,7 @@ def _ingest_table(run: Run, source: Source, opened: OpenedSource, table: Table, 
         return IngestResult(source.name, table.name, span)
     if span.why:
         rows = ", and its rows replaced" if span.replace else ""
-        run.steps.say(f"source {source.name}: {table.name} is read anew{rows}: {span.why}")
+        run.steps.say(f"source {source.name}: {table.name} is read again from the beginning{rows}: {span.why}")
     with run.step(f"{source.name}: {table.name}") as step:
         try:
             ledger = _read(run, source, opened, span, target)
@@ -223,13 +223,14 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
 def _check(ledger: Ledger, source: Source, span: Span) -> None:
     if ledger.read != ledger.counted:
         raise SourceError(
-            f"source {source.name}: {span.table} has {counted(ledger.counted, 'row')}, and reading it gave"
-            f" {ledger.read:,}; nothing of it was taken. Its file is damaged, or it was changed by hand: check it"
+            f"source {source.name}: {span.table} counts {counted(ledger.counted, 'row')}, but {ledger.read:,} could"
+            " be read; none was taken. The file is damaged, or somebody changed it by hand: check it"
         )
     if ledger.read != ledger.clean + ledger.duplicate + ledger.quarantined:
         raise StoreError(
-            f"of {counted(ledger.read, 'row')} of {span.table} {ledger.clean:,} were written, and"
-            f" {ledger.duplicate + ledger.quarantined:,} were not to be: none was committed. Run this again"
+            f"of {counted(ledger.read, 'row')} of {span.table} {ledger.clean:,} were written and"
+            f" {ledger.duplicate + ledger.quarantined:,} were left out, which does not add up: none was committed."
+            " Run this again"
         )
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from restante.waku.dice import SystemDice
+from restante.common.dice import Dice, SystemDice
 from restante.waku.envelope import envelope as envelopes
-from restante.waku.envelope import mining
+from restante.waku.envelope import keys, mining
 from restante.waku.envelope import payload as payloads
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.envelope.keys import Dice, Key
+from restante.waku.envelope.keys import Key
 from restante.waku.envelope.mining import EXTRA_TTL_SECONDS, MAX_HASHES
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol.acceptance import Policy, RefusalReason, judge
@@ -32,7 +32,7 @@ _SYSTEM_DICE: Final = SystemDice()
 
 def new_key(*, dice: Dice = _SYSTEM_DICE) -> Key:
     """Return a new random key."""
-    return dice.key()
+    return keys.new_key(dice)
 
 
 def seal(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
+from restante.common.atomic_file import draft_of
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, plain
-from restante.waku.dice import SystemDice
-from restante.waku.envelope.keys import Key
+from restante.waku.envelope.keys import Key, new_key
 
 
 def load(path: Path, flag: str = "--key") -> Key:
@@ -25,41 +25,24 @@ def load(path: Path, flag: str = "--key") -> Key:
         words = plain(error) if isinstance(error, OSError) else error
         raise Misuse(f"cannot read the key file {path}: {words} ({flag})") from error
     if stat.S_IMODE(mode) & 0o077:
-        raise Misuse(f"{path} holds a private key, and others may read it: chmod 600 {path}")
+        raise Misuse(f"other users may read the private key in {path}: run chmod 600 {path}")
     try:
         return Key(bytes.fromhex(text.removeprefix("0x")))
     except ValueError:
-        raise Misuse(f"{path} holds no key: it must have 64 hexadecimal digits ({flag})") from None
+        raise Misuse(f"{path} contains no private key, which has 64 hexadecimal digits ({flag})") from None
 
 
 def load_or_make(path: Path) -> Key:
     """Read the key, or create the file with a new key if it does not exist. Raises Misuse."""
     if path.exists():
         return load(path)  # nothing is written, because the directory may be read-only
-    key = SystemDice().key()
+    key = new_key(SystemDice())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, key.secret.hex() + "\n")
+        with draft_of(path, replace=False) as draft:
+            draft.write_text(key.secret.hex() + "\n")
     except FileExistsError:
         return load(path)  # another process created it first
     except OSError as error:
         raise Misuse(f"cannot write the key file {path}: {plain(error)} (--key)") from error
     return key
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically and flush it to disk. Never replaces an existing file. Raises OSError."""
-    descriptor, draft = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)  # readable only by its owner
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-    finally:
-        Path(draft).unlink()
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -41,4 +41,4 @@ def password_in(path: Path | str, flag: str) -> str:
 def check_password(password: str, flag: str) -> None:
     """Raise Misuse for an empty password."""
     if not password:
-        raise Misuse(f"{flag}: it is empty, so that everybody could open what is sealed with it")
+        raise Misuse(f"{flag}: it is empty, so anybody could open what is sealed with it")

@@ -49,7 +49,7 @@ def read_topic(text: str, flag: str) -> bytes:
     except ValueError:
         found = b""
     if len(found) != 4:
-        raise Misuse(f"{flag}: '{text}' is no topic; it has 8 hexadecimal digits, like cd423760")
+        raise Misuse(f"{flag}: '{text}' is not a topic, which has 8 hexadecimal digits, like cd423760")
     return found
 
 

@@ -128,7 +128,7 @@ class Client:
         await self.ends()
 
     def new(self) -> list[Frame]:
-        """Give the frames that came since this was asked last."""
+        """Return the frames that came since this was asked last."""
         frames, self._shown = self.frames[self._shown :], len(self.frames)
         return frames
 

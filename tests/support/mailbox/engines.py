@@ -40,7 +40,7 @@ class Engine(ABC):
         """Read what is committed."""
 
     def count(self, *tables: str) -> dict[str, int]:
-        """Give how many rows there are, of each table that has any."""
+        """Return how many rows there are, of each table that has any."""
         counts = {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in tables}
         return {table: number for table, number in counts.items() if number}
 
@@ -50,7 +50,7 @@ class Engine(ABC):
 
     @abstractmethod
     def written(self) -> dict[str, int]:
-        """Give how many rows were inserted, updated or deleted, of each table that has any; the service row apart."""
+        """Return how many rows of each table were inserted, updated or deleted, without the service row."""
 
     @abstractmethod
     def refusing(self) -> contextlib.AbstractContextManager[None]:

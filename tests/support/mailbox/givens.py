@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -16,8 +15,10 @@ from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
+from restante.mailbox.core.rules import new_mailbox_id
 from restante.mailbox.protocol.hashcash import Mode
 from restante.mailbox.server.welcome import WelcomeOptions
+from support.dice import FakeDice
 
 Frame = dict[str, Any]
 
@@ -41,46 +42,29 @@ class FakeClock:
         return self._uptime + self.now
 
 
-def in_turn(draw: int, bound: int) -> int:
-    """Show the lowest number first."""
-    return draw % bound
+def mailbox_id(number: int) -> str:
+    """Return the id of the mailbox for which the dice drew this number. Fresh `FakeDice` draw 1, 2, …"""
+    return new_mailbox_id(FakeDice(draw=number.to_bytes))
 
 
-class FakeDice:
-    """Shows a function of the draw's number and its bound; mailbox ids come from an iterator."""
+def colliding(seed: int, *, stubborn: bool, drawn: deque[str]) -> FakeDice:
+    """Return seeded dice. Every other mailbox id comes from a small pool, so that it may be taken already.
 
-    def __init__(self, show: Callable[[int, int], int] = in_turn, ids: Iterator[str] | None = None) -> None:
-        self.given: deque[str] = deque()
-        """The ids that were given, until somebody takes note of them."""
-        self._show = show
-        self._ids = ids or (f"box{number}" for number in itertools.count(1))
-        self._draws = itertools.count()
-
-    def below(self, bound: int) -> int:
-        shown = self._show(next(self._draws), bound)
-        assert 0 <= shown < bound
-        return shown
-
-    def mailbox_id(self) -> str:
-        self.given.append(next(self._ids))
-        return self.given[-1]
-
-
-def seeded(seed: int, *, stubborn: bool) -> FakeDice:
-    """Give dice with a seed. Every other id comes from a small pool, so that it may be taken already.
-
-    Stubborn dice always show 0: whoever draws until a number fits must know when to stop.
+    Stubborn dice always show 0: whoever draws until a number fits must know when to stop. The ids are added to
+    `drawn`.
     """
-    chance = random.Random(seed)
+    chance, places = random.Random(seed), itertools.count(1)
 
-    def show(_draw: int, bound: int) -> int:
+    def show(_place: int, bound: int) -> int:
         return 0 if stubborn else chance.randrange(bound)
 
-    def ids() -> Iterator[str]:
-        for number in itertools.count(1):
-            yield chance.choice(("m1", "m2", "m3")) if number % 2 else f"drawn{number}"
+    def draw(size: int) -> bytes:
+        place = next(places)
+        number = chance.randint(1, 3) if place % 2 else 100 + place
+        drawn.append(mailbox_id(number))
+        return number.to_bytes(size)
 
-    return FakeDice(show, ids())
+    return FakeDice(show, draw)
 
 
 class Options(NamedTuple):
@@ -117,7 +101,7 @@ class Options(NamedTuple):
         return admission
 
     def headers(self) -> dict[str, str]:
-        """Give the headers with which a proxy says where clients come from."""
+        """Return the headers with which a proxy says where clients come from."""
         return {} if self.address is None else {"X-Real-IP": self.address, "X-Real-Port": "1"}
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from restante.common.dice import SystemDice
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
-from restante.mailbox.server.system import SystemClock, SystemDice
+from restante.mailbox.server.system import SystemClock
 from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.sqlite import Store
@@ -110,7 +111,7 @@ async def inside(
 
 
 async def news(*clients: Client) -> list[list[Frame]]:
-    """Give what each has been told since it was asked last, when all that was sent has come.
+    """Return what each has been told since it was asked last, when all that was sent has come.
 
     The loop turns several times for each client: what it was about to send, it has sent.
     """

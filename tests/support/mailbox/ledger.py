@@ -10,7 +10,7 @@ from restante.mailbox.core.model import Change, Decision, Mailbox, MailboxTouche
 from restante.mailbox.core.rules import PruneCommand, decide
 from restante.mailbox.core.state import State
 from restante.mailbox.store.sqlite import Store
-from support.mailbox.givens import FakeDice
+from support.dice import FakeDice
 
 APP = "x"
 

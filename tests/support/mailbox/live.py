@@ -17,7 +17,8 @@ from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store.sqlite import Store
-from support.mailbox.givens import FakeClock, FakeDice
+from support.dice import FakeDice
+from support.mailbox.givens import FakeClock
 from support.mailbox.raw_socket import RawSocket
 
 

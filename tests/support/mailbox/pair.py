@@ -213,7 +213,7 @@ class Pair:
         return Session(self.port, next(self._numbers))
 
     def start(self) -> None:
-        """Have sessions without end."""
+        """Run sessions without end."""
         self._enough = False
         self._playing = asyncio.create_task(self._play())
 
@@ -241,7 +241,7 @@ class Pair:
             self._news.set()
 
     async def play(self) -> None:
-        """Have one session."""
+        """Run one session."""
         session = self.session()
         await session.whole()
         self.played += 1

@@ -337,7 +337,7 @@ Place = TypeVar("Place", Stop, Hold)
 
 
 def _due(places: list[Place], passage: Passage) -> list[Place]:
-    """Take out of PLACES those whose moment has come: each counts once."""
+    """Remove from PLACES those whose moment has come: each counts once."""
     due = [place for place in places if place.moment.matches(passage)]
     places[:] = [place for place in places if place not in due]
     return due

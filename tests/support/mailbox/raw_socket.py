@@ -114,7 +114,7 @@ class RawSocket:
         return told, code
 
     async def ended(self) -> bool:
-        """Tell whether nothing more comes, and the connection ends."""
+        """Return whether nothing more comes and the connection ends."""
         return await asyncio.wait_for(self.reader.read(1), BOUND) == b""
 
     async def rest(self) -> bytes:

@@ -15,7 +15,8 @@ from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES, Dispatcher
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
-from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
+from support.dice import FakeDice
+from support.mailbox.givens import FakeClock, Inbox, Options
 from support.mailbox.tables import Rows, Usage, live_rows, usage_rows
 from support.mailbox.worlds import Disk, LocalWorld
 
@@ -194,7 +195,7 @@ class Clients:
                 await lose(inbox)
 
     async def _hear_until_barrier(self, inbox: SocketInbox) -> bool:
-        """Have a ping answered: whatever was sent before has come before (spec 000 has pings for this)."""
+        """Wait for the answer to a ping: everything sent before has arrived then (spec 000 has pings for this)."""
         self._barriers += 1
         barrier = f"barrier {self._barriers}"
         with contextlib.suppress(ConnectionError):  # what was sent before the end can still be read
@@ -227,7 +228,7 @@ class Clients:
         return None if inbox.verdict is None else inbox.verdict[0]
 
     async def end(self) -> list[tuple[int, str] | None]:
-        """Give how the server closed each."""
+        """Return how the server closed each."""
         for inbox in self.here:
             assert not await self._hear_one(inbox), inbox.frames
         verdicts = [inbox.verdict for inbox in self.here]

@@ -124,11 +124,11 @@ class Siege:
         self.attackers = []
 
     def empty(self) -> bool:
-        """Tell whether it holds no more descriptors than before anybody came."""
+        """Return whether it holds no more descriptors than before anybody connected."""
         return descriptors(self.pid) <= self.descriptors
 
     async def fence(self) -> None:
-        """Have the server's loop turn: who comes now is answered after all that went before was noticed."""
+        """Wait for a turn of the server's loop: it has then noticed everything that happened before."""
         socket = await self.enter()
         socket.say(type="ping", ping="fence")
         assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]

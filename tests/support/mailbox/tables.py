@@ -38,13 +38,13 @@ class Usage:
     pruned: float | None = None
 
     def in_any_order(self) -> tuple[Any, ...]:
-        """Give the same for the same records: pruning may end two mailboxes in either order."""
+        """Return the same for the same records: pruning may end two mailboxes in either order."""
         tables = self.nameplates, self.mailboxes, self.client_versions
         ordered = (sorted(table, key=lambda record: repr(sorted(record.items()))) for table in tables)
         return *ordered, self.current, self.pruned
 
     def order_as(self, other: Usage) -> None:
-        """Take over the order of the same records."""
+        """Replace the records by those of `other`, which are the same in another order."""
         self.nameplates = other.nameplates[:]
         self.mailboxes = other.mailboxes[:]
         self.client_versions = other.client_versions[:]
@@ -172,7 +172,7 @@ def counted(live: dict[str, Rows]) -> dict[str, str]:
 
 
 def shown(usage: Usage) -> dict[str, list[Record]]:
-    """Give usage records with times in seconds since the script began, everything as text."""
+    """Return usage records with times in seconds since the script began, everything as text."""
     kinds = {"nameplate": usage.nameplates, "mailbox": usage.mailboxes, "client": usage.client_versions}
     return {kind: [shown_record(record) for record in table] for kind, table in kinds.items()}
 

@@ -24,7 +24,8 @@ from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
-from support.mailbox.givens import FakeClock, FakeDice, Inbox, Options
+from support.dice import FakeDice
+from support.mailbox.givens import FakeClock, Inbox, Options
 from support.mailbox.picture import picture
 from support.mailbox.tables import Rows, Usage, counted, live_rows, live_state, note, reading, usage_rows
 
@@ -60,7 +61,7 @@ class World:
     # ── what connections do ──────────────────────────────────────────────────────────────────────
 
     def connect(self) -> Inbox:
-        """Give a connection that has its welcome."""
+        """Return a connection that has its welcome."""
         raise NotImplementedError
 
     def say(self, inbox: Inbox, text: str) -> None:
@@ -73,11 +74,11 @@ class World:
         """Let what is said from now on wait for `flush`, as one batch; elsewhere a flush follows each."""
 
     def flush(self, *, refused: bool = False) -> bool:
-        """Take what was said and lost since the last time; tell whether the store kept what came of it."""
+        """Handle the commands and lost connections since the last call. Return whether the store kept the result."""
         raise NotImplementedError
 
     def ended(self, inbox: Inbox) -> int | None:
-        """Give the code with which the server closed a connection; where that takes its time, wait for it."""
+        """Return the code with which the server closed a connection; where that takes its time, wait for it."""
         return None if inbox.verdict is None else inbox.verdict[0]
 
     # ── what the process and the clock do ────────────────────────────────────────────────────────
@@ -86,7 +87,7 @@ class World:
         self.clock.now += seconds
 
     def prune(self, *, refused: bool = False) -> bool:
-        """Tell whether the store kept what came of it."""
+        """Return whether the store kept the result."""
         raise NotImplementedError
 
     def save(self) -> None:
@@ -273,7 +274,7 @@ class Disk(Store):
             self.database.execute("PRAGMA query_only = 0")
 
     def copy(self) -> Disk:
-        """Give what a process finds that starts now."""
+        """Return what a process finds that starts now."""
         database = connect(":memory:")
         self.database.backup(database)
         return Disk(database)

@@ -20,7 +20,7 @@ SECOND = 1_000_000
 
 
 def busy_week(dice: Random, rows: int) -> Mapping[str, Sequence[tuple[Any, ...]]]:
-    """Give about so many rows of each table."""
+    """Return about so many rows of each table."""
     return {
         "nameplates": [_ended(dice, place) for place in range(rows)],
         "mailboxes": [_mailbox(dice, place) for place in range(rows)],
@@ -33,7 +33,7 @@ def busy_week(dice: Random, rows: int) -> Mapping[str, Sequence[tuple[Any, ...]]
 
 
 def crowd(dice: Random, names: int) -> Mapping[str, Sequence[Values]]:
-    """Give a day on which clients come with so many names of applications and versions, a few of them common."""
+    """Return a day on which clients come with so many names of applications and versions, a few of them common."""
     app = [f"app {number}" for number in range(names)]
     ended = [*app, *dice.choices(app, k=names // 2), *["common"] * 10]
     binds = [{"app_id": f"app {number}", "version": f"1.{number}"} for number in range(names)]
@@ -46,7 +46,7 @@ def crowd(dice: Random, names: int) -> Mapping[str, Sequence[Values]]:
 
 
 def _time(dice: Random, blur: int | None = None) -> datetime:
-    """Give a moment, of the day for the most part; on a whole second or an hour more often than life has it."""
+    """Return a moment, of the day for the most part; on a whole second or an hour more often than life has it."""
     days = dice.choice((0, 0, 0, 0, 0, 0, 0, -1, 1, dice.randint(-9, 2)))
     us = dice.choice(
         (dice.randrange(86_400 * SECOND), dice.randrange(86_400) * SECOND, dice.randrange(24) * 3600 * SECOND)
@@ -60,7 +60,7 @@ def _app(dice: Random) -> str:
 
 
 def _long(dice: Random) -> int:
-    """Give a duration: from nothing to months."""
+    """Return a duration: from nothing to months."""
     return dice.choice(
         (0, 1, dice.randrange(1000), int(1e6 * dice.lognormvariate(3, 3)), int(1e6 * dice.lognormvariate(3, 3)))
     )
@@ -88,7 +88,7 @@ def _bind(dice: Random, place: int) -> Values:
 
 
 def _archived(dice: Random, rows: int) -> Iterator[Values]:
-    """Give envelopes that one to three sources have, one of them here and there twice."""
+    """Yield envelopes that one to three sources have, one of them here and there twice."""
     made = 0
     for envelope in _envelopes(dice, rows):
         for source in dice.sample(("one", "two", "three"), dice.choice((1, 1, 1, 2, 3))):
@@ -124,7 +124,7 @@ def _names(table: str) -> list[str]:
 
 
 def _logs(dice: Random, rows: int) -> Mapping[str, Sequence[Values]]:
-    """Give client logs of some forty commands, and the trace of one of their two servers, with gaps in both."""
+    """Return client logs of some forty commands, and the trace of one of their two servers, with gaps in both."""
     events: list[Values] = []
     commands: list[Values] = []
     for log in range(max(1, rows // 100)):

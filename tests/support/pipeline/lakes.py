@@ -58,7 +58,7 @@ STRANGE = [
 
 
 def letter(number: int, day: str = "2026-11-01", source: str = "main", hour: int | None = None) -> Row:
-    """Give a row; all that is not named follows from its number."""
+    """Return a row; all that is not named follows from its number."""
     return {
         "id": number,
         "table": STRANGE[number % len(STRANGE)],
@@ -74,7 +74,7 @@ def letter(number: int, day: str = "2026-11-01", source: str = "main", hour: int
 
 
 def frame(spark: SparkSession, rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
-    """Give rows to Spark, in one piece: a file per partition."""
+    """Return rows to Spark, in one piece: a file per partition."""
     schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
     return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema).coalesce(1)
 
@@ -117,7 +117,7 @@ class Held:
 
 
 def held(rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
-    """Give rows to be staged without Spark, in one piece."""
+    """Return rows to be staged without Spark, in one piece."""
     names = [column.name for column in table.columns]
     chosen = [{name: row[name] for name in names} for row in rows]
     return cast(DataFrame, Held(pa.Table.from_pylist(chosen, arrow(table))))
@@ -148,7 +148,7 @@ def add(
 
 
 def seen(path: Path, table: Table = LETTERS) -> LakeTable:
-    """Give the table as somebody sees it who opens the lake now."""
+    """Return the table as somebody sees it who opens the lake now."""
     with Lake.open(path, write=False) as lake:
         return lake.table(table)
 
@@ -174,7 +174,7 @@ def of_before(folder: Path) -> None:
 
 
 def rows(read: pa.Table) -> list[Row]:
-    """Give what a reader read, in the order of ids."""
+    """Return what a reader read, in the order of ids."""
     found: list[Row] = read.to_pylist()
     return sorted(found, key=lambda row: row["id"])
 
@@ -202,5 +202,5 @@ def stored(path: Path, where: Where | None = None) -> list[Row]:
 
 
 def by_spark(spark: SparkSession, path: Path, where: Where | None = None) -> list[Row]:
-    """Have Spark read the table anew."""
+    """Read the table again with Spark."""
     return rows(seen(path).read(spark, where).toArrow())

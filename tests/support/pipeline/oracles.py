@@ -271,7 +271,7 @@ def _log(events: list[dict[str, Any]], lines: Mapping[Any, list[dict[str, Any]]]
 
 
 def _exchange(event: dict[str, Any], events: list[dict[str, Any]], lines: Mapping[Any, Any]) -> tuple[Any, ...]:
-    """Give when it came, was answered and was heard of, and its line in the trace."""
+    """Return when it came, was answered and was heard of, and its line in the trace."""
     answers = [each for each in events if each["name"] == "ws_receive" and _answers(event, each)]
     acks = [each for each in answers if each["command"] == "ack"]
     echoes = [each for each in answers if each["command"] == "message" and each["own"]]
@@ -342,7 +342,7 @@ PLAIN: Mapping[str, Build] = {name: Plain(*build) for name, build in BUILDS.item
 
 @contextmanager
 def without_spark(world: LakeWorld) -> Iterator[None]:
-    """Have what PLAIN builds in this lake read its inputs without Spark."""
+    """Make the builds of PLAIN in this lake read their inputs without Spark."""
 
     def read(table: LakeTable, _session: object, where: Where | None = None) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = contents(table, where).to_pylist()

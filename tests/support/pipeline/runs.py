@@ -99,7 +99,7 @@ class LakeWorld:
             return run.lake.table(TABLES[table]).keep(first, self.info(table))
 
     def rows(self, table: str) -> list[Row]:
-        """Give a table's rows, in an order that has nothing to do with how they came."""
+        """Return a table's rows, in an order that has nothing to do with how they came."""
         with Lake.open(self.path, write=False) as lake:
             found: list[Row] = contents(lake.table(TABLES[table])).to_pylist()
         return sorted(found, key=repr)
@@ -121,7 +121,7 @@ class LakeWorld:
             target.commit([target.stage(held(rows, target.table))], info=info, transactions=transactions)
 
     def bytes(self) -> bytes:
-        """Give all that is in the lake's files, Parquet unpacked."""
+        """Return all that is in the lake's files, Parquet unpacked."""
         import pyarrow.parquet as pq
 
         found = [path.name.encode() for path in self.path.rglob("*")]

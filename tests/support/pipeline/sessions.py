@@ -25,5 +25,5 @@ rows here."""
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Give the environment of a command in a process of its own. Spark takes settings from Java's properties, too."""
+    """Return the environment of a command in its own process. Spark also reads settings from Java's properties."""
     return ENVIRONMENT | {"JAVA_TOOL_OPTIONS": " ".join([SMALL_JOBS, *(f"-D{k}={v}" for k, v in settings.items())])}

@@ -57,7 +57,7 @@ def rows(name: str, written: Iterable[Mapping[str, Any]]) -> list[Values]:
 
 
 def dicts(name: str, values: Iterable[Values]) -> list[dict[str, Any]]:
-    """Give rows with the names of their columns."""
+    """Return rows with the names of their columns."""
     names = [column.name for column in TABLES[name].columns]
     return [dict(zip(names, row, strict=True)) for row in values]
 
@@ -129,7 +129,7 @@ def apart(case: int, name: str, values: Iterable[Values]) -> list[Values]:
 
 
 def parted(name: str, made: Counter[Values]) -> dict[int, Counter[Values]]:
-    """Give each case the rows of a built table that it has there, moved back."""
+    """Return each case the rows of a built table that it has there, moved back."""
     found: dict[int, Counter[Values]] = {}
     names = [column.name for column in TABLES[name].columns]
     for row, times in made.items():

@@ -36,7 +36,7 @@ def archive_of(data: Path, rows: Sequence[Envelope] = ROWS) -> Path:
 
 
 def rows_of(data: Path) -> list[Archived]:
-    """Give what an archive has, in the order of arrival."""
+    """Return what an archive has, in the order of arrival."""
 
     async def read() -> list[Archived]:
         archive = open_archive(data)
@@ -49,7 +49,7 @@ def rows_of(data: Path) -> list[Archived]:
 
 
 def reason_of(raw: bytes) -> str:
-    """Give the words with which what should be an envelope is refused."""
+    """Return the words with which what should be an envelope is refused."""
     with pytest.raises(RlpError) as refusal:
         parse(raw)
     return str(refusal.value)

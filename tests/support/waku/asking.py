@@ -56,5 +56,5 @@ async def pages(peer: RawPeer, cursor: bytes = b"", **given: Any) -> AsyncIterat
 
 
 async def walk(peer: RawPeer, cursor: bytes = b"", **given: Any) -> list[Envelope]:
-    """Give the envelopes of all pages."""
+    """Return the envelopes of all pages."""
     return [each async for found, _ in pages(peer, cursor, **given) for each in found]

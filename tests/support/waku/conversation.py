@@ -91,10 +91,10 @@ class NodeUnderTest(Protocol):
     async def advance(self, seconds: int) -> None: ...
     def fill(self, full: bool) -> None: ...
     async def packets(self) -> dict[str, list[Packet]]:
-        """Give what each peer got since the last call, all that was said being done."""
+        """Return what each peer got since the last call, all that was said being done."""
 
     async def cut(self, name: str) -> int | None:
-        """Give the reason with which the node ended a connection; None: it did not."""
+        """Return the reason with which the node ended a connection; None: it did not."""
 
     async def archived(self) -> list[bytes]: ...
 

@@ -9,7 +9,7 @@ from restante.waku.devp2p.hello import Capability, Hello
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import SESSION_LIMITS, Devp2p, SessionEvent, SessionLimits
 from restante.waku.envelope.keys import Key
-from support.waku.dice import Seeded
+from support.dice import Seeded
 
 A, B = Key(b"\1" * 32), Key(b"\2" * 32)
 WAKU = (Capability("waku", 0), Capability("waku", 1))

@@ -17,7 +17,7 @@ from restante.waku.devp2p.hello import Capability, Hello
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Devp2p, SessionEvent
 from restante.waku.envelope.keys import Key
-from support.waku.dice import Seeded
+from support.dice import Seeded
 
 KEY = Key(b"\5" * 32)
 HELLO = Hello("restante", (Capability("waku", 0), Capability("waku", 1)), 30303, KEY.public)
@@ -101,7 +101,7 @@ class Ours:
         return self._events.popleft()
 
     async def read(self) -> None:
-        """Take what is there, and answer it."""
+        """Read what has arrived, and answer it."""
         data = await self._reader.read(1 << 16)
         assert data, "the other implementation has closed the connection"
         self._events += self.core.receive_data(data, self.now)
@@ -109,7 +109,7 @@ class Ours:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        """Take what comes, for as long as the other implementation is asked for something else."""
+        """Read what arrives while the other implementation is asked for something else."""
 
         async def forever() -> None:
             while True:

@@ -38,15 +38,15 @@ class Engine(ABC):
 
     @abstractmethod
     def refusing(self) -> contextlib.AbstractContextManager[None]:
-        """Have somebody else write meanwhile, who does not end."""
+        """Let another program write meanwhile, without an end."""
 
     @abstractmethod
     def read_on(self) -> contextlib.AbstractContextManager[None]:
-        """Have somebody else read meanwhile, who does not end."""
+        """Let another program read meanwhile, without an end."""
 
     @abstractmethod
     def meddling(self, steps: Iterable[Callable[[], None]]) -> contextlib.AbstractContextManager[None]:
-        """Take one step before each thing that is read meanwhile, as long as there are any."""
+        """Run one step before each read, as long as there are any."""
 
     @abstractmethod
     def save_now(self, batch: Sequence[Envelope]) -> None:

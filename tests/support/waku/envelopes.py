@@ -20,12 +20,12 @@ def envelope(sent: int, number: int = 0, *, topic: bytes = b"\1\2\3\4", size: in
 
 
 def alike(kind: Envelope, start: bytes = b"\xaa\xbb\xcc\xdd") -> Envelope:
-    """Give it a hash that begins like that of all others this was done to."""
+    """Return it a hash that begins like that of all others this was done to."""
     return msgspec.structs.replace(kind, hash=start + kind.hash[len(start) :])
 
 
 async def everything(archive: Archive) -> list[Archived]:
-    """Give all there is, read as whoever goes on where he stopped."""
+    """Return all there is, read as whoever goes on where he stopped."""
     found: list[Archived] = []
     while some := await archive.after(found[-1].arrival if found else 0, 3):
         found += some

@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from restante.common.dice import SystemDice
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import AddressQuota
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Devp2p
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.keccak import keccak
-from restante.waku.envelope.keys import Key
+from restante.waku.envelope.keys import Key, new_key
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import Limits
 from restante.waku.protocol import packets, request
@@ -44,7 +44,7 @@ class FakeNode:
     pow: float = 0.0
     strict: bool = True
     password: str = ""
-    key: Key = field(default_factory=lambda: SystemDice().key())
+    key: Key = field(default_factory=lambda: new_key(SystemDice()))
     limits: Limits = field(default_factory=Limits)
     connections: set[PeerConnection] = field(default_factory=set)
     asked: list[Request] = field(default_factory=list)

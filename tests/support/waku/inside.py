@@ -66,7 +66,7 @@ class ControlledArchive(Archive):
         await super().save(batch, arrived)
 
     async def hashes(self) -> list[bytes]:
-        """Give what is archived, in the order in which it came."""
+        """Return what is archived, in the order in which it came."""
         return [each.envelope().hash for each in await self.after(0, 1_000_000)]
 
 
@@ -88,13 +88,13 @@ class Inside:
         return await RawPeer.enter(self.port, self.node.key.public, key)
 
     async def greet(self, options: Options = FULL_NODE, key: Key | None = None) -> RawPeer:
-        """Have a peer, that the node has taken note of."""
+        """Connect a peer, and wait until the node knows it."""
         peer = await RawPeer.greet(self.port, self.node.key.public, options, key)
         await peer.fence()
         return peer
 
     def narrow(self, *peers: RawPeer) -> None:
-        """Have the kernel hold little of what is sent to these peers, and they do not read."""
+        """Make the kernel buffer little of what is sent to these peers, which do not read."""
         for peer in peers:
             transport = self.node.peers[node_id(peer.key.public)]._transport
             assert transport is not None

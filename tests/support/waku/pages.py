@@ -64,5 +64,5 @@ async def pages(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOU
 
 
 async def loop(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[bytes]:
-    """Give the envelopes of all pages."""
+    """Return the envelopes of all pages."""
     return [raw for page in await pages(archive, asked, bounds) for raw in page.raws]

@@ -47,7 +47,7 @@ class NodeProcess:
         return await RawPeer.enter(self.port, self.enode.public, key)
 
     async def greet(self, options: Options = FULL_NODE, key: Key | None = None) -> RawPeer:
-        """Have a peer, that the node has taken note of."""
+        """Connect a peer, and wait until the node knows it."""
         peer = await RawPeer.greet(self.port, self.enode.public, options, key)
         await peer.fence()
         return peer
@@ -88,7 +88,7 @@ def serving(data: Path) -> Iterator[str]:
 
 
 async def archived(data: Path) -> list[bytes]:
-    """Give what a node that is down has archived, by hash, in the order in which it came."""
+    """Return what a node that is down has archived, by hash, in the order in which it came."""
     archive = Archive.open(data)
     try:
         return [each.envelope().hash for each in await archive.after(0, 10_000_000)]

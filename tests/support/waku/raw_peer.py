@@ -13,11 +13,11 @@ from restante.waku.devp2p.snappy import compress, decompress
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
-from restante.waku.envelope.keys import Key
+from restante.waku.envelope.keys import Key, new_key
 from restante.waku.protocol import packets
 from restante.waku.protocol.packets import Options, Response
 from support.bounds import bounded
-from support.waku.dice import Seeded
+from support.dice import Seeded
 
 Packet = tuple[int, bytes]
 """A code of Waku, and the body."""
@@ -69,7 +69,7 @@ class RawPeer:
     async def knock(cls, port: int, node: bytes, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
         """Connect to the node that has this public key, and say our half of the handshake."""
         dice = Seeded(next(_seeds))
-        own = key or dice.key()
+        own = key or new_key(dice)
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
         _connected.append(peer := cls(reader, writer, Rlpx.initiator(own, node, dice), own))
         writer.write(peer.rlpx.data_to_send())
@@ -120,7 +120,7 @@ class RawPeer:
         self.writer.write(self.sealed(packets))
 
     def sealed(self, packets: Iterable[Packet]) -> bytes:
-        """Give the bytes of packets, which are to be written next."""
+        """Return the bytes of packets, which are to be written next."""
         return b"".join(self.rlpx.seal(rlp.encode(BASE + code) + compress(payload)) for code, payload in packets)
 
     def offer(self, envelopes: Iterable[Envelope]) -> bytes:
@@ -136,7 +136,7 @@ class RawPeer:
     # ── hearing ──────────────────────────────────────────────────────────────────────────────────
 
     async def hear(self) -> Packet:
-        """Give the next packet. Raises GoneError."""
+        """Return the next packet. Raises GoneError."""
         async with bounded("a packet"):
             while not self.inbox:
                 self._take(await self._frame())

@@ -140,7 +140,7 @@ class Siege:
         return self._one_more(await RawPeer.enter(self.node.port, self.public, source=self.source))
 
     async def greet(self, options: Options = FULL_NODE, source: str | None = None) -> RawPeer:
-        """Have a peer from this address, or where attackers come from, that the node has taken note of."""
+        """Connect a peer from this address, or from the attackers' one, and wait until the node knows it."""
         peer = self._one_more(await RawPeer.greet(self.node.port, self.public, options, source=source or self.source))
         await peer.fence()
         return peer
@@ -185,7 +185,7 @@ class Siege:
                 await self.pair.poster.fence()
 
     def empty(self) -> bool:
-        """Tell whether it holds no more descriptors than before anybody came."""
+        """Return whether it holds no more descriptors than before anybody connected."""
         return descriptors(self.node.pid) <= self.descriptors
 
     async def warm_up(self) -> None:

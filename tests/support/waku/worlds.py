@@ -82,7 +82,7 @@ class JoinedCores:
             self._wants(name, before[0])
 
     def _hear(self, name: str, code: int, payload: bytes) -> Interest | None:
-        """Take a packet; gives what the peer wanted before it, if it wants something else now."""
+        """Handle a packet. Return what the peer wanted before it, if it wants something else now."""
         peer = self.peers[name]
         try:
             event = peer.receive(code, payload)

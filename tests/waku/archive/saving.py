@@ -21,7 +21,7 @@ SIZE: Final = 25
 
 
 def batch(number: int) -> list[Envelope]:
-    """Give the envelopes of a batch; each has a token that is found again in the pages of a log."""
+    """Return the envelopes of a batch; each has a token that is found again in the pages of a log."""
     return [make(1_700_000_000 + number, 50, b"\1\2\3\4", token(number, each)) for each in range(SIZE)]
 
 

@@ -21,7 +21,7 @@ def many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backup, "PAGES_PER_STEP", 5)
 
 
-async def test_a_backup_serves(tmp_path: Path) -> None:
+async def test_a_node_can_serve_a_backup(tmp_path: Path) -> None:
     archive = open_archive(tmp_path / "data")
     await archive.save(ROWS, 1)
     backup.backup(tmp_path / "data", tmp_path / "copy", lambda _: None)
@@ -35,7 +35,7 @@ async def test_a_backup_serves(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("many_steps")
-async def test_a_backup_is_of_one_moment_and_who_writes_meanwhile_does_not_wait(tmp_path: Path) -> None:
+async def test_a_backup_is_of_one_moment_and_a_writer_does_not_wait(tmp_path: Path) -> None:
     archive = open_archive(tmp_path / "data")
     await archive.save(ROWS, 1)
     steps: list[int] = []
@@ -56,7 +56,7 @@ async def test_a_backup_is_of_one_moment_and_who_writes_meanwhile_does_not_wait(
     await copy.close()
 
 
-async def test_a_backup_of_a_server_that_is_stopped_needs_nothing_but_to_read(tmp_path: Path) -> None:
+async def test_a_backup_of_a_stopped_server_needs_only_read_access(tmp_path: Path) -> None:
     archive = open_archive(tmp_path / "data")
     await archive.save(ROWS, 1)
     await archive.close()
@@ -79,7 +79,7 @@ def test_a_backup_goes_to_a_new_directory(tmp_path: Path) -> None:
     backup.backup(tmp_path, tmp_path / "empty", lambda _: None)
 
 
-async def test_a_backup_that_finds_no_room_is_one_sentence_and_leaves_no_archive(tmp_path: Path) -> None:
+async def test_a_backup_without_room_is_reported_in_one_sentence_and_leaves_no_archive(tmp_path: Path) -> None:
     archive = open_archive(tmp_path / "data")
     await archive.save(ROWS, 1)
     await archive.close()

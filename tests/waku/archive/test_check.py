@@ -31,11 +31,11 @@ def found(data: Path) -> list[str]:
         return list(checking.check(database, lambda _: None))
 
 
-def test_a_whole_archive_is_whole(data: Path) -> None:
+def test_check_finds_nothing_in_an_undamaged_archive(data: Path) -> None:
     assert found(data) == []
 
 
-async def test_an_archive_is_whole_after_prunes(data: Path) -> None:
+async def test_check_finds_nothing_after_prunes(data: Path) -> None:
     archive = open_archive(data)
     assert await archive.prune(ROWS[9].sent, 5) == 5
     assert await archive.prune_bytes((await archive.counts()).bytes - 50, 5) == 3
@@ -45,12 +45,12 @@ async def test_an_archive_is_whole_after_prunes(data: Path) -> None:
     assert found(data) == []
 
 
-def test_an_empty_archive_is_whole(tmp_path: Path) -> None:
+def test_check_finds_nothing_in_an_empty_archive(tmp_path: Path) -> None:
     SCHEMA.connect(str(tmp_path / FILE)).close()
     assert found(tmp_path) == []
 
 
-async def test_every_row_is_looked_at_beside_a_running_server(data: Path) -> None:
+async def test_check_reads_every_row_beside_a_running_server(data: Path) -> None:
     archive = Archive.open(data)
     try:
         await archive.save([envelope(100, number) for number in range(1500)], 2)
@@ -104,7 +104,7 @@ def test_an_index_that_has_lost_entries_is_found(data: Path) -> None:
     assert any("the database is damaged" in sentence for sentence in found(data))
 
 
-async def test_who_had_to_move_is_in_his_place_while_who_made_him_is_there(
+async def test_an_envelope_with_a_moved_id_is_in_its_place_while_the_collision_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has two envelopes with hashes that begin alike: here ids are made of three bits of the hash."""

@@ -22,7 +22,7 @@ async def test_a_new_archive_is_empty(engine: Engine) -> None:
     assert await engine.archive.prune_bytes(0, 10) == 0
 
 
-async def test_what_was_saved_is_there_with_its_bytes_and_its_time(engine: Engine) -> None:
+async def test_a_saved_envelope_has_its_bytes_and_its_time(engine: Engine) -> None:
     await engine.archive.save([C, A], 111)
     await engine.archive.save([B], 222)
     found = await everything(engine.archive)
@@ -36,12 +36,12 @@ async def test_what_was_saved_is_there_with_its_bytes_and_its_time(engine: Engin
     assert {each.topic: each for each in await engine.archive.topics()} == topics_of([A, B, C])
 
 
-async def test_nothing_is_saved_by_an_empty_batch(engine: Engine) -> None:
+async def test_an_empty_batch_saves_nothing(engine: Engine) -> None:
     await engine.archive.save([], 1)
     assert await engine.archive.counts() == Counts(0, 0, 0, None, None, 1)
 
 
-async def test_the_same_envelope_is_there_once_and_as_it_came_first(engine: Engine) -> None:
+async def test_the_same_envelope_is_archived_once_as_it_first_came(engine: Engine) -> None:
     await engine.archive.save([A, A], 1)
     await engine.archive.save([A, B, A], 2)
     await engine.restart()
@@ -51,7 +51,7 @@ async def test_the_same_envelope_is_there_once_and_as_it_came_first(engine: Engi
     assert (await engine.archive.counts()).envelopes == 2
 
 
-async def test_envelopes_whose_hashes_begin_alike_are_all_there_once(engine: Engine) -> None:
+async def test_envelopes_whose_hashes_begin_alike_are_each_archived_once(engine: Engine) -> None:
     crowd = [alike(envelope(0, number)) for number in range(6)]
     elsewhere = alike(envelope(1, 7))
     await engine.archive.save(crowd[:2], 1)
@@ -61,7 +61,7 @@ async def test_envelopes_whose_hashes_begin_alike_are_all_there_once(engine: Eng
     assert await held(engine.archive) == [each.raw for each in (*crowd[:5], elsewhere, crowd[5])]
 
 
-async def test_of_envelopes_alike_of_which_some_are_pruned_none_comes_twice(engine: Engine) -> None:
+async def test_envelopes_whose_hashes_begin_alike_are_returned_once_after_a_prune(engine: Engine) -> None:
     crowd = [alike(envelope(0, number)) for number in range(5)]
     await engine.archive.save(crowd, 1)
     assert await engine.archive.prune(T0 + 1, 2) == 2
@@ -85,14 +85,14 @@ async def test_every_second_of_32_bits_can_be_archived(engine: Engine) -> None:
     assert await engine.archive.prune(1 << 32, 10) == 2
 
 
-async def test_what_was_sent_before_a_time_is_counted_as_it_would_be_pruned(engine: Engine) -> None:
+async def test_envelopes_sent_before_a_time_are_counted_as_prune_counts_them(engine: Engine) -> None:
     await engine.archive.save([A, B, C], 1)
     for before, count in ((T0, 0), (T0 + 1, 1), (T0 + 2, 2), (T0 + 3, 3), (1 << 40, 3), (-5, 0)):
         assert await engine.archive.older(before) == count
     assert await engine.archive.prune(T0 + 2, 10) == 2
 
 
-async def test_prune_drops_what_was_sent_before_oldest_first_in_slices(engine: Engine) -> None:
+async def test_prune_deletes_envelopes_sent_before_a_time_oldest_first_in_slices(engine: Engine) -> None:
     rows = [envelope(number, number) for number in (5, 1, 4, 2, 3)]
     await engine.archive.save(rows, 1)
     assert await engine.archive.prune(T0 + 4, 2) == 2
@@ -103,7 +103,7 @@ async def test_prune_drops_what_was_sent_before_oldest_first_in_slices(engine: E
     assert (await engine.archive.counts()).bytes == len(rows[0].raw) * 2
 
 
-async def test_prune_bytes_drops_the_oldest_until_the_rest_fits(engine: Engine) -> None:
+async def test_prune_bytes_deletes_the_oldest_until_the_rest_fits(engine: Engine) -> None:
     rows = [envelope(number, number, size=100 * (number + 1)) for number in range(5)]
     await engine.archive.save(rows[::-1], 1)
     limit = len(rows[3].raw) + len(rows[4].raw)
@@ -128,7 +128,7 @@ async def test_an_arrival_number_is_never_given_twice(engine: Engine) -> None:
     assert await engine.archive.after(again[0].arrival, 9) == again[1:]
 
 
-async def test_large_envelopes_come_a_few_at_a_time_and_none_is_left_out(engine: Engine) -> None:
+async def test_large_envelopes_are_read_a_few_at_a_time_and_none_is_left_out(engine: Engine) -> None:
     large = [envelope(0, number, size=3 << 20) for number in range(4)]
     await engine.archive.save([*large, A], 1)
     first = await engine.archive.after(0, 100)
@@ -144,7 +144,7 @@ async def test_a_batch_that_does_not_fit_one_statement_is_one_batch(engine: Engi
     assert {each.topic: each for each in await engine.archive.topics()} == topics_of(many)
 
 
-async def test_who_writes_does_not_wait_for_who_reads(engine: Engine) -> None:
+async def test_a_writer_does_not_wait_for_a_reader(engine: Engine) -> None:
     await engine.archive.save([A], 1)
     with engine.read_on():
         await engine.archive.save([B], 1)
@@ -152,7 +152,7 @@ async def test_who_writes_does_not_wait_for_who_reads(engine: Engine) -> None:
         assert await held(engine.archive) == [B.raw]
 
 
-async def test_who_reads_does_not_wait_for_who_writes_and_sees_nothing_of_it(engine: Engine) -> None:
+async def test_a_reader_does_not_wait_for_a_writer_and_does_not_see_its_rows(engine: Engine) -> None:
     await engine.archive.save([A], 1)
     before = await engine.archive.counts()
     with engine.refusing():
@@ -177,7 +177,7 @@ class Batches:
 
 
 @pytest.mark.parametrize("end", ["restart", "crash"])
-async def test_everything_is_there_after_the_end(engine: Engine, end: str) -> None:
+async def test_everything_is_in_the_archive_after_it_is_closed(engine: Engine, end: str) -> None:
     batches = Batches()
     for number in range(5):
         batch = [envelope(number, number * 10 + each) for each in range(3)]

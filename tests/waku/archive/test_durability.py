@@ -54,7 +54,7 @@ def saving(
 
 
 def told(conversation: socket.socket) -> Iterator[int]:
-    """Give the numbers of the batches as they are said to be saved."""
+    """Yield the numbers of the batches as they are said to be saved."""
     with conversation.makefile() as lines:
         for line in lines:
             yield int(line.removeprefix("saved "))
@@ -64,7 +64,7 @@ def told(conversation: socket.socket) -> Iterator[int]:
 
 
 def audit(calls: list[Call]) -> tuple[list[int], set[str]]:
-    """Give the batches that were said to be saved, and what was wrong about it."""
+    """Return the batches that were said to be saved, and what was wrong about it."""
     said, wrong = [], set()
     unflushed: list[Call] = []
     on_disk: set[bytes] = set()
@@ -114,12 +114,12 @@ def test_save_returns_when_its_batch_is_flushed(tmp_path: Path) -> None:
         pytest.param("forgets-to-wait", {UNWRITTEN}, marks=pytest.mark.thorough),
     ],
 )
-def test_a_save_that_returns_too_early_is_caught(tmp_path: Path, how: str, rules: set[str]) -> None:
+def test_the_test_notices_a_save_that_returns_too_early(tmp_path: Path, how: str, rules: set[str]) -> None:
     _, wrong = traced(tmp_path, how)
     assert wrong >= rules
 
 
-async def test_the_connection_that_is_open_says_so_itself(tmp_path: Path) -> None:
+async def test_the_connection_reports_synchronous_full(tmp_path: Path) -> None:
     archive = Archive.open(tmp_path)
 
     def asked(pragma: str) -> object:
@@ -157,7 +157,7 @@ def killed_after(how: str, data: Path, first: int, count: int) -> int:
         return number
 
 
-def test_what_was_saved_is_there_once_after_every_kill(tmp_path: Path) -> None:
+def test_saved_envelopes_are_archived_once_after_every_kill(tmp_path: Path) -> None:
     last = 0
     for count in (1, 7, 40) if is_thorough() else (7, 40):
         last = killed_after("as-it-is", tmp_path, max(last - 3, 1), count)  # some are saved again
@@ -169,7 +169,7 @@ def test_what_was_saved_is_there_once_after_every_kill(tmp_path: Path) -> None:
             assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_an_archive_that_returns_before_it_saves_is_caught(tmp_path: Path) -> None:
+def test_the_test_notices_an_archive_that_returns_before_it_saves(tmp_path: Path) -> None:
     last = killed_after("keeps-back", tmp_path, 1, 10)
     assert not {each.raw for each in batch(last)} <= set(kept(tmp_path))
 
@@ -177,7 +177,7 @@ def test_an_archive_that_returns_before_it_saves_is_caught(tmp_path: Path) -> No
 # ── the log ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_log_is_moved_when_a_batch_is_refused_so_that_the_next_needs_no_more_room() -> None:
+async def test_a_refused_batch_causes_a_checkpoint_so_that_the_next_needs_no_more_room() -> None:
     async with Sqlite() as engine:
         await engine.archive.save(batch(1), 1)
         with engine.full_at_commit(), pytest.raises(StoreBusy):
@@ -194,9 +194,7 @@ def files(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-async def test_the_log_is_moved_into_the_database_when_it_is_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_write_ahead_log_causes_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", 1 << 20)
     archive = open_archive(tmp_path)
     for number in range(30):

@@ -25,7 +25,7 @@ both_orders = pytest.mark.parametrize("descending", [False, True], ids=["ascendi
 
 
 def key(kind: Envelope) -> bytes:
-    """Give the cursor that shipped servers give for an envelope."""
+    """Return the cursor that shipped servers give for an envelope."""
     return kind.sent.to_bytes(4, "big") + kind.hash
 
 
@@ -40,7 +40,7 @@ async def test_an_empty_archive_has_nothing(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("places", [40, 41, 160])
-async def test_topics_that_a_filter_passes_by_are_work_whether_they_match_or_not(engine: Engine, places: int) -> None:
+async def test_topics_that_a_bloom_filter_skips_count_as_examined(engine: Engine, places: int) -> None:
     # Each has a first place that the filter has, and a last one that it has not.
     rows = [envelope(number, number, topic=bytes([number % 40, 200 + number % 5, 250, 0])) for number in range(200)]
     await engine.archive.save(rows, 1)
@@ -51,7 +51,7 @@ async def test_topics_that_a_filter_passes_by_are_work_whether_they_match_or_not
     assert page.looked == seen + (places if places > 40 else places**2)
 
 
-async def test_no_more_topics_are_passed_by_than_rows_may_be_looked_at(engine: Engine) -> None:
+async def test_skipped_topics_count_towards_the_limit_of_examined_rows(engine: Engine) -> None:
     rows = [envelope(number, number, topic=bytes([number, 200, 250 - number % 2, 0])) for number in range(41)]
     match = envelope(50, 50, topic=bytes([1, 2, 3, 0]))
     await engine.archive.save([*rows, match], 1)
@@ -66,7 +66,7 @@ async def test_no_more_topics_are_passed_by_than_rows_may_be_looked_at(engine: E
 
 
 @both_orders
-async def test_the_first_and_the_last_second_asked_for_are_given(engine: Engine, descending: bool) -> None:
+async def test_the_first_and_the_last_requested_second_are_included(engine: Engine, descending: bool) -> None:
     await engine.archive.save(ROWS, 1)
     for lower, upper in ((20, 30), (20, 20), (0, 99), (30, 20), (100, 200)):
         asked = query(lower, upper, descending=descending)
@@ -75,7 +75,7 @@ async def test_the_first_and_the_last_second_asked_for_are_given(engine: Engine,
         assert (page.cursor, page.bounded) == (None, False)
 
 
-async def test_every_second_of_32_bits_can_be_asked_for(engine: Engine) -> None:
+async def test_every_second_of_32_bits_can_be_requested(engine: Engine) -> None:
     first, last = envelope(-T0), alike(envelope(0xFFFFFFFF - T0, 1), b"\xff\xff\xff\xff")
     await engine.archive.save([first, last], 1)
     for descending in (False, True):
@@ -85,23 +85,21 @@ async def test_every_second_of_32_bits_can_be_asked_for(engine: Engine) -> None:
 
 
 @both_orders
-async def test_with_topics_the_bloom_filter_counts_for_nothing(engine: Engine, descending: bool) -> None:
+async def test_with_topics_the_bloom_filter_is_ignored(engine: Engine, descending: bool) -> None:
     await engine.archive.save(ROWS, 1)
     for topics in (TOPICS[:1], TOPICS[:3], TOPICS[:20], [*TOPICS, b"none"], [b"none"], [], [TOPICS[0], b"\0\1", b""]):
         asked = query(topics=topics, bloom=bloom.of(TOPICS[5:6]), limit=7, descending=descending)
         assert await loop(engine.archive, asked) == answer(asked, ROWS)
 
 
-async def test_a_topic_that_is_not_four_bytes_is_no_number_of_one_that_is(engine: Engine) -> None:
+async def test_a_topic_that_is_not_four_bytes_matches_no_other_topic(engine: Engine) -> None:
     await engine.archive.save([envelope(0, topic=b"\0\0\1\2")], 1)
     for topic in (b"\1\2", b"\0\1\2", b"\0\0\0\1\2", b""):
         assert await loop(engine.archive, query(topics=[topic])) == []
 
 
 @both_orders
-async def test_a_bloom_filter_gives_its_topics_and_what_else_it_lets_through(
-    engine: Engine, descending: bool
-) -> None:
+async def test_a_bloom_filter_returns_its_topics_and_false_positives(engine: Engine, descending: bool) -> None:
     await engine.archive.save(ROWS, 1)
     half = sum(1 << place for place in random.Random(2).sample(range(512), 256))
     for asked_for in (0, bloom.of(TOPICS[:1]), bloom.of(TOPICS[:9]), bloom.of(TOPICS), half, bloom.ALL_BITS >> 1):
@@ -109,14 +107,14 @@ async def test_a_bloom_filter_gives_its_topics_and_what_else_it_lets_through(
         assert await loop(engine.archive, asked) == answer(asked, ROWS)
 
 
-async def test_a_filter_of_ones_and_none_at_all_let_everything_through(engine: Engine) -> None:
+async def test_a_full_bloom_filter_and_no_filter_match_everything(engine: Engine) -> None:
     await engine.archive.save(ROWS, 1)
     assert await loop(engine.archive, query(bloom=bloom.ALL_BITS)) == answer(query(), ROWS)
     page = await engine.archive.page(query(bloom=bloom.ALL_BITS, limit=10))
     assert page.looked == 11  # nothing is held against a filter
 
 
-async def test_topics_that_a_filter_overwrites_are_found_by_what_is_left_of_them(engine: Engine) -> None:
+async def test_topics_whose_filter_bits_overlap_are_found(engine: Engine) -> None:
     """Two of three places in one byte, in every pair, and all of them; asked as status-go asks, and by the book."""
     met = [b"\x10\x11\x80\x00", b"\x10\x80\x11\x00", b"\x80\x10\x11\x00", b"\x10\x11\x12\x00", b"\x10\x11\x80\x07"]
     rows = [envelope(number, number, topic=topic) for number, topic in enumerate(met)]
@@ -135,7 +133,7 @@ async def test_topics_that_a_filter_overwrites_are_found_by_what_is_left_of_them
 
 @both_orders
 @pytest.mark.parametrize("limit", [1, 7, 599, 600, 601])
-async def test_pages_together_are_the_answer_and_only_the_last_has_no_cursor(
+async def test_all_pages_together_are_the_answer_and_only_the_last_has_no_cursor(
     engine: Engine, limit: int, descending: bool
 ) -> None:
     await engine.archive.save(ROWS, 1)
@@ -151,7 +149,7 @@ async def test_pages_together_are_the_answer_and_only_the_last_has_no_cursor(
 
 
 @both_orders
-async def test_the_cursor_loop_goes_on_after_a_restart(engine: Engine, descending: bool) -> None:
+async def test_the_cursor_loop_continues_after_a_restart(engine: Engine, descending: bool) -> None:
     await engine.archive.save(ROWS, 1)
     for asked in (query(limit=100, descending=descending), query(topics=TOPICS[:9], limit=9, descending=descending)):
         found = await engine.archive.page(asked)
@@ -165,7 +163,7 @@ async def test_the_cursor_loop_goes_on_after_a_restart(engine: Engine, descendin
 
 @both_orders
 @pytest.mark.parametrize("gone", [10, 30, 31, 60])
-async def test_the_cursor_holds_when_its_row_its_second_and_all_behind_it_are_pruned(
+async def test_a_cursor_stays_valid_after_its_row_its_second_and_all_later_rows_are_pruned(
     engine: Engine, gone: int, descending: bool
 ) -> None:
     """The page ends in second 29 or 30; what is pruned ends before, in or after it."""
@@ -182,7 +180,7 @@ async def test_the_cursor_holds_when_its_row_its_second_and_all_behind_it_are_pr
 
 
 @both_orders
-async def test_what_is_saved_meanwhile_behind_the_cursor_is_not_given_and_before_it_is(
+async def test_envelopes_saved_meanwhile_are_returned_only_if_the_cursor_has_not_passed_them(
     engine: Engine, descending: bool
 ) -> None:
     await engine.archive.save(ROWS, 1)
@@ -195,7 +193,7 @@ async def test_what_is_saved_meanwhile_behind_the_cursor_is_not_given_and_before
 
 
 @both_orders
-async def test_lower_and_upper_stay_in_force_with_a_cursor(engine: Engine, descending: bool) -> None:
+async def test_the_time_range_still_applies_with_a_cursor(engine: Engine, descending: bool) -> None:
     await engine.archive.save(ROWS, 1)
     for sent, ascending_gives, descending_gives in ((5, True, False), (95, False, True)):
         after = key(envelope(sent, 12345))
@@ -205,7 +203,7 @@ async def test_lower_and_upper_stay_in_force_with_a_cursor(engine: Engine, desce
 
 
 @both_orders
-async def test_any_36_bytes_mean_behind_this_key(engine: Engine, descending: bool) -> None:
+async def test_any_36_bytes_are_a_cursor_that_means_after_this_key(engine: Engine, descending: bool) -> None:
     await engine.archive.save(ROWS, 1)
     dice = random.Random(3)
     cursors = [(T0 + dice.randrange(100)).to_bytes(4, "big") + dice.randbytes(32) for _ in range(30)]
@@ -220,7 +218,7 @@ async def test_any_36_bytes_mean_behind_this_key(engine: Engine, descending: boo
 
 
 @both_orders
-async def test_a_page_that_is_full_of_bytes_ends_short_with_a_cursor(engine: Engine, descending: bool) -> None:
+async def test_a_page_that_reaches_its_byte_limit_ends_early_with_a_cursor(engine: Engine, descending: bool) -> None:
     sizes = (10, 500, 10, 2000, 10, 10, 900)
     rows = [envelope(number, number, size=size) for number, size in enumerate(sizes)]
     await engine.archive.save(rows, 1)
@@ -232,7 +230,7 @@ async def test_a_page_that_is_full_of_bytes_ends_short_with_a_cursor(engine: Eng
     assert [page.cursor is None for page in found] == [False, False, True]
 
 
-async def test_a_page_has_8_mib_and_what_is_larger_comes_alone(engine: Engine) -> None:
+async def test_a_page_has_8_mib_and_a_larger_envelope_has_its_own_page(engine: Engine) -> None:
     sizes = [1 << 20] * 20 + [9 << 20] + [10] * 3
     rows = [envelope(number, number, size=size) for number, size in enumerate(sizes)]
     await engine.archive.save(rows, 1)
@@ -244,7 +242,7 @@ async def test_a_page_has_8_mib_and_what_is_larger_comes_alone(engine: Engine) -
 
 
 @both_orders
-async def test_a_page_that_looked_at_enough_ends_short_even_with_nothing_and_has_a_cursor(
+async def test_a_page_that_examined_enough_rows_ends_early_with_a_cursor_even_if_empty(
     engine: Engine, descending: bool
 ) -> None:
     """A filter that lets half of the topics through, while one end of the archive has none of them."""
@@ -267,7 +265,7 @@ async def test_a_page_that_looked_at_enough_ends_short_even_with_nothing_and_has
 
 @both_orders
 @pytest.mark.parametrize("what", ["save", "prune"])
-async def test_where_a_page_stopped_is_not_moved_by_what_happens_meanwhile(
+async def test_the_end_of_a_page_is_not_affected_by_later_changes(
     engine: Engine, what: str, descending: bool
 ) -> None:
     """What matches is where the first page stops; what is saved and pruned, step by step, is where it begins."""
@@ -286,7 +284,7 @@ async def test_where_a_page_stopped_is_not_moved_by_what_happens_meanwhile(
         assert await loop(engine.archive, asked, Bounds(rows=100)) == answer(asked, rows)
 
 
-async def test_the_bound_of_rows_is_one_of_the_limit_too(engine: Engine) -> None:
+async def test_the_limit_of_examined_rows_is_exact(engine: Engine) -> None:
     await engine.archive.save(ROWS, 1)
     for topics in (None, TOPICS):
         found = await pages(engine.archive, query(topics=topics, limit=500), Bounds(rows=250))
@@ -300,13 +298,13 @@ THREE = [envelope(0, number) for number in (281534, 2157663, 3054885)]
 """Envelopes of one second whose hashes begin alike, found by making three million."""
 
 
-def test_three_have_the_same_first_31_bits() -> None:
+def test_three_envelopes_have_hashes_with_the_same_first_31_bits() -> None:
     assert len({ids.home(each) for each in THREE}) == 1
     assert len({each.hash for each in THREE}) == 3
 
 
 @both_orders
-async def test_envelopes_whose_hashes_begin_alike_come_once_each(engine: Engine, descending: bool) -> None:
+async def test_envelopes_whose_hashes_begin_alike_are_each_returned_once(engine: Engine, descending: bool) -> None:
     for rows in (THREE, [alike(envelope(0, number)) for number in range(6)]):
         await engine.archive.prune(1 << 33, 1000)
         await engine.archive.save([envelope(0, 77), *rows, envelope(1, 78)], 1)
@@ -315,7 +313,7 @@ async def test_envelopes_whose_hashes_begin_alike_come_once_each(engine: Engine,
         assert await loop(engine.archive, query(limit=1, descending=descending)) == whole
 
 
-async def test_a_cursor_in_the_midst_of_them_is_a_place(engine: Engine) -> None:
+async def test_a_cursor_between_envelopes_whose_hashes_begin_alike_is_a_place(engine: Engine) -> None:
     rows = [alike(envelope(0, number)) for number in range(3)]
     await engine.archive.save(rows, 1)
     for descending in (False, True):
@@ -327,7 +325,7 @@ async def test_a_cursor_in_the_midst_of_them_is_a_place(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("gone", [1, 2, 3])
-async def test_of_those_alike_that_stay_none_is_left_out_or_comes_twice_when_others_are_pruned(
+async def test_after_a_prune_remaining_envelopes_whose_hashes_begin_alike_are_each_returned_once(
     engine: Engine, gone: int
 ) -> None:
     rows = [*THREE, alike(envelope(0, 5), THREE[0].hash[:4]), alike(envelope(0, 6), THREE[0].hash[:4])]
@@ -343,7 +341,7 @@ async def test_of_those_alike_that_stay_none_is_left_out_or_comes_twice_when_oth
             assert rest == [raw for raw in whole[given:] if raw in left]
 
 
-async def test_a_cursor_from_elsewhere_finds_its_envelope_among_those_alike(engine: Engine) -> None:
+async def test_a_cursor_of_another_server_finds_its_envelope_among_hashes_that_begin_alike(engine: Engine) -> None:
     """Another archive had them in another order."""
     for rows in permutations(THREE):
         await engine.archive.prune(1 << 33, 1000)
@@ -355,7 +353,7 @@ async def test_a_cursor_from_elsewhere_finds_its_envelope_among_those_alike(engi
                 assert behind == whole[whole.index(each.raw) + 1 :]
 
 
-async def test_a_cursor_that_is_of_none_of_those_alike_leaves_none_of_them_out(engine: Engine) -> None:
+async def test_a_foreign_cursor_omits_none_of_the_envelopes_whose_hashes_begin_alike(engine: Engine) -> None:
     await engine.archive.save(THREE, 1)
     for end in (bytes(28), b"\xff" * 28):
         after = THREE[0].sent.to_bytes(4, "big") + THREE[0].hash[:4] + end

@@ -71,7 +71,7 @@ WAYS = st.fixed_dictionaries(
 
 
 def name(raw: bytes) -> bytes:
-    """Give the hash that an envelope has here: some begin alike."""
+    """Return the hash that an envelope has here: some begin alike."""
     return BY_RAW[raw].hash if raw in BY_RAW else keccak(raw)
 
 
@@ -100,7 +100,7 @@ class Meanwhile:
 
 
 async def whole(engine: Engine, asked: PageQuery) -> list[bytes]:
-    """Give the answer as one page, when it is one that can be."""
+    """Return the answer as one page, when it is one that can be."""
     exact = replace(asked, limit=1000, after=None)
     page = await engine.archive.page(exact)
     assert (page.cursor, page.bounded) == (None, False)
@@ -131,7 +131,7 @@ async def check(engine: Engine, asked: PageQuery, bounds: Bounds, page: Page) ->
 @given(
     start=st.lists(batches, max_size=4), asked=QUERIES, bounds=BOUNDS, steps=st.lists(STEPS, max_size=8), ways=WAYS
 )
-async def test_pages_together_are_the_answer(
+async def test_all_pages_together_are_the_answer(
     kind: type[Engine],
     start: list[list[Envelope]],
     asked: PageQuery,
@@ -179,7 +179,7 @@ MEDDLING = st.one_of(
     ways=WAYS,
     room=st.sampled_from([0, 16 << 20]),
 )
-async def test_pages_together_are_the_answer_whatever_happens_while_one_is_made(
+async def test_all_pages_together_are_the_answer_whatever_happens_in_between(
     kind: type[Engine],
     start: list[Envelope],
     asked: PageQuery,
@@ -206,7 +206,7 @@ async def test_pages_together_are_the_answer_whatever_happens_while_one_is_made(
 @given(
     start=batches, asked=QUERIES, at=st.sampled_from(POOL), end=st.none() | st.sampled_from([bytes(28), b"\xff" * 28])
 )
-async def test_any_cursor_means_behind_this_key(
+async def test_any_cursor_means_after_this_key(
     kind: type[Engine], start: list[Envelope], asked: PageQuery, at: Envelope, end: bytes | None
 ) -> None:
     """Of those alike, all come where it is none of theirs; where it is, those behind it."""
@@ -227,7 +227,7 @@ async def test_any_cursor_means_behind_this_key(
 
 
 def is_behind(kind: Envelope, after: bytes, home: int, *, descending: bool) -> bool:
-    """Tell whether an envelope is behind a cursor that is of none there is, or of those alike."""
+    """Return whether an envelope is after a cursor that names none in the archive, or one of those alike."""
     if ids.home(kind) == home:
         return True
     key = kind.sent.to_bytes(4, "big") + kind.hash

@@ -29,11 +29,11 @@ def test_a_topic_is_a_number_of_four_bytes(topic: bytes) -> None:
 
 
 @given(st.lists(st.binary(max_size=6)))
-def test_many_topics_are_written_as_each_is(topics: list[bytes]) -> None:
+def test_many_topics_are_written_like_single_ones(topics: list[bytes]) -> None:
     assert ids.numbers(topics) == tuple(ids.number(topic) for topic in topics if len(topic) == 4)
 
 
-def test_who_is_in_the_way_is_passed_by_downward() -> None:
+def test_an_id_that_is_taken_is_replaced_by_the_next_lower_free_one() -> None:
     rows = {1000: b"a", 999: b"b"}
     assert ids.place(1001, b"c", rows.get) == 1001
     assert ids.place(1000, b"c", rows.get) == 998
@@ -41,13 +41,13 @@ def test_who_is_in_the_way_is_passed_by_downward() -> None:
     assert ids.place(1000, b"b", rows.get) is None
 
 
-def test_a_second_is_not_left() -> None:
+def test_an_id_stays_within_its_second() -> None:
     bottom = ids.floor(5)
     assert ids.place(bottom, b"b", {bottom: b"a"}.get) is None
     assert ids.place(bottom + 1, b"b", {bottom + 1: b"a"}.get) == bottom
 
 
-def test_the_search_ends() -> None:
+def test_the_search_for_a_free_id_ends() -> None:
     tried: list[int] = []
 
     def full(at: int) -> bytes:

@@ -69,7 +69,7 @@ class Model:
         assert {each.topic: each for each in await engine.archive.topics()} == topics_of(rows)
 
     async def take_out(self, engine: Engine, wanted: Any, number: int) -> None:
-        """Take out what the archive dropped, if it was the oldest; which ones of a second is its choice."""
+        """Remove what the archive deleted, if it was the oldest; which ones of a second is the archive's choice."""
         left = {each.raw for each in await everything(engine.archive)}
         gone = [row for row, _ in self.rows if row.raw not in left]
         assert len(gone) == number

@@ -23,7 +23,7 @@ def test_a_cursor_is_the_time_and_the_hash_as_in_status_go() -> None:
 
 
 @given(IDS, st.none() | st.binary(min_size=32, max_size=32))
-def test_a_place_that_is_not_where_the_hash_says_is_itself(at: int, name: bytes | None) -> None:
+def test_a_place_that_differs_from_its_hash_is_kept(at: int, name: bytes | None) -> None:
     written = cursor(at, name)
     assert len(written) == PAGE_CURSOR_BYTES
     if name is not None and ids.named(at >> ids.BITS, name) == at:
@@ -39,11 +39,11 @@ def test_any_36_bytes_are_a_cursor(wire: bytes) -> None:
 
 
 @pytest.mark.parametrize("after", [b"", bytes(35), bytes(37), bytes(40)])
-def test_what_is_not_36_bytes_is_none(after: bytes) -> None:
+def test_a_cursor_that_is_not_36_bytes_is_refused(after: bytes) -> None:
     with pytest.raises(Misuse, match="36 bytes"):
         query(after=after)
 
 
-def test_a_page_has_room_for_one() -> None:
+def test_a_page_has_a_limit_of_at_least_one() -> None:
     with pytest.raises(Misuse, match="at least 1"):
         query(limit=0)

@@ -66,7 +66,7 @@ async def test_after_a_failed_commit_nothing_more_is_written(engine: Engine) -> 
     assert (await engine.archive.counts()).envelopes == len(OLD) + len(NEW)
 
 
-async def test_what_is_no_envelope_breaks_its_batch_and_not_the_archive(engine: Engine) -> None:
+async def test_an_invalid_envelope_fails_its_batch_and_not_the_archive(engine: Engine) -> None:
     with pytest.raises(AttributeError):
         await engine.archive.save([OLD[0], None], 1)  # type: ignore[list-item]
     await engine.archive.save(OLD, 1)

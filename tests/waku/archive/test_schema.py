@@ -76,7 +76,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("make", REFUSED)
-def test_what_is_not_ours_is_refused_in_one_sentence_and_left_as_it_is(tmp_path: Path, make: object) -> None:
+def test_a_foreign_database_is_refused_in_one_sentence_and_not_changed(tmp_path: Path, make: object) -> None:
     assert callable(make)
     make(tmp_path / FILE)
     before = (tmp_path / FILE).read_bytes()
@@ -98,13 +98,13 @@ async def test_a_data_directory_has_one_process(tmp_path: Path) -> None:
     await open_archive(tmp_path).close()
 
 
-def test_who_only_reads_makes_no_archive(tmp_path: Path) -> None:
+def test_a_reader_creates_no_archive(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="there is no Waku mailserver's data"), SCHEMA.reading(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_server_that_starts_meanwhile_does_not_harm_who_reads(tmp_path: Path) -> None:
+async def test_a_server_that_starts_does_not_disturb_a_reader(tmp_path: Path) -> None:
     await saving(tmp_path, range(500))
     with SCHEMA.reading(tmp_path) as database:
         assert len(reading.after(database, 0, 10)) == 10
@@ -123,7 +123,7 @@ async def saving(data: Path, numbers: range) -> None:
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_damage_is_told_in_one_sentence(tmp_path: Path) -> None:
+async def test_damage_is_reported_in_one_sentence(tmp_path: Path) -> None:
     archive = Archive.open(tmp_path)
     await archive.save([envelope(number, number, size=500) for number in range(100)], 1)
     await archive.close()
@@ -142,7 +142,7 @@ async def test_damage_is_told_in_one_sentence(tmp_path: Path) -> None:
         open_archive(tmp_path)
 
 
-def test_a_start_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_on_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(sqlite3.Connection):
         def execute(self, *_: object) -> sqlite3.Cursor:
             failure = sqlite3.OperationalError("disk I/O error")

@@ -65,7 +65,7 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 
 @cache
 def expected(number: int, upper: int, *, descending: bool) -> list[bytes]:
-    """Give the answer to the query of this number in WAYS, up to this second."""
+    """Return the answer to the query of this number in WAYS, up to this second."""
     return answer(replace(WAYS[number][1], upper=upper, descending=descending), ROWS)
 
 
@@ -97,7 +97,7 @@ WAYS = [
 
 @one_loop
 @pytest.mark.parametrize(("wanted", "asked"), WAYS)
-async def test_each_way_is_taken_where_it_is_meant_to_be(kept: Archive, wanted: str, asked: PageQuery) -> None:
+async def test_each_plan_is_chosen_where_it_is_meant_to_be(kept: Archive, wanted: str, asked: PageQuery) -> None:
     assert way(kept, asked) == wanted
 
 
@@ -117,7 +117,7 @@ async def test_each_way_is_taken_where_it_is_meant_to_be(kept: Archive, wanted: 
         {"MAX_SEEK_TOPICS": 1},
     ],
 )
-async def test_all_ways_lead_to_the_same(kept: Archive, changed: dict[str, Any], descending: bool) -> None:
+async def test_all_plans_return_the_same_envelopes(kept: Archive, changed: dict[str, Any], descending: bool) -> None:
     with patch.multiple(plans, **changed):
         for number, (_, asked) in enumerate(WAYS):
             for limit, upper in ((asked.limit, asked.upper), (13, min(asked.upper, UPPER))):
@@ -129,7 +129,7 @@ async def test_all_ways_lead_to_the_same(kept: Archive, changed: dict[str, Any],
     "changed",
     [{"MAX_PAIRED_PLACES": 512}, {"MAX_PAIRED_PLACES": 0, "MAX_SINGLE_PLACES": 512}, {"MAX_SINGLE_PLACES": 0}],
 )
-async def test_every_way_finds_topics_at_the_edges_and_those_that_a_filter_overwrites(
+async def test_every_plan_finds_topics_at_the_edges_and_with_overlapping_filter_bits(
     archive: Archive, changed: dict[str, Any]
 ) -> None:
     special = [
@@ -148,7 +148,7 @@ async def test_every_way_finds_topics_at_the_edges_and_those_that_a_filter_overw
 
 
 @one_loop
-async def test_a_walk_passes_by_no_more_than_it_must_and_says_how_many(kept: Archive) -> None:
+async def test_a_walk_examines_no_more_than_it_must_and_counts_it(kept: Archive) -> None:
     asked = ask(topics=TOPICS[:40], limit=10)
     page = await kept.page(asked)
     by_time = answer(ask(), ROWS)
@@ -172,7 +172,7 @@ BURST = [envelope(440, 6000 + number, topic=b"much") for number in range(200)]
         (b"much", True, ["part", "part", "merge"]),
     ],
 )
-async def test_a_page_is_looked_for_in_two_parts_of_the_range_before_it_is_merged(
+async def test_a_page_is_searched_in_two_parts_of_the_range_before_a_merge(
     archive: Archive, topic: bytes, descending: bool, ran: list[str]
 ) -> None:
     await archive.save([*LATE, *BURST], 1)
@@ -188,7 +188,7 @@ async def test_a_page_is_looked_for_in_two_parts_of_the_range_before_it_is_merge
 
 @given(st.lists(st.binary(min_size=4, max_size=4), max_size=20))
 @examples(100)
-def test_the_places_of_a_topic_are_those_that_are_kept(topics: list[bytes]) -> None:
+def test_the_index_of_places_has_the_places_of_kept_envelopes(topics: list[bytes]) -> None:
     database = SCHEMA.connect(":memory:")
     for topic in {*topics, b"\x10\x11\x80\0", b"\x10\x80\x11\0", b"\x80\x10\x11\0", b"\x10\x11\x12\0"}:
         database.execute("INSERT INTO topics VALUES (?, 1, 1, 1)", (ids.number(topic),))
@@ -245,7 +245,7 @@ class Held:
         return NOTHING
 
 
-async def test_a_search_that_nobody_waits_for_stops(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_search_stops(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch, 30_000_000)
     asking = asyncio.create_task(archive.page(ask()))
     assert await asyncio.to_thread(held.begun.acquire, timeout=BOUND)
@@ -259,7 +259,7 @@ async def test_a_search_that_nobody_waits_for_stops(archive: Archive, monkeypatc
         assert (await archive.counts()).envelopes == len(ROWS)
 
 
-async def test_while_one_searches_another_is_answered(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_does_not_block_another(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch, 10)
     asking = [asyncio.create_task(archive.page(ask())) for _ in range(READER_COUNT - 1)]
     for _ in asking:
@@ -270,7 +270,7 @@ async def test_while_one_searches_another_is_answered(archive: Archive, monkeypa
     assert await asyncio.gather(*asking) == [NOTHING] * len(asking)
 
 
-async def test_who_goes_stops_nobody_elses_search_and_who_writes_waits_for_none(
+async def test_a_requester_that_leaves_stops_no_other_search_and_a_writer_waits_for_none(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch, 10)
@@ -289,7 +289,7 @@ async def test_who_goes_stops_nobody_elses_search_and_who_writes_waits_for_none(
     assert (await archive.counts()).envelopes == len(ROWS) + 1
 
 
-async def test_who_goes_stops_its_own_search_and_not_the_one_beside_it(
+async def test_a_requester_that_leaves_stops_only_its_own_search(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch, 300_000)
@@ -306,7 +306,7 @@ async def test_who_goes_stops_its_own_search_and_not_the_one_beside_it(
     assert held.ended == ["interrupted"]
 
 
-def test_a_search_that_was_given_up_before_its_turn_does_not_begin() -> None:
+def test_a_search_that_is_cancelled_before_its_turn_does_not_start() -> None:
     turn = readers.ReaderTurn([sqlite3.connect(":memory:")])
     turn.stop()
     with pytest.raises(StoreError, match="nobody waits"):

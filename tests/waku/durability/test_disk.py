@@ -97,7 +97,9 @@ async def test_no_confirmation_leaves_before_its_commit_is_on_disk(tmp_path: Pat
         pytest.param("confirms-meanwhile", EARLY, id="confirms-meanwhile", marks=pytest.mark.thorough),
     ],
 )
-async def test_a_node_that_does_not_keep_this_is_caught(tmp_path: Path, how: str, wrong: set[str]) -> None:
+async def test_the_test_notices_a_node_that_confirms_before_the_flush(
+    tmp_path: Path, how: str, wrong: set[str]
+) -> None:
     found = set(await audited(tmp_path, altered(how)))
     assert found
     assert found <= wrong

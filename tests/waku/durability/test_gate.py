@@ -20,7 +20,7 @@ from support.waku.raw_peer import RawPeer
 
 @asynccontextmanager
 async def gated(data: Path, archiving: type[Archiving] = Archiving) -> AsyncIterator[tuple[Inside, Gate]]:
-    """Have a node whose commits go through a gate."""
+    """Run a node whose commits go through a gate."""
     with patch("sqlite3.connect", partial(Gated)), patch.object(node, "Archiving", archiving):
         manager = inside(data)
         here = await manager.__aenter__()
@@ -34,7 +34,7 @@ async def gated(data: Path, archiving: type[Archiving] = Archiving) -> AsyncIter
 
 
 async def codes(*peers: RawPeer) -> list[list[int]]:
-    """Give what each has been told since it was asked last, when all that was said has come."""
+    """Return what each has been told since it was asked last, when all that was said has come."""
     for _ in range(4):
         for peer in peers:
             await peer.fence()
@@ -58,21 +58,21 @@ async def told_while_held(data: Path, archiving: type[Archiving]) -> list[list[i
         return await codes(poster, other, reader)
 
 
-async def test_a_held_commit_confirms_nobody_and_relays(tmp_path: Path) -> None:
+async def test_a_held_commit_delays_confirmations_and_not_relaying(tmp_path: Path) -> None:
     assert await told_while_held(tmp_path, Archiving) == [[], [packets.MESSAGES], [packets.MESSAGES]]
 
 
-async def test_a_node_that_confirms_first_is_caught(tmp_path: Path) -> None:
+async def test_the_test_notices_a_node_that_confirms_before_the_commit(tmp_path: Path) -> None:
     poster, _, _ = await told_while_held(tmp_path, ConfirmsFirst)
     assert poster == CONFIRMED
 
 
-async def test_a_node_that_confirms_meanwhile_is_caught(tmp_path: Path) -> None:
+async def test_the_test_notices_a_node_that_confirms_during_the_commit(tmp_path: Path) -> None:
     poster, _, _ = await told_while_held(tmp_path, ConfirmsMeanwhile)
     assert poster == CONFIRMED
 
 
-async def test_what_comes_behind_a_held_commit_is_confirmed_after_its_own(tmp_path: Path) -> None:
+async def test_envelopes_after_a_held_commit_are_confirmed_after_their_own_commit(tmp_path: Path) -> None:
     async with gated(tmp_path) as (here, gate):
         poster, other, reader = await here.greet(), await here.greet(), await here.greet()
         gate.shut()

@@ -116,7 +116,7 @@ async def test_every_confirmed_envelope_survives_every_kill(tmp_path: Path) -> N
     assert len(load.confirmed) > 100 * KILLS
 
 
-async def test_a_node_that_confirms_before_it_commits_is_caught(tmp_path: Path) -> None:
+async def test_the_test_notices_a_node_that_confirms_before_it_commits(tmp_path: Path) -> None:
     load = Load(8, tmp_path / "data")
     await load.until_killed(altered("commits-late"))
     assert [each for each in await load.losses() if each.endswith("is lost")]

@@ -19,7 +19,7 @@ from restante.common.errors import Misuse, StoreError
 from restante.waku.archive import Archived
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import UnreadableItem, leveldb, parquet, rlp_file
+from restante.waku.files import UnreadableItem, leveldb, parquet, rlp_file, rlp_items
 from support.disk import no_file_beyond
 from support.processes import run
 from support.waku import leveldbs
@@ -48,9 +48,9 @@ def test_an_rlp_file_is_the_envelopes_one_after_the_other_and_nothing_else(tmp_p
     assert read_rlp(tmp_path, b"") == []
 
 
-def test_an_item_that_is_no_envelope_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_an_item_that_is_no_envelope_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     cut_short = rlp.encode([1, 2, b"abcd"])
-    large = rlp.encode(bytes(rlp_file.MAX_ITEM_BYTES))
+    large = rlp.encode(bytes(rlp_items.MAX_ITEM_BYTES))
     found = read_rlp(tmp_path, A.raw + cut_short + b"\x07" + B.raw + large + C.raw)
     assert [each for each in found if isinstance(each, Envelope)] == [A, B, C]
     unreadable = [each for each in found if isinstance(each, UnreadableItem)]
@@ -58,12 +58,12 @@ def test_an_item_that_is_no_envelope_is_named_and_the_rest_goes_on(tmp_path: Pat
     assert unreadable == [
         UnreadableItem(f"byte {first}", reason_of(cut_short)),
         UnreadableItem(f"byte {first + len(cut_short)}", reason_of(b"\x07")),
-        UnreadableItem(f"byte {first + len(cut_short) + 1 + len(B.raw)}", "no envelope is as large"),
+        UnreadableItem(f"byte {first + len(cut_short) + 1 + len(B.raw)}", rlp_items.ITEM_TOO_LARGE),
     ]
 
 
 @pytest.mark.parametrize("tail", [b"\xf8\x01", b"\xff" * 20, A.raw[:-1], b"\xb8", b"\x81\x05"])
-def test_where_no_length_can_be_believed_the_file_ends(tmp_path: Path, tail: bytes) -> None:
+def test_reading_ends_at_an_impossible_length(tmp_path: Path, tail: bytes) -> None:
     *rows, unreadable = read_rlp(tmp_path, A.raw + tail)
     assert rows == [A]
     assert isinstance(unreadable, UnreadableItem)
@@ -72,7 +72,9 @@ def test_where_no_length_can_be_believed_the_file_ends(tmp_path: Path, tail: byt
 
 
 @given(st.binary(max_size=200), st.integers(0, 60))
-def test_no_bytes_make_a_reader_raise(tmp_path_factory: pytest.TempPathFactory, noise: bytes, keep: int) -> None:
+def test_no_bytes_raise_an_exception_in_a_reader(
+    tmp_path_factory: pytest.TempPathFactory, noise: bytes, keep: int
+) -> None:
     folder = tmp_path_factory.mktemp("noise")
     for item in read_rlp(folder, A.raw[:keep] + noise):
         assert isinstance(item, (Envelope, UnreadableItem))
@@ -81,7 +83,7 @@ def test_no_bytes_make_a_reader_raise(tmp_path_factory: pytest.TempPathFactory, 
 # ── .parquet ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_parquet_file_is_a_table_that_says_of_each_envelope_what_can_be_known(tmp_path: Path) -> None:
+def test_a_parquet_file_has_every_known_value_of_each_envelope(tmp_path: Path) -> None:
     parquet.write(tmp_path / "file", [archived([A, B])])
     assert pq.read_table(tmp_path / "file").to_pylist() == [
         {
@@ -132,12 +134,12 @@ def test_a_row_whose_hash_is_another_s_or_whose_raw_is_no_envelope_is_named(tmp_
     ]
 
 
-def test_a_table_of_nothing_but_raw_is_enough(tmp_path: Path) -> None:
+def test_a_table_with_only_the_column_raw_is_enough(tmp_path: Path) -> None:
     pq.write_table(pa.table({"raw": [A.raw]}), tmp_path / "file")
     assert list(parquet.read(tmp_path / "file")) == [A]
 
 
-def test_a_group_that_is_damaged_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_row_group_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_ROWS", 1)
     parquet.write(tmp_path / "file", [archived([each]) for each in (A, B, C)])
     place = pq.ParquetFile(tmp_path / "file").metadata.row_group(1).column(8)
@@ -153,13 +155,13 @@ def test_a_group_that_is_damaged_is_passed_over(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 100])
-def test_what_is_no_parquet_is_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_parquet_is_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(StoreError, match=r"\A[^\n]+cannot be read as Parquet: [^\n]+\Z"):
         list(parquet.read(tmp_path / "file"))
 
 
-def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_table_without_the_column_raw_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"cats": ["Mia"]}), tmp_path / "file")
     with pytest.raises(StoreError, match="has no column raw"):
         list(parquet.read(tmp_path / "file"))
@@ -194,7 +196,7 @@ def test_keys_of_40_bytes_and_old_ones_of_36_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.leveldb
-def test_the_database_itself_stays_as_it_is(tmp_path: Path) -> None:
+def test_the_database_is_not_changed(tmp_path: Path) -> None:
     folder = leveldbs.of(tmp_path / "waku", ROWS)
     before = contents(folder)
     assert len(list(leveldb.read(folder))) == len(ROWS)
@@ -203,13 +205,13 @@ def test_the_database_itself_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.leveldb
-def test_the_topic_of_a_key_is_not_believed(tmp_path: Path) -> None:
+def test_the_topic_of_a_key_is_not_trusted(tmp_path: Path) -> None:
     folder = leveldbs.write(tmp_path / "waku", [(leveldbs.key(A, old=True) + b"\xde\xad\xbe\xef", A.raw)])
     assert list(leveldb.read(folder)) == [A]
 
 
 @pytest.mark.leveldb
-def test_an_entry_that_is_not_what_its_key_says_is_named(tmp_path: Path) -> None:
+def test_an_entry_that_differs_from_its_key_is_named(tmp_path: Path) -> None:
     sent = (A.sent + 1).to_bytes(4, "big")
     entries = {
         sent + A.hash + A.topic: (A.raw, "the key is another's"),
@@ -252,7 +254,7 @@ def test_a_directory_that_is_no_leveldb_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.leveldb
-def test_no_room_for_the_copy_is_one_sentence(tmp_path: Path) -> None:
+def test_a_lack_of_room_for_the_copy_is_reported_in_one_sentence(tmp_path: Path) -> None:
     folder = leveldbs.of(tmp_path / "waku", [envelope(n, n, size=3000) for n in range(40)])
     with no_file_beyond(100), pytest.raises(StoreError, match=r"\Acannot make a copy of [^\n]+: File too large\Z"):
         list(leveldb.read(folder))

@@ -36,7 +36,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @SUFFIXES
 @pytest.mark.usefixtures("small_batches")
-def test_what_was_exported_is_imported_in_the_order_of_arrival(tmp_path: Path, suffix: str) -> None:
+def test_exported_envelopes_are_imported_in_the_order_of_arrival(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"all{suffix}"
     assert export(archive_of(tmp_path / "data"), file) == len(ROWS)
     report = take_in(tmp_path / "new", [file])
@@ -56,7 +56,7 @@ def test_a_parquet_file_has_the_arrivals_of_the_archive(tmp_path: Path) -> None:
 
 @pytest.mark.leveldb
 @pytest.mark.usefixtures("small_batches")
-def test_an_import_done_again_changes_nothing(tmp_path: Path) -> None:
+def test_a_repeated_import_changes_nothing(tmp_path: Path) -> None:
     export(archive_of(tmp_path / "data"), tmp_path / "all.rlp")
     export(tmp_path / "data", tmp_path / "all.parquet")
     folder = leveldbs.of(tmp_path / "waku", ROWS)
@@ -69,14 +69,14 @@ def test_an_import_done_again_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.leveldb
 @pytest.mark.usefixtures("small_batches")
-def test_a_leveldb_archive_is_imported_whole(tmp_path: Path) -> None:
+def test_a_leveldb_archive_is_imported_completely(tmp_path: Path) -> None:
     report = take_in(tmp_path / "new", [leveldbs.of(tmp_path / "waku", ROWS)])
     assert (report.read, report.new, report.refused) == (len(ROWS), len(ROWS), {})
     assert sorted(raws_of(tmp_path / "new")) == sorted(each.raw for each in ROWS)
 
 
 @SUFFIXES
-def test_an_envelope_that_no_packet_holds_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_an_envelope_that_fits_no_packet_is_refused(tmp_path: Path, suffix: str) -> None:
     """It could be handed to nobody."""
     head = len(envelope(1, size=1_000_000).raw) - 1_000_000
     largest, larger = (envelope(number, size=MAX_ENVELOPE_BYTES - head + number) for number in (0, 1))
@@ -91,7 +91,7 @@ def test_an_envelope_that_no_packet_holds_is_refused(tmp_path: Path, suffix: str
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path) -> None:
+def test_every_item_is_counted_once_and_refused_ones_are_named(tmp_path: Path) -> None:
     data = archive_of(tmp_path / "data", ROWS[:10])
     bad = bytearray(ROWS[12].raw)
     bad[-1] = 0x00  # a number with a leading zero
@@ -123,7 +123,7 @@ def test_every_item_is_counted_once_and_what_is_refused_is_named(tmp_path: Path)
     ]
 
 
-def test_an_import_needs_the_directory_for_itself(tmp_path: Path) -> None:
+def test_an_import_is_refused_while_a_server_runs(tmp_path: Path) -> None:
     (tmp_path / "none.rlp").touch()
 
     async def beside() -> None:
@@ -138,7 +138,7 @@ def test_an_import_needs_the_directory_for_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gone.rlp", "letter.txt", "letter.rlp2"])
-def test_what_cannot_be_imported_is_said_before_anything_is_changed(tmp_path: Path, name: str) -> None:
+def test_an_import_that_is_impossible_is_refused_before_anything_changes(tmp_path: Path, name: str) -> None:
     (tmp_path / "letter.txt").write_text("Dear Sir or Madam,")
     (tmp_path / "letter.rlp2").touch()
     (tmp_path / "good.rlp").write_bytes(ROWS[0].raw)
@@ -147,7 +147,7 @@ def test_what_cannot_be_imported_is_said_before_anything_is_changed(tmp_path: Pa
     assert not (tmp_path / "data").exists()
 
 
-def test_an_import_that_finds_no_room_keeps_what_it_saved_and_goes_on_next_time(tmp_path: Path) -> None:
+def test_an_import_that_fills_the_disk_keeps_saved_envelopes_and_continues_next_time(tmp_path: Path) -> None:
     rows: list[Envelope] = [envelope(number, number, size=2000) for number in range(3000)]
     (tmp_path / "all.rlp").write_bytes(b"".join(each.raw for each in rows))
     with no_file_beyond(4_000_000), pytest.raises(StoreError, match=r"\A[^\n]+\Z"):
@@ -158,7 +158,7 @@ def test_an_import_that_finds_no_room_keeps_what_it_saved_and_goes_on_next_time(
 
 
 @SUFFIXES
-def test_an_export_is_there_when_it_is_complete_or_not_at_all(tmp_path: Path, suffix: str) -> None:
+def test_an_export_file_appears_only_when_it_is_complete(tmp_path: Path, suffix: str) -> None:
     dice = random.Random(1)  # so that it cannot be compressed
     data = archive_of(tmp_path / "data", [make(T0 + 50, 50, b"\1\2\3\4", dice.randbytes(2000)) for _ in range(200)])
     with no_file_beyond(100_000), pytest.raises(StoreError, match=r"\Acannot write [^\n]+File too large\Z"):
@@ -166,7 +166,9 @@ def test_an_export_is_there_when_it_is_complete_or_not_at_all(tmp_path: Path, su
     assert [each.name for each in tmp_path.iterdir()] == ["data"]
 
 
-def test_an_export_ends_with_what_had_come_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_ends_with_the_last_arrival_before_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = archive_of(tmp_path / "data")
     later = iter([[envelope(100, number) for number in range(20)]])
 
@@ -194,7 +196,7 @@ def test_an_export_ends_with_what_had_come_when_it_began(tmp_path: Path, monkeyp
     assert len(raws_of(data)) == sum(each.sent >= T0 + 3 for each in ROWS) + 20
 
 
-def test_an_export_makes_a_new_file(tmp_path: Path) -> None:
+def test_an_export_replaces_no_file(tmp_path: Path) -> None:
     data = archive_of(tmp_path / "data")
     (tmp_path / "there.rlp").write_text("mine")
     for name, words in {
@@ -211,11 +213,13 @@ def test_an_export_makes_a_new_file(tmp_path: Path) -> None:
 
 
 @SUFFIXES
-def test_an_archive_that_has_lost_an_arrival_is_not_exported_as_if_it_were_whole(tmp_path: Path, suffix: str) -> None:
+def test_an_archive_that_lost_an_arrival_is_not_exported(tmp_path: Path, suffix: str) -> None:
     data = archive_of(tmp_path / "data")
     with closing(sqlite3.connect(data / FILE, isolation_level=None)) as database:
         database.execute("DELETE FROM arrivals WHERE arrival = 7")
-    with pytest.raises(StoreError, match=r"counts 50 envelopes, and 49 of them can be found: restante waku check"):
+    with pytest.raises(
+        StoreError, match=r"counts 50 envelopes, and 49 of them can be found: run `restante waku check`"
+    ):
         export(data, tmp_path / f"all{suffix}")
     assert [each.name for each in tmp_path.iterdir()] == ["data"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from restante.waku.devp2p import frames
 from restante.waku.devp2p.handshake import MAX_HANDSHAKE_BYTES
-from restante.waku.devp2p.hello import Capability, Hello, Reason
+from restante.waku.devp2p.hello import CAPABILITY_LENGTHS, Capability, Hello, Reason
 from restante.waku.devp2p.snappy import compress
 from restante.waku.envelope import rlp
 from restante.waku.envelope.keys import Key
@@ -54,7 +54,7 @@ async def told(siege: Siege, stream: bytes) -> bytes:
         writer.transport.abort()
 
 
-async def test_what_is_no_handshake_is_not_answered(siege: Siege) -> None:
+async def test_bytes_that_are_no_handshake_are_not_answered(siege: Siege) -> None:
     async with siege.beside_the_pair("no handshake"):
         for name, stream in NO_HANDSHAKE.items():
             assert await told(siege, stream) == b"", name
@@ -111,7 +111,7 @@ ENDS: Final[dict[str, Breaks]] = {
     "a frame's MAC with a bit changed": altered(-1),
     "a frame of no bytes": sized(0),
     "a frame of 16 MiB": sized(frames.MAX_FRAME_BYTES),
-    "a message id that is too high": packet(packets.CODE_COUNT, compress(b"\xc0")),
+    "a message id that is too high": packet(CAPABILITY_LENGTHS["waku"], compress(b"\xc0")),
     "a message id of three bytes": framed(b"\x82\x01\x00" + compress(b"\xc0")),
     "a message id with a leading zero": framed(b"\x81\x10" + compress(b"\xc0")),
     "what is not compressed": packet(packets.MESSAGES, b"\xff" * 20),
@@ -121,7 +121,7 @@ ENDS: Final[dict[str, Breaks]] = {
 }
 
 
-async def test_what_breaks_the_transport_ends_its_connection(siege: Siege) -> None:
+async def test_a_broken_frame_ends_its_connection(siege: Siege) -> None:
     async with siege.beside_the_pair("a broken transport"):
         for name, breaks in ENDS.items():
             peer = await siege.greet()
@@ -144,7 +144,7 @@ HELLOS: Final[dict[str, tuple[bytes, Reason]]] = {
 }
 
 
-async def test_what_is_no_hello_is_told_so(siege: Siege) -> None:
+async def test_a_packet_that_is_no_hello_is_answered_with_the_reason(siege: Siege) -> None:
     async with siege.beside_the_pair("no Hello"):
         for name, (frame, reason) in HELLOS.items():
             peer = await siege.knock()
@@ -175,7 +175,7 @@ NO_PACKETS: Final = [
 """None is the body of any packet that is looked into."""
 
 
-async def test_what_is_not_canonical_ends_nothing(siege: Siege) -> None:
+async def test_a_non_canonical_packet_ends_no_connection(siege: Siege) -> None:
     codes = (packets.MESSAGES, packets.BATCH_ACK, packets.MESSAGE_RESPONSE, packets.STATUS_UPDATE)
     async with siege.beside_the_pair("RLP that is not canonical"):
         peer = await siege.greet()
@@ -185,10 +185,10 @@ async def test_what_is_not_canonical_ends_nothing(siege: Siege) -> None:
         assert not (await peer.post()).refusals
 
 
-async def test_noise_in_every_packet_ends_nothing(siege: Siege) -> None:
+async def test_random_bytes_in_any_packet_end_no_connection(siege: Siege) -> None:
     async with siege.beside_the_pair("noise in packets"):
         peer = await siege.greet()
-        for code in range(1, packets.CODE_COUNT):
+        for code in range(1, CAPABILITY_LENGTHS["waku"]):
             for size in (1, 30, 300):
                 peer.say(code, DICE.randbytes(size))
             await asyncio.sleep(0)

@@ -60,7 +60,7 @@ async def test_peers_that_leave_in_the_middle(siege: Siege) -> None:
             peer.cut()
 
 
-async def test_readers_that_take_nothing(siege: Siege) -> None:
+async def test_peers_that_read_nothing(siege: Siege) -> None:
     """What is owed to each is bounded; so is how long it may owe us the reading."""
     before = resident(siege.node.pid)
     async with siege.beside_the_pair("readers that take nothing") as pair:
@@ -74,7 +74,7 @@ async def test_readers_that_take_nothing(siege: Siege) -> None:
         assert owed < len(deaf) * 2.5 * MIB + 20 * MIB, f"{owed / MIB:.1f} MiB"
 
 
-async def test_peers_by_the_hundred_that_only_sit_there(siege: Siege) -> None:
+async def test_hundreds_of_idle_peers(siege: Siege) -> None:
     async with siege.beside_the_pair(f"{SILENT} peers that only sit there"):
         before = resident(siege.node.pid)
         await siege.greet_many(SILENT, NOTHING)

@@ -22,7 +22,7 @@ ATTACKERS: Final = 4
 
 
 async def all_of(siege: Siege, *bodies: tuple[int, bytes], times: int = 1) -> None:
-    """Have each attacker say all this, as fast as it is taken."""
+    """Let each attacker send all this, as fast as it is read."""
 
     async def attack(peer: RawPeer) -> None:
         for _ in range(times):
@@ -90,7 +90,7 @@ async def test_updates_of_ten_thousand_topics(siege: Siege) -> None:
         await all_of(siege, *((packets.STATUS_UPDATE, body) for body in bodies))
 
 
-async def test_minds_that_change_with_every_packet(siege: Siege) -> None:
+async def test_an_interest_that_changes_with_every_packet(siege: Siege) -> None:
     bodies = [packets.write_options(Options(bloom=ALL_BITS ^ 1 << bit)) for bit in range(rounds(40, 120))]
     async with siege.beside_the_pair("filters that change with every packet"):
         await all_of(siege, *((packets.STATUS_UPDATE, body) for body in bodies))

@@ -20,17 +20,19 @@ from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PL
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, MAX_QUEUED_REQUESTS
+from restante.waku.node.history_requests import MAX_PAGES, MAX_QUEUED_REQUESTS
+from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
 from restante.waku.passwords import OFFLINE_INBOX
 from restante.waku.protocol import completion, packets
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import MAX_PAGE_ENVELOPES, MAX_REQUEST_TOPICS, NO_TOPIC
 from support.bounds import bounded
+from support.dice import Seeded
 from support.effort import rounds
 from support.waku.asking import ID, page, plain
-from support.waku.dice import Seeded
 from support.waku.processes import altered
 from support.waku.raw_peer import RawPeer
 from support.waku.requester import Requester, beside_both, requester
@@ -92,7 +94,7 @@ _addresses: Final = itertools.count(1)
 
 @pytest.fixture
 def greet(siege: Siege) -> Greet:
-    """Have attackers come from an address that nobody had before: what one may ask for is bounded, too."""
+    """Let attackers connect from a new address, because requests of one address are limited, too."""
     return partial(siege.greet, NOTHING, f"127.0.2.{next(_addresses)}")
 
 
@@ -121,11 +123,11 @@ def raw(**given: Any) -> bytes:
 
 
 def sealed(body: bytes) -> Envelope:
-    data = seal(body, to=PASSWORD, dice=DICE, sign=DICE.key())
+    data = seal(body, to=PASSWORD, dice=DICE, sign=new_key(DICE))
     return make(int(time.time()) + 50, 50, NO_TOPIC, data)
 
 
-async def test_blooms_that_are_none(siege: Siege, asking: Requester, greet: Greet) -> None:
+async def test_malformed_bloom_filters(siege: Siege, asking: Requester, greet: Greet) -> None:
     async with beside_both(siege, asking, "blooms of 0, 1, 63 and 65 bytes"):
         peer = await greet()
         words = await answered(peer, [raw(bloom=bytes(size)) for size in (0, 1, 63, 65)] * rounds(25, 100))
@@ -140,7 +142,7 @@ async def test_a_hundred_thousand_topics(siege: Siege, asking: Requester, greet:
             assert words == {f"request is invalid: more than {MAX_REQUEST_TOPICS} topics": 1}
 
 
-async def test_as_many_topics_as_there_may_be(siege: Siege, asking: Requester, greet: Greet) -> None:
+async def test_the_maximum_number_of_topics(siege: Siege, asking: Requester, greet: Greet) -> None:
     topics = [DICE.draw(4) for _ in range(MAX_REQUEST_TOPICS)]
     async with beside_both(siege, asking, "1,000 topics that nobody has"):
         assert await answered(await greet(), [raw(topics=topics)] * 10) == {"": 10}
@@ -175,7 +177,7 @@ async def test_filters_of_few_topics_each_of_which_is_looked_up(
         await asyncio.gather(*map(attack, attackers))
 
 
-async def test_ranges_upside_down_and_replays(siege: Siege, asking: Requester, greet: Greet) -> None:
+async def test_reversed_ranges_and_replayed_requests(siege: Siege, asking: Requester, greet: Greet) -> None:
     body = rlp.encode([0, NOW, b"", [WANTED], 0, b"", True])
     replayed = sealed(body).raw
     async with beside_both(siege, asking, "ranges upside down, and replays"):
@@ -187,7 +189,7 @@ async def test_ranges_upside_down_and_replays(siege: Siege, asking: Requester, g
             assert set(await answered(peer, [replayed] * 10)) <= {"", "rate limit exceeded"}
 
 
-async def test_requests_poured_as_fast_as_they_go(siege: Siege, asking: Requester, greet: Greet) -> None:
+async def test_requests_sent_as_fast_as_possible(siege: Siege, asking: Requester, greet: Greet) -> None:
     count = rounds(500, 1500)
     async with beside_both(siege, asking, "requests as fast as they go"):
         peers = [await greet() for _ in range(4)]
@@ -218,7 +220,7 @@ async def test_requests_one_after_the_other_without_an_end(siege: Siege, asking:
         assert served <= limits.pages_at_once + limits.pages * (time.monotonic() - began) + MAX_PAGES_PER_ADDRESS
 
 
-async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Greet) -> None:
+async def test_a_requester_that_leaves_during_a_query(siege: Siege, asking: Requester, greet: Greet) -> None:
     async with beside_both(siege, asking, "who goes in mid-query"):
         for number in range(rounds(15, 60)):
             peer = await greet()
@@ -231,7 +233,9 @@ async def test_who_goes_in_mid_query(siege: Siege, asking: Requester, greet: Gre
 
 
 @pytest.mark.parametrize("together", [MAX_PAGES + 4, 1], ids=["of_one_address", "of_many"])
-async def test_who_asks_for_much_and_takes_nothing(siege: Siege, asking: Requester, together: int) -> None:
+async def test_a_requester_that_asks_for_much_and_reads_nothing(
+    siege: Siege, asking: Requester, together: int
+) -> None:
     """There are more of them than places, and they stay."""
     first = next(_addresses)
     async with beside_both(siege, asking, f"who asks for much and takes nothing, {together} of an address"):
@@ -269,7 +273,7 @@ async def test_garbage_sealed_with_the_password(siege: Siege, asking: Requester,
         await peer.fence()
 
 
-async def test_what_is_no_request_at_all(siege: Siege, asking: Requester, greet: Greet) -> None:
+async def test_packets_that_are_no_requests(siege: Siege, asking: Requester, greet: Greet) -> None:
     async with beside_both(siege, asking, "what is no request at all"):
         peer = await greet()
         for _ in range(rounds(100, 300)):

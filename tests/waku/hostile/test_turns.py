@@ -19,7 +19,8 @@ from restante.waku.archive.schema import FILE
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.envelope import bloom
 from restante.waku.limits import Limits
-from restante.waku.node.history_requests import MAX_PAGES, MAX_PAGES_PER_ADDRESS, HistoryTerms
+from restante.waku.node.history_requests import MAX_PAGES, HistoryTerms
+from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
 from restante.waku.protocol import packets as waku_packets
 from support.effort import rounds
 from support.waku.asking import page, plain
@@ -109,14 +110,14 @@ class Turns:
 
 
 def one_reader(here: Inside, data: Path) -> None:
-    """Have the archive make one page at a time, in turn: how many another thread makes beside ours is chance."""
+    """Let the archive search one page at a time, because how many another thread searches meanwhile is chance."""
     here.archive.readers.close()
     here.archive.readers = Readers.open(data / FILE, 1)
 
 
 @asynccontextmanager
 async def beside(here: Inside, addresses: list[str], body: bytes) -> AsyncIterator[RawPeer]:
-    """Have this asked for from each of these addresses, again and again; gives a peer of another one."""
+    """Request this from each of these addresses, again and again, and yield a peer of another one."""
 
     async def attack(peer: RawPeer) -> None:
         while True:

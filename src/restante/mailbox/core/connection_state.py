@@ -11,6 +11,7 @@ from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.limits import RateLimiter
 from restante.mailbox.core.model import Now
 from restante.mailbox.core.session import NEW_SESSION, Session
+from restante.mailbox.protocol.frame_text import FrameText
 
 
 class ClientSocket(Protocol):
@@ -115,7 +116,7 @@ class ReceivedText(msgspec.Struct, frozen=True):
     """The text of a frame."""
 
     connection: ConnectionState
-    text: str
+    text: FrameText
     now: Now
     """When the frame arrived."""
 

@@ -12,16 +12,18 @@ from typing import Final
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from restante.common.dice import Dice
 from restante.common.errors import PeerError
 from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
-from restante.mailbox.core.model import Change, Decision, Dice, Mailbox, Now, Policy, text_bytes
+from restante.mailbox.core.model import Change, Decision, Mailbox, Now, Policy, size_of
 from restante.mailbox.core.quotas import USAGE_RECORDS, Quotas
 from restante.mailbox.core.rules import MAILBOX_FULL, PruneCommand, decide
 from restante.mailbox.core.session import DENIED, Command, Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol import messages
+from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import Malformed, Received
 
 INTERNAL_ERROR: Final = "internal error"
@@ -80,9 +82,9 @@ class Dispatcher:
         connection.number = self.connections_seen
         self.connections.add(connection)
 
-    def handle(self, connection: ConnectionState, text: str, now: Now) -> None:
+    def handle(self, connection: ConnectionState, text: FrameText, now: Now) -> None:
         """Handle the text of one frame, which arrived at `now`."""
-        self.weight = self.cost = text_bytes(text)
+        self.weight = self.cost = size_of(text)
         if connection.verdict is not None:
             self._answer_departing(connection, text, now)
             return
@@ -122,7 +124,7 @@ class Dispatcher:
         if reply is not None:
             self._reply(connection, reply)
 
-    def _deny(self, connection: ConnectionState, message: Received | Malformed, text: str, now: Now) -> None:
+    def _deny(self, connection: ConnectionState, message: Received | Malformed, text: FrameText, now: Now) -> None:
         """Answer a message that does not meet the connection's demand, and have the connection closed."""
         assert connection.session.demand is not None
         self._reject(connection, DENIED, session.problem(connection.session.demand, message) or "", text)
@@ -130,7 +132,7 @@ class Dispatcher:
         for quota in connection.address_quotas:
             quota.add_abuse_score(now.service, 2.0)
 
-    def _reject(self, connection: ConnectionState, words: str, hint: str, text: str) -> None:
+    def _reject(self, connection: ConnectionState, words: str, hint: str, text: FrameText) -> None:
         """Answer a command that cannot be carried out. A refusal for lack of permission or room has a hint.
 
         Refusals with a hint are counted.
@@ -144,7 +146,7 @@ class Dispatcher:
         found = [self.quotas.charge_command(self.state, quota, command, now, limits) for quota in address_quotas]
         return next(filter(None, found), None)
 
-    def _answer_departing(self, connection: ConnectionState, text: str, now: Now) -> None:
+    def _answer_departing(self, connection: ConnectionState, text: FrameText, now: Now) -> None:
         """Acknowledge `release`, `close` and `ping` of a client that was refused, and carry out nothing.
 
         The Python client releases its nameplate as soon as it is refused, and reconnects for ever until that is
@@ -212,7 +214,7 @@ class Dispatcher:
 
     # ── output ───────────────────────────────────────────────────────────────────────────────────
 
-    def _parse_and_ack(self, connection: ConnectionState, text: str) -> Received | Malformed | None:
+    def _parse_and_ack(self, connection: ConnectionState, text: FrameText) -> Received | Malformed | None:
         """Parse and acknowledge a text. Return None if it is no message, or if the connection is closing or lost."""
         self.last_message = None
         if connection.verdict is not None or connection.lost:
@@ -256,6 +258,8 @@ class Dispatcher:
         if type(change) is model.MessageAdded:
             for subscriber in self.subscribers.get(change.mailbox.key, ()):
                 self._deliver(subscriber, change.mailbox, change.message)
+        elif type(change) is model.MailboxSideSet:
+            self.weight += change.mailbox.names
         elif type(change) is model.MailboxGone:
             self.weight += len(change.mailbox.messages) * MESSAGE_GONE_WEIGHT
             for subscriber in self.subscribers.pop(change.mailbox.key, ()):
@@ -334,7 +338,7 @@ class Dispatcher:
             if said.subscribed is not None:
                 self.subscribers.setdefault(said.subscribed, []).append(connection)
 
-    def refuse_command(self, connection: ConnectionState, text: str, words: str) -> None:
+    def refuse_command(self, connection: ConnectionState, text: FrameText, words: str) -> None:
         """Answer a command that could not be stored. Call this after `undo_batch`."""
         message = self._parse_and_ack(connection, text)
         if message is None:

@@ -15,7 +15,7 @@ from typing import Final, TypeGuard
 
 from restante.mailbox.core.connection_state import Backlog, ConnectionLost, ConnectionState, QueueEntry, ReceivedText
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.core.model import size_of, text_bytes
+from restante.mailbox.core.model import size_of
 from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
 
 MAX_BATCH_COMMANDS: Final = 500
@@ -147,7 +147,7 @@ class FairQueue:
         for each in itertools.islice(self._queue, MAX_BATCH_COMMANDS):
             count += 1
             if isinstance(each, ReceivedText):
-                weight += text_bytes(each.text)
+                weight += size_of(each.text)
                 if weight >= MAX_BATCH_WEIGHT:
                     break
         batch, self._queue = self._queue[:count], self._queue[count:]

@@ -8,8 +8,6 @@ total.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 from restante.common.usage_records import ClientVersion, CurrentUsage, MailboxUsage, NameplateUsage
@@ -23,16 +21,6 @@ class Now(msgspec.Struct, frozen=True, gc=False):
     """Seconds since 1970, for usage records and for `server_rx`."""
     service: float
     """Seconds that the service has run in total, for idleness. Downtime and clock changes do not affect it."""
-
-
-class Dice(Protocol):
-    """A source of randomness. The rules receive it as an argument."""
-
-    def below(self, bound: int) -> int:
-        """Return a uniformly random number from 0 to bound - 1."""
-
-    def mailbox_id(self) -> str:
-        """Return an unguessable mailbox id."""
 
 
 class Policy(msgspec.Struct, frozen=True, gc=False):
@@ -58,14 +46,9 @@ class NameplateSide(msgspec.Struct, frozen=True, gc=False):
     """True if the nameplate was allocated to this side and the side has not claimed it yet."""
 
 
-def text_bytes(text: str) -> int:
-    """Return the size of a text in bytes: of ASCII exactly, of other text its size in memory."""
-    return len(text) if text.isascii() else size_of(text)
-
-
-def size_of(text: str) -> int:
+def size_of(text: str | bytes) -> int:
     """Return the maximum number of bytes that a text takes in memory. One non-ASCII character widens all of them."""
-    return len(text) if text.isascii() else 4 * len(text)
+    return len(text) if isinstance(text, bytes) or text.isascii() else 4 * len(text)
 
 
 class MailboxSide(msgspec.Struct, frozen=True, gc=False):

@@ -6,6 +6,7 @@ Each rule reads the view and returns a decision. Rules are pure: they alter noth
 
 from __future__ import annotations
 
+from base64 import b32encode
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -13,12 +14,12 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from restante.common.dice import Dice
 from restante.mailbox.core import model, session, usage
 from restante.mailbox.core.limits import KIB, SMALL_MAILBOX_BYTES
 from restante.mailbox.core.model import (
     Change,
     Decision,
-    Dice,
     Mailbox,
     MailboxSide,
     Nameplate,
@@ -134,12 +135,17 @@ def _allocatable(length: int) -> int:
     return count if length <= MAX_LISTED_DIGITS else count - count // 50
 
 
+def new_mailbox_id(dice: Dice) -> str:
+    """Return 64 random bits as 13 letters and digits, as the reference does (server.py:4, 0.8.0)."""
+    return b32encode(dice.draw(8)).decode().strip("=").lower()
+
+
 def _make_nameplate(
     view: State, app: App, app_id: str, name: str, row: NameplateSide, now: Now, dice: Dice
 ) -> tuple[model.MailboxMade, model.NameplateMade]:
-    mailbox_id = dice.mailbox_id()
+    mailbox_id = new_mailbox_id(dice)
     while mailbox_id in app.mailboxes:
-        mailbox_id = dice.mailbox_id()
+        mailbox_id = new_mailbox_id(dice)
     mailbox = Mailbox(
         view.next_key,
         app_id,

@@ -212,9 +212,15 @@ class State:
 
     def _mailbox_side_set(self, change: model.MailboxSideSet) -> None:
         _put(change.mailbox.sides, change.row)
+        self._count_names(change.mailbox)
 
     def _mailbox_side_gone(self, change: model.MailboxSideGone) -> None:
         change.mailbox.sides = [row for row in change.mailbox.sides if row.side != change.side]
+        self._count_names(change.mailbox)
+
+    def _count_names(self, mailbox: Mailbox) -> None:
+        before, mailbox.names = mailbox.names, _names(mailbox)
+        self.stored += mailbox.names - before
 
     def _mailbox_visited(self, change: model.MailboxVisited) -> None:
         mailbox = change.mailbox
@@ -289,11 +295,14 @@ class State:
 
 
 def _names(mailbox: Mailbox) -> int:
-    """Return the bytes of memory that the names of a new mailbox take.
+    """Return the bytes of memory that the names of a mailbox take.
 
-    The second side is assumed to be as long as the first. The app id counts twice, for the mailbox and its nameplate.
+    A second side that has not come is assumed to be as long as the first. The app id counts twice, for the mailbox
+    and its nameplate.
     """
-    sides = 2 * size_of(mailbox.sides[0].side) if mailbox.sides else 0
+    sides = sum(size_of(row.side) + size_of(row.mood or "") for row in mailbox.sides)
+    if len(mailbox.sides) == 1:
+        sides += size_of(mailbox.sides[0].side)
     return 2 * size_of(mailbox.app_id) + size_of(mailbox.mailbox_id) + sides
 
 

@@ -28,6 +28,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from restante.common.errors import PeerError
+from restante.mailbox.protocol.frame_text import FrameText
 
 MAX_SHORT_MESSAGE_CHARACTERS: Final = 64 * 1024
 """Maximum length of a message other than `add` and `ping`, which carry JSON of the client. Real ones have about 200
@@ -54,6 +55,7 @@ MAX_LONG_MESSAGE_VALUES: Final = 32 * 1024
 """Commas, and opening brackets of each kind, in a message of more than MAX_SHORT_MESSAGE_CHARACTERS, also within
 strings. Each value takes 50 ns, so that 2 MiB of them would take 10 ms. Clients send hex, which has none."""
 
+_VALUE_SIGNS: Final = b",[{"
 _FEWER_VALUES: Final = f"a long message has at most {MAX_LONG_MESSAGE_VALUES} commas, and brackets of each kind"
 
 MAX_DECODED_BYTES: Final = 6 * MAX_NAME_CHARACTERS + 2
@@ -254,7 +256,7 @@ def _name(raw: Raw | UnsetType) -> str | UnsetType | _Mistyped:
     return name
 
 
-def parse(text: str) -> Received | Malformed:
+def parse(text: FrameText) -> Received | Malformed:
     """Parse the text of one frame.
 
     Raises PeerError(1007) if it is not JSON, PeerError(1003) if it is JSON but not an object.
@@ -271,14 +273,16 @@ def parse(text: str) -> Received | Malformed:
     return message
 
 
-def _parse_long(text: str) -> Received | Malformed:
-    """Parse a text of more than MAX_SHORT_MESSAGE_CHARACTERS in one pass: 2 MiB take at most 8 ms.
+def _parse_long(text: FrameText) -> Received | Malformed:
+    """Parse a text of more than MAX_SHORT_MESSAGE_CHARACTERS in one pass: 2 MiB take at most 6 ms.
 
     Raises PeerError(1009) for a text with many values: it would take longer, whatever it says.
     """
-    if any(text.count(each) > MAX_LONG_MESSAGE_VALUES for each in ",[{"):
+    payload = text.encode() if isinstance(text, str) else text
+    signs = len(payload) - len(payload.translate(None, _VALUE_SIGNS))  # to count each would take twice as long
+    if signs > MAX_LONG_MESSAGE_VALUES and max(map(payload.count, _VALUE_SIGNS)) > MAX_LONG_MESSAGE_VALUES:
         raise PeerError(1009, "the message has too many values", hint=_FEWER_VALUES)
-    long = _decoded(text, _decode_long)
+    long = _decoded(payload, _decode_long)
     fields = _Fields(type=long.type, id=long.id, phase=long.phase, body=long.body, ping=long.ping)
     malformed = _malformed(fields)
     if malformed.kind == "add" and not malformed.missing:
@@ -293,7 +297,7 @@ def _parse_long(text: str) -> Received | Malformed:
     return malformed
 
 
-def _decoded(text: str, decode: Callable[[str], _F]) -> _F:
+def _decoded(text: FrameText, decode: Callable[[FrameText], _F]) -> _F:
     try:
         return decode(text)
     except msgspec.ValidationError:

@@ -14,6 +14,7 @@ from typing import Final, Protocol, assert_never
 
 import msgspec
 
+from restante.common.dice import Dice
 from restante.common.errors import PeerError, StoreBusy
 from restante.common.logs import log, where
 from restante.common.usage_records import ClientVersion
@@ -26,9 +27,10 @@ from restante.mailbox.core.connection_state import (
 )
 from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue, is_long
-from restante.mailbox.core.model import Change, Dice, Now, Policy
+from restante.mailbox.core.model import Change, Now, Policy
 from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.protocol import messages
+from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import Malformed, Received
 from restante.mailbox.store.sqlite import Store
 
@@ -120,7 +122,7 @@ class CommitLoop:
 
     # ── input ────────────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, connection: ConnectionState, text: str) -> None:
+    def receive(self, connection: ConnectionState, text: FrameText) -> None:
         """Queue the text of a frame. It is answered when its batch is durable."""
         self._put(ReceivedText(connection, text, self.now()))
 
@@ -209,6 +211,8 @@ class CommitLoop:
             batch = self._take(gathered)
             for error in self.dispatcher.internal_errors:
                 log.error("a command failed; its connection is closed", fault=where(error))
+            if self._weight >= MAX_BATCH_WEIGHT // 2:
+                await asyncio.sleep(0)  # the same before the statements are made
             await self._commit_or_undo(batch)
             if self._weight >= MAX_BATCH_WEIGHT // 2:
                 await asyncio.sleep(0)  # the batch took the loop some milliseconds, and sending takes some more

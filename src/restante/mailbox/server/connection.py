@@ -22,8 +22,10 @@ from restante.mailbox.core.limits import MIB, RateLimiter
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
+from restante.mailbox.protocol.frame_text import FrameText, text_of
 from restante.mailbox.server.fragments import Fragments
-from restante.mailbox.server.frames import close_reason, frame_header, proxy_headers, take, unacknowledged_bytes
+from restante.mailbox.server.frames import close_reason, framed, proxy_headers, take, unacknowledged_bytes
+from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME
 from restante.mailbox.server.read_pauses import ReadPauses
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.server_context import ServerContext
@@ -39,8 +41,7 @@ MAX_OWED_BEYOND_REPLAY: Final = MIB
 """Bytes that a subscriber may owe, beyond what one `open` may replay."""
 
 COUNTED_FRAGMENT_BYTES: Final = 1024
-"""Bytes by which the fragments of a message grow before they are counted again, because they may arrive one byte at a
-time."""
+"""Bytes by which the fragments of a message grow before they are counted again. Each may have one byte."""
 
 WRITE_BUFFER_BYTES: Final = 16 * 1024
 """Bytes that the transport buffers for a client that does not read. Further messages are owed and counted."""
@@ -121,7 +122,7 @@ class Socket(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.unfinished = 0
         server = self._server
-        server.read_budget.frames += 1
+        server.read_budget.frames += 1 + frame.payload_size // PAYLOAD_BYTES_PER_FRAME
         second = server.second
         if self.heard != second:
             self.heard, self._frames = second, 0
@@ -189,14 +190,14 @@ class Socket(WSListener):
             return
         try:
             whole = self.fragments.add(frame.get_payload_as_bytes(), first=first, last=frame.fin)
-            text = None if whole is None else whole.decode()
+            if whole is not None:
+                if not first:
+                    self._server.read_budget.frames += len(whole) // PAYLOAD_BYTES_PER_FRAME
+                self._receive(text_of(whole))
         except PeerError as error:
             self._refuse(error)
         except UnicodeDecodeError:
             self._refuse(PeerError(1007, "not UTF-8"))
-        else:
-            if text is not None:
-                self._receive(text)
         if not (first and frame.fin):
             self.count_read()
 
@@ -215,7 +216,7 @@ class Socket(WSListener):
         self.deaf = error.code not in CLEANUP_CLOSE_CODES
         self._server.commit_loop.refuse(self.connection, error)
 
-    def _receive(self, text: str) -> None:
+    def _receive(self, text: FrameText) -> None:
         self._server.commit_loop.receive(self.connection, text)
         backlog = self.connection.backlog
         if backlog.large:
@@ -225,11 +226,15 @@ class Socket(WSListener):
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
-    def wait_for_read_budget(self) -> None:
-        """Stop reading for this turn of the loop (receive_buffer.py)."""
-        if not self.read_pauses.reasons & ReadPauses.READ_BUDGET:
-            self._pause_reading(ReadPauses.READ_BUDGET)
-            self._server.read_budget.wait(functools.partial(self.read_again, ReadPauses.READ_BUDGET))
+    def wait_for_read_budget(self, parse: Callable[[], None]) -> None:
+        """Stop reading for this turn of the loop, and parse what was read in a later one (receive_buffer.py)."""
+        self._pause_reading(ReadPauses.READ_BUDGET)
+        self._server.read_budget.wait(functools.partial(self._go_on, parse), large=self.reading > 0)
+
+    def _go_on(self, parse: Callable[[], None]) -> None:
+        self.read_again(ReadPauses.READ_BUDGET)
+        if self._open() is not None:
+            parse()
 
     def ignore(self) -> None:
         self.deaf = True
@@ -263,10 +268,12 @@ class Socket(WSListener):
         transport = self._transport
         if transport is None or transport.is_close_frame_sent:
             return
-        if self._stuck or self._owed is not None:
+        send_budget = self._server.send_budget
+        if self._stuck or self._owed is not None or not send_budget.open:
             self._owe(bodies)
         elif len(bodies) == 1 and len(bodies[0]) < WRITE_CHUNK_BYTES:
             transport.send(self._server.kind, bodies[0] + stamp)
+            send_budget.wrote(len(bodies[0]))
         else:
             self._send_many(bodies, stamp)
 
@@ -274,19 +281,14 @@ class Socket(WSListener):
         """Send in chunks of one write each until the kernel or the send budget takes no more. Queue the rest."""
         assert self._transport is not None
         send_budget = self._server.send_budget
-        first = 0x80 | self._server.kind.value
-        parts: list[bytes] = []
-        size = 0
-        for number, body in enumerate(bodies):
+        left = deque(bodies)
+        while left:
             if self._stuck or not send_budget.open:
-                self._owe(bodies[number:])
+                self._owe(list(left))
                 return
-            parts += (frame_header(first, len(body) + len(stamp)), body, stamp)
-            size += len(body)
-            if size >= WRITE_CHUNK_BYTES or number == len(bodies) - 1:
-                self._transport.underlying_transport.write(b"".join(parts))
-                send_budget.wrote(size)
-                parts, size = [], 0
+            chunk = take(left, WRITE_CHUNK_BYTES)
+            self._transport.underlying_transport.write(framed(chunk, stamp, self._server.kind))
+            send_budget.wrote(sum(map(len, chunk)))
 
     def _owe(self, bodies: list[bytes]) -> None:
         """Queue messages. They are shared with other connections, and take little memory of their own."""

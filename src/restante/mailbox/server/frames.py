@@ -7,9 +7,10 @@ import fcntl
 import struct
 import termios
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
-from picows import WSUpgradeRequest
+from picows import WSMsgType, WSUpgradeRequest
 
 MAX_CLOSE_REASON_BYTES: Final = 123
 """Bytes of the reason in a close frame (RFC 6455 section 5.5)."""
@@ -45,6 +46,15 @@ def take(bodies: deque[bytes], size: int) -> list[bytes]:
         taken.append(bodies.popleft())
         size -= len(taken[-1])
     return taken
+
+
+def framed(bodies: Sequence[bytes], stamp: bytes, kind: WSMsgType) -> bytes:
+    """Return a frame for each body, with the stamp at its end."""
+    first = 0x80 | kind.value
+    parts = list[bytes]()
+    for body in bodies:
+        parts += (frame_header(first, len(body) + len(stamp)), body, stamp)
+    return b"".join(parts)
 
 
 def frame_header(first: int, size: int) -> bytes:

@@ -15,6 +15,7 @@ import uvloop
 from msgspec.structs import replace
 
 from restante import __version__
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.common.logs import log, watch
 from restante.common.settings import Source, address
@@ -26,7 +27,7 @@ from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from restante.mailbox.server.server import Server
-from restante.mailbox.server.system import SystemClock, SystemDice, system_secret
+from restante.mailbox.server.system import SystemClock, system_secret
 from restante.mailbox.server.trace import TraceFile
 from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.settings import RELOADED, Serve

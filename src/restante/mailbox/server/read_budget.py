@@ -12,18 +12,24 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_FRAMES_PER_TURN: Final = 400
-"""Frames after which no more is read in a turn of the loop. A frame takes 1.6 µs, a short command 3 µs until it is
+"""Frames after which no more is parsed in a turn of the loop. A frame takes 1.6 µs, a short command 3 µs until it is
 queued. The last read may exceed the budget: 9,600 bytes are at most 1,600 of the smallest frames."""
+
+PAYLOAD_BYTES_PER_FRAME: Final = 2048
+"""Bytes of a message that take as long as a frame: to copy and check 2 MiB takes up to 3 ms. So in a turn, one large
+message ends, however many clients hold back the last byte of one."""
 
 BYTES_PER_FRAME: Final = 24
 """Bytes that may be read for each frame that the budget has left. The shortest command has some 20."""
 
 MIN_READ_BYTES: Final = 128
 """Bytes that may always be read, because the loop reads a socket that has data: twenty of the smallest frames. Then
-the socket is paused; libuv would read it up to 32 times in this turn (uv__read, src/unix/stream.c)."""
+the socket is paused; libuv would read it up to 32 times in this turn (uv__read, src/unix/stream.c). The bytes are
+parsed in a later turn, because a thousand sockets may have data."""
 
 READERS_PER_TURN: Final = 32
-"""Paused sockets that go on in a turn. Each is read once more, or has its request answered."""
+"""Paused sockets that go on in a turn, if the budget lasts. Of each, what was read is parsed, or its request is
+answered."""
 
 REQUEST_FRAMES: Final = 80
 """Frames that take as long as an HTTP request and the welcome: 0.14 ms."""
@@ -39,11 +45,12 @@ class ReadBudget:
         self.frames = 0
         """Frames so far. Whoever reads them adds to it; `renew_soon` resets it for the next turn."""
         self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting_large: deque[Callable[[], None]] = deque()
         self._renewing = False
 
     @property
     def exhausted(self) -> bool:
-        """Return whether no more should be read in this turn."""
+        """Return whether no more should be parsed in this turn."""
         return self.frames >= MAX_FRAMES_PER_TURN
 
     @property
@@ -51,19 +58,26 @@ class ReadBudget:
         """Return how many bytes may be read from a socket now."""
         return max(MIN_READ_BYTES, (MAX_FRAMES_PER_TURN - self.frames) * BYTES_PER_FRAME)
 
-    def wait(self, resume: Callable[[], None]) -> None:
-        """Call `resume` in one of the next turns, after those that wait already. The caller has paused its socket."""
-        self._waiting.append(resume)
+    def wait(self, resume: Callable[[], None], *, large: bool = False) -> None:
+        """Call `resume` in one of the next turns, after those that wait already. The caller has paused its socket.
+
+        `large`: a large message may end, which uses a whole turn. Such sockets wait apart, and one goes on in a turn.
+        """
+        (self._waiting_large if large else self._waiting).append(resume)
         self.renew_soon()
 
     def renew_soon(self) -> None:
         """Reset the budget in the next turn of the loop, and read some sockets again that were paused."""
-        if (self.frames or self._waiting) and not self._renewing:
+        if (self.frames or self._waiting or self._waiting_large) and not self._renewing:
             self._renewing = True
             asyncio.get_running_loop().call_soon(self._renew)
 
     def _renew(self) -> None:
         self.frames, self._renewing = 0, False
         for _ in range(min(len(self._waiting), READERS_PER_TURN)):
+            if self.exhausted:
+                break
             self._waiting.popleft()()
+        if self._waiting_large:
+            self._waiting_large.popleft()()
         self.renew_soon()

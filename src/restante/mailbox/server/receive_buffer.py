@@ -7,6 +7,7 @@ connection lives (picows 2.3.1: picows.pyx:1478, _maybe_grow_read_buffer, and :2
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Final
 
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
@@ -48,14 +49,19 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
         listener = self._websocket.listener
         if listener is None:  # before the end of the handshake
             self._updated(size)
-            return
+        elif self._budget.exhausted:
+            listener.wait_for_read_budget(functools.partial(self._parse, size))
+        else:
+            self._parse(size)
+
+    def _parse(self, size: int) -> None:
+        """Let picows parse the bytes that were read last, which are in its buffer already."""
+        listener = self._websocket.listener
         listener.unfinished += size
         grown = listener.unfinished > listener.largest
         if grown:
             listener.largest = listener.unfinished
         self._updated(size)
         self._budget.renew_soon()
-        if self._budget.exhausted:
-            listener.wait_for_read_budget()
         if grown and listener.largest >= MIN_COUNTED_BYTES:
             listener.count_read()

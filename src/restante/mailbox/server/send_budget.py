@@ -1,8 +1,8 @@
 """The send budget: how much is written to all sockets before the loop reads again.
 
-An `open` may replay 16 MiB, and an `add` of 2 MiB may go to 32 subscribers. To write that at once would hold the loop
-for 10 to 50 ms. What exceeds the budget waits for the next turn of the loop, in which the sockets write one after the
-other.
+An `open` may replay 16 MiB, an `add` of 2 MiB may go to 32 subscribers, and a batch of short ones to a thousand. To
+write that at once would hold the loop for 10 to 50 ms. What exceeds the budget waits for the next turn of the loop,
+in which the sockets write one after the other.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ MAX_BYTES_PER_TURN: Final = 1024 * 1024
 """Bytes written in one turn of the loop, about: a millisecond or two."""
 
 
+BYTES_PER_WRITE: Final = 4096
+"""Bytes that take as long as a write, whatever its size: 12 µs. So in a turn, 256 sockets are written to."""
+
+
 class Waiting(Protocol):
     """A socket that has more to write."""
 
@@ -23,7 +27,7 @@ class Waiting(Protocol):
 
 
 class SendBudget:
-    """The bytes written in this turn of the loop, and the sockets that write in the next."""
+    """The bytes and the writes of this turn of the loop, and the sockets that write in the next."""
 
     def __init__(self) -> None:
         self._written = 0
@@ -36,8 +40,8 @@ class SendBudget:
         return self._written < MAX_BYTES_PER_TURN
 
     def wrote(self, size: int) -> None:
-        """Count bytes that were written."""
-        self._written += size
+        """Count bytes that were written at once."""
+        self._written += size + BYTES_PER_WRITE
         self._renew_soon()
 
     def wait(self, line: Waiting) -> None:

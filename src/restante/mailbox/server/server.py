@@ -62,6 +62,10 @@ PING_INTERVAL_SECONDS: Final = 25
 (proxy_read_timeout), so the reference's pings, every 60 s, come too late (server_websocket.py:392, 0.8.0). Some NATs
 and load balancers cut after 30 s."""
 
+MAX_PINGS_PER_TURN: Final = 200
+"""Pings that are sent in one turn of the loop: 2 ms. All connections may have been made in the same second of the
+ping interval."""
+
 SILENCE_TIMEOUT_SECONDS: Final = 600
 """Seconds without a frame, not even a pong, after which a connection is considered dead, as in the reference."""
 
@@ -79,7 +83,7 @@ READ_BUFFER_BYTES: Final = 2048
 ASKS_FOR_NOTHING: Final = "too many connections that ask for nothing"
 """Log text for an address that has as many connections without a request as it may have with one."""
 
-MAX_UNBOUND_CLOSED_PER_SECOND: Final = 500
+MAX_UNBOUND_CLOSED_PER_SECOND: Final = 250
 """Connections closed in one second because they did not bind in time: 7 ms."""
 
 GREETING: Final = b"Wormhole Relay\n"
@@ -318,11 +322,17 @@ class Server:
                 connections_a_second=round(load_level.rate),
                 changes=load_level.changes,
             )
-        for each in list(self.buckets[self.second % PING_INTERVAL_SECONDS]):
+        self._ping(list(self.buckets[self.second % PING_INTERVAL_SECONDS]))
+
+    def _ping(self, due: list[Socket]) -> None:
+        for each in due[-MAX_PINGS_PER_TURN:]:
             if self.second - each.heard > SILENCE_TIMEOUT_SECONDS and not each.read_pauses.reasons:
                 each.drop()
             else:
                 each.ping()
+        del due[-MAX_PINGS_PER_TURN:]
+        if due:
+            asyncio.get_running_loop().call_soon(self._ping, due)
 
     def _see_off_newcomers(self) -> None:
         """Close sockets that did not bind in time."""

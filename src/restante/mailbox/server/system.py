@@ -1,10 +1,9 @@
-"""The clock and the randomness of a running server."""
+"""The clock and the secrets of a running server."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from base64 import b32encode
 from collections.abc import Callable
 from typing import Final
 
@@ -34,14 +33,3 @@ class SystemClock:
 def system_secret() -> bytes:
     """Return 32 random bytes."""
     return secrets.token_bytes(32)
-
-
-class SystemDice:
-    """Cryptographically secure randomness."""
-
-    def below(self, bound: int) -> int:
-        return secrets.randbelow(bound)
-
-    def mailbox_id(self) -> str:
-        """Return 64 random bits as 13 letters and digits, as the reference does (server.py:4, 0.8.0)."""
-        return b32encode(secrets.token_bytes(8)).decode().strip("=").lower()

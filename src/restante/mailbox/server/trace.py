@@ -24,6 +24,9 @@ from restante.mailbox.protocol.messages import Malformed, Received
 MAX_ID_CHARACTERS: Final = 100
 """Maximum length of an id in a trace; a longer one becomes null. Shipped clients use ids of four characters."""
 
+_MAX_ID_BYTES: Final = 6 * MAX_ID_CHARACTERS + 2
+"""Maximum size of such an id as JSON, if each character is a \\uXXXX escape. To decode 2 MiB would take 10 ms."""
+
 
 class TraceLine(msgspec.Struct):
     """One line of the trace."""
@@ -91,6 +94,8 @@ class TraceFile:
 
 def _plain(said: Raw) -> str | int | float | None:
     """Return an id that is a short text or a number, as clients' ids are. Return None for any other JSON value."""
+    if len(said) > _MAX_ID_BYTES:
+        return None
     try:
         value = msgspec.json.decode(said, type=str | int | float)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -76,7 +76,7 @@ def build(
         due[name] = due_days(tables, run.now(), only, due)
         if due[name] and only is None:
             for why in tables.replaced().values():
-                run.steps.say(f"{name}: all days are built anew: {why}")
+                run.steps.say(f"{name}: all days are built again: {why}")
     if plan or not any(due.values()):
         if not plan and only is None:
             for each in builds.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -67,12 +66,3 @@ def whole(files: list[DataFile]) -> list[DataFile]:
                 " or remove that table's folder and run ingest and build again"
             )
     return files
-
-
-def flush(path: Path) -> None:
-    """Flush a file, or the names in a folder, to disk (fsync(2))."""
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

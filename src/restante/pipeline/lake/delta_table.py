@@ -48,12 +48,15 @@ def open_table(folder: Path, table: Table) -> DeltaTable | None:
     except (DeltaError, OSError) as error:
         raise delta_log.damaged(folder / delta_log.LOG_FOLDER, message(error)) from error
     if delta.protocol().min_reader_version > MAX_READER_VERSION:
-        raise Misuse(f"{folder} was changed by a program with features of Delta tables that are not read here")
+        raise Misuse(
+            f"{folder} has features of Delta tables that Restante cannot read, which another program added:"
+            " restore it from a backup, or name another lake with --lake"
+        )
     if _fields(delta.schema().to_json()) != _fields(columns.schema(table)) or (
         tuple(delta.metadata().partition_columns) != table.partitions
     ):
         raise Misuse(
-            f"{folder} is a table with other columns than this version of Restante has there:"
+            f"the table {folder} has other columns than this version of Restante expects:"
             " remove it, and run ingest and build again, or name another lake with --lake"
         )
     return delta

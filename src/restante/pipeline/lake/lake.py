@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import os
 import re
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,9 +22,9 @@ from typing import Final
 
 import msgspec
 
+from restante.common.atomic_file import draft_of, flush
 from restante.common.errors import Misuse, RestanteError, StoreError, plain
 from restante.pipeline.lake import delta_log
-from restante.pipeline.lake.data_files import flush
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
 
@@ -74,7 +73,8 @@ class Lake:
         place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: on other machines they may differ
         if bad := _UNUSABLE.search(str(place)):
             raise Misuse(
-                f"a lake's path may have no {bad[0]!r}, which other programs read as something else: {place}"
+                f"the path of a lake must not contain {bad[0]!r}, which other programs misread: {place};"
+                " name another folder (--lake)"
             )
         with contextlib.ExitStack() as stack:
             there = (place / LAKE_FILE).exists()
@@ -120,12 +120,12 @@ def _check(place: Path, *, make: bool) -> None:
                 f"{folder} is a Delta table, not a lake: name the folder with the tables, or a new one (--lake)"
             )
     if place.exists() and not place.is_dir():
-        raise Misuse(f"{place} is not a folder: name the lake's, or a new one (--lake)")
+        raise Misuse(f"{place} is not a folder: name the folder of the lake, or a new one (--lake)")
     if not make:
-        raise Misuse(f"there is no lake in {place}: `restante pipeline ingest` makes one (--lake names another)")
+        raise Misuse(f"there is no lake in {place}: `restante pipeline ingest` creates one (--lake names another)")
     others = [] if not place.exists() else [entry.name for entry in place.iterdir() if not _ours(entry.name)]
     if others:
-        raise Misuse(f"{place} has other things in it, {min(others)} for one: name a new or an empty folder (--lake)")
+        raise Misuse(f"{place} contains other files, such as {min(others)}: name a new or an empty folder (--lake)")
 
 
 def _ours(name: str) -> bool:
@@ -152,22 +152,10 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 def _make(place: Path, first_day: date) -> None:
-    """Write the lake's file atomically.
-
-    It may replace one of an older format, which common.atomic_file refuses to do.
-    """
+    """Write the lake's file atomically. It may replace one of an older format."""
     try:
-        made, name = tempfile.mkstemp(prefix=f"{LAKE_FILE}.", dir=place)
-        try:
-            with os.fdopen(made, "wb") as draft:
-                draft.write(msgspec.json.encode(_Settings(LAKE_FORMAT, first_day)))
-                draft.flush()
-                os.fchmod(made, 0o644)  # executors and readers may be other users
-                os.fsync(made)
-            Path(name).rename(place / LAKE_FILE)
-        finally:
-            Path(name).unlink(missing_ok=True)
-        flush(place)
+        with draft_of(place / LAKE_FILE, mode=0o644) as draft:  # executors and readers may be other users
+            draft.write_bytes(msgspec.json.encode(_Settings(LAKE_FORMAT, first_day)))
         flush(place.parent)
     except OSError as error:
         raise StoreError(f"cannot write to the lake {place}: {plain(error)}") from error
@@ -178,9 +166,13 @@ def _settings(place: Path) -> _Settings:
         raw = (place / LAKE_FILE).read_bytes()
         number = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("format")
         if number is not None and msgspec.json.decode(number, type=int) > LAKE_FORMAT:
-            raise Misuse(f"the lake {place} was made by a newer version of Restante: use that one, or a newer still")
+            raise Misuse(
+                f"the lake {place} was made by a newer version of Restante: use that version, or a newer one"
+            )
         return msgspec.json.decode(raw, type=_Settings)
     except OSError as error:
         raise StoreError(f"cannot read the lake {place}: {plain(error)}") from error
     except msgspec.DecodeError as error:
-        raise StoreError(f"the lake {place} is damaged: its {LAKE_FILE} says nothing sensible: restore it") from error
+        raise StoreError(
+            f"the lake {place} is damaged: its {LAKE_FILE} is not valid: restore it from a backup"
+        ) from error

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from restante.common.atomic_file import flush
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake import columns, data_files
-from restante.pipeline.lake.data_files import DataFile, flush
+from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.writer import WRITTEN_DDL, writer
 from restante.pipeline.schemas import Table
 from restante.pipeline.spark.session import SparkError, local
@@ -99,7 +100,9 @@ def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
 
     schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
     if missing := set(schema.names).difference(frame.columns):  # DataFrame.to would add the missing columns
-        raise SparkError(f"the rows for the table {table.name} could not be made: there is no {min(missing)}")
+        raise SparkError(
+            f"the rows for the table {table.name} could not be computed: there is no column {min(missing)}"
+        )
     rows = frame.to(schema)
     if not local(frame.sparkSession):  # workers on other machines may lack Python or our modules
         rows.write.partitionBy(*table.partitions).parquet(str(run))
@@ -118,11 +121,12 @@ def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreE
     said = str(error)
     if "No space left on device" in said:  # ENOSPC, as Java words it
         return StoreError(
-            f"no room on the disk for {folder}, or for what Spark puts aside: these rows were not committed"
+            f"the disk has no room for {folder}, or for Spark's temporary files: make room and run this again;"
+            " these rows were not committed"
         )
     if "Mkdirs failed" in said or "Permission denied" in said:  # Hadoop's RawLocalFileSystem
-        return StoreError(f"Spark cannot write to {folder}: see to whom it belongs; these rows were not committed")
-    return SparkError(f"the rows for the table {table.name} could not be made: {_cause(said)}")
+        return StoreError(f"Spark cannot write to {folder}: check who owns it; these rows were not committed")
+    return SparkError(f"the rows for the table {table.name} could not be computed: {_cause(said)}")
 
 
 def _cause(said: str) -> str:

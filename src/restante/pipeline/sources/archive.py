@@ -92,7 +92,9 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> ArchiveSource | None:
     if application != ARCHIVE_APPLICATION_ID:
         return None
     if spec.server is not None:
-        raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive")
+        raise SourceError(
+            f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a Waku archive: leave it out"
+        )
     return ArchiveSource(spec.name, path, paths.inodes(paths.files(path)))
 
 
@@ -142,7 +144,7 @@ class OpenedArchive:
         # This begins the transaction.
         totals = database.execute("SELECT next_arrival, envelopes, bytes FROM totals").fetchall()
         if len(totals) != 1:
-            raise SourceError(f"source {name}: the archive is damaged: restante waku check tells more")
+            raise SourceError(f"source {name}: the archive is damaged: run `restante waku check` for details")
         [(following, self._envelopes, self._bytes)] = totals
         ends = database.execute("SELECT min(arrival), max(arrival) FROM arrivals").fetchone()
         first, last = (end or 0 for end in ends)
@@ -169,7 +171,7 @@ class OpenedArchive:
             counted=counted,
             missed=last - start - counted,
             replace=False,
-            why=f"{why}; what the lake has of it stays" if why else "",
+            why=f"{why}; the rows that the lake has of it stay" if why else "",
             marks={"": Mark(last, self._digest(last), first, first_digest)},
         )
 
@@ -210,8 +212,8 @@ class OpenedArchive:
         free = shutil.disk_usage(self._copy.parent).free
         if free < needed:
             raise SourceError(
-                f"source {self._name}: what is new needs {needed >> 20} MiB in {self._copy.parent.parent}, where"
-                f" {free >> 20} MiB are free: make room there"
+                f"source {self._name}: the copy of its new rows needs {needed >> 20} MiB in"
+                f" {self._copy.parent.parent}, where {free >> 20} MiB are free: make room there"
             )
 
 
@@ -219,7 +221,7 @@ def _check(database: sqlite3.Connection, name: str, say: Say) -> None:
     [(version,)] = database.execute("PRAGMA main.user_version")
     if version not in SCHEMA_VERSIONS:
         raise SourceError(
-            f"source {name}: its schema is {version}, this program knows up to {SCHEMA_VERSIONS[-1]}:"
+            f"source {name}: it has schema {version}, this program knows up to {SCHEMA_VERSIONS[-1]}:"
             " use a newer restante"
         )
     for table, wanted in READ_COLUMNS.items():
@@ -227,7 +229,7 @@ def _check(database: sqlite3.Connection, name: str, say: Say) -> None:
         for column in sorted(wanted - present):
             raise SourceError(f"source {name}: table {table} has no column {column}")
         for column in sorted(present - wanted):
-            say(f"source {name}: column {table}.{ascii(column[:64])[1:-1]} is not known, and left out")
+            say(f"source {name}: column {table}.{ascii(column[:64])[1:-1]} is not known and is left out")
 
 
 class ArchiveTask(NamedTuple):

@@ -47,7 +47,9 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> FilesSource | None:
     if not any(_is_envelopes(paths.head(file)) for file in found):
         return None
     if spec.server is not None:
-        raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes")
+        raise SourceError(
+            f"source {spec.name}: @{spec.server} is for timing logs, and {spec.path} has envelopes: leave it out"
+        )
     return FilesSource(spec.name, spec.path, paths.inodes(found))
 
 
@@ -120,7 +122,7 @@ def count(file: SourceFile) -> int:
     with paths.opened(file) as data:
         if _is_parquet(data):
             return parquets.count(file.path)
-        return sum(1 for _ in rlps.items(data, file.size))
+        return rlps.count(data, file.size)
 
 
 def _is_parquet(data: BinaryIO) -> bool:

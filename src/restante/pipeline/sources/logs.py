@@ -118,7 +118,7 @@ class OpenedLogs:
             with paths.growing(file) as data:
                 mark = known.get(name)
                 if mark is not None and traces.last_line(data, mark) is traces.LastLine.GONE:
-                    self._say(f"source {self._name}: {paths.shown(file.path)} is shorter than it was, and left out")
+                    self._say(f"source {self._name}: {paths.shown(file.path)} is shorter than it was and is left out")
                 elif (new := traces.find_new_lines(data, name, file.size, mark)) is not None:
                     found[name] = new
         self._new_lines = found

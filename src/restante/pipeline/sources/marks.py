@@ -8,7 +8,7 @@ new rowids, which it may do in a table without an INTEGER PRIMARY KEY (sqlite.or
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from restante.pipeline.lake.commit_info import Mark
 
@@ -25,15 +25,18 @@ class IdRange(NamedTuple):
     a row had one."""
 
 
+_REPLACED: Final = "this is an older copy or another file, or its ids are new"
+
+
 def broken(mark: Mark, ids: IdRange, digest: Callable[[int], str]) -> str:
     """Return what contradicts the mark, or "" if reading may go on. `digest` returns "" for an id without a row."""
     if ids.last < mark.last:
-        return f"its last id was {mark.last} and is {ids.last} now: an older copy, another file, or new ids"
+        return f"its last id was {mark.last} and is {ids.last} now: {_REPLACED}"
     last, first = digest(mark.last), digest(mark.first)
     if last != mark.last_digest and (last or not ids.kept):
-        return f"the row with id {mark.last} is another now: an older copy was put back, another file, or new ids"
+        return f"the row with id {mark.last} has changed: {_REPLACED}"
     if first and first != mark.first_digest:
-        return f"the row with id {mark.first} is another now: an older copy was put back, another file, or new ids"
+        return f"the row with id {mark.first} has changed: {_REPLACED}"
     return ""
 
 

@@ -37,7 +37,7 @@ def recognise(spec: str) -> Source:
         if source is not None:
             return source
     raise SourceError(
-        f"source {named.name}: {named.path} is nothing that usage, timing logs or envelopes are read from:"
+        f"source {named.name}: {named.path} is not a source of usage records, timing logs or envelopes:"
         " name a server's database or its data directory, a timing log, a trace, or a file of envelopes"
     )
 

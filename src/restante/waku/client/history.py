@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.common.errors import Misuse
 from restante.common.progress import progress
+from restante.common.settings import convert, limits_given
 from restante.common.signals import cleaning_up
 from restante.waku.client import state_file
 from restante.waku.client.actions import Budgets, FetchReport
@@ -161,11 +161,6 @@ def _stopping(stream: Subscription) -> Iterator[None]:
 
 def budgets(limits: Sequence[str]) -> Budgets:
     """Parse the limits of what a Mailserver may cost, each NAME=NUMBER. Raises Misuse."""
-    given = {}
-    for each in limits:
-        name, _, number = each.partition("=")
-        given[name] = number
-    try:
-        return msgspec.convert(given, Budgets, strict=False)
-    except msgspec.ValidationError as error:
-        raise Misuse(f"--limit: {error}") from None
+    types = {field.name: field.type for field in msgspec.structs.fields(Budgets)}
+    given = dict(limits_given(Budgets, limits))
+    return Budgets(**{name: convert(number, types[name], f"--limit {name}") for name, number in given.items()})

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
+from restante.common.dice import SystemDice
 from restante.common.errors import PeerError, RestanteError, plain
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import AddressQuota
@@ -13,7 +14,6 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
 from restante.waku.devp2p.session import Devp2p
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import TOPIC, Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key
@@ -78,7 +78,7 @@ class OutboundConnection:
         """Send envelopes in one packet and return its hash. Raises NodeUnavailableError if the node is gone."""
         assert self.connection is not None
         if not self.connection.here:
-            raise NodeUnavailableError(f"the node went away: {self.connection.parting}")
+            raise NodeUnavailableError(f"the node disconnected: {self.connection.parting}")
         body = packets.write_envelopes(each.raw for each in envelopes)
         self.connection.send(packets.MESSAGES, body)
         return keccak(body)
@@ -93,7 +93,7 @@ class OutboundConnection:
         assert self.connection is not None
         assert self.connection.gone is not None
         await asyncio.shield(self.connection.gone)
-        return f"it went away: {self.connection.parting}"
+        return f"it disconnected: {self.connection.parting}"
 
     # ── what the connection calls (ConnectionHandler) ─────────────────────────────────────────────────────────────
 
@@ -149,7 +149,7 @@ class OutboundConnection:
 
     def lost(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
         """End all waiting calls with an error, because the connection is closed."""
-        gone = NodeUnavailableError(f"the node went away: {words}")
+        gone = NodeUnavailableError(f"the node disconnected: {words}")
         if not self._greeted.done():
             self._greeted.set_exception(SilentError(str(gone)))
         for answer in self._answers.values():

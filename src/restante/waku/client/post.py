@@ -98,7 +98,9 @@ async def _offer(connection: OutboundConnection, envelope: Envelope, seconds: fl
     try:
         response = await asyncio.wait_for(connection.offer([envelope]), seconds)
     except TimeoutError:
-        raise UnconfirmedError(f"the node did not confirm within {seconds:g} s; it may have the envelope") from None
+        raise UnconfirmedError(
+            f"the node did not confirm the envelope within {seconds:g} s; it may have it"
+        ) from None
     for refusal in response.refusals:
         raise RefusedError(f"the node refused the envelope: {refusal.words}")
     return Posted(envelope, confirmed=True)

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from restante.common.dice import SystemDice
 from restante.waku.client.actions import Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
@@ -16,8 +17,8 @@ from restante.waku.client.post import Letter, RefusedError, UnconfirmedError, ha
 from restante.waku.client.ranges import HistoryQuery
 from restante.waku.client.requester import REFUSAL_PREFIX
 from restante.waku.devp2p.enode import Enode
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import TOPIC, Envelope
+from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol.interest import Interest
 
@@ -55,7 +56,7 @@ async def _probe(node: Enode, options: RequestOptions, seconds: float) -> Found:
     dice = SystemDice()
     letter = Letter(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
     try:
-        async with connect(node, options.key or dice.key(), Interest.named([]), seconds) as connection:
+        async with connect(node, options.key or new_key(dice), Interest.named([]), seconds) as connection:
             posted = await hand_in(connection, letter, seconds)
     except SilentError as error:
         return Found(Outcome.SILENT, str(error))
@@ -63,14 +64,14 @@ async def _probe(node: Enode, options: RequestOptions, seconds: float) -> Found:
         return Found(Outcome.UNCONFIRMED, str(error))
     except NodeUnavailableError as error:
         return Found(Outcome.UNREACHABLE, str(error))
-    unsure = "" if posted.confirmed else "; it never confirms, so it may never have had it"
+    unsure = "" if posted.confirmed else "; it confirms no envelopes, so it may not have received this one"
     for attempt in range(FETCH_TRIES):
         if attempt:
             await asyncio.sleep(RETRY_DELAY)
         found = await _fetch(node, posted.envelope, options, seconds)
         if found.outcome is not Outcome.MISSING:
             return found
-    return Found(Outcome.MISSING, f"it answers, and the envelope that was posted is not there{unsure}")
+    return Found(Outcome.MISSING, f"it answers, but the posted envelope is missing{unsure}")
 
 
 async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions, seconds: float) -> Found:
@@ -86,5 +87,5 @@ async def _fetch(node: Enode, envelope: Envelope, options: RequestOptions, secon
         return Found(Outcome.MISSING, "")
     said = words.removeprefix(REFUSAL_PREFIX)
     if said != words:
-        return Found(Outcome.REFUSED, f"it answers a request with an error: {said}")
-    return Found(Outcome.UNANSWERED, f"it does not answer a request: {words}")
+        return Found(Outcome.REFUSED, f"it answers the request with an error: {said}")
+    return Found(Outcome.UNANSWERED, f"it does not answer the request: {words}")

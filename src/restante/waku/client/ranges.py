@@ -35,9 +35,9 @@ class HistoryQuery(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 <= self.lower <= self.upper <= U32 or not self.upper:  # on the wire, an upper end of 0 means now
-            raise Misuse("a query is about times from 1970 on, the first not after the last")
+            raise Misuse("a query's first time must not be after its last, and its times are from 1970 to 2106")
         if not self.topics and self.bloom is None:
-            raise Misuse("a query is about topics, or has a bloom filter")
+            raise Misuse("a query has either topics or a bloom filter")
         if len(self.topics) > MAX_REQUEST_TOPICS:
             raise Misuse(f"a query has at most {MAX_REQUEST_TOPICS} topics")
 

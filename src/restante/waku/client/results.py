@@ -31,7 +31,7 @@ def check(file: Path | None) -> None:
     if file is None:
         return
     if file.suffix not in SUFFIXES:
-        raise Misuse(f"{file}: the name must end in .jsonl, .rlp or .parquet, which tells what to write (-o)")
+        raise Misuse(f"{file}: the name must end in .jsonl, .rlp or .parquet, which decides the format (-o)")
     try:
         exists = file.exists()
     except OSError as error:

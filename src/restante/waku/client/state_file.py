@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from restante.common.atomic_file import draft_of
 from restante.common.errors import Misuse, StoreError
 from restante.waku.client.ranges import FetchState
 
@@ -65,19 +66,13 @@ def load(path: Path) -> FetchState:
     except OSError as error:
         raise Misuse(f"cannot read {path}: {error.strerror} (--state)") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Misuse(f"{path} is no state of a requester: {error} (--state)") from None
+        raise Misuse(f"{path} is not a state file: {error} (--state)") from None
 
 
 def save(path: Path, state: FetchState) -> None:
     """Write a state atomically: after a crash, the file contains this state or the one before. Raises StoreError."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(state)))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        with draft_of(path) as draft:
+            draft.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror} (--state)") from error
-    finally:
-        draft.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku.client.actions import Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import GREET_TIMEOUT, Keep, RequestOptions, Subscriber, fetch
@@ -27,8 +28,8 @@ from restante.waku.client.inbox import REMEMBERED_HASHES, Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.devp2p.enode import Enode
-from restante.waku.dice import SystemDice
 from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.keys import new_key
 from restante.waku.protocol.acceptance import Policy, judge
 from restante.waku.protocol.interest import Interest
 
@@ -172,7 +173,7 @@ class _Subscription:
         while True:
             try:
                 async with connect(
-                    self._servers[server], self._dice.key(), self._interest, GREET_TIMEOUT, on_envelopes=self._came
+                    self._servers[server], new_key(self._dice), self._interest, GREET_TIMEOUT, on_envelopes=self._came
                 ) as connection:
                     wait = self.intervals.first
                     self._told.pop(server, None)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from restante.common.dice import Dice
 from restante.common.errors import PeerError
 from restante.waku.envelope import ecies, keys, rlp
 from restante.waku.envelope.keccak import Keccak, keccak, running
-from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Dice, Key
+from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Key, new_key
 from restante.waku.envelope.rlp import BREACH
 
 HANDSHAKE_VERSION: Final = 4
@@ -74,7 +75,7 @@ def size(prefix: bytes) -> int:
     # Before EIP-8 a packet was ECIES only: 04, then a random X. In the EIP-8 form 04 is the third byte, after the
     # size.
     if prefix[0] == 4 and prefix[2] != 4:
-        raise PeerError(BREACH, "the handshake is of the form before EIP-8, which is not spoken here")
+        raise PeerError(BREACH, "the handshake has the format from before EIP-8, which is not supported")
     found = int.from_bytes(prefix[:2], "big")
     if not ecies.OVERHEAD_BYTES < found <= MAX_HANDSHAKE_BYTES:
         raise PeerError(
@@ -88,7 +89,7 @@ def size(prefix: bytes) -> int:
 
 def propose(key: Key, remote: bytes, dice: Dice) -> Proposal:
     """Return the auth packet for the recipient with this public key. Raises PeerError if it is not a public key."""
-    ephemeral, nonce = dice.key(), dice.draw(NONCE_BYTES)
+    ephemeral, nonce = new_key(dice), dice.draw(NONCE_BYTES)
     signature = ephemeral.sign(_xor(key.agree(remote), nonce))
     packet = _seal(remote, [signature, key.public, nonce, HANDSHAKE_VERSION], dice)
     return Proposal(packet, ephemeral, nonce)
@@ -116,7 +117,7 @@ def read_ack(key: Key, packet: bytes) -> Ack:
 def accept(key: Key, packet: bytes, dice: Dice) -> tuple[bytes, bytes, Secrets]:
     """Read an auth packet. Return the initiator's public key, our ack packet and the secrets. Raises PeerError."""
     auth = read_auth(key, packet)
-    ephemeral, nonce = dice.key(), dice.draw(NONCE_BYTES)
+    ephemeral, nonce = new_key(dice), dice.draw(NONCE_BYTES)
     answer = _seal(auth.remote, [ephemeral.public, nonce, HANDSHAKE_VERSION], dice)
     aes, mac = derive(ephemeral.agree(auth.ephemeral), auth.nonce, nonce)
     egress = running(_xor(mac, auth.nonce) + answer)
@@ -146,7 +147,7 @@ def _seal(remote: bytes, fields: list[bytes | int], dice: Dice) -> bytes:
     plain = rlp.encode(fields) + bytes(_MIN_PADDING_BYTES + dice.draw(1)[0] % _MIN_PADDING_BYTES)
     prefix = (len(plain) + ecies.OVERHEAD_BYTES).to_bytes(2, "big")
     return prefix + ecies.encrypt(
-        remote, plain, ephemeral=dice.key(), iv=dice.draw(ecies.IV_BYTES), authenticated=prefix
+        remote, plain, ephemeral=new_key(dice), iv=dice.draw(ecies.IV_BYTES), authenticated=prefix
     )
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from restante.common.dice import Dice
 from restante.common.errors import PeerError
 from restante.waku.devp2p import frames, handshake
 from restante.waku.devp2p.frames import Frames
 from restante.waku.devp2p.handshake import Proposal, Secrets
-from restante.waku.envelope.keys import Dice, Key
+from restante.waku.envelope.keys import Key
 from restante.waku.envelope.rlp import BREACH
 
 MAX_FIRST_FRAME_BYTES: Final = 2048 + 1

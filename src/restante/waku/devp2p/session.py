@@ -244,7 +244,7 @@ class Devp2p:
             # In place of a Hello a Disconnect is a bare byte and is never compressed.
             self._out.append(self._rlpx.seal(_IDS[DISCONNECT] + Reason.SELF_CONNECTION.bare()))
             self._state = _CLOSED
-            raise PeerError(Reason.SELF_CONNECTION, "that is ourselves")
+            raise PeerError(Reason.SELF_CONNECTION, "the peer is this node itself")
         self._out.append(self._rlpx.seal(_IDS[HELLO] + self._hello.encode()))
         self._state = _HELLO
 
@@ -257,7 +257,7 @@ class Devp2p:
         elif first == 0x81 and frame[1:2] >= b"\x80":
             message, payload = frame[1], frame[2:]
         else:
-            raise PeerError(Reason.BREACH, "a message id is none, or too high")
+            raise PeerError(Reason.BREACH, "a message id is malformed or too high")
         if self._state is _HELLO:
             return self._first(message, payload)
         if message < FIRST_CAPABILITY_ID:
@@ -333,7 +333,7 @@ class Devp2p:
         if self._state is not _OPEN:
             return [self._fail(PeerError(Reason.PING_TIMEOUT, "there was no Hello in time"))]
         if now >= self._heard + self._limits.silence:
-            return [self._fail(PeerError(Reason.PING_TIMEOUT, "the peer says nothing any more"))]
+            return [self._fail(PeerError(Reason.PING_TIMEOUT, "the peer has gone silent"))]
         self._asked = True
         self._say(PING, _EMPTY)
         return []

@@ -39,11 +39,11 @@ def encrypt(public: bytes, plain: bytes, *, ephemeral: Key, iv: bytes, authentic
 def decrypt(key: Key, data: bytes, authenticated: bytes = b"") -> bytes:
     """Decrypt data that was encrypted to our key. Raises PeerError if it was not, or if it was altered."""
     if len(data) < OVERHEAD_BYTES or data[0] != 4:
-        raise PeerError(BREACH, "what is encrypted has no point in front")
+        raise PeerError(BREACH, "a ciphertext does not begin with a public key")
     cipher_key, mac_key = _keys(key.agree(data[1:_POINT_BYTES]))
     sealed, mac = data[_POINT_BYTES:-_MAC_BYTES], data[-_MAC_BYTES:]
     if not hmac.compare_digest(mac, _mac(mac_key, sealed, authenticated)):
-        raise PeerError(BREACH, "what is encrypted is not for this key, or was altered")
+        raise PeerError(BREACH, "a ciphertext is for another key, or was altered")
     return _ctr(cipher_key, sealed[:IV_BYTES], sealed[IV_BYTES:])
 
 

@@ -5,10 +5,11 @@ A public key is the 64 bytes X ‖ Y, without the leading 04 of the usual uncomp
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 import coincurve
 
+from restante.common.dice import Dice
 from restante.common.errors import PeerError
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.rlp import BREACH
@@ -74,11 +75,10 @@ def node_id(public: bytes) -> bytes:
     return keccak(public)
 
 
-class Dice(Protocol):
-    """A source of unpredictable keys and bytes. It is an argument, so that tests can replace it."""
-
-    def key(self) -> Key:
-        """Return a new random key."""
-
-    def draw(self, size: int) -> bytes:
-        """Return `size` random bytes."""
+def new_key(dice: Dice) -> Key:
+    """Return a new random key."""
+    while True:
+        try:
+            return Key(dice.draw(SECRET_BYTES))
+        except ValueError:  # with probability 2^-128: not a key of the curve
+            continue

@@ -63,8 +63,8 @@ def mine(
             if work(digest, len(prefix), seconds) >= least:
                 return _with(envelope, nonce)
     raise NotMined(
-        f"no work of {least:g} in {budget} hashes, it takes {hashes(envelope, least, late=late)} on average:"
-        " shorten the ttl or the data, or raise the budget",
+        f"no proof of work of {least:g} found in {budget} hashes; it takes {hashes(envelope, least, late=late)} on"
+        " average: shorten the ttl or the data, or raise the budget",
         _with(envelope, found),
     )
 

@@ -21,11 +21,12 @@ from typing import Final, NamedTuple
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from restante.common.dice import Dice
 from restante.common.errors import Misuse, PeerError
 from restante.waku.envelope import ecies
 from restante.waku.envelope.envelope import TOPIC
 from restante.waku.envelope.keccak import keccak
-from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Dice, Key, recover
+from restante.waku.envelope.keys import PUBLIC_BYTES, SIGNATURE_BYTES, Key, new_key, recover
 from restante.waku.envelope.rlp import BREACH
 
 MAX_PAYLOAD_BYTES: Final = (1 << 24) - 1
@@ -135,7 +136,7 @@ def seal(
     if len(to) != PUBLIC_BYTES:
         raise Misuse(f"a public key has {PUBLIC_BYTES} bytes, not {len(to)}")
     try:
-        return ecies.encrypt(to, plain, ephemeral=dice.key(), iv=dice.draw(ecies.IV_BYTES))
+        return ecies.encrypt(to, plain, ephemeral=new_key(dice), iv=dice.draw(ecies.IV_BYTES))
     except PeerError as error:
         raise Misuse(error.words) from None
 
@@ -190,17 +191,17 @@ def _open_asymmetric(data: bytes, key: Key) -> bytes:
 def _parse(plain: bytes) -> Opened:
     """Parse the plaintext as status-go does (waku/common/message.go, ValidateAndParse)."""
     if not plain:
-        raise UnreadableError("nothing was sealed, not even flags")
+        raise UnreadableError("the sealed payload is empty")
     flags, signer, end = plain[0], None, len(plain)
     if flags & _SIGNED:
         end -= SIGNATURE_BYTES
         if end <= 1:
-            raise UnreadableError("what was sealed ends before its signature")
+            raise UnreadableError("the sealed payload ends before its signature")
         signer = _signer(plain[:end], plain[end:])
     start = 1 + (flags & _SIZE_OF_SIZE)  # a size of 0 bytes means an empty payload
     stop = start + int.from_bytes(plain[1:start], "little")
     if stop > end:
-        raise UnreadableError("what was sealed ends before its payload does")
+        raise UnreadableError("the sealed payload is shorter than its length says")
     return Opened(plain[start:stop], signer, plain[stop:end])
 
 

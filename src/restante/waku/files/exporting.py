@@ -31,11 +31,13 @@ def export(data: Path, file: Path) -> int:
             try:
                 write(unfinished, pages)
             except RlpError as error:
-                raise StoreError(f"the archive is damaged ({error}): restante waku check tells more") from error
+                raise StoreError(
+                    f"the archive is damaged ({error}): run `restante waku check` for details"
+                ) from error
         if pages.count != counts.envelopes:
             raise StoreError(
                 f"the archive is damaged: it counts {counted(counts.envelopes, 'envelope')}, and"
-                f" {pages.count:,} of them can be found: restante waku check tells more"
+                f" {pages.count:,} of them can be found: run `restante waku check` for details"
             )
     return pages.count
 
@@ -62,4 +64,4 @@ def _writer(file: Path) -> Callable[[Path, _Pages], None]:
         from restante.waku.files import parquet
 
         return parquet.write
-    raise Misuse(f"{file}: the name must end in .rlp or .parquet, which tells what to write")
+    raise Misuse(f"{file}: the name must end in .rlp or .parquet, which decides the format")

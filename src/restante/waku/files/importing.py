@@ -128,5 +128,5 @@ def warn(report: ImportReport) -> str | None:
         return None
     return (
         f"{counted(report.old, 'envelope')} sent more than {DEFAULT_RETENTION_DAYS:g} days ago: `restante waku serve`"
-        " removes such ten minutes after its start, unless it is told --retention 0, or more days"
+        " removes these ten minutes after its start, unless --retention is 0 or more days"
     )

@@ -50,7 +50,7 @@ def opened(path: Path) -> FileItems:
         from restante.waku.files import parquet
 
         return parquet.read(path)
-    raise Misuse(f"{path}: neither .rlp nor .parquet, nor the directory of a LevelDB archive")
+    raise Misuse(f"{path} is not an .rlp or .parquet file, nor the directory of a LevelDB archive")
 
 
 def _archived(data: Path) -> FileItems:

@@ -14,37 +14,33 @@ answered later. They are not refused, because status-go turns to another Mailser
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from time import perf_counter
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from restante.common.errors import StoreError
 from restante.common.histogram import Histogram
 from restante.common.logs import log, where
-from restante.common.token_bucket import Bucket
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.sqlite import Archive
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.connection.quotas import make_room
 from restante.waku.connection.read_pacing import REFUSAL_COST
 from restante.waku.envelope import rlp
 from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import cut
 from restante.waku.envelope.keccak import keccak
 from restante.waku.limits import Limits
+from restante.waku.node.requester_quotas import PageSlots, RequesterQuota, RequesterQuotas
 from restante.waku.protocol import completion, packets, request
 from restante.waku.protocol.request import Demands, Request, RequestError
 
 MAX_PAGES: Final = 16
 """Pages in memory at a time. Each has up to 8 MiB."""
-
-MAX_PAGES_PER_ADDRESS: Final = 4
-"""Pages of one address in memory at a time. A requester with many connections delays only its own address."""
 
 MAX_QUEUED_REQUESTS: Final = 16
 """Requests of one peer that may wait. status-go sends three at once, and the next when one is complete."""
@@ -61,11 +57,6 @@ thousand of ten."""
 GUARANTEED_QUEUE_BYTES: Final = 8 * 1024
 """Bytes of that memory that each peer may have even if others have used it up: three requests of status-go, of ten
 topics each."""
-
-REMEMBERED_REQUESTERS: Final = 10_000
-"""Nodes and addresses whose quotas are remembered. The least recently used is forgotten first, unless it has
-queues."""
-
 
 VALIDATION: Final = "validation"
 PEER_LIMIT: Final = "peer_req_limit"
@@ -108,39 +99,6 @@ class _QueuedRequest(NamedTuple):
         return 1024 + 128 * len(self.request.topics)
 
 
-class _PageSlots(asyncio.Semaphore):
-    """A limited number of pages, for the tasks that have waited longest."""
-
-    waiting = 0
-    """Tasks that wait for a page."""
-
-    async def acquire(self) -> Literal[True]:
-        self.waiting += 1
-        try:
-            return await super().acquire()
-        finally:
-            self.waiting -= 1
-
-
-class _RequesterQuota:
-    """What one node, or one address, has requested."""
-
-    __slots__ = ("lines", "pages", "places", "rows")
-
-    def __init__(self) -> None:
-        self.lines = 0
-        """Only for an address: queues that have one of its pages, or wait for one."""
-        self.pages = Bucket()
-        self.rows = Bucket()
-        self.places = _PageSlots(MAX_PAGES_PER_ADDRESS)
-
-    def wait(self, now: float, limits: Limits) -> float:
-        """Return the seconds until the requester may have its next page."""
-        pages = self.pages.wait(now, limits.pages, limits.pages_at_once) if limits.pages else 0.0
-        rows = self.rows.wait(now, limits.rows, limits.rows_at_once) if limits.rows else 0.0
-        return max(pages, rows)
-
-
 class HistoryRequests:
     """The requests of all peers, queued and answered in turns."""
 
@@ -164,11 +122,11 @@ class HistoryRequests:
         self._limits = limits
         self._now = now
         self._loop = asyncio.get_running_loop()
-        self._quotas: OrderedDict[bytes | str, _RequesterQuota] = OrderedDict()
+        self._quotas = RequesterQuotas()
         self._lines: dict[PeerConnection, deque[_QueuedRequest]] = {}
         self._making: dict[PeerConnection, asyncio.Task[None]] = {}
         """The tasks that serve a queue."""
-        self._places = _PageSlots(MAX_PAGES)
+        self._slots = PageSlots(MAX_PAGES)
         self._unread: dict[PeerConnection, None] = {}
         """Connections whose page waits for the peer to read, the longest wait first."""
 
@@ -210,17 +168,6 @@ class HistoryRequests:
         return (
             "too many requests at once" if full or len(line) > MAX_QUEUED_REQUESTS else ""
         )  # the first request of a queue is being answered
-
-    def _obtain_quotas(self, connection: PeerConnection) -> list[_RequesterQuota]:
-        found = []
-        for name in (connection.node_id, connection.address):
-            quota = self._quotas.get(name)
-            if quota is None:
-                make_room(self._quotas, REMEMBERED_REQUESTERS, lambda each: bool(each.lines))
-                quota = self._quotas[name] = _RequesterQuota()
-            self._quotas.move_to_end(name)
-            found.append(quota)
-        return found
 
     def _refuse(self, connection: PeerConnection, digest: bytes | None, words: str, why: str) -> None:
         self.counts["requests refused"] += 1
@@ -269,18 +216,18 @@ class HistoryRequests:
         that exceeds its rate waits in a slot of its address. So it does not delay others, and at most
         `MAX_PAGES_PER_ADDRESS` pages at a time add to its debt.
         """
-        quota = self._address_quota(connection)
+        quota = self._quotas.obtain(connection.address)
         quota.lines += 1
         try:
-            if quota.places.locked():
+            if quota.slots.locked():
                 self._shorten(connection.address)
-            async with quota.places:
+            async with quota.slots:
                 if not await self._take_page(connection, late):
                     yield False
                     return
-                if self._places.locked():
+                if self._slots.locked():
                     self._shorten()
-                async with self._places:
+                async with self._slots:
                     yield True
         finally:
             quota.lines -= 1
@@ -289,7 +236,7 @@ class HistoryRequests:
         """Wait until the peer may have its next page, and charge it. Return False if that would be too late."""
         while True:
             now = self._loop.time()
-            quotas = self._obtain_quotas(connection)
+            quotas = self._both_quotas(connection)
             wait = max(each.wait(now, self._limits) for each in quotas)
             if now + wait > late:
                 return False
@@ -303,10 +250,9 @@ class HistoryRequests:
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def _address_quota(self, connection: PeerConnection) -> _RequesterQuota:
-        """Return the quota of a peer's address."""
-        _, quota = self._obtain_quotas(connection)
-        return quota
+    def _both_quotas(self, connection: PeerConnection) -> list[RequesterQuota]:
+        """Return the quotas of a peer's node id and of its address."""
+        return [self._quotas.obtain(connection.node_id), self._quotas.obtain(connection.address)]
 
     def _shorten(self, address: str | None = None) -> None:
         """End one page that waits for its peer to read; if an address is given, one of that address."""
@@ -337,7 +283,7 @@ class HistoryRequests:
         self.searches.add(perf_counter() - since)
         now = self._loop.time()
         self.queries["topics" if asked.topics else "none" if asked.bloom in {None, ALL_BITS} else "bloom"] += 1
-        for each in self._obtain_quotas(connection):
+        for each in self._both_quotas(connection):
             each.rows.take(now, self._limits.rows, page.looked)
         return await self._hand_over(connection, asked, page)
 
@@ -391,9 +337,9 @@ class HistoryRequests:
             return True
         self._unread[connection] = None
         try:
-            if self._address_quota(connection).places.waiting:
+            if self._quotas.obtain(connection.address).slots.waiting:
                 self._shorten(connection.address)
-            if self._places.waiting:
+            if self._slots.waiting:
                 self._shorten()
             if connection in self._unread:
                 await connection.writable()

@@ -108,7 +108,8 @@ def _announce(key: Key, where: tuple[str, int]) -> None:
     """Print the enode on standard output, and nothing else: clients need it to connect."""
     print(Enode(key.public, *where), flush=True)  # noqa: T201 - the one line that scripts read
     if where[0] in {"0.0.0.0", "::"}:  # noqa: S104 - to warn that peers cannot dial this address
-        print("peers dial this node's public address, not that one", file=sys.stderr)  # noqa: T201
+        words = f"peers cannot dial {where[0]}: replace it in the enode by the public address of this node"
+        print(words, file=sys.stderr)  # noqa: T201
 
 
 def _static(settings: WakuServe, key: Key) -> list[Enode]:
@@ -116,7 +117,7 @@ def _static(settings: WakuServe, key: Key) -> list[Enode]:
     peers = {(each.public, each.address): each for each in map(enode.parse, settings.peer)}
     for each in peers.values():
         if each.public == key.public:
-            raise Misuse(f"--peer {each}: that is this node itself, by its key")
+            raise Misuse(f"--peer {each}: this is the key of the node itself: leave it out")
     return list(peers.values())
 
 
@@ -194,7 +195,7 @@ def _tell(node: Node, minute: Counter[str]) -> None:
     offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
     untimely = minute["future"] + minute["old"]
     if offered >= CLOCK_WARNING_MIN and untimely > CLOCK_WARNING_SHARE * offered:
-        log.warning("a fifth of all envelopes seem to be from the future or old: is this machine's clock right?")
+        log.warning("a fifth of all envelopes seem to be from the future or too old: check the clock of this machine")
 
 
 async def _prune(node: Node) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from restante.common.dice import SystemDice
 from restante.common.errors import PeerError, plain
 from restante.common.logs import log
 from restante.common.settings import unusable
@@ -25,7 +26,6 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import CLIENT, Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
 from restante.waku.devp2p.session import Devp2p
-from restante.waku.dice import SystemDice
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak

@@ -28,8 +28,6 @@ from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import TOPIC, Envelope, cut
 
 CAPABILITY: Final = ("waku", 1)
-CODE_COUNT: Final = 128
-"""Number of message ids of the capability (waku/v1/const.go:18)."""
 
 STATUS: Final = 0
 MESSAGES: Final = 1

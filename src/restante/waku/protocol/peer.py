@@ -16,13 +16,11 @@ from typing import Final
 import msgspec
 
 from restante.common.errors import PeerError
+from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import WANTS_EVERYTHING, WANTS_NOTHING, Interest
 from restante.waku.protocol.packets import Options
-
-SUBPROTOCOL_ERROR: Final = 0x10
-"""Disconnect reason "subprotocol error", which ends a failed Waku handshake."""
 
 LARGE_PACKET_BYTES: Final = 1 << 16
 """Maximum size in bytes of a Messages packet that is parsed at once: about 200 envelopes, or 3,000 nearly empty
@@ -139,11 +137,11 @@ class Peer:
 
     def _greet(self, code: int, payload: bytes) -> Greeted:
         if code != packets.STATUS:
-            raise PeerError(SUBPROTOCOL_ERROR, "the first packet must be a Status")
+            raise PeerError(Reason.SUBPROTOCOL, "the first packet must be a Status")
         try:
             options = packets.read_options(payload)
         except PeerError as error:
-            raise PeerError(SUBPROTOCOL_ERROR, f"Status: {error.words}") from None
+            raise PeerError(Reason.SUBPROTOCOL, f"Status: {error.words}") from None
         self._take(options)
         self.greeted = True
         return Greeted()

@@ -24,10 +24,11 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from restante.common.dice import Dice
 from restante.common.errors import PeerError
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import TOPIC, Envelope, cut, make
-from restante.waku.envelope.keys import Dice, Key
+from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey, UnreadableError, WrongKeyError, open_sealed, seal
 
 Form = Literal["plain", "envelope"]

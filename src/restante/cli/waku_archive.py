@@ -1,0 +1,98 @@
+"""`restante waku export`, `import`, `check` and `backup`: commands for a data directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from restante.common.plural import counted
+
+app = typer.Typer()
+
+
+DataOption = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", help="Data directory.")]
+DEFAULT_DATA = Path("restante-waku")
+
+
+@app.command("export")
+def export_command(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File to create, .rlp or .parquet; it must not exist.")
+    ],
+    data: DataOption = DEFAULT_DATA,
+) -> None:
+    """Write all archived envelopes to a file. The server may be running."""
+    from restante.common.signals import cleaning_up
+    from restante.waku.files.exporting import export
+
+    with cleaning_up():
+        count = export(data, file)
+    print(f"exported {counted(count, 'envelope')}")
+
+
+@app.command("import")
+def import_command(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Files to read, .rlp or .parquet, or the directory of a LevelDB archive."
+        ),
+    ],
+    data: DataOption = DEFAULT_DATA,
+) -> None:
+    """Archive the envelopes of files. The server must be stopped. Importing a file again changes nothing."""
+    from restante.waku.files.importing import render, take_in, warn
+
+    os.umask(0o077)  # as for `serve`
+    report = take_in(data, paths)
+    print(render(report))
+    for sentence in (*report.unreadable, warn(report)):
+        if sentence is not None:
+            print(sentence, file=sys.stderr)
+    if report.refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(data: DataOption = DEFAULT_DATA) -> None:
+    """Check an archive for damage. The server may be running."""
+    from restante.common.progress import progress
+    from restante.waku.archive import checking, reading
+    from restante.waku.archive.schema import SCHEMA
+
+    with SCHEMA.reading(data) as database:
+        counts = reading.counts(database)
+        with progress("check", counts.envelopes) as advance:
+            wrong = list(islice(checking.check(database, advance), MAX_SENTENCES))
+    for sentence in wrong:
+        print(sentence, file=sys.stderr)
+    if wrong:
+        raise typer.Exit(1)
+    found = ((counts.envelopes, "envelope"), (counts.bytes, "byte"), (counts.topics, "topic"))
+    print(f"{', '.join(counted(*each) for each in found)}: all is well")
+
+
+MAX_SENTENCES = 100
+"""Lines about what is wrong that `check` prints. More would not help to find the cause."""
+
+
+@app.command("backup")
+def backup_command(
+    target: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Data directory to create; if it exists, it must be empty.")
+    ],
+    data: DataOption = DEFAULT_DATA,
+) -> None:
+    """Copy an archive into a new data directory. The server may be running."""
+    from restante.common.progress import progress
+    from restante.waku.archive.backup import backup
+
+    os.umask(0o077)  # as for `serve`
+    with progress("backup") as advance:
+        backup(data, target, advance)
+    print(f"{target} is a data directory with a copy of the archive")

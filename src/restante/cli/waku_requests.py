@@ -1,0 +1,232 @@
+"""`restante waku post`, `request` and `probe`: commands that connect to a node."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec import Meta
+
+from restante.common.errors import Misuse
+from restante.common.plural import counted
+
+app = typer.Typer()
+
+
+@app.command()
+def post(
+    node: Annotated[str, typer.Argument(metavar="ENODE", help="Enode URL of the node to send it to.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text to post; - reads standard input.")] = "-",
+    channel: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Public chat to post to; its name gives the topic and the key.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Topic to post on, 8 hexadecimal digits.")
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the password to seal with; or RESTANTE_WAKU_PASSWORD."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Public key of the receiver to seal for, 128 hexadecimal digits."),
+    ] = None,
+    sign: Annotated[Path | None, typer.Option(metavar="FILE", help="File with the private key to sign with.")] = None,
+    ttl: Annotated[str, typer.Option(metavar="SECONDS", help="Time to live of the envelope.")] = "50",
+) -> None:
+    """Seal a text and send it to a node. Prints the hash of the envelope.
+
+    Name where it goes and who can open it: --channel, or --topic with --password-file or --to.
+    """
+    import asyncio
+
+    from restante import waku as library
+    from restante.cli.waku_arguments import sealed_for
+    from restante.common.settings import convert
+    from restante.waku import key_file
+
+    seconds = convert(ttl, Annotated[int, Meta(ge=1, le=2**31)], "--ttl")
+    place, key = sealed_for(channel, topic, password_file, to, os.environ)
+    body = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)  # as the shell gave it
+    signer = key_file.load(sign, "--sign") if sign is not None else None
+    posted = asyncio.run(library.post(node, body, topic=place, to=key, sign=signer, ttl=seconds))
+    print(posted.envelope.hash.hex())
+    if not posted.confirmed:
+        print("this node confirms no envelopes: it is not known whether it took this one", file=sys.stderr)
+
+
+PasswordOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="File with the Mailserver's password; or RESTANTE_WAKU_PASSWORD.")
+]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with the private key to connect with, for a Mailserver with --allow. Default: a new key.",
+    ),
+]
+FormOption = Annotated[
+    str, typer.Option(metavar="envelope|plain", help="Form of the requests: sealed in an envelope, or plain.")
+]
+
+
+NodesArgument = Annotated[
+    list[str], typer.Argument(metavar="ENODE...", help="Enode URLs of Mailservers; the next is asked if one fails.")
+]
+FromOption = Annotated[
+    str, typer.Option("--from", metavar="TIME", help="First time: 1700000000, 2026-11-21T13:00 (UTC), -24h or now.")
+]
+ToOption = Annotated[
+    str | None, typer.Option("--to", metavar="TIME", help="Last time, written like that of --from. Default: now.")
+]
+TopicsOption = Annotated[
+    list[str] | None, typer.Option(metavar="TOPIC", help="Topic to request, 8 hexadecimal digits; repeatable.")
+]
+ChannelOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Public chat to request; its envelopes are opened.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="File to create, .jsonl, .rlp or .parquet. Default: print JSON lines."
+    ),
+]
+StateOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="File that records which times are known, so that only the rest is fetched."),
+]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=NUMBER",
+        help="Limit what a Mailserver may cost: pages, envelopes, bytes, seconds or size; repeatable.",
+    ),
+]
+OpenPasswordOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="File with a password to open envelopes with.")
+]
+OpenKeyOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="File with a private key to open envelopes with.")
+]
+LiveOption = Annotated[
+    bool, typer.Option("--live", help="After the history, print new envelopes as they arrive, until Ctrl-C.")
+]
+ForOption = Annotated[str | None, typer.Option("--for", metavar="SECONDS", help="With --live: stop after this long.")]
+
+
+@app.command("request")
+def request_command(
+    nodes: NodesArgument,
+    begin: FromOption = "-24h",
+    end: ToOption = None,
+    topic: TopicsOption = None,
+    channel: ChannelOption = None,
+    form: FormOption = "envelope",
+    password_file: PasswordOption = None,
+    key: KeyOption = None,
+    output: OutputOption = None,
+    state: StateOption = None,
+    limit: LimitOption = None,
+    open_password: OpenPasswordOption = None,
+    open_key: OpenKeyOption = None,
+    live: LiveOption = False,
+    seconds: ForOption = None,
+) -> None:
+    """Fetch history from Mailservers.
+
+    Name what to fetch: --channel or --topic.
+    """
+    from restante.cli.waku_arguments import opening, request_options, requested_topics
+    from restante.waku.client import results
+    from restante.waku.client.history import Destination, budgets, run_fetch, run_subscribe
+    from restante.waku.devp2p import enode
+
+    duration = _listening(live, end, seconds)
+    topics, chat = requested_topics(channel, topic or [])
+    query = _query(begin, end, topics)
+    options = request_options(form, password_file, key, os.environ)
+    results.check(output)
+    servers = [enode.parse(each) for each in nodes]
+    destination = Destination(file=output, keys=opening(chat, open_password, open_key), state=state)
+    say_failure = _teller([each.address for each in servers])
+    costs = budgets(limit or [])
+    report = (
+        run_subscribe(servers, query, options, destination, costs, say_failure, duration)
+        if live
+        else run_fetch(servers, query, options, destination, costs)
+    )
+    for number, words in () if live else report.failures.items():  # with --live each was printed when it happened
+        say_failure(number, words)
+    if output is not None:
+        print(f"fetched {counted(report.counts['handed over'], 'envelope')}")
+    _miss(report.missing)
+
+
+def _listening(live: bool, end: str | None, seconds: str | None) -> float | None:
+    """Return the seconds that --live lasts, or None if it lasts until it is stopped. Raises Misuse."""
+    from restante.common.settings import convert
+
+    if live and end is not None:
+        raise Misuse("--live has no end: leave --to out")
+    if seconds is not None and not live:
+        raise Misuse("--for is how long --live lasts: add --live, or leave --for out")
+    return None if seconds is None else convert(seconds, Annotated[float, Meta(ge=0.1, le=1_000_000_000)], "--for")
+
+
+def _query(begin: str, end: str | None, topics: frozenset[bytes]) -> Any:
+    import time
+
+    from restante.cli.times import read_time
+    from restante.waku.client.ranges import HistoryQuery
+
+    now = int(time.time())
+    return HistoryQuery(read_time(begin, now, "--from"), read_time(end or "now", now, "--to"), topics)
+
+
+def _teller(addresses: list[str]) -> Callable[[int, str], None]:
+    """Return a function that prints the failure of a server, given by its number, to standard error."""
+
+    def say(server: int, words: str) -> None:
+        address = addresses[server]
+        print(words if address in words else f"{address}: {words}", file=sys.stderr)
+
+    return say
+
+
+def _miss(missing: list[tuple[int, int]]) -> None:
+    """Say which times are missing, and end with 1 if any are."""
+    if missing:
+        ranges = ", ".join(f"{lower} to {upper}" for lower, upper in missing)
+        print(
+            f"no Mailserver answered for these times: {ranges}; try again later, or name another Mailserver",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
+
+
+@app.command("probe")
+def probe_command(
+    node: Annotated[str, typer.Argument(metavar="ENODE", help="Enode URL of the Mailserver.")],
+    form: FormOption = "envelope",
+    password_file: PasswordOption = None,
+    key: KeyOption = None,
+    patience: Annotated[str, typer.Option(metavar="SECONDS", help="Time to wait for each answer.")] = "10",
+) -> None:
+    """Check that a Mailserver works: post an envelope, and fetch it.
+
+    Exit codes: 0 all is well, 3 it cannot be reached, 4 it does not greet, 5 it does not confirm the envelope or
+    refuses it, 6 it does not answer the request, 7 it answers with an error, 8 the envelope is missing.
+    """
+    from restante.cli.waku_arguments import request_options
+    from restante.common.settings import convert
+    from restante.waku.client.probe import probe
+    from restante.waku.devp2p import enode
+
+    seconds = convert(patience, Annotated[float, Meta(ge=0.1, le=1_000_000)], "--patience")
+    found = probe(enode.parse(node), request_options(form, password_file, key, os.environ), seconds)
+    print(found.words, file=sys.stderr if found.outcome else sys.stdout)
+    raise typer.Exit(found.outcome)

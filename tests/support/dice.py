@@ -1,0 +1,51 @@
+"""Dice that fall as a test chooses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from random import Random
+
+
+def in_turn(draw: int, bound: int) -> int:
+    """Show the lowest number first."""
+    return draw % bound
+
+
+class FakeDice:
+    """Shows a function of the number's place and its bound; draws what a function of the size returns.
+
+    Without functions, both count: from 0, and from 1.
+    """
+
+    def __init__(self, show: Callable[[int, int], int] = in_turn, draw: Callable[[int], bytes] | None = None) -> None:
+        self._show = show
+        self._shown, self._drawn = itertools.count(), itertools.count(1)
+        self._draw = draw or self._count
+
+    def below(self, bound: int) -> int:
+        shown = self._show(next(self._shown), bound)
+        assert 0 <= shown < bound
+        return shown
+
+    def draw(self, size: int) -> bytes:
+        return self._draw(size)
+
+    def _count(self, size: int) -> bytes:
+        return next(self._drawn).to_bytes(size)
+
+
+class Seeded(FakeDice):
+    """Dice that fall the same way in every run."""
+
+    def __init__(self, seed: int) -> None:
+        chance = Random(seed)
+        super().__init__(lambda _place, bound: chance.randrange(bound), chance.randbytes)
+
+
+class Fixed(FakeDice):
+    """Dice that draw what is given, in the order of use, then anything."""
+
+    def __init__(self, draws: Iterable[bytes]) -> None:
+        given, rest = iter(draws), Seeded(0)
+        super().__init__(draw=lambda size: next(given, None) or rest.draw(size))
