@@ -45,3 +45,7 @@ class PermissionNeededError(WormholeError):
 
 class ServerError(WormholeError):
     """The server refused a command, or sent what the protocol does not allow."""
+
+
+class PeerMessageError(WormholeError):
+    """The peer sent what the protocol does not allow."""

@@ -17,21 +17,19 @@ from typing import Any, Final
 import msgspec
 
 import restante
+from restante.client.core.conversation import Conversation, is_number
 from restante.client.core.outputs import (
     Closed,
     CodeKnown,
     Failed,
-    KeyAgreed,
-    MessageReceived,
     MessageStored,
     NameplatesListed,
     Output,
-    PeerConfirmed,
     SendFrame,
     ShowWork,
     Welcomed,
 )
-from restante.client.core.state import MailboxStatus, NameplateStatus, OwnMessage, State
+from restante.client.core.state import MailboxStatus, NameplateStatus, State
 from restante.client.errors import (
     CodeExpiredError,
     CrowdedError,
@@ -40,22 +38,13 @@ from restante.client.errors import (
     ServerError,
     WelcomeError,
     WormholeError,
-    WrongPasswordError,
 )
-from restante.client.protocol import keys, server_messages
-from restante.client.protocol.code import nameplate_of, password_of
+from restante.client.protocol import server_messages
+from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.server_messages import Greeting, ServerMessage
-from restante.client.protocol.spake2 import BadMessageError, Spake2
 
-PAKE: Final = "pake"
-VERSION: Final = "version"
 END_OF_REPLAY: Final = "end of replay"
 """The payload of the ping that follows an `open`."""
-
-MAX_EARLY_MESSAGES: Final = 1000
-MAX_EARLY_BYTES: Final = 64 * 1024 * 1024
-"""Messages of the peer, and bytes of them, that are kept until the ones before them come. A server delivers a mailbox
-in order, so that many early messages are a mistake or an attack."""
 
 
 class _Link:
@@ -77,16 +66,16 @@ class Machine:
     def __init__(self, state: State, draw: Callable[[int], bytes]) -> None:
         """Continue from a state. `draw` returns so many random bytes."""
         self.state = state
-        self._draw = draw
         self._link: _Link | None = None
         self._outputs: list[Output] = []
         self._list_wanted = False
-        self._spake: Spake2 | None = None
+        self._conversation = Conversation(state, draw, self._outputs.append)
         self._closed_told = False
 
     def outputs(self) -> list[Output]:
         """Return what is to be done and told, in order. Each output is returned once."""
-        outputs, self._outputs = self._outputs, []
+        outputs = self._outputs.copy()
+        self._outputs.clear()
         return outputs
 
     # ── what the application wants ───────────────────────────────────────────────────────────────
@@ -115,10 +104,7 @@ class Machine:
         """Send a message to the peer's application. Return its number."""
         if self.state.mood is not None:
             raise ValueError("the wormhole is closed")
-        number = self.state.next_own
-        self.state.next_own += 1
-        self.state.unsealed.append(plaintext.hex())
-        self._seal()
+        number = self._conversation.send(plaintext)
         self._send_missing()
         return number
 
@@ -255,86 +241,29 @@ class Machine:
             self._echo(message.phase)
         elif state.peer_side in {None, message.side}:
             state.peer_side = message.side
-            self._hear(message.phase, message.body)
+            if state.mood is None:
+                self._hear(message.phase, message.body)
         else:
             self._fail(CrowdedError("a third side sent a message"))
+
+    def _hear(self, phase: str, body: str) -> None:
+        if self.state.nameplate_status is NameplateStatus.CLAIMED:
+            self.state.nameplate_status = NameplateStatus.RELEASING  # both are there: it is free for others
+        try:
+            self._conversation.hear(phase, body)
+        except WormholeError as error:
+            self._fail(error)
 
     def _echo(self, phase: str) -> None:
         assert self._link is not None
         self._link.added.add(phase)
-        if _is_number(phase):
+        if is_number(phase):
             kept = [own for own in self.state.own if own.phase != phase]
             if len(kept) < len(self.state.own):
                 self.state.own = kept
                 self._outputs.append(MessageStored(int(phase)))
 
-    # ── what the peer says ───────────────────────────────────────────────────────────────────────
-
-    def _hear(self, phase: str, body: str) -> None:
-        state = self.state
-        if state.mood is not None:
-            return
-        if state.nameplate_status is NameplateStatus.CLAIMED:
-            state.nameplate_status = NameplateStatus.RELEASING  # both are there: the nameplate is free for others
-        if phase == PAKE:
-            if state.key is None:
-                self._agree(body)
-        elif (phase == VERSION or _is_number(phase)) and self._is_new(phase):
-            state.early[phase] = body
-            if len(state.early) > MAX_EARLY_MESSAGES or sum(map(len, state.early.values())) > MAX_EARLY_BYTES:
-                self._fail(ServerError("the peer's messages come without the ones before them"))
-        self._open_early()
-
-    def _is_new(self, phase: str) -> bool:
-        if phase in self.state.early:
-            return False
-        return self.state.peer_versions is None if phase == VERSION else int(phase) >= self.state.next_peer
-
-    def _agree(self, body: str) -> None:
-        try:
-            message = bytes.fromhex(_decode_pake(bytes.fromhex(body)).pake_v1)
-            key = self._exchange().finish(message)
-        except (ValueError, msgspec.DecodeError, BadMessageError) as error:
-            self._fail(WrongPasswordError(f"the peer's half of the key is not valid: {error}"))
-            return
-        self.state.key = key.hex()
-        self._outputs.append(KeyAgreed())
-        self._add(VERSION, msgspec.json.encode({"app_versions": self.state.app_versions}))
-        self._seal()
-
-    def _open_early(self) -> None:
-        """Deliver what is next, as far as it is there."""
-        state = self.state
-        if state.key is None or state.mood is not None:
-            return
-        if state.peer_versions is None:
-            versions = self._opened(VERSION)
-            if versions is None:
-                return
-            try:
-                said = _decode_versions(versions)
-            except msgspec.DecodeError:
-                self._fail(ServerError("the peer's version message cannot be read"))
-                return
-            state.peer_versions = said.app_versions
-            self._outputs.append(PeerConfirmed(keys.verifier(bytes.fromhex(state.key)), said.app_versions))
-        while (plaintext := self._opened(str(state.next_peer))) is not None:
-            self._outputs.append(MessageReceived(state.next_peer, plaintext))
-            state.next_peer += 1
-
-    def _opened(self, phase: str) -> bytes | None:
-        state = self.state
-        body = state.early.pop(phase, None)
-        if body is None or state.key is None or state.peer_side is None:
-            return None
-        key = keys.phase_key(bytes.fromhex(state.key), state.peer_side, phase)
-        try:
-            return keys.open_sealed(key, bytes.fromhex(body))
-        except ValueError:
-            self._fail(WrongPasswordError("the peer used another code, or somebody guessed: agree on a new one"))
-            return None
-
-    # ── what we say ──────────────────────────────────────────────────────────────────────────────
+    # ── codes, and the end ──────────────────────────────────────────────────────────────────────────────
 
     def _begin(self) -> None:
         if self.state.nameplate_status is not NameplateStatus.NONE or self.state.mood is not None:
@@ -343,29 +272,8 @@ class Machine:
     def _know(self, code: str, nameplate: str) -> None:
         state = self.state
         state.code, state.nameplate, state.nameplate_status = code, nameplate, NameplateStatus.CLAIMING
-        pake = msgspec.json.encode({"pake_v1": self._exchange().message.hex()})
-        state.own.append(OwnMessage(PAKE, pake.hex()))
+        self._conversation.begin()
         self._outputs.append(CodeKnown(code))
-
-    def _exchange(self) -> Spake2:
-        if self._spake is None:
-            assert self.state.code is not None
-            password, identity = password_of(self.state.code), self.state.app_id.encode()
-            self._spake = Spake2(password, identity, bytes.fromhex(self.state.secret))
-        return self._spake
-
-    def _seal(self) -> None:
-        """Seal the application's messages that waited for the key."""
-        if self.state.key is not None:
-            first = self.state.next_own - len(self.state.unsealed)
-            for number, plaintext in enumerate(self.state.unsealed, first):
-                self._add(str(number), bytes.fromhex(plaintext))
-            self.state.unsealed = []
-
-    def _add(self, phase: str, plaintext: bytes) -> None:
-        assert self.state.key is not None
-        key = keys.phase_key(bytes.fromhex(self.state.key), self.state.side, phase)
-        self.state.own.append(OwnMessage(phase, keys.seal(key, plaintext, self._draw(keys.NONCE_BYTES)).hex()))
 
     def _fail(self, error: WormholeError) -> None:
         if self.state.mood is None:
@@ -429,22 +337,6 @@ class Machine:
 
     def _command(self, kind: str, **fields: Any) -> None:
         self._outputs.append(SendFrame(msgspec.json.encode({"type": kind, **fields})))
-
-
-class _Pake(msgspec.Struct):
-    pake_v1: str
-
-
-class _Versions(msgspec.Struct):
-    app_versions: dict[str, Any] = {}
-
-
-_decode_pake: Final = msgspec.json.Decoder(_Pake).decode
-_decode_versions: Final = msgspec.json.Decoder(_Versions).decode
-
-
-def _is_number(phase: str) -> bool:
-    return phase.isascii() and phase.isdigit() and len(phase) < 19 and str(int(phase)) == phase
 
 
 _HANDLERS: Final[dict[str, Callable[[Machine, ServerMessage], None]]] = {
