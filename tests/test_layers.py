@@ -21,6 +21,7 @@ LAYERS = {
         *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "defaults", "key_file"),
         *("archive", "files", "connection", "client", "node"),
     ],
+    "client": ["errors", "protocol", "core"],
     "pipeline": ["schemas", "spark", "lake", "clean", "sources", "tables", "views", "steps", "ingest", "build"],
 }
 """The folders and modules of each part: each may import those before it."""
@@ -53,6 +54,7 @@ PURE = [
     ),
     *("waku.node.pool", "waku.node.mailserver", "waku.connection.quotas", "waku.node.save_schedule"),
     *("waku.client.ranges", "waku.client.inbox", "waku.client.actions", "waku.client.walk", "waku.client.requester"),
+    *("client.protocol", "client.core"),
     *("pipeline.clean", "pipeline.sources.events", "pipeline.sources.marks"),
 ]
 """Folders and modules that know no I/O, no clock and no randomness: these are arguments."""

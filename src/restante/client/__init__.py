@@ -1,0 +1,1 @@
+"""The Magic Wormhole client library for asyncio (docs/design.md, "Layout")."""

@@ -1,0 +1,51 @@
+"""Why a wormhole ended without success."""
+
+from __future__ import annotations
+
+from restante.common.errors import RestanteError
+
+
+class WormholeError(RestanteError):
+    """Base of all that can go wrong with a wormhole. `mood` is what the server records of it."""
+
+    mood = "errory"
+
+
+class WrongPasswordError(WormholeError):
+    """The peer used another code, or somebody guessed. Nothing was revealed, and the code is used up."""
+
+    mood = "scary"
+
+
+class LonelyError(WormholeError):
+    """The wormhole was closed before a peer came."""
+
+    mood = "lonely"
+
+
+class CrowdedError(WormholeError):
+    """Two sides use the code already, or a third one sent a message."""
+
+
+class CodeExpiredError(WormholeError):
+    """The server no longer has what this code stood for. Agree on a new one."""
+
+
+class WelcomeError(WormholeError):
+    """The server does not want to be used. The text is its own."""
+
+    mood = "unwelcome"
+
+
+class PermissionNeededError(WormholeError):
+    """The server demands a permission that this client cannot show."""
+
+    mood = "unwelcome"
+
+
+class ServerError(WormholeError):
+    """The server refused a command, or sent what the protocol does not allow."""
+
+
+class PeerMessageError(WormholeError):
+    """The peer sent what the protocol does not allow."""

@@ -1,0 +1,65 @@
+"""Codes: `7-purple-sausages` is the nameplate 7 and the password, of which the nameplate is a part."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from restante.client.protocol.wordlist import THREE_SYLLABLES, TWO_SYLLABLES
+
+MAX_NAMEPLATE_DIGITS: Final = 40
+"""Digits of a nameplate. The reference server takes no more (mailbox server 0.8.0: server.py:11)."""
+
+_NAMEPLATE: Final = re.compile(rf"[0-9]{{1,{MAX_NAMEPLATE_DIGITS}}}")
+
+
+class CodeError(ValueError):
+    """A text is no code. The message says what to do."""
+
+
+def nameplate_of(code: str) -> str:
+    """Return the nameplate of a code.
+
+    Raises:
+        CodeError: the text does not begin with a number and a hyphen, has nothing after them, or has a space in it.
+
+    """
+    nameplate, hyphen, password = code.partition("-")
+    if any(each.isspace() for each in code):
+        raise CodeError("a code has no spaces: write it with hyphens, like 7-purple-sausages")
+    if not _NAMEPLATE.fullmatch(nameplate):
+        raise CodeError("a code begins with a number, like 7-purple-sausages")
+    if not hyphen or not password:
+        raise CodeError("a code has words after its number, like 7-purple-sausages")
+    return nameplate
+
+
+def password_of(code: str) -> bytes:
+    """Return what SPAKE2 gets: the whole code, normalised (magic-wormhole: util.py, `to_bytes`)."""
+    return unicodedata.normalize("NFC", code).encode()
+
+
+def words(random: bytes) -> str:
+    """Return a word for each of some random bytes, joined with hyphens."""
+    return "-".join(_list(position)[byte] for position, byte in enumerate(random))
+
+
+def completions(prefix: str, nameplates: Iterable[str], length: int = 2) -> Sequence[str]:
+    """Return what an incomplete code may become next, sorted: nameplates first, then one word after the other."""
+    nameplate, hyphen, typed = prefix.partition("-")
+    if not hyphen:
+        return sorted(
+            (f"{each}-" for each in nameplates if each.startswith(prefix)), key=lambda each: (len(each), each)
+        )
+    *chosen, last = typed.split("-")
+    if len(chosen) >= length:
+        return []
+    end = "-" if len(chosen) + 1 < length else ""
+    head = "-".join((nameplate, *chosen, ""))
+    return sorted(head + word + end for word in _list(len(chosen)) if word.startswith(last.lower()))
+
+
+def _list(position: int) -> Sequence[str]:
+    return TWO_SYLLABLES if position % 2 else THREE_SYLLABLES

@@ -1,0 +1,61 @@
+"""What is derived from the key that SPAKE2 agrees on, and how messages are sealed with it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from nacl.bindings import (
+    crypto_secretbox,
+    crypto_secretbox_MACBYTES,
+    crypto_secretbox_NONCEBYTES,
+    crypto_secretbox_open,
+)
+from nacl.exceptions import CryptoError
+
+from restante.client.protocol.spake2 import hkdf
+
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = crypto_secretbox_NONCEBYTES
+OVERHEAD_BYTES: Final = crypto_secretbox_NONCEBYTES + crypto_secretbox_MACBYTES
+"""Bytes that sealing adds: the nonce before the ciphertext, and its authenticator."""
+
+
+class UndecryptableError(ValueError):
+    """A message was sealed with another key, or altered."""
+
+
+def phase_key(key: bytes, side: str, phase: str) -> bytes:
+    """Return the key of one message: each side and phase has its own (magic-wormhole: _key.py:20)."""
+    hashes = (hashlib.sha256(each.encode("ascii")).digest() for each in (side, phase))
+    return hkdf(key, b"wormhole:phase:" + b"".join(hashes), KEY_BYTES)
+
+
+def verifier(key: bytes) -> bytes:
+    """Return 32 bytes that both sides can compare over another channel (_key.py, `derive_key`)."""
+    return hkdf(key, b"wormhole:verifier", KEY_BYTES)
+
+
+def application_key(key: bytes, purpose: str, size: int = KEY_BYTES) -> bytes:
+    """Return a key for the application's own use."""
+    return hkdf(key, purpose.encode(), size)
+
+
+def seal(key: bytes, plaintext: bytes, nonce: bytes) -> bytes:
+    """Return the nonce and the ciphertext. A nonce must never be used twice with a key."""
+    return nonce + crypto_secretbox(plaintext, nonce, key)
+
+
+def open_sealed(key: bytes, sealed: bytes) -> bytes:
+    """Return the plaintext.
+
+    Raises:
+        UndecryptableError: it was sealed with another key, or altered, or is too short to be sealed.
+
+    """
+    if len(sealed) < OVERHEAD_BYTES:
+        raise UndecryptableError("shorter than a sealed message")
+    try:
+        return crypto_secretbox_open(sealed[NONCE_BYTES:], sealed[:NONCE_BYTES], key)
+    except CryptoError as error:
+        raise UndecryptableError("sealed with another key, or altered") from error

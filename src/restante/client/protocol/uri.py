@@ -1,0 +1,87 @@
+"""`wormhole-transfer:` URIs, which a QR code carries: a code and the server at which it is valid.
+
+Source: magic-wormhole-protocols, uri-scheme.md; magic-wormhole.rs 0.8.1: uri.rs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+import msgspec
+
+from restante.client.protocol.code import CodeError, nameplate_of
+
+SCHEME: Final = "wormhole-transfer"
+
+DEFAULT_RENDEZVOUS: Final = "ws://relay.magic-wormhole.io:4000"
+"""The server of a URI that names none (uri-scheme.md). URIs name a server without the path `/v1`."""
+
+ROLES: Final = ("follower", "leader")
+"""What the reader of a URI does: a follower receives, a leader sends. A follower is the default."""
+
+MAX_FIELDS: Final = 10
+"""Fields that are read. There are three."""
+
+
+class UriError(ValueError):
+    """A text is no `wormhole-transfer:` URI, or says what this version does not know."""
+
+
+class TransferUri(msgspec.Struct, frozen=True):
+    """What a URI says."""
+
+    code: str
+    rendezvous: str = DEFAULT_RENDEZVOUS
+    role: str = ROLES[0]
+
+    def __str__(self) -> str:
+        """Return the URI. It leaves out what is the default."""
+        said = {}
+        if self.rendezvous != DEFAULT_RENDEZVOUS:
+            said["rendezvous"] = self.rendezvous
+        if self.role != ROLES[0]:
+            said["role"] = self.role
+        query = f"?{urlencode(said, quote_via=quote, safe='')}" if said else ""
+        return f"{SCHEME}:{quote(self.code, safe='')}{query}"
+
+
+def parse(text: str) -> TransferUri:
+    """Return what a URI says.
+
+    Raises:
+        UriError: it has another scheme, no code, or a field or value that uri-scheme.md does not have.
+
+    """
+    parts = urlsplit(text)
+    if parts.scheme != SCHEME:
+        raise UriError(f"a transfer's URI begins with {SCHEME}:")
+    if parts.netloc or parts.fragment:
+        raise UriError(f"a transfer's URI has neither a host nor a fragment: {SCHEME}:CODE?rendezvous=URL")
+    try:
+        fields = parse_qsl(
+            parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), errors="strict", max_num_fields=10
+        )
+        code = unquote(parts.path, errors="strict")
+        nameplate_of(code)
+    except CodeError as error:
+        raise UriError(str(error)) from error
+    except ValueError as error:
+        raise UriError("a transfer's URI is not encoded correctly") from error
+    said = dict(fields)
+    if len(said) < len(fields):
+        raise UriError("a transfer's URI says something twice")
+    if said.pop("version", "0") != "0":
+        raise UriError("the URI is of a later version than 0")
+    uri = TransferUri(code, said.pop("rendezvous", DEFAULT_RENDEZVOUS), said.pop("role", ROLES[0]))
+    if said:
+        raise UriError(f"a transfer's URI has no field {min(said)!r}")
+    if uri.role not in ROLES:
+        raise UriError(f"a transfer's role is {' or '.join(ROLES)}, not {uri.role!r}")
+    if urlsplit(uri.rendezvous).scheme not in {"ws", "wss"}:
+        raise UriError("the server of a transfer's URI begins with ws:// or wss://")
+    return uri
+
+
+def _fields(query: str) -> list[tuple[str, str]]:
+    return parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=MAX_FIELDS)

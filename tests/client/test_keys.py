@@ -1,0 +1,133 @@
+"""The keys of the client library, compared with published ones and with the Python client's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.bindings import crypto_core_ed25519_sub, crypto_scalarmult_ed25519_base_noclamp
+from spake2 import SPAKE2_Symmetric
+from wormhole import _key as reference
+
+from restante.client.protocol import keys
+from restante.client.protocol.spake2 import (
+    BLINDING_POINT,
+    ORDER,
+    RANDOM_BYTES,
+    SYMMETRIC,
+    BadMessageError,
+    Spake2,
+    hkdf,
+)
+from support import effort
+
+VECTOR: Final[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "wormhole_keys.json").read_text())
+PASSWORD: Final = VECTOR["password"].encode()
+APP_ID: Final = VECTOR["app_id"].encode()
+KEY: Final = bytes.fromhex(VECTOR["key"])
+
+SCALAR_A: Final = bytes.fromhex(VECTOR["scalar_a"])[::-1]
+RANDOM: Final = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES).filter(any)
+
+
+def side(scalar: str) -> Spake2:
+    """Return the side whose secret number is this one."""
+    return Spake2(PASSWORD, APP_ID, int(scalar, 16).to_bytes(RANDOM_BYTES, "little"))
+
+
+def test_both_sides_agree_on_the_published_key() -> None:
+    alice, bob = side(VECTOR["scalar_a"]), side(VECTOR["scalar_b"])
+    assert alice.message.hex() == VECTOR["message_a"]
+    assert bob.message.hex() == VECTOR["message_b"]
+    assert alice.finish(bob.message) == bob.finish(alice.message) == KEY
+
+
+def test_the_published_keys_are_derived() -> None:
+    assert keys.verifier(KEY).hex() == VECTOR["verifier"]
+    for who, phase, expected in VECTOR["phase_keys"]:
+        assert keys.phase_key(KEY, who, phase).hex() == expected
+    for purpose, size, expected in VECTOR["application_keys"]:
+        assert keys.application_key(KEY, purpose, size).hex() == expected
+
+
+@effort.examples(20)
+@given(password=st.binary(), identity=st.binary(), random=RANDOM)
+def test_the_python_library_agrees_on_the_same_key(password: bytes, identity: bytes, random: bytes) -> None:
+    ours, theirs = Spake2(password, identity, random), SPAKE2_Symmetric(password, idSymmetric=identity)
+    message = theirs.start()
+    assert ours.finish(message) == theirs.finish(ours.message)
+
+
+@given(key=st.binary(min_size=32, max_size=32), purpose=st.binary(max_size=100), size=st.integers(1, 200))
+def test_the_python_client_derives_the_same_keys(key: bytes, purpose: bytes, size: int) -> None:
+    assert hkdf(key, purpose, size) == reference.derive_key(key, purpose, size)
+
+
+@given(st.text("0123456789abcdef", max_size=20), st.text("abc-0123456789", max_size=20), st.binary(max_size=300))
+def test_the_python_client_opens_what_is_sealed_and_seals_what_is_opened(
+    who: str, phase: str, plaintext: bytes
+) -> None:
+    key = keys.phase_key(KEY, who, phase)
+    assert key == reference.derive_phase_key(KEY, who, phase)
+    sealed = keys.seal(key, plaintext, bytes(range(keys.NONCE_BYTES)))
+    assert len(sealed) == len(plaintext) + keys.OVERHEAD_BYTES
+    assert reference.decrypt_data(key, sealed) == plaintext
+    assert keys.open_sealed(key, reference.encrypt_data(key, plaintext)) == plaintext
+
+
+@given(st.binary(max_size=120))
+def test_bytes_that_were_not_sealed_with_the_key_are_refused(sealed: bytes) -> None:
+    with pytest.raises(keys.UndecryptableError):
+        keys.open_sealed(KEY, sealed)
+
+
+def test_another_password_or_app_id_gives_another_key() -> None:
+    alice = side(VECTOR["scalar_a"])
+    for password, identity in ((b"4-purple-sausage", APP_ID), (PASSWORD, b"another application")):
+        other = Spake2(password, identity, bytes(RANDOM_BYTES - 1) + b"\1")
+        assert alice.finish(other.message) != other.finish(alice.message)
+
+
+SMALL_ORDER: Final = {
+    "the identity": (1).to_bytes(32, "little"),
+    "order 2": (2**255 - 20).to_bytes(32, "little"),
+    "order 4": bytes(32),
+    "order 8": bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
+    "not reduced": (2**255 - 18).to_bytes(32, "little"),
+    "beside the curve": (2).to_bytes(32, "little"),
+}
+
+
+@pytest.mark.parametrize("point", SMALL_ORDER.values(), ids=SMALL_ORDER)
+def test_a_point_that_would_fix_the_key_is_refused(point: bytes) -> None:
+    with pytest.raises(BadMessageError, match="not a point of the group"):
+        side(VECTOR["scalar_a"]).finish(SYMMETRIC + point)
+
+
+def test_our_own_message_and_the_blinding_are_refused() -> None:
+    alice = side(VECTOR["scalar_a"])
+    with pytest.raises(BadMessageError, match="our own message"):
+        alice.finish(alice.message)
+    blinding = crypto_core_ed25519_sub(alice.message[1:], crypto_scalarmult_ed25519_base_noclamp(SCALAR_A))
+    with pytest.raises(BadMessageError, match="fixes the key"):
+        alice.finish(SYMMETRIC + blinding)
+
+
+@pytest.mark.parametrize("random", [b"", bytes(32), bytes(RANDOM_BYTES), ORDER.to_bytes(RANDOM_BYTES, "little")])
+def test_a_secret_number_that_is_short_or_zero_is_refused(random: bytes) -> None:
+    with pytest.raises(ValueError, match="secret number"):
+        Spake2(PASSWORD, APP_ID, random)
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
+    alice = side(VECTOR["scalar_a"])
+    for each in (message, SYMMETRIC + message, SYMMETRIC + BLINDING_POINT + message):
+        try:
+            assert len(alice.finish(each)) == 32
+        except BadMessageError:
+            continue

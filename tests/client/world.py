@@ -1,0 +1,93 @@
+"""Two wormholes and a mailbox server in one process, joined by queues that a test empties one frame at a time."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from random import Random
+
+import msgspec
+
+from restante.client.core.machine import Machine
+from restante.client.core.outputs import Output, SendFrame
+from restante.client.core.state import SIDE_BYTES, State, new_state
+from restante.client.protocol.spake2 import RANDOM_BYTES
+from support.mailbox.givens import Inbox
+from support.mailbox.worlds import World
+
+APP_ID = "example.com/test"
+
+
+class Side:
+    """A wormhole in a process that can be killed, on a connection that can be cut."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.dice = Random(seed)
+        state = new_state(APP_ID, {"seed": seed}, self.dice.randbytes(SIDE_BYTES + RANDOM_BYTES))
+        self.machine = Machine(state, self.dice.randbytes)
+        self.events: list[Output] = []
+        """What the application was told."""
+        self._inbox: Inbox | None = None
+        self._heard = 0
+        self._to_server: deque[bytes] = deque()
+
+    @property
+    def connected(self) -> bool:
+        return self._inbox is not None
+
+    def connect(self) -> None:
+        self._inbox = self.world.connect()
+        self._heard = 0
+        self.machine.connected()
+        self.take()
+
+    def cut(self) -> None:
+        """Lose the connection with everything that is under way."""
+        if self._inbox is not None:
+            self.world.lose(self._inbox)
+            self.world.flush()
+            self._inbox = None
+        self._to_server.clear()
+        self.machine.disconnected()
+
+    def restart(self) -> None:
+        """Kill the process after a checkpoint, and start it again."""
+        self.cut()
+        state = msgspec.json.decode(msgspec.json.encode(self.machine.state), type=State)
+        self.machine = Machine(state, self.dice.randbytes)
+
+    def take(self) -> None:
+        """Carry out what the machine wants."""
+        for output in self.machine.outputs():
+            if isinstance(output, SendFrame):
+                self._to_server.append(output.text)
+            else:
+                self.events.append(output)
+
+    def speak(self) -> bool:
+        """Bring one frame to the server."""
+        if self._inbox is None or not self._to_server:
+            return False
+        self.world.say(self._inbox, self._to_server.popleft().decode())
+        self.world.flush()
+        return True
+
+    def listen(self) -> bool:
+        """Bring one frame from the server."""
+        if self._inbox is None or self._heard == len(self._inbox.frames):
+            return False
+        self._heard += 1
+        self.machine.receive(json.dumps(self._inbox.frames[self._heard - 1]))
+        self.take()
+        return True
+
+
+def settle(*sides: Side) -> None:
+    """Connect all sides, and let every frame arrive."""
+    for side in sides:
+        if not side.connected:
+            side.connect()
+        side.take()
+    while any([*(side.speak() for side in sides), *(side.listen() for side in sides)]):
+        pass
