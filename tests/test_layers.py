@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import statistics
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -181,3 +182,11 @@ def test_modules_have_one_subject_each() -> None:
     lines = {name: len(path.read_text().splitlines()) for name, path in modules().items() if path.stat().st_size}
     assert {name: count for name, count in lines.items() if count > 400} == {}
     assert 60 <= statistics.median(lines.values()) <= 200
+
+
+def test_the_design_s_layout_names_every_module_and_no_other() -> None:
+    design = (ROOT.parent.parent / "docs" / "design.md").read_text()
+    layout = design.partition("    src/restante/\n")[2].partition("One part imports another")[0]
+    there = {path.stem for path in ROOT.rglob("*.py")} - {"__init__", "__main__"}
+    assert there <= set(re.findall(r"\w+", layout))
+    assert set(re.findall(r"(\w+)\.py\b", layout)) <= there | {"__init__"}
