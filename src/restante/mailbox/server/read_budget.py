@@ -15,10 +15,6 @@ MAX_FRAMES_PER_TURN: Final = 400
 """Frames after which no more is parsed in a turn of the loop. A frame takes 1.6 µs, a short command 3 µs until it is
 queued. The last read may exceed the budget: 9,600 bytes are at most 1,600 of the smallest frames."""
 
-MIN_RENEWED_FRAMES: Final = MAX_FRAMES_PER_TURN // 2
-"""Frames below which the budget is not reset, because that costs another turn of the loop: at light load a tenth of
-all work. So the frames of earlier turns may use up to half of a turn's budget."""
-
 PAYLOAD_BYTES_PER_FRAME: Final = 2048
 """Bytes of a message that take as long as a frame: to copy and check 2 MiB takes up to 3 ms. So in a turn, one large
 message ends, however many clients hold back the last byte of one."""
@@ -47,7 +43,7 @@ class ReadBudget:
 
     def __init__(self) -> None:
         self.frames = 0
-        """Frames since the last reset. Whoever reads them adds to it, then calls `renew_soon`."""
+        """Frames so far. Whoever reads them adds to it; `renew_soon` resets it for the next turn."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._waiting_large: deque[Callable[[], None]] = deque()
         self._renewing = False
@@ -71,9 +67,8 @@ class ReadBudget:
         self.renew_soon()
 
     def renew_soon(self) -> None:
-        """If half of the budget is used, reset it in the next turn, and read some sockets again that were paused."""
-        used = self.frames >= MIN_RENEWED_FRAMES or self._waiting or self._waiting_large
-        if used and not self._renewing:
+        """Reset the budget in the next turn of the loop, and read some sockets again that were paused."""
+        if (self.frames or self._waiting or self._waiting_large) and not self._renewing:
             self._renewing = True
             asyncio.get_running_loop().call_soon(self._renew)
 

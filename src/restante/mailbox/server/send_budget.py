@@ -14,8 +14,6 @@ from typing import Final, Protocol
 MAX_BYTES_PER_TURN: Final = 1024 * 1024
 """Bytes written in one turn of the loop, about: a millisecond or two."""
 
-MIN_RENEWED_BYTES: Final = MAX_BYTES_PER_TURN // 2
-"""Bytes below which the budget is not reset, because that costs another turn of the loop (read_budget.py)."""
 
 BYTES_PER_WRITE: Final = 4096
 """Bytes that take as long as a write, whatever its size: 12 µs. So in a turn, 256 sockets are written to."""
@@ -44,8 +42,7 @@ class SendBudget:
     def wrote(self, size: int) -> None:
         """Count bytes that were written at once."""
         self._written += size + BYTES_PER_WRITE
-        if self._written >= MIN_RENEWED_BYTES:
-            self._renew_soon()
+        self._renew_soon()
 
     def wait(self, line: Waiting) -> None:
         """Let a socket write in one of the next turns, after those that wait already."""
