@@ -6,9 +6,11 @@ import asyncio
 import gc
 import os
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import msgspec
@@ -26,7 +28,8 @@ from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.quotas import TOO_MANY_RECORDS
 from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
-from restante.mailbox.server.first_request import MAX_REQUEST_BYTES, READ_BYTES
+from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES, FirstBytes
+from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.server import (
     ASKS_FOR_NOTHING,
     MAX_FRAME_PER_MESSAGE,
@@ -366,7 +369,7 @@ async def test_a_head_request_returns_the_size_of_the_greeting(live: LiveServer)
 @pytest.mark.parametrize("begins", [b"HEAD /", b"GET /v1 HTTP/1.1\r\nx: "])
 async def test_a_request_that_is_too_long_is_refused(live: LiveServer, begins: bytes) -> None:
     socket = await RawSocket.connect(live.port)
-    socket.write(begins.ljust(MAX_REQUEST_BYTES + 1, b"/"))
+    socket.write(begins.ljust(MAX_REQUEST_BYTES + len(END_OF_REQUEST), b"/"))
     assert (await socket.rest()).startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
 
@@ -646,3 +649,22 @@ async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted
         assert refused.total() == REFUSALS_PER_SECOND + 5
         for each in sockets:
             each.cut()
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+async def test_a_request_is_refused_by_its_size_wherever_it_is_cut(beyond: int) -> None:
+    request = b"HEAD /".ljust(MAX_REQUEST_BYTES + beyond, b"x") + END_OF_REQUEST
+    for cut in range(len(request) - 6, len(request) + 1):
+        transport = Mock(**{"is_closing.return_value": False})
+        reader = FirstBytes(Mock(), lambda _: (HTTPStatus.NOT_FOUND, None), lambda _: lambda: None, ReadBudget())
+        reader.connection_made(transport)
+        for part in (request[:cut], request[cut:]):
+            start = 0
+            while start < len(part) and not transport.write.called:
+                room = reader.get_buffer(-1)
+                size = min(len(room), len(part) - start)
+                room[:size] = part[start : start + size]
+                reader.buffer_updated(size)
+                start += size
+        (answer,) = transport.write.call_args.args
+        assert answer.split()[1] == (b"431" if beyond else b"400")

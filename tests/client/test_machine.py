@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -186,6 +187,37 @@ def test_a_frame_that_the_protocol_does_not_allow_ends_the_wormhole(world: World
     alice.take()
     assert isinstance(failure(alice), ServerError)
     settle(alice)
+    assert told(alice, Closed) == [Closed("errory")]
+
+
+PAKE = b'{"type": "message", "side": "x", "phase": "pake", "body": "7b7d"}'
+
+
+@pytest.mark.parametrize("frames", range(3))
+def test_a_message_of_a_mailbox_that_is_not_open_ends_the_wormhole(world: World, frames: int) -> None:
+    """Before the code is known there is nothing to answer a peer with."""
+    alice = Side(world, 1)
+    alice.machine.allocate("purple-sausages")
+    alice.connect()
+    for _ in range(frames):
+        alice.listen()
+    alice.machine.receive(PAKE)
+    alice.take()
+    assert isinstance(failure(alice), ServerError)
+    settle(alice)
+    assert told(alice, Closed) == [Closed("errory")]
+    assert set(world.counts().values()) == {"0"}
+
+
+@pytest.mark.parametrize("nameplate", ["", "four", "-1", "9" * 41])
+def test_an_allocated_nameplate_that_is_none_ends_the_wormhole(world: World, nameplate: str) -> None:
+    alice = Side(world, 1)
+    alice.machine.allocate("purple-sausages")
+    alice.connect()
+    alice.listen()
+    alice.machine.receive(json.dumps({"type": "allocated", "nameplate": nameplate}))
+    alice.take()
+    assert isinstance(failure(alice), ServerError)
     assert told(alice, Closed) == [Closed("errory")]
 
 

@@ -76,7 +76,7 @@ def raise_descriptors() -> int:
     return UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
-def too_few(descriptors: int, needed: int) -> Misuse:
+def too_few_descriptors(descriptors: int, needed: int) -> Misuse:
     """Return the error for a limit of descriptors that is too low."""
     return Misuse(
         f"the server may open {descriptors} file descriptors and needs {needed}: raise the limit (ulimit -Hn)"

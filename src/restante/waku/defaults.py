@@ -46,8 +46,9 @@ def seal(
     """Return a sealed payload, the data of an envelope.
 
     `to` is a symmetric key, or the receiver's public key of 64 bytes. `sign` is the sender's key; only the receiver
-    can read the signature. Random padding extends the payload to a multiple of 256 bytes; `padding` replaces it, and
-    b"" is none. Raises Misuse for a payload of 16 MiB or more, and for an invalid public key.
+    can read the signature. Random padding extends the payload to a multiple of 256 bytes. `padding` replaces the
+    random bytes; with b"" nothing is added. Raises Misuse for a payload of 16 MiB or more, and for an invalid
+    public key.
     """
     return payloads.seal(payload, to=to, dice=dice, sign=sign, padding=padding)
 

@@ -73,7 +73,7 @@ class Machine:
         self._closed_told = False
 
     def outputs(self) -> list[Output]:
-        """Return what is to be done and told, in order. Each output is returned once."""
+        """Return the outputs since the last call, in order."""
         outputs = self._outputs.copy()
         self._outputs.clear()
         return outputs
@@ -87,7 +87,7 @@ class Machine:
         self._send_missing()
 
     def set_code(self, code: str) -> None:
-        """Use a code that the peer or a person made. Raises CodeError if it is none."""
+        """Use a given code. Raises CodeError if it is not a code."""
         nameplate = nameplate_of(code)
         self._begin()
         self._know(code, nameplate)
@@ -185,9 +185,9 @@ class Machine:
         code = f"{message.nameplate}-{self.state.words}"
         try:
             self._know(code, nameplate_of(code))
-        except ValueError as error:
-            self._fail(ServerError(f"the server allocated {message.nameplate!r}, which is no nameplate"))
-            del error
+        except ValueError:
+            self._give_up("allocate")
+            self._fail(ServerError(f"the server allocated {message.nameplate!r}, which is not a nameplate"))
 
     def _claimed(self, message: ServerMessage) -> None:
         state = self.state
@@ -234,10 +234,13 @@ class Machine:
 
     def _message(self, message: ServerMessage) -> None:
         state = self.state
+        assert self._link is not None
         assert isinstance(message.side, str)
         assert isinstance(message.phase, str)
         assert isinstance(message.body, str)
-        if message.side == state.side:
+        if "open" not in self._link.sent:
+            self._fail(ServerError("the server sent a message of a mailbox that is not open"))
+        elif message.side == state.side:
             self._echo(message.phase)
         elif state.peer_side in {None, message.side}:
             state.peer_side = message.side

@@ -30,14 +30,14 @@ class Hashcash(msgspec.Struct, frozen=True):
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """The permissions that a server accepts: one of these. A value of null is the same as none."""
+    """The kinds of permission that a server accepts. A kind that is null or missing is not accepted."""
 
     none: dict[str, Any] | None = None
     hashcash: Hashcash | None = None
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """The content of a welcome. What is not used here is kept as it is."""
+    """The keys of a welcome that the client uses."""
 
     error: str | None = None
     motd: str | None = None

@@ -6,9 +6,10 @@ The bytes are those of Python's `spake2` 0.9, which every wormhole client speaks
 from __future__ import annotations
 
 import hashlib
-import hmac
 from typing import Final
 
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from nacl.bindings import (
     crypto_core_ed25519_add,
     crypto_core_ed25519_is_valid_point,
@@ -90,12 +91,7 @@ class Spake2:
 
 def hkdf(key: bytes, purpose: bytes, size: int) -> bytes:
     """Return `size` bytes derived from a key by HKDF with SHA-256 and without salt (RFC 5869)."""
-    extracted = hmac.digest(bytes(32), key, "sha256")
-    derived = block = b""
-    for number in range(1, -(-size // 32) + 1):
-        block = hmac.digest(extracted, block + purpose + bytes((number,)), "sha256")
-        derived += block
-    return derived[:size]
+    return HKDF(SHA256(), size, None, purpose).derive(key)
 
 
 def _password_scalar(password: bytes) -> bytes:

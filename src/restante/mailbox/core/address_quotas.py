@@ -58,7 +58,7 @@ class AddressQuota:
 
     def __init__(self) -> None:
         self.address_id: str | None = None
-        """The address's name in logs, as of its last connection."""
+        """The name in logs of the client that connected last."""
         self.pending_requests = 0
         """Connections that have not requested a WebSocket yet."""
         self.connections = 0

@@ -85,7 +85,7 @@ class Admission:
         trusted proxy are not counted, because their address is not known before the request.
         """
         client = identify(peer, {}, self.terms.trusted)
-        address_quotas, most = self._address_quotas(client, wall), self.limits.address_connections
+        address_quotas, most = self._address_quotas(client), self.limits.address_connections
         if most and any(quota.pending_requests >= most for quota in address_quotas):
             return PendingRequest((), self.addresses.day_id(client.address, wall))
         for quota in address_quotas:
@@ -102,7 +102,7 @@ class Admission:
         limits = self.limits
         self._came += 1
         client = identify(peer, headers, self.terms.trusted)
-        address_quotas, wait = self._address_quotas(client, now.wall), 0.0
+        address_quotas, wait = self._address_quotas(client), 0.0
         for quota in address_quotas:
             wait = max(wait, quota.charge_connect(now.service, limits))
             quota.add_abuse_score(now.service, CONNECTION_ABUSE_SCORE)
@@ -116,6 +116,8 @@ class Admission:
                 1008, TOO_MANY_FROM_ADDRESS, hint=f"they come too fast; try again in {math.ceil(wait)} s"
             )
         address_id = self.addresses.day_id(client.address, now.wall)
+        for quota in address_quotas:
+            quota.address_id = address_id
         demand = self._decide_demand(address_quotas, address_id, now)
         at_once = False
         if verdict is not None:  # a refused connection does not count against the address
@@ -136,14 +138,11 @@ class Admission:
         for quota in address_quotas:
             quota.connections -= 1
 
-    def _address_quotas(self, client: Client, wall: float) -> tuple[AddressQuota, ...]:
+    def _address_quotas(self, client: Client) -> tuple[AddressQuota, ...]:
         if not client.counted:
             return ()
         addresses = (client.address,) if client.other is None else (client.address, client.other)
-        quotas = [self.addresses.get_or_add(each) for each in addresses]
-        for quota, each in zip(quotas, addresses, strict=True):
-            quota.address_id = self.addresses.day_id(each, wall)
-        return tuple(dict.fromkeys(quotas))  # both may belong to one household
+        return tuple(dict.fromkeys(map(self.addresses.get_or_add, addresses)))  # both may belong to one household
 
     def _decide_demand(self, address_quotas: tuple[AddressQuota, ...], address_id: str, now: Now) -> Demand | None:
         terms = self.terms

@@ -212,7 +212,7 @@ class CommitLoop:
             for error in self.dispatcher.internal_errors:
                 log.error("a command failed; its connection is closed", fault=where(error))
             if self._weight >= MAX_BATCH_WEIGHT // 2:
-                await asyncio.sleep(0)  # the same before the statements are made
+                await asyncio.sleep(0)  # to make the statements takes more milliseconds: other sockets come first
             await self._commit_or_undo(batch)
             if self._weight >= MAX_BATCH_WEIGHT // 2:
                 await asyncio.sleep(0)  # the batch took the loop some milliseconds, and sending takes some more

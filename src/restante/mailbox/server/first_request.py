@@ -120,7 +120,7 @@ class FirstBytes(asyncio.BufferedProtocol):
         seen = max(0, len(self._read) - len(END_OF_REQUEST))
         self._read += self._room[:read]
         end = self._read.find(END_OF_REQUEST, seen)
-        size = end if end >= 0 else len(self._read)
+        size = end if end >= 0 else len(self._read) - len(END_OF_REQUEST) + 1  # the end may have begun
         if size > MAX_REQUEST_BYTES:
             transport.write(TOO_LARGE)
             transport.close()

@@ -19,7 +19,7 @@ from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.common.logs import log, watch
 from restante.common.settings import Source, address
-from restante.common.signals import listening_for_signals, raise_descriptors, too_few
+from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import SECONDS_PER_DAY
@@ -58,7 +58,7 @@ async def _serve(settings: Serve, read_settings: ReadSettings) -> None:
 async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: ReadSettings) -> None:
     descriptors, needed = raise_descriptors(), needed_descriptors(OWN_DESCRIPTORS)
     if descriptors < needed:
-        raise too_few(descriptors, needed)
+        raise too_few_descriptors(descriptors, needed)
     host, port = address(settings.listen, "--listen")
     store = open_store(Path(settings.data))
     clock = SystemClock()

@@ -16,8 +16,8 @@ MAX_FRAMES_PER_TURN: Final = 400
 queued. The last read may exceed the budget: 9,600 bytes are at most 1,600 of the smallest frames."""
 
 PAYLOAD_BYTES_PER_FRAME: Final = 2048
-"""Bytes of a message that take as long as a frame: to copy and check 2 MiB takes up to 3 ms. So in a turn, one large
-message ends, however many clients hold back the last byte of one."""
+"""Bytes of a message that take as long as a frame: to copy and check 2 MiB takes up to 3 ms. So in a turn, two
+messages of 2 MiB end at most, however many clients hold back the last byte of one."""
 
 BYTES_PER_FRAME: Final = 24
 """Bytes that may be read for each frame that the budget has left. The shortest command has some 20."""

@@ -26,7 +26,7 @@ from picows import (
 from restante.common.errors import PeerError
 from restante.common.logs import log
 from restante.common.settings import unusable
-from restante.common.signals import too_few
+from restante.common.signals import too_few_descriptors
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import Limits, RateLimiter
 from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolders
@@ -84,7 +84,7 @@ ASKS_FOR_NOTHING: Final = "too many connections that ask for nothing"
 """Log text for an address that has as many connections without a request as it may have with one."""
 
 MAX_UNBOUND_CLOSED_PER_SECOND: Final = 250
-"""Connections closed in one second because they did not bind in time: 7 ms."""
+"""Connections closed in one second because they did not bind in time. Closing one takes some 26 µs."""
 
 GREETING: Final = b"Wormhole Relay\n"
 """Body of the answer to `GET /`: the reference's text, which monitors look for (web.py:10, 0.8.0)."""
@@ -152,7 +152,7 @@ class Server:
             self._listening_sockets.append(duplicate)
         free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
         if free < RESERVED_DESCRIPTORS:
-            raise too_few(self.descriptors, needed_descriptors(open_descriptors()))
+            raise too_few_descriptors(self.descriptors, needed_descriptors(open_descriptors()))
         self._many = free // 2
         return [each.getsockname()[:2] for each in self._listening_sockets]
 

@@ -18,7 +18,7 @@ from restante import __version__
 from restante.common.errors import Misuse, StoreBusy
 from restante.common.logs import log, watch
 from restante.common.settings import address
-from restante.common.signals import listening_for_signals, raise_descriptors, too_few
+from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
 from restante.waku import key_file
 from restante.waku.archive import open_archive
 from restante.waku.devp2p import enode
@@ -72,7 +72,7 @@ async def _serve(settings: WakuServe) -> None:
 async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
     descriptors = raise_descriptors()
     if descriptors < MIN_DESCRIPTORS:
-        raise too_few(descriptors, MIN_DESCRIPTORS)
+        raise too_few_descriptors(descriptors, MIN_DESCRIPTORS)
     data = Path(settings.data)
     archive = open_archive(data)
     try:
