@@ -22,7 +22,10 @@ LAYERS = {
         *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "defaults", "key_file"),
         *("archive", "files", "connection", "client", "node"),
     ],
-    "client": ["errors", "protocol", "core"],
+    "client": [
+        *("errors", "defaults", "server", "protocol", "core", "events", "hashcash", "work"),
+        *("websocket", "driver", "base", "wormhole", "checkpoint", "journal"),
+    ],
     "pipeline": ["schemas", "spark", "lake", "clean", "sources", "tables", "views", "steps", "ingest", "build"],
 }
 """The folders and modules of each part: each may import those before it."""

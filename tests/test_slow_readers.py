@@ -36,6 +36,7 @@ from support.mailbox.givens import FakeClock
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=8 * MIB)
+COUNTING_FRAMES = replace(LIMITS, commands=1e6, commands_at_once=1_000_000)
 
 
 class LiveServer:
@@ -407,7 +408,7 @@ async def test_refused_connections_do_not_keep_others_out(tmp_path: Path) -> Non
 
 
 async def test_pings_are_answered_up_to_a_rate(tmp_path: Path) -> None:
-    async with opened(tmp_path) as live:
+    async with opened(tmp_path, COUNTING_FRAMES) as live:
         socket = await live.enter()
         socket.write(frame(PING, b"one"))
         assert await socket.read() == (PONG, b"one")
@@ -446,8 +447,19 @@ async def test_a_read_is_bounded_however_large_the_buffer_is(tmp_path: Path, mon
         await socket.hang_up()
 
 
-async def test_empty_fragments_are_throttled_too(tmp_path: Path) -> None:
+async def test_a_server_without_a_limit_of_commands_reads_any_number_of_frames(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
+        socket = await live.enter()
+        socket.write(*(frame(PING, str(number).encode()) for number in range(3 * MAX_FRAMES_PER_SECOND)))
+        socket.say(type="ping", ping="after")
+        while (await socket.read())[0] == PONG:
+            pass
+        assert (await socket.hear())["pong"] == "after"
+        await socket.hang_up()
+
+
+async def test_empty_fragments_are_throttled_too(tmp_path: Path) -> None:
+    async with opened(tmp_path, COUNTING_FRAMES) as live:
         socket = await live.enter()
         socket.write(frame(TEXT, b'{"type":"ping",', fin=False))
         socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * MAX_FRAMES_PER_SECOND)))
@@ -460,7 +472,7 @@ async def test_empty_fragments_are_throttled_too(tmp_path: Path) -> None:
 
 
 async def test_a_flood_after_a_close_is_not_read(tmp_path: Path) -> None:
-    async with opened(tmp_path) as live:
+    async with opened(tmp_path, COUNTING_FRAMES) as live:
         socket = await live.enter()
         socket.write(frame(TEXT, b"no JSON"), *(frame(TEXT, b"{}") for _ in range(5000)))
         assert (await socket.hear())["type"] == "error"

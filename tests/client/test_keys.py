@@ -49,7 +49,7 @@ def test_both_sides_agree_on_the_published_key() -> None:
 def test_the_published_keys_are_derived() -> None:
     assert keys.verifier(KEY).hex() == VECTOR["verifier"]
     for who, phase, expected in VECTOR["phase_keys"]:
-        assert keys.phase_key(KEY, who, phase).hex() == expected
+        assert keys.MessageKeys(KEY).of(who, phase).hex() == expected
     for purpose, size, expected in VECTOR["application_keys"]:
         assert keys.application_key(KEY, purpose, size).hex() == expected
 
@@ -71,7 +71,7 @@ def test_the_python_client_derives_the_same_keys(key: bytes, purpose: bytes, siz
 def test_the_python_client_opens_what_is_sealed_and_seals_what_is_opened(
     who: str, phase: str, plaintext: bytes
 ) -> None:
-    key = keys.phase_key(KEY, who, phase)
+    key = keys.MessageKeys(KEY).of(who, phase)
     assert key == reference.derive_phase_key(KEY, who, phase)
     sealed = keys.seal(key, plaintext, bytes(range(keys.NONCE_BYTES)))
     assert len(sealed) == len(plaintext) + keys.OVERHEAD_BYTES

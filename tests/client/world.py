@@ -9,9 +9,8 @@ from random import Random
 import msgspec
 
 from restante.client.core.machine import Machine
-from restante.client.core.outputs import Output, SendFrame
-from restante.client.core.state import SIDE_BYTES, State, new_state
-from restante.client.protocol.spake2 import RANDOM_BYTES
+from restante.client.core.outputs import MessageReceived, Output, SendFrame
+from restante.client.core.state import NEW_BYTES, State, new_state
 from support.mailbox.givens import Inbox
 from support.mailbox.worlds import World
 
@@ -21,13 +20,16 @@ APP_ID = "example.com/test"
 class Side:
     """A wormhole in a process that can be killed, on a connection that can be cut."""
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: World, seed: int, *, wants_receipts: bool = False) -> None:
         self.world = world
         self.dice = Random(seed)
-        state = new_state(APP_ID, {"seed": seed}, self.dice.randbytes(SIDE_BYTES + RANDOM_BYTES))
+        random = self.dice.randbytes(NEW_BYTES)
+        state = new_state(APP_ID, {"seed": seed}, random, wants_receipts=wants_receipts)
         self.machine = Machine(state, self.dice.randbytes)
         self.events: list[Output] = []
         """What the application was told."""
+        self.attentive = True
+        """Whether the application processes each message when it is told."""
         self._inbox: Inbox | None = None
         self._heard = 0
         self._to_server: deque[bytes] = deque()
@@ -59,11 +61,17 @@ class Side:
 
     def take(self) -> None:
         """Carry out what the machine wants."""
-        for output in self.machine.outputs():
+        while outputs := self.machine.outputs():
+            self._carry_out(outputs)
+
+    def _carry_out(self, outputs: list[Output]) -> None:
+        for output in outputs:
             if isinstance(output, SendFrame):
                 self._to_server.append(output.text)
             else:
                 self.events.append(output)
+                if isinstance(output, MessageReceived) and self.attentive:
+                    self.machine.processed(output.number)
 
     def speak(self) -> bool:
         """Bring one frame to the server."""
@@ -78,7 +86,7 @@ class Side:
         if self._inbox is None or self._heard == len(self._inbox.frames):
             return False
         self._heard += 1
-        self.machine.receive(json.dumps(self._inbox.frames[self._heard - 1]))
+        self.machine.receive(json.dumps(self._inbox.frames[self._heard - 1]).encode())
         self.take()
         return True
 

@@ -1,1 +1,130 @@
-"""The Magic Wormhole client library for asyncio (docs/design.md, "Layout")."""
+"""Magic Wormhole for asyncio programs.
+
+Import from here. The names in `__all__` are stable (docs/client/guide.md); everything else in this package may change
+at any time. A name's module is loaded when the name is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "DEFAULT_APP_ID",
+    "DEFAULT_SERVER",
+    "BaseWormhole",
+    "CheckpointError",
+    "Closed",
+    "ClosedError",
+    "CodeError",
+    "CodeExpiredError",
+    "CodeKnown",
+    "Connecting",
+    "CrowdedError",
+    "Event",
+    "Failed",
+    "Journal",
+    "JournaledWormhole",
+    "KeyAgreed",
+    "LonelyError",
+    "Message",
+    "MessageDelivered",
+    "MessageStored",
+    "Misuse",
+    "NoReceiptsError",
+    "PeerConfirmed",
+    "PeerMessageError",
+    "PermissionNeededError",
+    "Reconnecting",
+    "ReplayEnded",
+    "RestanteError",
+    "SentMessage",
+    "ServerError",
+    "ServerGoneError",
+    "StoreError",
+    "TransferUri",
+    "UriError",
+    "WaitingForPeer",
+    "WelcomeError",
+    "Welcomed",
+    "Working",
+    "Wormhole",
+    "WormholeError",
+    "WrongPasswordError",
+    "completions",
+    "parse_uri",
+]
+
+if TYPE_CHECKING:
+    from restante.client.base import BaseWormhole, SentMessage
+    from restante.client.checkpoint import CheckpointError
+    from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER
+    from restante.client.errors import (
+        ClosedError,
+        CodeExpiredError,
+        CrowdedError,
+        LonelyError,
+        NoReceiptsError,
+        PeerMessageError,
+        PermissionNeededError,
+        ServerError,
+        ServerGoneError,
+        WelcomeError,
+        WormholeError,
+        WrongPasswordError,
+    )
+    from restante.client.events import (
+        Closed,
+        CodeKnown,
+        Connecting,
+        Event,
+        Failed,
+        KeyAgreed,
+        MessageDelivered,
+        MessageStored,
+        PeerConfirmed,
+        Reconnecting,
+        ReplayEnded,
+        WaitingForPeer,
+        Welcomed,
+        Working,
+    )
+    from restante.client.journal import Journal, JournaledWormhole, Message
+    from restante.client.protocol.code import CodeError, completions
+    from restante.client.protocol.uri import TransferUri, UriError
+    from restante.client.protocol.uri import parse as parse_uri
+    from restante.client.wormhole import Wormhole
+    from restante.common.errors import Misuse, RestanteError, StoreError
+else:
+    _MODULES = {
+        "restante.client.base": "BaseWormhole SentMessage",
+        "restante.client.checkpoint": "CheckpointError",
+        "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER",
+        "restante.client.errors": "ClosedError CodeExpiredError CrowdedError LonelyError NoReceiptsError "
+        "PeerMessageError PermissionNeededError ServerError ServerGoneError WelcomeError WormholeError "
+        "WrongPasswordError",
+        "restante.client.events": "Closed CodeKnown Connecting Event Failed KeyAgreed MessageDelivered MessageStored "
+        "PeerConfirmed Reconnecting ReplayEnded WaitingForPeer Welcomed Working",
+        "restante.client.journal": "Journal JournaledWormhole Message",
+        "restante.client.protocol.code": "CodeError completions",
+        "restante.client.protocol.uri": "TransferUri UriError parse_uri=parse",
+        "restante.client.wormhole": "Wormhole",
+        "restante.common.errors": "Misuse RestanteError StoreError",
+    }
+    """The imports above, which are made when a name is used. Where the name is another one there: here=there."""
+
+    _PLACES = {
+        name.partition("=")[0]: (module, name.rpartition("=")[2])
+        for module, names in _MODULES.items()
+        for name in names.split()
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, there = _PLACES[name]
+        found = globals()[name] = getattr(import_module(module), there)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -47,5 +47,17 @@ class ServerError(WormholeError):
     """The server refused a command, or sent what the protocol does not allow."""
 
 
+class ServerGoneError(WormholeError):
+    """The server cannot be reached, or does not answer."""
+
+
+class ClosedError(WormholeError):
+    """The wormhole is closed already."""
+
+
 class PeerMessageError(WormholeError):
     """The peer sent what the protocol does not allow."""
+
+
+class NoReceiptsError(RestanteError):
+    """Nobody can say whether a message was delivered: one of the two clients does not take part in receipts."""

@@ -7,8 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.client.core.outputs import KeyAgreed, MessageReceived, Output, PeerConfirmed
-from restante.client.core.state import OwnMessage, State
+from restante.client.core.outputs import (
+    KeyAgreed,
+    MessageDelivered,
+    MessageReceived,
+    MessageStored,
+    Output,
+    PeerConfirmed,
+)
+from restante.client.core.state import Abilities, OwnMessage, State
 from restante.client.errors import PeerMessageError, WrongPasswordError
 from restante.client.protocol import keys
 from restante.client.protocol.code import password_of
@@ -16,11 +23,13 @@ from restante.client.protocol.spake2 import BadMessageError, Spake2
 
 PAKE: Final = "pake"
 VERSION: Final = "version"
+RECEIPT: Final = "receipt-"
+"""Prefix of the phase of a receipt. After it comes the number of the first message that was not processed yet."""
 
 MAX_EARLY_MESSAGES: Final = 1000
-MAX_EARLY_BYTES: Final = 64 * 1024 * 1024
-"""Messages of the peer, and bytes of them, that are kept until the ones before them come. A server delivers a mailbox
-in order, so that many early messages are a mistake or an attack."""
+MAX_EARLY_CHARACTERS: Final = 64 * 1024 * 1024
+"""Messages of the peer, and characters of them, that are kept until the ones before them come. A server delivers a
+mailbox in order, so that many early messages are a mistake or an attack."""
 
 MAX_NUMBER_DIGITS: Final = 18
 """Digits of a message's number. More do not fit into 64 bits."""
@@ -34,18 +43,35 @@ class Conversation:
         self._draw = draw
         self._tell = tell
         self._spake: Spake2 | None = None
+        self._keys: keys.MessageKeys | None = None
+        self._next_told = state.next_peer
+        self._early_messages = len(state.inbox)
+        self._early_characters = sum(map(len, state.inbox.values()))
+        self.fresh: list[str] = []
+        """Phases of our messages since the caller last looked."""
+        waiting = (phase for phase, own in state.own.items() if is_number(phase) and not own.stored)
+        self.unstored = len(state.unsealed) + sum(1 for _ in waiting)
+        """Messages of the application that no server has stored."""
 
     def begin(self) -> None:
         """Add our half of the key to our messages. The code is known."""
         half = msgspec.json.encode({"pake_v1": self._exchange().message.hex()})
-        self._state.own.append(OwnMessage(PAKE, half.hex()))
+        self._put(PAKE, half)
+
+    def resume(self) -> None:
+        """Deliver again what was delivered in an earlier process and not processed there."""
+        if self._state.key is not None:
+            self._deliver()
 
     def send(self, plaintext: bytes) -> int:
         """Add a message of the application to our messages, sealed if the key is known. Return its number."""
         number = self._state.next_own
         self._state.next_own += 1
-        self._state.unsealed.append(plaintext.hex())
-        self._seal()
+        self.unstored += 1
+        if self._state.key is None:
+            self._state.unsealed.append(plaintext.hex())
+        else:
+            self._seal(str(number), plaintext)
         return number
 
     def hear(self, phase: str, body: str) -> None:
@@ -54,17 +80,48 @@ class Conversation:
         if phase == PAKE:
             if state.key is None:
                 self._agree(body)
+        elif phase.startswith(RECEIPT):
+            if state.peer_versions is not None:
+                self._hear_receipt(phase, body)
         elif (phase == VERSION or is_number(phase)) and self._is_new(phase):
-            state.early[phase] = body
-            if len(state.early) > MAX_EARLY_MESSAGES or sum(map(len, state.early.values())) > MAX_EARLY_BYTES:
-                raise PeerMessageError("the peer's messages come without the ones before them")
+            state.inbox[phase] = body
+            self._early_messages += 1
+            self._early_characters += len(body)
         if state.key is not None:
             self._deliver()
+        if self._early_messages > MAX_EARLY_MESSAGES or self._early_characters > MAX_EARLY_CHARACTERS:
+            raise PeerMessageError("the peer's messages come without the ones before them")
+
+    def stored(self, phase: str) -> None:
+        """Note that the server has stored a message of ours."""
+        own = self._state.own.get(phase)
+        if own is None or own.stored:
+            return
+        own.stored = True
+        if is_number(phase):
+            self.unstored -= 1
+            self._tell(MessageStored(int(phase)))
+            if not self.keeps_until_receipt:
+                del self._state.own[phase]
+
+    def processed(self, number: int) -> None:
+        """Note that the application has processed the peer's messages up to this number. Raises ValueError."""
+        state = self._state
+        if not state.next_peer <= number < self._next_told:
+            raise ValueError(f"message {number} is not one that waits to be processed")
+        for each in range(state.next_peer, number + 1):
+            del state.inbox[str(each)]
+        state.next_peer = number + 1
+        if state.peer_abilities.wants_receipts:
+            if state.receipt is not None:
+                state.own.pop(state.receipt, None)
+            state.receipt = f"{RECEIPT}{state.next_peer}"
+            self._seal(state.receipt, b"")
 
     def _is_new(self, phase: str) -> bool:
-        if phase in self._state.early:
+        if phase in self._state.inbox:
             return False
-        return self._state.peer_versions is None if phase == VERSION else int(phase) >= self._state.next_peer
+        return self._state.peer_versions is None if phase == VERSION else int(phase) >= self._next_told
 
     def _exchange(self) -> Spake2:
         if self._spake is None:
@@ -74,58 +131,92 @@ class Conversation:
         return self._spake
 
     def _agree(self, body: str) -> None:
+        state = self._state
         try:
             half = bytes.fromhex(_decode_pake(bytes.fromhex(body)).pake_v1)
             key = self._exchange().finish(half)
         except (ValueError, msgspec.DecodeError, BadMessageError) as error:
             raise WrongPasswordError(f"the peer's half of the key is not valid: {error}") from error
-        self._state.key = key.hex()
+        state.key = key.hex()
         self._tell(KeyAgreed())
-        self._add(VERSION, msgspec.json.encode({"app_versions": self._state.app_versions}))
-        self._seal()
+        self._seal(VERSION, msgspec.json.encode(_Versions(state.app_versions, state.abilities)))
+        first = state.next_own - len(state.unsealed)
+        for number, plaintext in enumerate(state.unsealed, first):
+            self._seal(str(number), bytes.fromhex(plaintext))
+        state.unsealed = []
 
     def _deliver(self) -> None:
         """Open what is next, as far as it is there."""
         state = self._state
-        if state.peer_versions is None:
-            versions = self._opened(VERSION)
-            if versions is None:
-                return
-            try:
-                said = _decode_versions(versions)
-            except msgspec.DecodeError as error:
-                raise PeerMessageError("the peer's version message cannot be read") from error
-            state.peer_versions = said.app_versions
-            self._tell(PeerConfirmed(keys.verifier(bytes.fromhex(state.key or "")), said.app_versions))
-        while (plaintext := self._opened(str(state.next_peer))) is not None:
-            self._tell(MessageReceived(state.next_peer, plaintext))
-            state.next_peer += 1
+        if state.peer_versions is None and not self._hear_versions():
+            return
+        while (body := state.inbox.get(str(self._next_told))) is not None:
+            self._tell(MessageReceived(self._next_told, self._opened(str(self._next_told), body)))
+            self._next_told += 1
 
-    def _opened(self, phase: str) -> bytes | None:
-        body = self._state.early.pop(phase, None)
+    def _hear_versions(self) -> bool:
+        state = self._state
+        body = state.inbox.pop(VERSION, None)
         if body is None:
-            return None
+            return False
+        plaintext = self._opened(VERSION, body)
+        try:
+            said = _decode_versions(plaintext)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise PeerMessageError("the peer's version message cannot be read") from error
+        state.peer_versions, state.peer_abilities = said.app_versions, said.restante
+        if not self.keeps_until_receipt:
+            for phase in [phase for phase, own in state.own.items() if own.stored and is_number(phase)]:
+                del state.own[phase]
+        self._tell(PeerConfirmed(keys.verifier(bytes.fromhex(state.key or "")), said.app_versions))
+        return True
+
+    @property
+    def keeps_until_receipt(self) -> bool:
+        """Whether a message of ours is kept until the peer has processed it. Else it is kept until it is stored."""
+        state = self._state
+        unknown = state.peer_versions is None
+        return state.abilities.wants_receipts and (unknown or state.peer_abilities.sends_receipts)
+
+    def _hear_receipt(self, phase: str, body: str) -> None:
+        state = self._state
+        digits = phase.removeprefix(RECEIPT)
+        if not is_number(digits) or not state.abilities.wants_receipts:
+            return
+        self._open(phase, body)
+        number = int(digits)
+        if number > state.next_own:
+            raise PeerMessageError("the peer confirms a message that was not sent")
+        while state.acknowledged < number:
+            self.stored(str(state.acknowledged))
+            state.own.pop(str(state.acknowledged), None)
+            self._tell(MessageDelivered(state.acknowledged))
+            state.acknowledged += 1
+
+    def _opened(self, phase: str, body: str) -> bytes:
+        self._early_messages -= 1
+        self._early_characters -= len(body)
+        return self._open(phase, body)
+
+    def _open(self, phase: str, body: str) -> bytes:
         try:
             return keys.open_sealed(self._key(self._state.peer_side or "", phase), bytes.fromhex(body))
         except ValueError as error:
             words = "the peer used another code, or somebody guessed: agree on a new one"
             raise WrongPasswordError(words) from error
 
-    def _seal(self) -> None:
-        """Seal the application's messages that waited for the key."""
-        if self._state.key is not None:
-            first = self._state.next_own - len(self._state.unsealed)
-            for number, plaintext in enumerate(self._state.unsealed, first):
-                self._add(str(number), bytes.fromhex(plaintext))
-            self._state.unsealed = []
+    def _seal(self, phase: str, plaintext: bytes) -> None:
+        self._put(phase, keys.seal(self._key(self._state.side, phase), plaintext, self._draw(keys.NONCE_BYTES)))
 
-    def _add(self, phase: str, plaintext: bytes) -> None:
-        sealed = keys.seal(self._key(self._state.side, phase), plaintext, self._draw(keys.NONCE_BYTES))
-        self._state.own.append(OwnMessage(phase, sealed.hex()))
+    def _put(self, phase: str, body: bytes) -> None:
+        self._state.own[phase] = OwnMessage(body.hex())
+        self.fresh.append(phase)
 
     def _key(self, side: str, phase: str) -> bytes:
-        assert self._state.key is not None
-        return keys.phase_key(bytes.fromhex(self._state.key), side, phase)
+        if self._keys is None:
+            assert self._state.key is not None
+            self._keys = keys.MessageKeys(bytes.fromhex(self._state.key))
+        return self._keys.of(side, phase)
 
 
 def is_number(phase: str) -> bool:
@@ -137,8 +228,9 @@ class _Pake(msgspec.Struct):
     pake_v1: str
 
 
-class _Versions(msgspec.Struct):
+class _Versions(msgspec.Struct, omit_defaults=True):
     app_versions: dict[str, Any] = {}
+    restante: Abilities = Abilities()
 
 
 _decode_pake: Final = msgspec.json.Decoder(_Pake).decode

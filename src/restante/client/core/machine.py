@@ -11,25 +11,28 @@ The server sends each message back that it has stored. After `open` it sends all
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
 
 import restante
-from restante.client.core.conversation import Conversation, is_number
+from restante.client.core.conversation import Conversation
+from restante.client.core.ending import finish, give_up
+from restante.client.core.link import Link
 from restante.client.core.outputs import (
     Closed,
     CodeKnown,
     Failed,
-    MessageStored,
     NameplatesListed,
     Output,
+    ReplayEnded,
     SendFrame,
     ShowWork,
+    WaitingForPeer,
     Welcomed,
 )
-from restante.client.core.state import MailboxStatus, NameplateStatus, State
+from restante.client.core.state import MailboxStatus, NameplateStatus, OwnMessage, State
 from restante.client.errors import (
     CodeExpiredError,
     CrowdedError,
@@ -45,19 +48,7 @@ from restante.client.protocol.server_messages import Greeting, ServerMessage
 
 END_OF_REPLAY: Final = "end of replay"
 """The payload of the ping that follows an `open`."""
-
-
-class _Link:
-    """What was sent on this connection."""
-
-    def __init__(self) -> None:
-        self.bound = False
-        self.sent: set[str] = set()
-        """Types of commands, each sent once."""
-        self.replayed = False
-        """Whether all stored messages have come."""
-        self.added: set[str] = set()
-        """Phases of ours that this connection has added, or found in the mailbox."""
+END_OF_REPLAY_JSON: Final = msgspec.json.encode(END_OF_REPLAY)
 
 
 class Machine:
@@ -66,14 +57,23 @@ class Machine:
     def __init__(self, state: State, draw: Callable[[int], bytes]) -> None:
         """Continue from a state. `draw` returns so many random bytes."""
         self.state = state
-        self._link: _Link | None = None
+        self.link: Link | None = None
+        """The connection, while there is one."""
         self._outputs: list[Output] = []
         self._list_wanted = False
         self._conversation = Conversation(state, draw, self._outputs.append)
         self._closed_told = False
+        self.answers = 0
+        """How often a server has answered something that was waited for."""
+        try:
+            self._conversation.resume()
+        except WormholeError as error:
+            self.fail(error)
 
     def outputs(self) -> list[Output]:
         """Return the outputs since the last call, in order."""
+        if not self._outputs:
+            return []
         outputs = self._outputs.copy()
         self._outputs.clear()
         return outputs
@@ -96,8 +96,8 @@ class Machine:
     def list_nameplates(self) -> None:
         """Ask which nameplates are in use."""
         self._list_wanted = True
-        if self._link is not None:
-            self._link.sent.discard("list")
+        if self.link is not None:
+            self.link.sent.discard("list")
         self._send_missing()
 
     def send(self, plaintext: bytes) -> int:
@@ -108,66 +108,93 @@ class Machine:
         self._send_missing()
         return number
 
+    def processed(self, number: int) -> None:
+        """Note that the application has processed the peer's messages up to this number.
+
+        Those that were not are told again by a `Machine` that continues from the state.
+        """
+        self._conversation.processed(number)
+        self._send_missing()
+
     def close(self, mood: str | None = None) -> None:
         """End the wormhole and leave nothing at the server. The mood says how it went."""
         if mood is None:
             mood = "happy" if self.state.peer_versions is not None else LonelyError.mood
-        self._finish(mood)
+        finish(self.state, mood)
         self._send_missing()
 
     # ── what the connection brings ───────────────────────────────────────────────────────────────
 
     def connected(self) -> None:
         """Note that there is a new connection. The server speaks first."""
-        self._link = _Link()
+        self.link = Link()
 
     def disconnected(self) -> None:
         """Note that the connection is gone."""
-        self._link = None
+        self.link = None
 
     def permitted(self, stamp: str) -> None:
         """Show the work that `ShowWork` asked for."""
-        if self._link is not None and not self._link.bound:
+        if self.link is not None and not self.link.bound:
             self._command("submit-permissions", method="hashcash", stamp=stamp)
             self._bind()
 
     def receive(self, text: str | bytes) -> None:
         """Handle a frame from the server."""
-        if self._link is None:
+        if self.link is None:
             return
         try:
             message = server_messages.parse(text)
         except ValueError as error:
-            self._fail(ServerError(str(error)))
+            self.fail(ServerError(str(error)))
         else:
             handle = _HANDLERS.get(message.type)
-            if handle is not None:
-                handle(self, message)
+            if handle is None:
+                return
+            handle(self, message)
         self._send_missing()
+
+    @property
+    def unstored(self) -> int:
+        """Messages of the application that no server has stored."""
+        return self._conversation.unstored
+
+    @property
+    def all_stored(self) -> bool:
+        """Whether the server has stored all that the application has sent, as far as this connection knows."""
+        return self.link is not None and self.link.all_stored and not self.state.unsealed
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the server owes an answer."""
+        link = self.link
+        return link is not None and (link.owes_answer(self.state) or (link.bound and self._list_wanted))
 
     # ── what the server says ─────────────────────────────────────────────────────────────────────
 
     def _welcome(self, message: ServerMessage) -> None:
-        assert self._link is not None
+        assert self.link is not None
         greeting = message.welcome
         assert isinstance(greeting, Greeting)
-        if self._link.bound:
+        if self.link.bound:
             return
         if greeting.error is not None:
-            self._fail(WelcomeError(greeting.error))
+            self.fail(WelcomeError(greeting.error))
             return
+        self.answers += 1
         self._outputs.append(Welcomed(greeting.motd, greeting.current_cli_version))
         permissions = greeting.permissions
         if permissions is msgspec.UNSET or permissions.none is not None:
             self._bind()
         elif permissions.hashcash is not None:
+            self.link.working = True
             self._outputs.append(ShowWork(permissions.hashcash.bits, permissions.hashcash.resource))
         else:
-            self._fail(PermissionNeededError("the server demands a permission of a kind that is not known here"))
+            self.fail(PermissionNeededError("the server demands a permission of a kind that is not known here"))
 
     def _bind(self) -> None:
-        assert self._link is not None
-        self._link.bound = True
+        assert self.link is not None
+        self.link.bound = True
         version = ("restante", restante.__version__)
         self._command("bind", appid=self.state.app_id, side=self.state.side, client_version=version)
         if self.state.nameplate_status is NameplateStatus.CLAIMED and self.state.key is None:
@@ -177,31 +204,34 @@ class Machine:
     def _nameplates(self, message: ServerMessage) -> None:
         assert not isinstance(message.nameplates, msgspec.UnsetType)
         self._list_wanted = False
+        self.answers += 1
         self._outputs.append(NameplatesListed([each.id for each in message.nameplates]))
 
     def _allocated(self, message: ServerMessage) -> None:
         if self.state.nameplate_status is not NameplateStatus.ALLOCATING:
             return
+        self.answers += 1
         code = f"{message.nameplate}-{self.state.words}"
         try:
             self._know(code, nameplate_of(code))
         except ValueError:
-            self._give_up("allocate")
-            self._fail(ServerError(f"the server allocated {message.nameplate!r}, which is not a nameplate"))
+            give_up(self.state, "allocate")
+            self.fail(ServerError(f"the server allocated {message.nameplate!r}, which is not a nameplate"))
 
     def _claimed(self, message: ServerMessage) -> None:
         state = self.state
         assert isinstance(message.mailbox, str)
         if state.nameplate_status is not NameplateStatus.CLAIMING:
             return
+        self.answers += 1
         expired = state.mailbox is not None and state.mailbox != message.mailbox
         state.mailbox, state.nameplate_status = message.mailbox, NameplateStatus.CLAIMED
         if state.mood is not None:
-            self._finish(state.mood)
+            finish(state, state.mood)
             return
         state.mailbox_status = MailboxStatus.OPEN
         if expired:
-            self._fail(CodeExpiredError("the code expired before the peer came: agree on a new one"))
+            self.fail(CodeExpiredError("the code expired before the peer came: agree on a new one"))
 
     def _released(self, _message: ServerMessage) -> None:
         if self.state.nameplate_status is NameplateStatus.RELEASING:
@@ -212,59 +242,63 @@ class Machine:
             self.state.mailbox_status = MailboxStatus.CLOSED
 
     def _pong(self, message: ServerMessage) -> None:
-        assert self._link is not None
-        if message.pong == msgspec.json.encode(END_OF_REPLAY):
-            self._link.replayed = True
+        assert self.link is not None
+        assert not isinstance(message.pong, msgspec.UnsetType)
+        if bytes(message.pong) != END_OF_REPLAY_JSON or self.link.replayed:  # a Raw equals no bytes
+            return
+        self.link.replayed = True
+        self.answers += 1
+        self._outputs.append(ReplayEnded())
+        if self.state.peer_side is None:
+            self._outputs.append(WaitingForPeer())
+        for phase, own in self.state.own.items():
+            if phase not in self.link.found:
+                self._add(phase, own)
+        self.link.found.clear()
 
     def _error(self, message: ServerMessage) -> None:
-        self._give_up(server_messages.refused(message))
+        give_up(self.state, server_messages.refused(message))
         words = str(message.error)
         hint = f": {message.hint}" if isinstance(message.hint, str) else ""
         if words in {"crowded", "reclaimed"}:
-            self._fail(CrowdedError(f"the code is used by two sides already{hint}"))
+            self.fail(CrowdedError(f"the code is used by two sides already{hint}"))
         else:
-            self._fail(ServerError(f"the server refused: {words}{hint}"))
-
-    def _give_up(self, command: str | None) -> None:
-        """Want no longer what a refused command was for."""
-        if command in {"allocate", "claim", "release"}:
-            self.state.nameplate_status = NameplateStatus.RELEASED
-        elif command in {"open", "close"}:
-            self.state.mailbox_status = MailboxStatus.CLOSED
+            self.fail(ServerError(f"the server refused: {words}{hint}"))
 
     def _message(self, message: ServerMessage) -> None:
         state = self.state
-        assert self._link is not None
+        assert self.link is not None
         assert isinstance(message.side, str)
         assert isinstance(message.phase, str)
         assert isinstance(message.body, str)
-        if "open" not in self._link.sent:
-            self._fail(ServerError("the server sent a message of a mailbox that is not open"))
+        if "open" not in self.link.sent:
+            self.fail(ServerError("the server sent a message of a mailbox that is not open"))
         elif message.side == state.side:
             self._echo(message.phase)
         elif state.peer_side in {None, message.side}:
             state.peer_side = message.side
-            if state.mood is None:
-                self._hear(message.phase, message.body)
+            self._hear(message.phase, message.body)
         else:
-            self._fail(CrowdedError("a third side sent a message"))
+            self.fail(CrowdedError("a third side sent a message"))
 
     def _hear(self, phase: str, body: str) -> None:
+        if self.state.mood is not None:
+            return
         if self.state.nameplate_status is NameplateStatus.CLAIMED:
             self.state.nameplate_status = NameplateStatus.RELEASING  # both are there: it is free for others
         try:
             self._conversation.hear(phase, body)
         except WormholeError as error:
-            self._fail(error)
+            self.fail(error)
 
     def _echo(self, phase: str) -> None:
-        assert self._link is not None
-        self._link.added.add(phase)
-        if is_number(phase):
-            kept = [own for own in self.state.own if own.phase != phase]
-            if len(kept) < len(self.state.own):
-                self.state.own = kept
-                self._outputs.append(MessageStored(int(phase)))
+        assert self.link is not None
+        if not self.link.replayed:
+            self.link.found.add(phase)
+        if phase in self.link.unstored:
+            self.link.unstored.remove(phase)
+            self.answers += 1
+        self._conversation.stored(phase)
 
     # ── codes, and the end ──────────────────────────────────────────────────────────────────────────────
 
@@ -278,28 +312,19 @@ class Machine:
         self._conversation.begin()
         self._outputs.append(CodeKnown(code))
 
-    def _fail(self, error: WormholeError) -> None:
+    def fail(self, error: WormholeError) -> None:
+        """End the wormhole without success."""
         if self.state.mood is None:
             self._outputs.append(Failed(error))
-        self._finish(error.mood)
-
-    def _finish(self, mood: str) -> None:
-        """Want to release the nameplate and to close the mailbox, as far as the server may know of them."""
-        state = self.state
-        if state.mood is None:
-            state.mood = mood
-        nameplate, mailbox = state.nameplate_status, state.mailbox_status
-        if state.claim_sent and nameplate in {NameplateStatus.ALLOCATING, NameplateStatus.CLAIMING}:
-            return  # the server may have opened a mailbox for us, and the answer to a claim names it
-        claimed = nameplate in {NameplateStatus.CLAIMED, NameplateStatus.RELEASING}
-        if nameplate is not NameplateStatus.RELEASED:
-            state.nameplate_status = NameplateStatus.RELEASING if claimed else NameplateStatus.RELEASED
-        if mailbox is not MailboxStatus.CLOSED:
-            state.mailbox_status = MailboxStatus.CLOSING if state.mailbox is not None else MailboxStatus.CLOSED
+        finish(self.state, error.mood)
+        self._send_missing()
 
     def _send_missing(self) -> None:
         """Send what the state wants and this connection has not been sent."""
-        link, state = self._link, self.state
+        link, state = self.link, self.state
+        wanted = (state.nameplate_status, state.mailbox_status, self._list_wanted)
+        if link is not None and link.wanted == wanted and not self._conversation.fresh:
+            return  # nothing has changed: this is the case for nearly every frame
         if state.nameplate_status is NameplateStatus.RELEASED and state.mailbox_status is MailboxStatus.CLOSED:
             if not self._closed_told:
                 self._closed_told = True
@@ -307,14 +332,8 @@ class Machine:
             return
         if link is None or not link.bound:
             return
-        if state.nameplate_status is NameplateStatus.ALLOCATING and self._once("allocate"):
-            state.claim_sent = True  # an allocated nameplate is claimed already
-            self._command("allocate")
-        if state.nameplate_status is NameplateStatus.CLAIMING and self._once("claim"):
-            state.claim_sent = True
-            self._command("claim", nameplate=state.nameplate)
-        if state.nameplate_status is NameplateStatus.RELEASING and self._once("release"):
-            self._command("release", nameplate=state.nameplate)
+        link.wanted = wanted
+        self._send_nameplate(state)
         if state.mailbox_status is MailboxStatus.OPEN and state.nameplate_status is not NameplateStatus.CLAIMING:
             self._send_messages(link)
         if state.mailbox_status is MailboxStatus.CLOSING and self._once("close"):
@@ -322,20 +341,42 @@ class Machine:
         if self._list_wanted and self._once("list"):
             self._command("list")
 
-    def _send_messages(self, link: _Link) -> None:
+    def _send_nameplate(self, state: State) -> None:
+        status = state.nameplate_status
+        if status is NameplateStatus.ALLOCATING and self._once("allocate"):
+            state.claim_sent = True  # an allocated nameplate is claimed already
+            self._command("allocate")
+        if status is NameplateStatus.CLAIMING and self._once("claim"):
+            state.claim_sent = True
+            self._command("claim", nameplate=state.nameplate)
+        if status is NameplateStatus.RELEASING and self._once("release"):
+            self._command("release", nameplate=state.nameplate)
+
+    def _send_messages(self, link: Link) -> None:
+        """Add the messages of ours that no connection has added. Those of earlier ones wait for the replay's end."""
+        fresh: Iterable[str] = self._conversation.fresh
         if self._once("open"):
             self._command("open", mailbox=self.state.mailbox)
             self._command("ping", ping=END_OF_REPLAY)
-        for own in self.state.own:
-            if own.phase not in link.added and (link.replayed or not own.sent):
-                link.added.add(own.phase)
-                own.sent = True
-                self._command("add", phase=own.phase, body=own.body)
+            fresh = self.state.own
+        for phase in fresh:
+            own = self.state.own.get(phase)
+            if own is not None and not own.sent:
+                if not link.replayed:
+                    link.found.add(phase)
+                self._add(phase, own)
+        self._conversation.fresh.clear()
+
+    def _add(self, phase: str, own: OwnMessage) -> None:
+        assert self.link is not None
+        self.link.unstored.add(phase)
+        own.sent = True
+        self._command("add", phase=phase, body=own.body)
 
     def _once(self, kind: str) -> bool:
-        assert self._link is not None
-        first = kind not in self._link.sent
-        self._link.sent.add(kind)
+        assert self.link is not None
+        first = kind not in self.link.sent
+        self.link.sent.add(kind)
         return first
 
     def _command(self, kind: str, **fields: Any) -> None:

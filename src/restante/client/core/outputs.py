@@ -65,6 +65,20 @@ class MessageStored(msgspec.Struct, frozen=True):
     number: int
 
 
+class MessageDelivered(msgspec.Struct, frozen=True):
+    """The peer's application has processed a message of ours. Only wormholes that want receipts are told."""
+
+    number: int
+
+
+class WaitingForPeer(msgspec.Struct, frozen=True):
+    """The mailbox is open, and nothing of a peer is in it."""
+
+
+class ReplayEnded(msgspec.Struct, frozen=True):
+    """All messages that the server has stored have come."""
+
+
 class Failed(msgspec.Struct, frozen=True):
     """The wormhole cannot succeed. It is being closed."""
 
@@ -87,6 +101,9 @@ Output = (
     | PeerConfirmed
     | MessageReceived
     | MessageStored
+    | MessageDelivered
+    | WaitingForPeer
+    | ReplayEnded
     | Failed
     | Closed
 )

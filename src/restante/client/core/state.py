@@ -7,10 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
+from restante.client.protocol.code import nameplate_of
+from restante.client.protocol.keys import KEY_BYTES
 from restante.client.protocol.spake2 import RANDOM_BYTES
 
 SIDE_BYTES: Final = 5
 """Random bytes of a side, as in the Python client (wormhole.py:280)."""
+
+
+STATE_VERSION: Final = 1
 
 
 class NameplateStatus(Enum):
@@ -36,22 +41,36 @@ class MailboxStatus(Enum):
 class OwnMessage(msgspec.Struct):
     """A message of ours, as it is added to the mailbox."""
 
-    phase: str
     body: str
     sent: bool = False
     """Whether a server may have it. Then it is not added again before the replay has shown what is there."""
+    stored: bool = False
+    """Whether a server has had it on its disk. Pruning may have removed it since."""
+
+
+class Abilities(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a client of this library tells another one in its `version` message. Other clients ignore it."""
+
+    sends_receipts: bool = False
+    """It sends a receipt for what it has processed, to a peer that wants receipts."""
+    wants_receipts: bool = False
+    """It keeps each message until the peer's receipt comes."""
+    seeds: bool = False
+    """It wants to meet again without a code (seeds.py)."""
 
 
 class State(msgspec.Struct, kw_only=True):
     """The state. Bytes are in hex, as they are on the wire."""
 
-    version: int = 1
+    version: int = STATE_VERSION
     app_id: str
     side: str
     secret: str
     """The random bytes of SPAKE2, so that a later process continues the same exchange."""
     app_versions: dict[str, Any]
     """What the application tells its peer in the `version` message."""
+    abilities: Abilities = Abilities()
+    """What we tell a peer of this library there."""
 
     words: str | None = None
     """The words of the code that has no nameplate yet."""
@@ -70,23 +89,54 @@ class State(msgspec.Struct, kw_only=True):
     peer_side: str | None = None
     peer_versions: dict[str, Any] | None = None
     """What the peer's application says of itself. Until it is there, the peer may not know the key."""
+    peer_abilities: Abilities = Abilities()
 
-    own: list[OwnMessage] = []
-    """Messages that may have to be added (again). An application message is removed when it is stored."""
+    own: dict[str, OwnMessage] = {}
+    """Messages by phase that may have to be added (again). An application message is removed when it is stored. If we
+    want receipts and the peer sends them, it is removed when the peer has processed it."""
     unsealed: list[str] = []
     """Application messages that wait for the key."""
     next_own: int = 0
     """The number of the next application message, sealed or not."""
+    acknowledged: int = 0
+    """The number of the first message of ours for which the peer has sent no receipt."""
     next_peer: int = 0
-    """The number of the peer's application message that is delivered next."""
-    early: dict[str, str] = {}
-    """Bodies of the peer's messages that cannot be delivered yet, by phase."""
+    """The number of the peer's first application message that our application has not processed."""
+    inbox: dict[str, str] = {}
+    """Bodies of the peer's messages that are not processed yet, by phase."""
+    receipt: str | None = None
+    """The phase of our newest receipt."""
+
+    def check(self) -> None:
+        """Raise ValueError if no wormhole has ever had this state."""
+        if self.version != STATE_VERSION:
+            raise ValueError(f"a wormhole's state has version {self.version}, not {STATE_VERSION}")
+        sizes = {"side": (self.side, SIDE_BYTES), "secret": (self.secret, RANDOM_BYTES), "key": (self.key, KEY_BYTES)}
+        for name, (text, size) in sizes.items():
+            if text is not None and len(bytes.fromhex(text)) != size:
+                raise ValueError(f"a wormhole's {name} has not {size} bytes")
+        for text in (*(own.body for own in self.own.values()), *self.inbox.values(), *self.unsealed):
+            bytes.fromhex(text)
+        if self.code is not None and nameplate_of(self.code) != self.nameplate:
+            raise ValueError("a wormhole's code is not for its nameplate")
+        if not 0 <= self.acknowledged <= self.next_own or len(self.unsealed) > self.next_own or self.next_peer < 0:
+            raise ValueError("a wormhole's messages are not numbered correctly")
 
 
-def new_state(app_id: str, app_versions: dict[str, Any], random: bytes) -> State:
-    """Return the state of a new wormhole. `random` has `SIDE_BYTES + RANDOM_BYTES` bytes."""
-    if len(random) != SIDE_BYTES + RANDOM_BYTES:
-        raise ValueError(f"a wormhole begins with {SIDE_BYTES + RANDOM_BYTES} random bytes, not {len(random)}")
+NEW_BYTES: Final = SIDE_BYTES + RANDOM_BYTES
+"""Random bytes of a new wormhole."""
+
+
+def new_state(
+    app_id: str, app_versions: dict[str, Any], random: bytes, *, wants_receipts: bool = False, seeds: bool = False
+) -> State:
+    """Return the state of a new wormhole. `random` has `NEW_BYTES` bytes."""
+    if len(random) != NEW_BYTES:
+        raise ValueError(f"a wormhole begins with {NEW_BYTES} random bytes, not {len(random)}")
     return State(
-        app_id=app_id, side=random[:SIDE_BYTES].hex(), secret=random[SIDE_BYTES:].hex(), app_versions=app_versions
+        app_id=app_id,
+        side=random[:SIDE_BYTES].hex(),
+        secret=random[SIDE_BYTES:].hex(),
+        app_versions=app_versions,
+        abilities=Abilities(sends_receipts=True, wants_receipts=wants_receipts, seeds=seeds),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from nacl.bindings import (
     crypto_secretbox,
     crypto_secretbox_MACBYTES,
@@ -25,10 +27,20 @@ class UndecryptableError(ValueError):
     """A message was sealed with another key, or altered."""
 
 
-def phase_key(key: bytes, side: str, phase: str) -> bytes:
-    """Return the key of one message: each side and phase has its own (magic-wormhole: _key.py:20)."""
-    hashes = (hashlib.sha256(each.encode("ascii")).digest() for each in (side, phase))
-    return hkdf(key, b"wormhole:phase:" + b"".join(hashes), KEY_BYTES)
+class MessageKeys:
+    """The keys of the messages of a wormhole: each side and phase has its own (magic-wormhole: _key.py:20)."""
+
+    def __init__(self, key: bytes) -> None:
+        self._extracted = HKDF.extract(SHA256(), None, key)  # once, and not again for each message
+
+    def of(self, side: str, phase: str) -> bytes:
+        """Return the key of a message."""
+        purpose = b"wormhole:phase:" + _hash(side) + _hash(phase)
+        return HKDFExpand(SHA256(), KEY_BYTES, purpose).derive(self._extracted)
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode("ascii")).digest()
 
 
 def verifier(key: bytes) -> bytes:

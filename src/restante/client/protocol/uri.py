@@ -60,7 +60,11 @@ def parse(text: str) -> TransferUri:
         raise UriError(f"a transfer's URI has neither a host nor a fragment: {SCHEME}:CODE?rendezvous=URL")
     try:
         fields = parse_qsl(
-            parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), errors="strict", max_num_fields=10
+            parts.query,
+            keep_blank_values=True,
+            strict_parsing=bool(parts.query),
+            errors="strict",
+            max_num_fields=MAX_FIELDS,
         )
         code = unquote(parts.path, errors="strict")
         nameplate_of(code)
@@ -81,7 +85,3 @@ def parse(text: str) -> TransferUri:
     if urlsplit(uri.rendezvous).scheme not in {"ws", "wss"}:
         raise UriError("the server of a transfer's URI begins with ws:// or wss://")
     return uri
-
-
-def _fields(query: str) -> list[tuple[str, str]]:
-    return parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=MAX_FIELDS)

@@ -32,7 +32,7 @@ from restante.mailbox.server.server_context import ServerContext
 
 MAX_FRAMES_PER_SECOND: Final = 1000
 """Frames of any kind that are read from one connection in a second. After them it is not read until the next second.
-The limit includes frames that cost the commit loop nothing: pings, fragments, and frames after the last reply."""
+It includes frames that cost the commit loop nothing, like pings. Without a limit of `commands` there is none."""
 
 WRITE_CHUNK_BYTES: Final = 64 * 1024
 """Bytes handed to the kernel at once, after which we check whether it takes more."""
@@ -127,7 +127,7 @@ class Socket(WSListener):
         if self.heard != second:
             self.heard, self._frames = second, 0
         self._frames += 1
-        if self._frames == MAX_FRAMES_PER_SECOND:
+        if self._frames == MAX_FRAMES_PER_SECOND and server.limits.commands:
             self._pause_reading(ReadPauses.FRAME_RATE)
             server.slow_down(self)
         kind = frame.msg_type

@@ -1,0 +1,336 @@
+"""What every wormhole can do, whether a journal keeps it or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from restante.client.core.machine import Machine
+from restante.client.core.outputs import Failed, MessageReceived, NameplatesListed
+from restante.client.core.state import State
+from restante.client.defaults import DEFAULT_WORDS, MAX_WORDS
+from restante.client.driver import Driver
+from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, ServerGoneError
+from restante.client.events import Event
+from restante.client.protocol import code as codes
+from restante.client.protocol import keys
+from restante.client.server import Server
+from restante.common.dice import Dice
+from restante.common.errors import Misuse
+
+MAX_UNSTORED: Final = 1000
+"""Messages that `send` accepts before the server has stored the first. Those beyond wait."""
+
+MAX_UNREAD_MESSAGES: Final = 1000
+MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
+"""Messages of the peer that wait for the application, after which no more are read from the server."""
+
+MAX_CLOSE_SECONDS: Final = 5.0
+"""Seconds within which a server must answer while a wormhole is closed. If it cannot be reached, it prunes what is
+left there."""
+
+
+class SentMessage:
+    """A message of ours, on its way."""
+
+    def __init__(self, wormhole: BaseWormhole, number: int) -> None:
+        self._wormhole = wormhole
+        self.number = number
+        """Its place among our messages, from 0."""
+
+    async def stored(self) -> None:
+        """Wait until the server has the message on its disk."""
+        await self._wormhole._until(lambda: self._wormhole._is_stored(self.number))
+
+    async def delivered(self) -> None:
+        """Wait until the peer's application has processed the message. Ask for receipts if you use this.
+
+        Raises:
+            NoReceiptsError: the wormhole wants no receipts, or the peer's client does not send them.
+
+        """
+        await self._wormhole._delivered(self.number)
+
+
+class BaseWormhole:
+    """A connection of two programs through a mailbox server, encrypted with a key that only they know.
+
+    Use it as a context manager. It stays connected, and connects again when the connection is lost. All methods raise
+    a `WormholeError` once the wormhole has failed.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        server: Server,
+        dice: Dice,
+        *,
+        max_work_bits: int,
+        on_event: Callable[[Event], None] | None,
+        save: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Continue from a state. Programs use `Wormhole.create` or `Journal.wormhole`."""
+        self._machine = Machine(state, dice.draw)
+        self._dice = dice
+        self._on_event = on_event
+        self._driver = Driver(self._machine, server, self._hear, dice, max_work_bits=max_work_bits, save=save)
+        self._running: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._unread: deque[MessageReceived] = deque()
+        self._unread_bytes = 0
+        self._nameplates: list[str] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._closed = False
+        self._error: Exception | None = None
+        self._error_raised = False
+
+    async def __aenter__(self) -> Self:
+        self._running = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        raise NotImplementedError
+
+    # ── the code ───────────────────────────────────────────────────────────────────────────────
+
+    async def allocate_code(self, words: int = DEFAULT_WORDS) -> str:
+        """Return a new code, which is for one peer. Tell it to the person there."""
+        if not 1 <= words <= MAX_WORDS:
+            raise Misuse(f"a code has 1 to {MAX_WORDS} words, not {words}")
+        self._machine.allocate(codes.words(self._dice.draw(words)))
+        self._driver.carry_out()
+        await self._driver.settle()
+        await self._until(lambda: self._state.code is not None)
+        assert self._state.code is not None
+        return self._state.code
+
+    async def set_code(self, code: str) -> None:
+        """Use a code that a person was told, or that both sides agreed on.
+
+        Raises:
+            CodeError: it is not a code; the text says what is wrong.
+
+        """
+        self._machine.set_code(code)
+        self._driver.carry_out()
+        await self._driver.settle()
+
+    async def nameplates(self) -> list[str]:
+        """Return the nameplates that are in use, for completion. Some servers list none."""
+        self._nameplates = None
+        self._machine.list_nameplates()
+        self._driver.carry_out()
+        await self._driver.settle()
+        await self._until(lambda: self._nameplates is not None)
+        return self._nameplates or []
+
+    async def complete(self, prefix: str, words: int = DEFAULT_WORDS) -> Sequence[str]:
+        """Return what the beginning of a code may become next: nameplates in use, then words."""
+        nameplates = [] if "-" in prefix else await self.nameplates()
+        return codes.completions(prefix, nameplates, words)
+
+    # ── the peer ───────────────────────────────────────────────────────────────────────────────
+
+    async def verifier(self) -> bytes:
+        """Wait for the peer. Return 32 bytes that are the same at both sides, unless somebody is between them."""
+        await self._confirmed()
+        return keys.verifier(self._key)
+
+    async def versions(self) -> dict[str, Any]:
+        """Wait for the peer. Return what its application said with `create(versions=…)`."""
+        await self._confirmed()
+        assert self._state.peer_versions is not None
+        return self._state.peer_versions
+
+    async def derive_key(self, purpose: str, size: int = keys.KEY_BYTES) -> bytes:
+        """Wait for the peer. Return a key of `size` bytes that only both sides know, another one for each purpose."""
+        await self._confirmed()
+        return keys.application_key(self._key, purpose, size)
+
+    # ── messages ───────────────────────────────────────────────────────────────────────────────
+
+    async def send(self, message: bytes) -> SentMessage:
+        """Send a message. It may be sent before the peer is there, and waits for it.
+
+        Returns when the message is on its way. If `MAX_UNSTORED` earlier ones are not stored yet, it waits for them.
+        """
+        await self._until(lambda: self._machine.unstored < MAX_UNSTORED)
+        self._check_open()
+        number = self._machine.send(bytes(message))
+        self._driver.carry_out()
+        await self._driver.settle()
+        return SentMessage(self, number)
+
+    async def flush(self) -> None:
+        """Wait until the server has stored all messages that were sent."""
+        await self._until(lambda: self._machine.all_stored)
+
+    # ── the end ────────────────────────────────────────────────────────────────────────────────
+
+    async def close(self, mood: str | None = None) -> None:
+        """Wait until everything sent is stored, and leave nothing of ours at the server.
+
+        It takes at most twice `MAX_CLOSE_SECONDS` if the server does not answer. A cancelled task waits as long.
+
+        Raises:
+            WormholeError: the wormhole failed, and no other call has raised the error.
+
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(mood))
+        await until_done(self._closing)
+        self._raise_unraised()
+
+    def _raise_unraised(self) -> None:
+        if self._error is not None and not self._error_raised:
+            self._error_raised = True
+            raise self._error
+
+    async def _close(self, mood: str | None) -> None:
+        if self._running is None:
+            return
+        to_flush = self._state.peer_versions is not None and self._state.mood is None
+        if to_flush and not await self._flushed(lambda: self._machine.all_stored):
+            self._error = ServerGoneError("the server has not stored all that was sent, and does not answer")
+        self._machine.close(mood)
+        self._driver.carry_out()
+        await self._leave()
+
+    async def _flushed(self, done: Callable[[], bool]) -> bool:
+        """Wait until everything is stored, as long as the server stores anything. Return whether it did."""
+        while not done():
+            answers = self._machine.answers
+            try:
+                async with asyncio.timeout(MAX_CLOSE_SECONDS):
+                    while self._machine.answers == answers:
+                        if self._closed or self._error is not None:
+                            return False
+                        await self._change()
+            except TimeoutError:
+                return False
+        return True
+
+    async def _leave(self) -> None:
+        """Wait until nothing is left at the server, within `MAX_CLOSE_SECONDS`, and end the connection."""
+        assert self._running is not None
+        self._driver.resume()
+        self._driver.hurry()
+        try:
+            async with asyncio.timeout(MAX_CLOSE_SECONDS):
+                await self._driver.settle()
+                if not self._driver.ended:
+                    await asyncio.wait([self._running])
+        except TimeoutError:
+            pass  # the server prunes what is left
+        finally:
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        self._closed = True
+        self._wake()
+
+    # ── inside ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _state(self) -> State:
+        return self._machine.state
+
+    @property
+    def _key(self) -> bytes:
+        return bytes.fromhex(self._state.key or "")
+
+    async def _run(self) -> None:
+        try:
+            await self._driver.run()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            self._error = self._error or error
+        self._closed = True
+        self._wake()
+
+    def _hear(self, event: Event | MessageReceived | NameplatesListed) -> None:
+        if isinstance(event, MessageReceived):
+            self._unread.append(event)
+            self._unread_bytes += len(event.plaintext)
+            if len(self._unread) >= MAX_UNREAD_MESSAGES or self._unread_bytes >= MAX_UNREAD_BYTES:
+                self._driver.pause()
+        elif isinstance(event, NameplatesListed):
+            self._nameplates = event.nameplates
+        else:
+            if isinstance(event, Failed):
+                self._error = self._error or event.error
+            if self._on_event is not None:
+                self._on_event(event)
+        self._wake()
+
+    async def _take(self) -> MessageReceived:
+        """Return the peer's next message."""
+        await self._until(lambda: self._unread)
+        message = self._unread.popleft()
+        self._unread_bytes -= len(message.plaintext)
+        if len(self._unread) < MAX_UNREAD_MESSAGES // 2 and self._unread_bytes < MAX_UNREAD_BYTES // 2:
+            self._driver.resume()
+        return message
+
+    async def _confirmed(self) -> None:
+        await self._until(lambda: self._state.peer_versions is not None)
+
+    def _is_stored(self, number: int) -> bool:
+        own = self._state.own.get(str(number))
+        return number < self._state.next_own - len(self._state.unsealed) and (own is None or own.stored)
+
+    async def _delivered(self, number: int) -> None:
+        await self._confirmed()
+        if not self._state.abilities.wants_receipts:
+            raise NoReceiptsError("this wormhole wants no receipts: create it with receipts=True")
+        if not self._state.peer_abilities.sends_receipts:
+            raise NoReceiptsError("the peer's client sends no receipts: only its server's are known (stored)")
+        await self._until(lambda: self._state.acknowledged > number)
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            self._error_raised = True
+            raise self._error
+        if self._closed or self._closing is not None or self._state.mood is not None:
+            if self._state.peer_versions is None:
+                raise LonelyError("the wormhole was closed before a peer came")
+            raise ClosedError("the wormhole is closed")
+
+    async def _until(self, met: Callable[[], object]) -> None:
+        """Wait until a condition is met. Raises the wormhole's error if it has failed first."""
+        while not met():
+            self._check_open()
+            await self._change()
+
+    async def _change(self) -> None:
+        """Wait until anything has happened."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+
+async def until_done(task: asyncio.Task[None]) -> None:
+    """Wait for a task that must not be cancelled. A cancellation is raised when it is done."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    await task

@@ -1,0 +1,127 @@
+"""The file of a journal: the application's state and its wormholes, in one JSON document."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from restante.client.core.state import State
+from restante.common.atomic_file import draft_of
+from restante.common.errors import RestanteError, StoreError, plain
+
+FORMAT: Final = "restante journal"
+FORMAT_VERSION: Final = 1
+
+MAX_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of a checkpoint. It is written whole each time, so that a useful one is far smaller."""
+
+
+class CheckpointError(RestanteError):
+    """A file is not a checkpoint of this application that this version can read. It was not changed."""
+
+
+class SavedWormhole(msgspec.Struct):
+    """A wormhole in a checkpoint."""
+
+    server: str
+    state: State
+
+
+class Checkpoint(msgspec.Struct, kw_only=True):
+    """All that a journal keeps."""
+
+    format: str = FORMAT
+    version: int = FORMAT_VERSION
+    application: msgspec.Raw
+    """The application's state."""
+    wormholes: dict[str, SavedWormhole] = {}
+
+
+class _Header(msgspec.Struct):
+    format: str
+    version: int
+
+
+class CheckpointFile:
+    """The file, locked for this process."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock the file, which need not exist. Raises StoreError if another process uses it."""
+        self.path = path
+        lock = path.with_name(path.name + ".lock")
+        try:
+            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"cannot use the journal {path}: {plain(error)}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise StoreError(f"another process is using the journal {path}: stop it, or name another file") from None
+        self._written = b""
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._lock)
+
+    def read(self) -> Checkpoint | None:
+        """Return the checkpoint, or None if there is no file.
+
+        Raises:
+            CheckpointError: the file is truncated, of a later version, or something else.
+            StoreError: it cannot be read.
+
+        """
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot read the journal {self.path}: {plain(error)}") from None
+        if len(content) > MAX_BYTES:
+            raise CheckpointError(f"{self.path} has more than {MAX_BYTES} bytes: no journal has as many")
+        checkpoint = _decoded(content, self.path)
+        self._written = content
+        return checkpoint
+
+    def write(self, content: bytes) -> None:
+        """Replace the checkpoint, and return when it is on disk. Raises StoreError; then the old one is there."""
+        if content == self._written:
+            return
+        if len(content) > MAX_BYTES:
+            raise StoreError(f"the journal {self.path} would have more than {MAX_BYTES} bytes: close some wormholes")
+        try:
+            with draft_of(self.path) as draft:
+                draft.write_bytes(content)
+        except OSError as error:
+            raise StoreError(f"cannot write the journal {self.path}: {plain(error)}") from None
+        self._written = content
+
+
+def _decoded(content: bytes, path: Path) -> Checkpoint:
+    try:
+        header = _decode_header(content)
+    except (msgspec.DecodeError, RecursionError):
+        raise CheckpointError(f"{path} is no journal, or only a part of one: restore it from a backup") from None
+    if header.format != FORMAT:
+        raise CheckpointError(f"{path} was written by another program: name another file")
+    if header.version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has version {header.version} of the format, and this program reads {FORMAT_VERSION}"
+        )
+    try:
+        checkpoint = _decode(content)
+        for saved in checkpoint.wormholes.values():
+            saved.state.check()
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise CheckpointError(f"{path} is a damaged journal ({error}): restore it from a backup") from None
+    return checkpoint
+
+
+_decode_header: Final = msgspec.json.Decoder(_Header).decode
+_decode: Final = msgspec.json.Decoder(Checkpoint).decode

@@ -1,0 +1,27 @@
+"""The end of a wormhole: what is wanted of its nameplate and mailbox then."""
+
+from __future__ import annotations
+
+from restante.client.core.state import MailboxStatus, NameplateStatus, State
+
+
+def finish(state: State, mood: str) -> None:
+    """Want to release the nameplate and to close the mailbox, as far as the server may know of them."""
+    if state.mood is None:
+        state.mood = mood
+    nameplate, mailbox = state.nameplate_status, state.mailbox_status
+    if state.claim_sent and nameplate in {NameplateStatus.ALLOCATING, NameplateStatus.CLAIMING}:
+        return  # the server may have opened a mailbox for us, and the answer to a claim names it
+    claimed = nameplate in {NameplateStatus.CLAIMED, NameplateStatus.RELEASING}
+    if nameplate is not NameplateStatus.RELEASED:
+        state.nameplate_status = NameplateStatus.RELEASING if claimed else NameplateStatus.RELEASED
+    if mailbox is not MailboxStatus.CLOSED:
+        state.mailbox_status = MailboxStatus.CLOSING if state.mailbox is not None else MailboxStatus.CLOSED
+
+
+def give_up(state: State, command: str | None) -> None:
+    """Want no longer what a refused command was for."""
+    if command in {"allocate", "claim", "release"}:
+        state.nameplate_status = NameplateStatus.RELEASED
+    elif command in {"open", "close"}:
+        state.mailbox_status = MailboxStatus.CLOSED

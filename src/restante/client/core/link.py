@@ -1,0 +1,46 @@
+"""One connection to the server: what was sent on it, and what the server owes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from restante.client.core.state import MailboxStatus, NameplateStatus, State
+
+
+class Link:
+    """A connection. It begins when the connection is made, and is forgotten with it."""
+
+    def __init__(self) -> None:
+        self.bound = False
+        self.working = False
+        """Whether the server waits for us to show work."""
+        self.wanted: tuple[NameplateStatus, MailboxStatus, bool] | None = None
+        """What was wanted when this connection was last sent what was missing."""
+        self.sent: set[str] = set()
+        """Types of commands, each sent once."""
+        self.replayed = False
+        """Whether all stored messages have come."""
+        self.found: set[str] = set()
+        """Phases of ours that this connection has added, or found in the mailbox, until all stored messages came."""
+        self.unstored: set[str] = set()
+        """Phases of ours that this connection has added, and that the server has not sent back."""
+
+    @property
+    def all_stored(self) -> bool:
+        """Whether the server has sent back all of ours that this connection has added."""
+        return self.replayed and not self.unstored
+
+    def owes_answer(self, state: State) -> bool:
+        """Return whether the server has to say something next: the welcome, an answer, or an echo."""
+        if not self.bound:
+            return not self.working
+        return (
+            state.nameplate_status in _UNANSWERED
+            or state.mailbox_status is MailboxStatus.CLOSING
+            or ("open" in self.sent and not self.replayed)
+            or bool(self.unstored)
+        )
+
+
+_UNANSWERED: Final = {NameplateStatus.ALLOCATING, NameplateStatus.CLAIMING, NameplateStatus.RELEASING}
+"""What is wanted of a nameplate and not answered yet."""

@@ -1,0 +1,232 @@
+"""Keep a machine connected: carry out what it wants, and connect again whenever the connection is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from restante.client.core.machine import Machine
+from restante.client.core.outputs import (
+    Closed,
+    Failed,
+    MessageReceived,
+    NameplatesListed,
+    Output,
+    SendFrame,
+    ShowWork,
+)
+from restante.client.errors import PermissionNeededError, ServerError, ServerGoneError
+from restante.client.events import Connecting, Event, Reconnecting
+from restante.client.server import Server
+from restante.client.work import find_stamp
+from restante.common.dice import Dice
+from restante.common.errors import StoreError
+
+if TYPE_CHECKING:
+    from restante.client.websocket import Connection
+
+ANSWER_SECONDS: Final = 60.0
+"""Seconds without an answer that is owed, after which a connection is given up. A server under load delays by some
+seconds, and a busy disk by some more."""
+
+MAX_SILENT: Final = 3
+"""Connections in a row on which the server owed an answer, after which it is believed to be out of order."""
+
+SAVED_BEFORE: Final = (SendFrame, Closed, Failed)
+"""Outputs that a process must not forget: what the server was sent, and how the wormhole ended."""
+
+MAX_DELAY_SECONDS: Final = 60.0
+DELAY_FACTOR: Final = 1.5
+"""Delays between attempts are those of the Python client: 1.5ⁿ seconds, at most 60, and up to a second more
+(twisted.application.internet, `backoffPolicy`)."""
+
+
+class SilentServerError(ServerGoneError):
+    """The server is connected and owes an answer."""
+
+
+def delay_before(attempt: int, dice: Dice) -> float:
+    """Return the seconds before an attempt, of which the first has the number 1."""
+    exponent = min(attempt, 20)  # 1.5²⁰ is far beyond the maximum
+    return min(DELAY_FACTOR**exponent, MAX_DELAY_SECONDS) + dice.below(1000) / 1000
+
+
+class Driver:
+    """The connections of one machine."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        server: Server,
+        tell: Callable[[Event | MessageReceived | NameplatesListed], None],
+        dice: Dice,
+        *,
+        max_work_bits: int,
+        save: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Prepare. `save` is awaited before anything is sent that the machine's state must not forget."""
+        self._machine, self._server, self._tell, self._dice = machine, server, tell, dice
+        self._save, self._max_work_bits = save, max_work_bits
+        self._saving: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._paused = False
+        self._hurry = asyncio.Event()
+        self._unable: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
+        self.ended = False
+        """Whether nothing of the machine is left at the server."""
+
+    def pause(self) -> None:
+        """Read no more from the server: the application is behind."""
+        if not self._paused:
+            self._paused = True
+            if self._connection is not None:
+                self._connection.pause()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._paused:
+            self._paused = False
+            if self._connection is not None:
+                self._connection.resume()
+
+    def hurry(self) -> None:
+        """Do not wait before the next attempt."""
+        self._hurry.set()
+
+    def carry_out(self) -> None:
+        """Send and tell what the machine wants, in order. What has to be saved before is sent later."""
+        if self._saving is not None:
+            return  # it carries out what has come in the meantime
+        while outputs := self._machine.outputs():
+            if self._save is not None and any(isinstance(each, SAVED_BEFORE) for each in outputs):
+                self._saving = asyncio.create_task(self._save_first(outputs))
+                return
+            for output in outputs:
+                self._carry_out(output)
+
+    async def settle(self) -> None:
+        """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
+        while self._saving is not None:
+            await asyncio.shield(self._saving)
+        if self._unable.done():
+            raise self._unable.result()
+
+    async def run(self) -> None:
+        """Stay connected until the machine is closed.
+
+        Raises:
+            ServerGoneError: there is no first connection, or the server answers nothing on several in a row.
+            StoreError: the state cannot be saved.
+
+        """
+        attempt = silent = 0
+        served = False
+        while not self.ended:
+            self._tell(Connecting(self._server.url))
+            answers = self._machine.answers
+            lost = await self._connect()
+            if self.ended:
+                return
+            if self._machine.answers > answers:
+                served, attempt, silent = True, 0, 0
+            attempt += 1
+            silent += isinstance(lost, SilentServerError)
+            if not served or silent >= MAX_SILENT:
+                raise lost
+            delay = delay_before(attempt, self._dice)
+            self._tell(Reconnecting(delay, str(lost)))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), delay)
+
+    def _carry_out(self, output: Output) -> None:
+        if isinstance(output, SendFrame):
+            if self._connection is not None:
+                self._connection.send(output.text)
+        elif isinstance(output, ShowWork):
+            self._work = asyncio.create_task(self._show_work(output))
+        else:
+            if isinstance(output, Closed):
+                self.ended = True
+                self._end_connection()
+            self._tell(output)
+
+    async def _save_first(self, outputs: list[Output]) -> None:
+        assert self._save is not None
+        connection = self._connection
+        try:
+            await self._save()
+            for output in outputs:
+                if not isinstance(output, SendFrame) or self._connection is connection:
+                    self._carry_out(output)
+        except StoreError as error:
+            if not self._unable.done():
+                self._unable.set_result(error)
+            return
+        finally:
+            self._saving = None
+        self.carry_out()
+
+    async def _connect(self) -> ServerGoneError:
+        """Serve one connection until it ends. Return why."""
+        from restante.client.websocket import connect
+
+        try:
+            async with connect(self._server, self._begin, self._take) as connection:
+                watch = asyncio.create_task(self._watch())
+                try:
+                    first: tuple[asyncio.Future[Any], ...] = (connection.ended, self._unable)
+                    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    watch.cancel()
+                if self._unable.done():
+                    raise self._unable.result()
+                raise connection.ended.result()
+        except ServerGoneError as error:
+            return error
+        except ServerError as error:
+            self._machine.fail(error)
+            return ServerGoneError(str(error))
+        finally:
+            self._connection = None
+            self._machine.disconnected()
+            self.carry_out()
+            if self._work is not None:
+                self._work.cancel()
+                self._work = None
+
+    def _begin(self, connection: Connection) -> None:
+        self._connection = connection
+        self._machine.connected()
+        if self._paused:
+            connection.pause()
+
+    def _take(self, text: bytes) -> None:
+        self._machine.receive(text)
+        self.carry_out()
+
+    def _end_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.end(ServerGoneError("the wormhole is closed"))
+
+    async def _watch(self) -> None:
+        """End a connection on which an answer has been owed since the last look and none came."""
+        machine, seen = self._machine, -1
+        while True:
+            owed = machine.awaits_answer and not self._paused
+            if owed and machine.answers == seen and self._connection is not None:
+                words = f"{self._server.url} did not answer within {ANSWER_SECONDS:.0f} s: use another server"
+                self._connection.end(SilentServerError(words))
+            seen = machine.answers if owed else -1
+            await asyncio.sleep(ANSWER_SECONDS)
+
+    async def _show_work(self, demand: ShowWork) -> None:
+        try:
+            stamp = await find_stamp(demand.bits, demand.resource, self._tell, self._max_work_bits)
+        except PermissionNeededError as error:
+            self._machine.fail(error)
+        else:
+            self._machine.permitted(stamp)
+        self.carry_out()

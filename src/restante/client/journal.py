@@ -1,0 +1,330 @@
+"""Journal Mode: wormholes of programs that stop between messages.
+
+Everything is in one checkpoint: the application's state, and all of each wormhole. What a wormhole sends is held
+until the checkpoint that knows of it is on disk. A message of the peer is processed in a step. A step saves together:
+the application's new state, what it sends, and the fact that the message was processed. A process that is killed at
+any moment continues from its last checkpoint, and nothing is lost or processed twice.
+
+The peer's messages are kept by the peer until a receipt comes for them, if it wants receipts. So a message survives
+even if the server has pruned it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
+
+from restante.client.base import BaseWormhole, SentMessage, until_done
+from restante.client.checkpoint import Checkpoint, CheckpointError, CheckpointFile, SavedWormhole
+from restante.client.core.state import NEW_BYTES, State, new_state
+from restante.client.defaults import DEFAULT_SERVER
+from restante.client.events import Event
+from restante.client.server import Server
+from restante.client.work import DEFAULT_MAX_BITS
+from restante.common.dice import Dice, SystemDice
+from restante.common.errors import Misuse, StoreError
+
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, frozen=True, eq=False):
+    """A message of the peer, which is to be processed in a step."""
+
+    wormhole: JournaledWormhole
+    number: int
+    """Its place among the peer's messages, from 0."""
+    data: bytes
+
+
+class Journal(Generic[T]):
+    """The state of an application and its wormholes, in one file. One process uses it at a time.
+
+    journal = Journal(Path("contacts.journal"), {"entries": []})
+    async with journal.wormhole("bob", "example.com/contacts") as bob:
+        async for message in bob.waiting():
+            async with journal.step(message) as state:
+                state["entries"].append(message.data.decode())
+                await bob.send(b"thank you")
+    """
+
+    def __init__(self, path: Path, initial: T, *, dice: Dice | None = None) -> None:
+        """Read the checkpoint, or begin with an initial state. The file is made by the first step or wormhole.
+
+        Args:
+            path: the file. A second one, with `.lock` at the end, marks that it is in use.
+            initial: the application's state if there is no file. Its type must be one that msgspec knows: a dict, a
+                list, a dataclass or a Struct.
+            dice: the source of randomness. The default is the operating system's.
+
+        Raises:
+            CheckpointError: the file is truncated, of a later version, or of another program.
+            StoreError: it cannot be read, or another process uses it.
+
+        """
+        self._dice = dice or SystemDice()
+        self._file = CheckpointFile(path)
+        self._type = type(initial)
+        self._open: dict[str, JournaledWormhole] = {}
+        self._stepping: _Step | None = None
+        self._steps = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        self._wanted = self._saved = 0
+        self._broken: StoreError | None = None
+        try:
+            checkpoint = self._file.read()
+            self._application = msgspec.json.encode(initial) if checkpoint is None else bytes(checkpoint.application)
+            self._wormholes = {} if checkpoint is None else checkpoint.wormholes
+            self._decoded()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def state(self) -> T:
+        """A copy of the application's state, as the last step left it. Change it in a step."""
+        return self._decoded()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the wormholes in the journal."""
+        return list(self._wormholes)
+
+    def wormhole(
+        self,
+        name: str,
+        app_id: str,
+        *,
+        server: str = DEFAULT_SERVER,
+        versions: dict[str, Any] | None = None,
+        proxy: str | None = None,
+        ssl: tls.SSLContext | None = None,
+        max_work_bits: int = DEFAULT_MAX_BITS,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> JournaledWormhole:
+        """Return the wormhole of this name, a new one if there is none. The arguments are those of `Wormhole.create`.
+
+        A wormhole stays at the server at which it began, and keeps its first `versions`.
+
+        Raises:
+            Misuse: it is in use already, or belongs to another application id, or a URL cannot be used.
+
+        """
+        if name in self._open:
+            raise Misuse(f"the wormhole {name!r} is in use already")
+        saved = self._wormholes.get(name)
+        if saved is None:
+            random = self._dice.draw(NEW_BYTES)
+            saved = SavedWormhole(server, new_state(app_id, versions or {}, random, wants_receipts=True))
+        elif saved.state.app_id != app_id:
+            raise Misuse(f"the wormhole {name!r} belongs to the application {saved.state.app_id!r}, not {app_id!r}")
+        way = Server(saved.server, proxy, ssl)
+        self._wormholes[name] = saved
+        return JournaledWormhole(self, name, saved.state, way, max_work_bits=max_work_bits, on_event=on_event)
+
+    async def remove(self, name: str) -> None:
+        """Forget a wormhole, and with it all that its peer has not received. Close it before. Raises Misuse."""
+        if name in self._open or name not in self._wormholes:
+            raise Misuse(f"there is no wormhole {name!r} that is not in use")
+        del self._wormholes[name]
+        await self.save()
+
+    @asynccontextmanager
+    async def step(self, *messages: Message) -> AsyncIterator[T]:
+        """Process messages of peers, change the application's state, and send, all or nothing.
+
+        The block gets the state, and changes it in place. What is sent in it is sent when the step is saved. If the
+        block raises, the state is what it was, and the messages come again when their wormhole is next opened. One
+        step runs at a time, so keep it short.
+
+        Raises:
+            Misuse: an earlier message was left out.
+            StoreError: the checkpoint cannot be written. The process should end; nothing was sent.
+
+        """
+        async with self._steps:
+            self._check()
+            state = self._decoded()
+            step = self._stepping = _Step(asyncio.current_task())
+            try:
+                yield state
+            finally:
+                self._stepping = None
+            application = msgspec.json.encode(state)
+            processed = _in_order(messages)
+            for wormhole, _ in step.sent:
+                wormhole._check_open()
+            self._application = application
+            for wormhole, number in processed.items():
+                wormhole._machine.processed(number)
+            for wormhole, data in step.sent:
+                wormhole._machine.send(data)
+            try:
+                await self.save()
+            finally:
+                for wormhole in {*processed, *(wormhole for wormhole, _ in step.sent)}:
+                    wormhole._driver.carry_out()
+
+    async def save(self) -> None:
+        """Return when all that has happened so far is on disk. Steps and wormholes call it.
+
+        Raises:
+            StoreError: the checkpoint cannot be written.
+
+        """
+        self._wanted += 1
+        mine = self._wanted
+        await until_done(asyncio.ensure_future(self._save(mine)))
+
+    async def _save(self, mine: int) -> None:
+        async with self._writing:
+            self._check()
+            if self._saved >= mine:
+                return  # a later call has been saved, and this one with it
+            included = self._wanted
+            content = _encode(Checkpoint(application=msgspec.Raw(self._application), wormholes=self._wormholes))
+            try:
+                await asyncio.to_thread(self._file.write, content)
+            except StoreError as error:
+                self._broken = error
+                raise
+            self._saved = included
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    def _decoded(self) -> T:
+        try:
+            return msgspec.json.decode(self._application, type=self._type)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise CheckpointError(f"{self._file.path} has the state of another application: {error}") from None
+
+
+class _Step:
+    """What a step has to send."""
+
+    def __init__(self, task: asyncio.Task[Any] | None) -> None:
+        self.task = task
+        """The task that runs it. Others do not send in it."""
+        self.sent: list[tuple[JournaledWormhole, bytes]] = []
+
+    def add(self, wormhole: JournaledWormhole, data: bytes) -> int:
+        """Note a message, and return the number that it will have."""
+        number = wormhole._state.next_own + sum(1 for each, _ in self.sent if each is wormhole)
+        self.sent.append((wormhole, data))
+        return number
+
+
+def _in_order(messages: Iterable[Message]) -> dict[JournaledWormhole, int]:
+    """Return the last message of each wormhole. Raises Misuse if one before it was left out."""
+    last: dict[JournaledWormhole, int] = {}
+    for message in messages:
+        following = last.get(message.wormhole, message.wormhole._state.next_peer - 1) + 1
+        if message.number != following:
+            raise Misuse(f"a step has message {message.number}, and message {following} comes first")
+        last[message.wormhole] = message.number
+    return last
+
+
+class JournaledWormhole(BaseWormhole):
+    """A wormhole that a journal keeps. Leaving its context leaves the peer and the server; `close` ends it."""
+
+    def __init__(
+        self,
+        journal: Journal[Any],
+        name: str,
+        state: State,
+        server: Server,
+        *,
+        max_work_bits: int,
+        on_event: Callable[[Event], None] | None,
+    ) -> None:
+        """Continue from a state. Programs use `Journal.wormhole`."""
+        super().__init__(
+            state, server, journal._dice, max_work_bits=max_work_bits, on_event=on_event, save=journal.save
+        )
+        self._journal, self.name = journal, name
+
+    async def __aenter__(self) -> Self:
+        self._journal._open[self.name] = self
+        await self._journal.save()
+        return await super().__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._suspend(flush=kind is None))
+        try:
+            await until_done(self._closing)
+        finally:
+            self._journal._open.pop(self.name, None)
+        if kind is None:
+            self._raise_unraised()
+
+    async def _suspend(self, *, flush: bool) -> None:
+        if flush and self._state.mood is None and self._state.code is not None:
+            await self._flushed(lambda: (link := self._machine.link) is not None and link.all_stored)
+        await self._disconnect()
+        await self._journal.save()
+
+    @property
+    def code(self) -> str | None:
+        """The code, once it is known."""
+        return self._state.code
+
+    @property
+    def unacknowledged(self) -> list[int]:
+        """The numbers of our messages for which the peer has sent no receipt. Other clients send none."""
+        return list(range(self._state.acknowledged, self._state.next_own))
+
+    async def send(self, message: bytes) -> SentMessage:
+        """Send a message. In a step it is sent when the step is saved, else it is saved and sent at once."""
+        step = self._journal._stepping
+        if step is not None and step.task is asyncio.current_task():
+            self._check_open()
+            return SentMessage(self, step.add(self, bytes(message)))
+        sent = await super().send(message)
+        await self._journal.save()
+        return sent
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield the peer's messages. Each counts as processed when a step with it is saved."""
+        while True:
+            yield await self._next()
+
+    async def waiting(self) -> AsyncIterator[Message]:
+        """Yield the messages that the server has for us now, and end. Set or allocate a code before."""
+        if self._state.code is None:
+            raise Misuse("a wormhole without a code has no mailbox: allocate or set one first")
+        while True:
+            await self._until(lambda: self._unread or ((link := self._machine.link) is not None and link.replayed))
+            if not self._unread:
+                return
+            yield await self._next()
+
+    async def _next(self) -> Message:
+        told = await self._take()
+        return Message(self, told.number, told.plaintext)
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode

@@ -1,0 +1,42 @@
+"""Which server is connected to, and how."""
+
+from __future__ import annotations
+
+import ssl as tls
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from restante.common.errors import Misuse
+
+SCHEMES: Final = ("ws", "wss")
+PROXY_SCHEMES: Final = ("socks5", "socks4", "http", "https")
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A server, and the way to it."""
+
+    url: str
+    """ws:// or wss://, with its path: shipped servers are at /v1."""
+    proxy: str | None = None
+    """socks5://, socks4://, http:// or https://, with USER:PASSWORD@ before the host if needed."""
+    ssl: tls.SSLContext | None = None
+    """How a wss:// server proves who it is. None: by the system's certificates."""
+
+    def __post_init__(self) -> None:
+        """Raise Misuse if the URL or the proxy's cannot be used."""
+        _check(self.url, SCHEMES, "a server's URL")
+        if self.proxy is not None:
+            _check(self.proxy, PROXY_SCHEMES, "a proxy's URL")
+
+
+def _check(url: str, schemes: tuple[str, ...], what: str) -> None:
+    wanted = f"{what} begins with {' or '.join(f'{each}://' for each in schemes)} and names a host, not {url!r}"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in schemes and parts.hostname and parts.port != 0
+    except ValueError as error:
+        raise Misuse(f"{wanted} ({error})") from error
+    if not usable or any(each.isspace() for each in url):
+        raise Misuse(wanted)

@@ -1,0 +1,174 @@
+"""The WebSocket to a mailbox server. The driver imports this module, and picows with it, at the first connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from picows import WSAutoPingStrategy, WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+from python_socks import ProxyError
+
+from restante.client.errors import ServerError, ServerGoneError, WormholeError
+from restante.client.server import Server
+from restante.common.errors import plain
+
+MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of a message from the server. A server of this project sends at most a message of 2 MiB and what is around
+it."""
+
+CONNECT_SECONDS: Final = 30.0
+"""Seconds within which a WebSocket must be open."""
+
+PING_SECONDS: Final = 30.0
+"""Seconds of silence after which the server is pinged, and seconds for its answer. In the Python client these are 30
+and 60 (_rendezvous.py:87)."""
+
+CLOSE_SECONDS: Final = 1.0
+"""Seconds for the closing handshake. Nothing depends on it."""
+
+_LOG: Final = logging.getLogger("restante.client")
+_LOG.addHandler(logging.NullHandler())
+"""picows logs here what its caller is told anyway."""
+
+
+class Connection(WSListener):
+    """An open WebSocket. Each text is handed to a function, on the event loop."""
+
+    def __init__(self, url: str, opened: Callable[[Connection], None], take: Callable[[bytes], None]) -> None:
+        self._url, self._opened, self._take = url, opened, take
+        self._transport: WSTransport | None = None
+        self._fragments: bytearray | None = None
+        self.ended: asyncio.Future[WormholeError] = asyncio.get_running_loop().create_future()
+        """Why the connection ended: ServerGoneError, or ServerError if the server sent what no server sends."""
+
+    def send(self, text: bytes) -> None:
+        """Send a text. It is lost if the connection is."""
+        if self._transport is not None and not self._transport.is_close_frame_sent:
+            self._transport.send(WSMsgType.TEXT, text)
+
+    def pause(self) -> None:
+        """Read no more for now."""
+        if self._transport is not None:
+            self._transport.underlying_transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._transport is not None:
+            self._transport.underlying_transport.resume_reading()
+
+    def end(self, reason: WormholeError, code: WSCloseCode = WSCloseCode.OK) -> None:
+        """Close the connection for a reason."""
+        if not self.ended.done():
+            self.ended.set_result(reason)
+        if self._transport is not None and not self._transport.is_close_frame_sent:
+            self._transport.send_close(code)
+
+    # ── what picows calls ──────────────────────────────────────────────────────────────────────
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+        self._opened(self)  # here, because the first frame may come with the answer to the request
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        kind = frame.msg_type
+        if self.ended.done():
+            return
+        if kind == WSMsgType.TEXT and frame.fin and self._fragments is None:
+            self._take(frame.get_payload_as_bytes())
+        elif kind in {WSMsgType.TEXT, WSMsgType.CONTINUATION}:
+            self._join(frame)
+        elif kind == WSMsgType.CLOSE:
+            self.end(self._reason_of(frame))
+            transport.disconnect()
+        elif kind == WSMsgType.BINARY:
+            words = "the server sent a binary frame, and the protocol has text frames only"
+            self.end(ServerError(words), WSCloseCode.UNSUPPORTED_DATA)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        if not self.ended.done():
+            ours = transport.close_handshake.sent if transport.close_handshake else None
+            if ours is not None and ours.code in _PROTOCOL_ERRORS:
+                self.ended.set_result(ServerError(f"the server broke the rules of WebSocket: {ours.reason}"))
+            else:
+                self.ended.set_result(ServerGoneError(f"the connection to {self._url} was lost"))
+
+    def _reason_of(self, close: WSFrame) -> WormholeError:
+        words = (close.get_close_message() or b"").decode(errors="replace")
+        if close.get_close_code() == WSCloseCode.MESSAGE_TOO_BIG:
+            return ServerError(f"the server takes no message of that size: {words!r}")
+        return ServerGoneError(f"{self._url} closed the connection" + (f": {words!r}" if words else ""))
+
+    def _join(self, frame: WSFrame) -> None:
+        """Join the fragments of a message (RFC 6455 section 5.4)."""
+        first = frame.msg_type == WSMsgType.TEXT
+        if first == (self._fragments is not None):
+            self.end(ServerError("the server sent fragments of no message"), WSCloseCode.PROTOCOL_ERROR)
+            return
+        if self._fragments is None:
+            self._fragments = bytearray()
+        self._fragments += frame.get_payload_as_memoryview()
+        if len(self._fragments) > MAX_MESSAGE_BYTES:
+            words = f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes"
+            self.end(ServerError(words), WSCloseCode.MESSAGE_TOO_BIG)
+        elif frame.fin:
+            text, self._fragments = bytes(self._fragments), None
+            self._take(text)
+
+
+_PROTOCOL_ERRORS: Final = {
+    WSCloseCode.PROTOCOL_ERROR,
+    WSCloseCode.UNSUPPORTED_DATA,
+    WSCloseCode.INVALID_TEXT,
+    WSCloseCode.MESSAGE_TOO_BIG,
+}
+"""Codes with which picows closes a connection whose server breaks the rules."""
+
+
+@asynccontextmanager
+async def connect(
+    server: Server, opened: Callable[[Connection], None], take: Callable[[bytes], None]
+) -> AsyncIterator[Connection]:
+    """Open a WebSocket, and close it at the end. `opened` is called first, then `take` with each text.
+
+    Raises:
+        ServerGoneError: it cannot be opened.
+
+    """
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            connection = Connection(server.url, opened, take)
+            transport, _ = await ws_connect(
+                lambda: connection,
+                server.url,
+                ssl_context=server.ssl,
+                proxy=server.proxy,
+                websocket_handshake_timeout=CONNECT_SECONDS,
+                enable_auto_ping=True,
+                auto_ping_idle_timeout=PING_SECONDS,
+                auto_ping_reply_timeout=PING_SECONDS,
+                auto_ping_strategy=WSAutoPingStrategy.PING_WHEN_IDLE,
+                max_frame_size=MAX_MESSAGE_BYTES,
+                max_redirects=0,
+                logger_name=_LOG,
+            )
+    except TimeoutError:
+        raise ServerGoneError(f"{server.url} did not answer within {CONNECT_SECONDS:.0f} s") from None
+    except ProxyError as error:
+        raise ServerGoneError(f"cannot connect to {server.url} through the proxy: {error}") from None
+    except WSError as error:
+        raise ServerGoneError(f"{server.url} is no mailbox server: {error}") from None
+    except (OSError, ValueError) as error:
+        words = plain(error) if isinstance(error, OSError) else str(error)
+        raise ServerGoneError(f"cannot connect to {server.url}: {words}") from None
+    try:
+        yield connection
+    finally:
+        connection.end(ServerGoneError("closed here"))
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await transport.wait_disconnected()
+        except TimeoutError:
+            transport.disconnect(graceful=False)

@@ -1,0 +1,88 @@
+"""Find a stamp of hashcash on all processors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from restante.client import hashcash
+from restante.client.errors import PermissionNeededError
+from restante.client.events import Working
+
+DEFAULT_MAX_BITS: Final = 26
+"""Work that is done without asking: half a minute on four processors. Each further bit doubles it, and a server waits
+for five minutes (`bind` in mailbox/core/limits.py)."""
+
+BITS_IN_PROCESS: Final = 14
+"""Work that takes less than a process takes to start: some 10 ms."""
+
+FORBIDDEN: Final = (":", "\n", "\0")
+"""Characters that a resource cannot have: a colon ends a stamp's field, and a zero ends a program's argument."""
+
+MAX_LINE_BYTES: Final = 4096
+
+
+async def find_stamp(bits: int, resource: str, report: Callable[[Working], None], max_bits: int) -> str:
+    """Return a stamp. If the task is cancelled, the processes end.
+
+    Raises:
+        PermissionNeededError: the server demands more than `max_bits`, or names an unusable resource.
+
+    """
+    if bits > max_bits:
+        raise PermissionNeededError(
+            f"the server demands {bits} bits of work, and at most {max_bits} are allowed here: "
+            "use another server, or allow more (max_work_bits)"
+        )
+    if any(each in resource for each in FORBIDDEN):
+        raise PermissionNeededError("the server demands work for a resource that no stamp can name")
+    prefix = hashcash.prefix_of(bits, resource, time.strftime("%y%m%d", time.gmtime()), os.urandom(8).hex())
+    if bits <= BITS_IN_PROCESS:
+        return next(stamp for stamp in hashcash.search(prefix, bits, 0, 1) if stamp is not None)
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return await _search(prefix, bits, processors, report)
+
+
+async def _search(prefix: str, bits: int, count: int, report: Callable[[Working], None]) -> str:
+    began, steps = time.monotonic(), 0
+
+    def tried() -> None:
+        nonlocal steps
+        steps += 1
+        hashes = steps * hashcash.HASHES_PER_STEP
+        report(Working(bits, 2**bits, hashes, time.monotonic() - began))
+
+    async def listen(process: asyncio.subprocess.Process) -> str:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            word, _, stamp = line.decode().strip().partition(" ")
+            if word == hashcash.FOUND:
+                return stamp
+            tried()
+        raise PermissionNeededError("the process that searched for a stamp ended without one")
+
+    processes: list[asyncio.subprocess.Process] = []
+    listeners: list[asyncio.Task[str]] = []
+    try:
+        for start in range(count):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", hashcash.__name__, prefix, str(bits), str(start), str(count)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                limit=MAX_LINE_BYTES,
+            )
+            processes.append(process)
+            listeners.append(asyncio.create_task(listen(process)))
+        done, _ = await asyncio.wait(listeners, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for listener in listeners:
+            listener.cancel()
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+        await asyncio.gather(*listeners, *(process.wait() for process in processes), return_exceptions=True)

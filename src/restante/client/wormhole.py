@@ -1,0 +1,77 @@
+"""A wormhole for programs that run as long as it is open."""
+
+from __future__ import annotations
+
+import ssl as tls
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from restante.client.base import BaseWormhole
+from restante.client.core.state import NEW_BYTES, new_state
+from restante.client.defaults import DEFAULT_SERVER
+from restante.client.errors import ClosedError, WormholeError
+from restante.client.events import Event
+from restante.client.server import Server
+from restante.client.work import DEFAULT_MAX_BITS
+from restante.common.dice import SystemDice
+
+
+class Wormhole(BaseWormhole):
+    """A wormhole that closes when its context is left. Nothing of it outlives the process."""
+
+    @classmethod
+    def create(
+        cls,
+        app_id: str,
+        *,
+        server: str = DEFAULT_SERVER,
+        versions: dict[str, Any] | None = None,
+        receipts: bool = False,
+        proxy: str | None = None,
+        ssl: tls.SSLContext | None = None,
+        max_work_bits: int = DEFAULT_MAX_BITS,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> Self:
+        """Return a new wormhole, not yet connected.
+
+        Args:
+            app_id: names the application, like `example.com/chat`. Only programs with the same one can meet.
+            server: the URL of the mailbox server, `ws://` or `wss://`.
+            versions: anything that JSON can express; the peer's application can read it (`versions`).
+            receipts: keep each message until the peer's application has processed it (`SentMessage.delivered`).
+            proxy: `socks5://`, `socks4://` or `http://` with host and port.
+            ssl: how the server of a `wss://` URL proves who it is. The default are the system's certificates.
+            max_work_bits: the most work that is done if the server demands hashcash. Each bit doubles it.
+            on_event: called with each event (`Event`), on the event loop.
+
+        Raises:
+            Misuse: a URL cannot be used.
+
+        """
+        dice = SystemDice()
+        state = new_state(app_id, versions or {}, dice.draw(NEW_BYTES), wants_receipts=receipts)
+        return cls(state, Server(server, proxy, ssl), dice, max_work_bits=max_work_bits, on_event=on_event)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            with suppress(WormholeError):  # the error of the body goes on
+                await self.close(WormholeError.mood if self._state.peer_versions is not None else None)
+
+    async def receive(self) -> bytes:
+        """Return the peer's next message. They come in the order in which the peer sent them, each once."""
+        message = await self._take()
+        self._machine.processed(message.number)
+        self._driver.carry_out()
+        return message.plaintext
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the peer's messages until the wormhole is closed."""
+        with suppress(ClosedError):
+            while True:
+                yield await self.receive()
