@@ -20,11 +20,11 @@ APP_ID = "example.com/test"
 class Side:
     """A wormhole in a process that can be killed, on a connection that can be cut."""
 
-    def __init__(self, world: World, seed: int, *, wants_receipts: bool = False) -> None:
+    def __init__(self, world: World, seed: int, *, wants_receipts: bool = False, seeds: bool = False) -> None:
         self.world = world
         self.dice = Random(seed)
         random = self.dice.randbytes(NEW_BYTES)
-        state = new_state(APP_ID, {"seed": seed}, random, wants_receipts=wants_receipts)
+        state = new_state(APP_ID, {"seed": seed}, random, wants_receipts=wants_receipts, seeds=seeds)
         self.machine = Machine(state, self.dice.randbytes)
         self.events: list[Output] = []
         """What the application was told."""

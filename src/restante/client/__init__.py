@@ -32,6 +32,7 @@ __all__ = [
     "MessageStored",
     "Misuse",
     "NoReceiptsError",
+    "NoSeedError",
     "PeerConfirmed",
     "PeerMessageError",
     "PermissionNeededError",
@@ -53,6 +54,7 @@ __all__ = [
     "WrongPasswordError",
     "completions",
     "parse_uri",
+    "seed_code",
 ]
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
         CrowdedError,
         LonelyError,
         NoReceiptsError,
+        NoSeedError,
         PeerMessageError,
         PermissionNeededError,
         ServerError,
@@ -91,6 +94,7 @@ if TYPE_CHECKING:
     )
     from restante.client.journal import Journal, JournaledWormhole, Message
     from restante.client.protocol.code import CodeError, completions
+    from restante.client.protocol.seeds import seed_code
     from restante.client.protocol.uri import TransferUri, UriError
     from restante.client.protocol.uri import parse as parse_uri
     from restante.client.wormhole import Wormhole
@@ -100,13 +104,14 @@ else:
         "restante.client.base": "BaseWormhole SentMessage",
         "restante.client.checkpoint": "CheckpointError",
         "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER",
-        "restante.client.errors": "ClosedError CodeExpiredError CrowdedError LonelyError NoReceiptsError "
+        "restante.client.errors": "ClosedError CodeExpiredError CrowdedError LonelyError NoReceiptsError NoSeedError "
         "PeerMessageError PermissionNeededError ServerError ServerGoneError WelcomeError WormholeError "
         "WrongPasswordError",
         "restante.client.events": "Closed CodeKnown Connecting Event Failed KeyAgreed MessageDelivered MessageStored "
         "PeerConfirmed Reconnecting ReplayEnded WaitingForPeer Welcomed Working",
         "restante.client.journal": "Journal JournaledWormhole Message",
         "restante.client.protocol.code": "CodeError completions",
+        "restante.client.protocol.seeds": "seed_code",
         "restante.client.protocol.uri": "TransferUri UriError parse_uri=parse",
         "restante.client.wormhole": "Wormhole",
         "restante.common.errors": "Misuse RestanteError StoreError",

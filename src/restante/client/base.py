@@ -13,10 +13,11 @@ from restante.client.core.outputs import Failed, MessageReceived, NameplatesList
 from restante.client.core.state import State
 from restante.client.defaults import DEFAULT_WORDS, MAX_WORDS
 from restante.client.driver import Driver
-from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, ServerGoneError
+from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, NoSeedError, ServerGoneError
 from restante.client.events import Event
 from restante.client.protocol import code as codes
 from restante.client.protocol import keys
+from restante.client.protocol.seeds import seed_of
 from restante.client.server import Server
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
@@ -151,6 +152,20 @@ class BaseWormhole:
         """Wait for the peer. Return a key of `size` bytes that only both sides know, another one for each purpose."""
         await self._confirmed()
         return keys.application_key(self._key, purpose, size)
+
+    async def seed(self) -> bytes:
+        """Wait for the peer. Return a secret with which both can meet again: `set_code(seed_code(seed))`. Store it.
+
+        Raises:
+            NoSeedError: one of the two wormholes was created without `seeds=True`.
+
+        """
+        await self._confirmed()
+        if not self._state.abilities.seeds:
+            raise NoSeedError("this wormhole has no seed: create it with seeds=True")
+        if not self._state.peer_abilities.seeds:
+            raise NoSeedError("the peer did not ask to meet again: agree on a code each time")
+        return seed_of(self._key)
 
     # ── messages ───────────────────────────────────────────────────────────────────────────────
 

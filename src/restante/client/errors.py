@@ -61,3 +61,7 @@ class PeerMessageError(WormholeError):
 
 class NoReceiptsError(RestanteError):
     """Nobody can say whether a message was delivered: one of the two clients does not take part in receipts."""
+
+
+class NoSeedError(RestanteError):
+    """The two sides cannot meet again without a code: one of them did not ask for it."""

@@ -115,6 +115,7 @@ class Journal(Generic[T]):
         *,
         server: str = DEFAULT_SERVER,
         versions: dict[str, Any] | None = None,
+        seeds: bool = False,
         proxy: str | None = None,
         ssl: tls.SSLContext | None = None,
         max_work_bits: int = DEFAULT_MAX_BITS,
@@ -133,7 +134,7 @@ class Journal(Generic[T]):
         saved = self._wormholes.get(name)
         if saved is None:
             random = self._dice.draw(NEW_BYTES)
-            saved = SavedWormhole(server, new_state(app_id, versions or {}, random, wants_receipts=True))
+            saved = SavedWormhole(server, new_state(app_id, versions or {}, random, wants_receipts=True, seeds=seeds))
         elif saved.state.app_id != app_id:
             raise Misuse(f"the wormhole {name!r} belongs to the application {saved.state.app_id!r}, not {app_id!r}")
         way = Server(saved.server, proxy, ssl)

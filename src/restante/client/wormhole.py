@@ -29,6 +29,7 @@ class Wormhole(BaseWormhole):
         server: str = DEFAULT_SERVER,
         versions: dict[str, Any] | None = None,
         receipts: bool = False,
+        seeds: bool = False,
         proxy: str | None = None,
         ssl: tls.SSLContext | None = None,
         max_work_bits: int = DEFAULT_MAX_BITS,
@@ -41,6 +42,7 @@ class Wormhole(BaseWormhole):
             server: the URL of the mailbox server, `ws://` or `wss://`.
             versions: anything that JSON can express; the peer's application can read it (`versions`).
             receipts: keep each message until the peer's application has processed it (`SentMessage.delivered`).
+            seeds: offer the peer to meet again without a code (`seed`).
             proxy: `socks5://`, `socks4://` or `http://` with host and port.
             ssl: how the server of a `wss://` URL proves who it is. The default are the system's certificates.
             max_work_bits: the most work that is done if the server demands hashcash. Each bit doubles it.
@@ -51,7 +53,7 @@ class Wormhole(BaseWormhole):
 
         """
         dice = SystemDice()
-        state = new_state(app_id, versions or {}, dice.draw(NEW_BYTES), wants_receipts=receipts)
+        state = new_state(app_id, versions or {}, dice.draw(NEW_BYTES), wants_receipts=receipts, seeds=seeds)
         return cls(state, Server(server, proxy, ssl), dice, max_work_bits=max_work_bits, on_event=on_event)
 
     async def __aexit__(

@@ -1,0 +1,34 @@
+"""Seeds: a secret of two sides that have met, from which both derive the code of their next meeting.
+
+No shipped client has them. The derivations are those of magic-wormhole-protocols' pull request 17, but the nameplate
+is a decimal number: the reference server takes no other (magic-wormhole-mailbox-server 0.8.0: server.py:11).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from restante.client.protocol.keys import KEY_BYTES, application_key
+
+SEED_BYTES: Final = KEY_BYTES
+
+NAMEPLATE_BYTES: Final = 16
+"""Bytes that become the nameplate: at most 39 digits, so that two pairs never have the same by chance."""
+
+
+def seed_of(key: bytes) -> bytes:
+    """Return the seed of two sides that have agreed on a session key."""
+    return application_key(key, "wormhole:seed", SEED_BYTES)
+
+
+def seed_code(seed: bytes) -> str:
+    """Return the code with which two sides meet again: `Wormhole.set_code` takes it. It is the same each time.
+
+    Raises:
+        ValueError: the seed has not `SEED_BYTES` bytes.
+
+    """
+    if len(seed) != SEED_BYTES:
+        raise ValueError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
+    nameplate = int.from_bytes(application_key(seed, "wormhole:seed:nameplate", NAMEPLATE_BYTES))
+    return f"{nameplate}-{application_key(seed, 'wormhole:seed:password').hex()}"
