@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from machine.model import Now, Peer, Server
+from restante.mailbox.core.fair_queue import MAX_UNSHARED_COMMANDS
 from support.mailbox.givens import FakeClock, Inbox, Options, colliding, mailbox_id
 from support.mailbox.worlds import World
 
@@ -89,8 +90,8 @@ def _choose(pick: int, likely: Sequence[str], others: Sequence[str]) -> str:
 
 MOTD = "hello"
 
-MOST = 300
-"""Entries gathered: one batch, for the commit loop too, which takes 500 at most."""
+MOST = MAX_UNSHARED_COMMANDS
+"""Entries gathered: one batch, for the commit loop too. Of more, each connection has at most its share in a batch."""
 
 
 class Entry(NamedTuple):
@@ -215,7 +216,7 @@ class Conversation(RuleBasedStateMachine):
         self._flush_unless_gathering()
 
     def _flush_unless_gathering(self) -> None:
-        if not self.gathers or len(self.entries) > MOST:
+        if not self.gathers or len(self.entries) >= MOST:
             self._flush()
 
     def _flush(self, *, refused: bool = False) -> None:

@@ -2,8 +2,9 @@
 
 from hypothesis.stateful import run_state_machine_as_test
 
-from machine.machine import Conversation
+from machine.machine import MOTD, Conversation
 from support.effort import examples
+from support.mailbox.givens import Options
 from support.mailbox.shells import CommitLoopWorld, SocketWorld
 from support.mailbox.worlds import CoreWorld, StoreWorld
 
@@ -44,6 +45,18 @@ def test_a_batch_means_what_its_commands_mean_one_after_the_other() -> None:
 
 def test_batches_of_the_commit_loop_do_not_change_its_answers() -> None:
     run_state_machine_as_test(CommitLoopMachine, settings=examples(16))
+
+
+def test_a_connection_is_lost_in_the_batch_of_its_commands_however_much_is_said() -> None:
+    state = CommitLoopMachine()
+    state.begin(options=Options(motd=MOTD), seed=0, stubborn=False)
+    for _ in range(5):
+        state.take_the_digits(slot=0, most=6)
+    state.take_the_digits(slot=1, most=6)
+    for _ in range(5):
+        state.name(slot=1, kind="list", mood="happy", pick=0)
+    state.lose(slot=1)
+    state.teardown()
 
 
 def test_real_clients_see_what_the_model_says() -> None:
