@@ -10,24 +10,26 @@ from typing import Annotated
 import typer
 
 from restante import __version__
-from restante.cli import mailbox, pipeline, waku
-from restante.common.errors import Misuse, RestanteError
+from restante.cli import client, mailbox, pipeline, waku
+from restante.cli.terminal import visible
+from restante.common.errors import RestanteError
 from restante.common.settings import PREFIXES
 from restante.mailbox.settings import SERVE
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(mailbox.app)
+app.add_typer(client.app)
 app.add_typer(waku.app, name="waku", help="Run a Waku Mailserver, post envelopes, fetch history.")
 app.add_typer(pipeline.app, name="pipeline", help="Turn usage records and logs into tables, with Spark.")
 
 
 def main() -> None:
-    """Run a command. Exits with 0 (done), 1 (failed) or 2 (misuse); errors are one sentence on standard error."""
+    """Run a command. Exits with 0 (done) or the error's code; errors are one sentence on standard error."""
     try:
         app()
     except RestanteError as error:
-        print(f"restante: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, Misuse) else 1)
+        print(f"restante: {visible(str(error))}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def _print_version(value: bool) -> None:
@@ -45,7 +47,8 @@ def restante(
 ) -> None:
     """Store end-to-end encrypted messages until the other side comes.
 
-    `restante serve` runs a Magic Wormhole mailbox server, `restante waku serve` a Waku v1 Mailserver.
+    `restante serve` runs a Magic Wormhole mailbox server, `restante waku serve` a Waku v1 Mailserver. `restante send`
+    and `restante receive` are a Magic Wormhole client.
     """
     check_variables(os.environ)
 

@@ -43,6 +43,7 @@ __all__ = [
     "ServerError",
     "ServerGoneError",
     "StoreError",
+    "TransferError",
     "TransferUri",
     "UriError",
     "WaitingForPeer",
@@ -52,9 +53,12 @@ __all__ = [
     "Wormhole",
     "WormholeError",
     "WrongPasswordError",
+    "abandon",
     "completions",
     "parse_uri",
+    "receive_text",
     "seed_code",
+    "send_text",
 ]
 
 if TYPE_CHECKING:
@@ -72,6 +76,7 @@ if TYPE_CHECKING:
         PermissionNeededError,
         ServerError,
         ServerGoneError,
+        TransferError,
         WelcomeError,
         WormholeError,
         WrongPasswordError,
@@ -97,6 +102,7 @@ if TYPE_CHECKING:
     from restante.client.protocol.seeds import seed_code
     from restante.client.protocol.uri import TransferUri, UriError
     from restante.client.protocol.uri import parse as parse_uri
+    from restante.client.text import abandon, receive_text, send_text
     from restante.client.wormhole import Wormhole
     from restante.common.errors import Misuse, RestanteError, StoreError
 else:
@@ -105,14 +111,15 @@ else:
         "restante.client.checkpoint": "CheckpointError",
         "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER",
         "restante.client.errors": "ClosedError CodeExpiredError CrowdedError LonelyError NoReceiptsError NoSeedError "
-        "PeerMessageError PermissionNeededError ServerError ServerGoneError WelcomeError WormholeError "
-        "WrongPasswordError",
+        "PeerMessageError PermissionNeededError ServerError ServerGoneError TransferError WelcomeError "
+        "WormholeError WrongPasswordError",
         "restante.client.events": "Closed CodeKnown Connecting Event Failed KeyAgreed MessageDelivered MessageStored "
         "PeerConfirmed Reconnecting ReplayEnded WaitingForPeer Welcomed Working",
         "restante.client.journal": "Journal JournaledWormhole Message",
         "restante.client.protocol.code": "CodeError completions",
         "restante.client.protocol.seeds": "seed_code",
         "restante.client.protocol.uri": "TransferUri UriError parse_uri=parse",
+        "restante.client.text": "abandon receive_text send_text",
         "restante.client.wormhole": "Wormhole",
         "restante.common.errors": "Misuse RestanteError StoreError",
     }

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from restante.common.errors import RestanteError
+
+CODE_EXIT: Final = 3
+"""What a command exits with if the code does not work: agree on a new one."""
+
+SERVER_EXIT: Final = 4
+"""What a command exits with if the server cannot be used: try again later, or use another one."""
 
 
 class WormholeError(RestanteError):
@@ -15,6 +23,7 @@ class WrongPasswordError(WormholeError):
     """The peer used another code, or somebody guessed. Nothing was revealed, and the code is used up."""
 
     mood = "scary"
+    exit_code = CODE_EXIT
 
 
 class LonelyError(WormholeError):
@@ -26,29 +35,39 @@ class LonelyError(WormholeError):
 class CrowdedError(WormholeError):
     """Two sides use the code already, or a third one sent a message."""
 
+    exit_code = CODE_EXIT
+
 
 class CodeExpiredError(WormholeError):
     """The server no longer has what this code stood for. Agree on a new one."""
+
+    exit_code = CODE_EXIT
 
 
 class WelcomeError(WormholeError):
     """The server does not want to be used. The text is its own."""
 
     mood = "unwelcome"
+    exit_code = SERVER_EXIT
 
 
 class PermissionNeededError(WormholeError):
     """The server demands a permission that this client cannot show."""
 
     mood = "unwelcome"
+    exit_code = SERVER_EXIT
 
 
 class ServerError(WormholeError):
     """The server refused a command, or sent what the protocol does not allow."""
 
+    exit_code = SERVER_EXIT
+
 
 class ServerGoneError(WormholeError):
     """The server cannot be reached, or does not answer."""
+
+    exit_code = SERVER_EXIT
 
 
 class ClosedError(WormholeError):
@@ -57,6 +76,10 @@ class ClosedError(WormholeError):
 
 class PeerMessageError(WormholeError):
     """The peer sent what the protocol does not allow."""
+
+
+class TransferError(WormholeError):
+    """A transfer was given up by one of the two people, or the receiver does not want it."""
 
 
 class NoReceiptsError(RestanteError):

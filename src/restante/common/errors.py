@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import os
 import re
+from typing import ClassVar
 
 
 class RestanteError(Exception):
     """Base of every error that Restante raises on purpose. Its text is one sentence for a person."""
+
+    exit_code: ClassVar = 1
+    """What a command exits with."""
 
 
 class PeerError(RestanteError):
@@ -35,6 +39,8 @@ class PeerError(RestanteError):
 
 class Misuse(RestanteError):  # noqa: N818 - the project's name for it (CONTRIBUTING.md)
     """An option, a configuration file or a call cannot be used. The text says what to do."""
+
+    exit_code = 2
 
 
 class StoreError(RestanteError):

@@ -23,7 +23,10 @@ PREFIX: Final = "RESTANTE_"
 PREFIXES: Final = (PREFIX, f"{PREFIX}WAKU_")
 """Prefixes of each part's variables. A variable belongs to the part with the longest prefix that fits."""
 
-NO_SETTINGS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WAKU_PASSWORD"})
+NO_SETTINGS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WAKU_PASSWORD"}) | {
+    f"{PREFIX}CLIENT_SERVER",
+    f"{PREFIX}CLIENT_PROXY",
+}
 """Variables that commands read and that belong to no struct."""
 
 KUBERNETES: Final = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?")

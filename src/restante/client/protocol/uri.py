@@ -10,12 +10,16 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
 
+from restante.client.defaults import DEFAULT_SERVER
 from restante.client.protocol.code import CodeError, nameplate_of
 
 SCHEME: Final = "wormhole-transfer"
 
+SERVER_PATH: Final = "/v1"
+"""What URIs leave out of a server's URL (magic-wormhole.rs appends it)."""
+
 DEFAULT_RENDEZVOUS: Final = "ws://relay.magic-wormhole.io:4000"
-"""The server of a URI that names none (uri-scheme.md). URIs name a server without the path `/v1`."""
+"""The server of a URI that names none (uri-scheme.md)."""
 
 ROLES: Final = ("follower", "leader")
 """What the reader of a URI does: a follower receives, a leader sends. A follower is the default."""
@@ -35,6 +39,13 @@ class TransferUri(msgspec.Struct, frozen=True):
     rendezvous: str = DEFAULT_RENDEZVOUS
     role: str = ROLES[0]
 
+    @property
+    def server(self) -> str:
+        """The URL of the server, as `Wormhole.create` takes it."""
+        if self.rendezvous == DEFAULT_RENDEZVOUS:
+            return DEFAULT_SERVER
+        return self.rendezvous.rstrip("/") + SERVER_PATH
+
     def __str__(self) -> str:
         """Return the URI. It leaves out what is the default."""
         said = {}
@@ -44,6 +55,13 @@ class TransferUri(msgspec.Struct, frozen=True):
             said["role"] = self.role
         query = f"?{urlencode(said, quote_via=quote, safe='')}" if said else ""
         return f"{SCHEME}:{quote(self.code, safe='')}{query}"
+
+
+def rendezvous_of(server: str) -> str | None:
+    """Return how a URI names a server. None: no URI can, because the path of its URL does not end with /v1."""
+    if server == DEFAULT_SERVER:
+        return DEFAULT_RENDEZVOUS
+    return server.removesuffix(SERVER_PATH) if server.endswith(SERVER_PATH) else None
 
 
 def parse(text: str) -> TransferUri:

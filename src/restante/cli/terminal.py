@@ -1,0 +1,53 @@
+"""What is read from a terminal, and what may be shown on one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Final
+
+SHOWN: Final = frozenset("\n\t\u200c\u200d")
+"""Characters that are no letters and are shown as they are: ends of lines, tabs, and what joins letters and emoji."""
+
+MAX_LINE_BYTES: Final = 4096
+"""Bytes of an answer. A terminal's line is no longer (man 3 termios)."""
+
+
+def visible(text: str) -> str:
+    """Return a text with each control character as an escape, so that it cannot steer a terminal."""
+    return "".join(
+        each if each.isprintable() or each in SHOWN else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+class StandardInput:
+    """Lines of standard input. Waiting for one can be cancelled, and does not keep the process from its end."""
+
+    _unread = b""  # of all instances, as there is one standard input
+
+    async def line(self) -> str:
+        """Return the next line without its end. At the end of the input it is empty."""
+        loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+        ready = asyncio.Event()
+        try:
+            loop.add_reader(descriptor, ready.set)
+        except PermissionError:  # a file, which is always ready
+            ready.set()
+            return await self._line(ready, waits=False)
+        try:
+            return await self._line(ready, waits=True)
+        finally:
+            loop.remove_reader(descriptor)
+
+    async def _line(self, ready: asyncio.Event, *, waits: bool) -> str:
+        while b"\n" not in self._unread and len(self._unread) < MAX_LINE_BYTES:
+            await ready.wait()
+            some = os.read(sys.stdin.fileno(), MAX_LINE_BYTES)
+            if waits:
+                ready.clear()
+            if not some:
+                break
+            StandardInput._unread += some
+        line, _, StandardInput._unread = self._unread.partition(b"\n")
+        return line.decode(errors="replace")
