@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from support.isolation import isolated_network, unavailable
-from support.mailbox.shipped import CURRENT, GO_NEW, GO_OLD, RUST_NEW, SHIPPED, Running, Shipped, Words, running
+from support.mailbox.shipped import CURRENT, GO_NEW, GO_OLD, OURS, RUST_NEW, SHIPPED, Running, Shipped, Words, running
 from support.processes import RESTANTE, Serving, serving
 
 FILE = random.Random(10).randbytes(300_000)
@@ -25,7 +25,7 @@ KEYS_DIFFER = "decrypt message failed"
 TRANSFERS = 3
 """How often `Deployment.pair` tries a transfer at most: that it fails so often is 1 in 16 million."""
 
-WITH_TEXT = [client for client in SHIPPED if client.language.send_text]
+WITH_TEXT = [client for client in (*SHIPPED, OURS) if client.language.send_text]
 
 pytestmark = [
     pytest.mark.thorough,
@@ -65,7 +65,9 @@ class Deployment:
         folder = self.folder / "sender"
         folder.mkdir()
         (folder / "parcel.bin").write_bytes(FILE)
-        return await self._start(client, folder, client.language.send_file, file="parcel.bin")
+        words = client.language.send_file
+        assert words is not None
+        return await self._start(client, folder, words, file="parcel.bin")
 
     async def send_text(self, client: Shipped) -> Running:
         words = client.language.send_text
@@ -171,6 +173,19 @@ async def test_a_code_from_before_a_kill_works_for_every_receiver(
         return sending, await own_deployment.receive(receiver, code)
 
     await assert_file_arrived(*await own_deployment.pair(transfer))
+
+
+@pytest.mark.parametrize("receiver", [CURRENT, GO_NEW, OURS], ids=str)
+async def test_our_sender_of_a_text_reconnects_after_a_kill(own_deployment: Deployment, receiver: Shipped) -> None:
+    async def transfer() -> tuple[Running, Running]:
+        sending = await own_deployment.send_text(OURS)
+        code = await sending.code()
+        await own_deployment.kill_and_restart_server()
+        return sending, await own_deployment.receive(receiver, code)
+
+    sending, receiving = await own_deployment.pair(transfer)
+    assert (await receiving.ended(), await sending.ended()) == (0, 0), (receiving.said, sending.said)
+    assert receiving.said["stdout"] == f"{TEXT}\n"
 
 
 @pytest.mark.parametrize("sender", [each for each in SHIPPED if each.language is CURRENT.language], ids=str)

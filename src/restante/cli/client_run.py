@@ -39,6 +39,7 @@ from restante.client import (
 )
 from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.uri import SCHEME, rendezvous_of
+from restante.client.server import Server
 from restante.common.errors import Misuse, RestanteError, StoreError, plain
 
 SIGTERM_EXIT: Final = 128 + signal.SIGTERM
@@ -73,7 +74,9 @@ class Place(msgspec.Struct, frozen=True):
             there = None if uri.server == DEFAULT_SERVER else uri.server
         elif code is not None:
             code = own_code(code)
-        return cls(code, there or server or DEFAULT_SERVER, proxy, app_id or DEFAULT_APP_ID)
+        url = there or server or DEFAULT_SERVER
+        Server(url, proxy)  # checks them
+        return cls(code, url, proxy, app_id or DEFAULT_APP_ID)
 
     def with_code(self, code: str) -> Place:
         """Return the same place with a code. Raises Misuse if it is none."""

@@ -33,9 +33,9 @@ Words = tuple[str, ...]
 class Language:
     """The arguments of one command line; {url}, {file}, {text} and {code} are put in."""
 
-    send_file: Words
+    send_file: Words | None
     send_text: Words | None
-    """None: it knows no texts."""
+    """None: it knows no files, or no texts."""
     receive: Words
 
 
@@ -58,12 +58,23 @@ RUST: Final = Language(
     receive=("receive", *_RUST, "--noconfirm", "{code}"),
 )
 
+RESTANTE: Final = Language(
+    send_file=None,
+    send_text=("send", "--server", "{url}", "--text", "{text}"),
+    receive=("receive", "--server", "{url}", "{code}"),
+)
+
 # ── how to get them ──────────────────────────────────────────────────────────────────────────────
 
 
 def _current() -> Path:
     """Return the `wormhole` of our own environment (pyproject.toml)."""
     return Path(sys.executable).parent / "wormhole"
+
+
+def _ours() -> Path:
+    """Return the `restante` of our own environment."""
+    return Path(sys.executable).parent / "restante"
 
 
 def _older(version: str) -> Callable[[], Path]:
@@ -194,6 +205,8 @@ SHIPPED: Final = (
     GO_NEW,
     RUST_NEW,
 )
+
+OURS: Final = Shipped("restante", RESTANTE, _ours)
 
 _tried: dict[str, Path | Exception] = {}
 

@@ -1,0 +1,294 @@
+"""`restante send` and `restante receive` as their users run them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from restante.client import (
+    DEFAULT_APP_ID,
+    CodeExpiredError,
+    CrowdedError,
+    LonelyError,
+    PeerMessageError,
+    PermissionNeededError,
+    ServerError,
+    ServerGoneError,
+    TransferError,
+    WelcomeError,
+    Wormhole,
+    WrongPasswordError,
+)
+from support.bounds import bounded
+from support.mailbox.wormhole import Client
+from support.processes import RESTANTE, Child, Serving, called, child, serving, spawn
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TEXT = "held until called for, é"
+LISTENS = "Waiting for the other side"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
+    async with serving(tmp_path_factory.mktemp("server") / "data") as server:
+        yield server
+
+
+def command(server: Serving, *words: str, stdin: bytes | None = b"") -> Command:
+    """Run a command at the server. With a standard input of None it waits when it asks."""
+    return Command(server, words, stdin)
+
+
+class Command:
+    """A running `restante`. Leaving its context ends it."""
+
+    def __init__(self, server: Serving, words: tuple[str, ...], stdin: bytes | None) -> None:
+        self._server, self._words, self._stdin = server, words, stdin
+
+    async def __aenter__(self) -> Child:
+        reading, self._writing = os.pipe()
+        if self._stdin is not None:
+            os.write(self._writing, self._stdin)
+            os.close(self._writing)
+        process = await spawn(
+            *RESTANTE, *self._words, stdin=reading, variables={"RESTANTE_CLIENT_SERVER": self._server.url}
+        )
+        os.close(reading)
+        self._child = Child(process, "stdout", "stderr")
+        return self._child
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._child.end()
+        if self._stdin is None:
+            os.close(self._writing)
+
+
+# ── a text ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_text_arrives(server: Serving) -> None:
+    async with command(server, "send", "--text", TEXT) as sender:
+        code = (await sender.says(r"Wormhole code is: (\d+-[a-z]+-[a-z]+)\n")).group(1)
+        async with command(server, "receive", code) as receiver:
+            assert await receiver.ended() == 0, receiver.said
+        assert receiver.said == {"stdout": f"{TEXT}\n", "stderr": ""}
+        assert await sender.ended() == 0, sender.said
+    assert sender.said == {
+        "stdout": "",
+        "stderr": f"Wormhole code is: {code}\n\nOn the other computer, please run:\n\n"
+        f"restante receive --server {server.url} {code}\n\nWaiting for the other side …\nThe text has arrived.\n",
+    }
+
+
+async def test_a_text_comes_from_standard_input_and_the_code_may_be_asked_for(server: Serving) -> None:
+    async with (
+        command(server, "send", "--text", "-", "--code", "21-own-words", stdin=TEXT.encode()) as sender,
+        command(server, "receive", stdin=b"21-own-words\n") as receiver,
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+    assert receiver.said["stdout"] == f"{TEXT}\n"
+
+
+async def test_the_receiver_may_make_the_code(server: Serving) -> None:
+    async with command(server, "receive", "--allocate", "--code-length", "4") as receiver:
+        code = (await receiver.says(r"Wormhole code is: (\d+(?:-[a-z]+){4})\n")).group(1)
+        await receiver.says(f"restante send --server {server.url} --code {code} --text TEXT\n")
+        async with command(server, "send", "--code", code, "--text", TEXT) as sender:
+            assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+
+
+async def test_a_uri_names_the_code_and_the_server(server: Serving) -> None:
+    rendezvous = server.url.removesuffix("/v1").replace("/", "%2F").replace(":", "%3A")
+    async with (
+        command(server, "send", "--text", TEXT, "--code", "22-a-b") as sender,
+        child(*RESTANTE, "receive", f"wormhole-transfer:22-a-b?rendezvous={rendezvous}") as receiver,
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+
+
+async def test_an_application_has_codes_of_its_own(server: Serving) -> None:
+    async with (
+        command(server, "send", "--text", "first", "--code", "23-a-b", "--appid", "example.com/one") as one,
+        command(server, "send", "--text", "second", "--code", "23-a-b") as other,
+        command(server, "receive", "23-a-b") as receiver,
+        command(server, "receive", "23-a-b", "--appid", "example.com/one") as receiver_of_one,
+    ):
+        codes = [await each.ended() for each in (one, other, receiver, receiver_of_one)]
+        assert codes == [0, 0, 0, 0], [each.said for each in (one, other, receiver, receiver_of_one)]
+    assert (receiver.said["stdout"], receiver_of_one.said["stdout"]) == ("second\n", "first\n")
+
+
+async def test_wormhole_receives_our_text(server: Serving, tmp_path: Path) -> None:
+    async with command(server, "send", "--text", TEXT) as sender:
+        code = (await sender.says(r"Wormhole code is: (\S+)\n")).group(1)
+        receiver = await Client.start(tmp_path, server.url, "receive", code)
+        outcome = await receiver.leaves()
+        assert (outcome.exit_code, outcome.stdout) == (0, f"{TEXT}\n"), outcome
+        assert await sender.ended() == 0, sender.said
+
+
+async def test_we_receive_the_text_of_wormhole(server: Serving, tmp_path: Path) -> None:
+    sender = await Client.start(tmp_path, server.url, "send", "--text", TEXT)
+    async with command(server, "receive", await sender.code()) as receiver:
+        assert await receiver.ended() == 0, receiver.said
+    assert receiver.said["stdout"] == f"{TEXT}\n"
+    outcome = await sender.leaves()
+    assert outcome.exit_code == 0, outcome
+    assert outcome.stderr.endswith("text message sent\n"), outcome
+
+
+# ── what does not succeed ────────────────────────────────────────────────────────────────────────
+
+
+async def test_another_code_ends_both_with_3(server: Serving) -> None:
+    async with (
+        command(server, "send", "--text", TEXT, "--code", "31-right-words") as sender,
+        command(server, "receive", "31-wrong-words") as receiver,
+    ):
+        for each in (sender, receiver):
+            assert await each.ended() == 3, each.said
+            assert "used another code" in each.said["stderr"]
+    assert receiver.said["stdout"] == ""
+
+
+async def test_each_error_has_the_exit_code_of_what_to_do() -> None:
+    again = {WrongPasswordError, CrowdedError, CodeExpiredError}
+    server = {ServerGoneError, ServerError, WelcomeError, PermissionNeededError}
+    for error in (*again, *server, TransferError, PeerMessageError, LonelyError):
+        assert error.exit_code == (3 if error in again else 4 if error in server else 1), error
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ws://127.0.0.1:1/v1", "cannot connect to ws://127.0.0.1:1/v1: Connection refused"),
+        ("ws://nowhere.invalid/v1", "cannot connect to ws://nowhere.invalid/v1: "),
+    ],
+)
+async def test_a_server_that_cannot_be_reached_ends_with_4(url: str, words: str) -> None:
+    async with child(*RESTANTE, "receive", "7-a-b", "--server", url) as receiver:
+        assert await receiver.ended() == 4, receiver.said
+    assert receiver.said["stderr"].startswith(f"restante: {words}")
+
+
+async def test_a_url_without_a_mailbox_server_ends_with_4(server: Serving) -> None:
+    async with child(*RESTANTE, "receive", "7-a-b", "--server", server.url.removesuffix("v1") + "other") as receiver:
+        assert await receiver.ended() == 4, receiver.said
+    assert "is no mailbox server" in receiver.said["stderr"]
+
+
+@pytest.mark.parametrize("code", [130, 143])
+async def test_a_signal_tells_the_other_side(server: Serving, code: int) -> None:
+    async with command(server, "receive", f"{code}-a-b") as receiver:
+        await receiver.says(LISTENS)
+        words = ("send", "--text", TEXT, "--code", f"{code}-a-b", "--verify")
+        async with command(server, *words, stdin=None) as sender:
+            await sender.says(r"\(yes/no\)")
+            sender.send(signal.SIGINT if code == 130 else signal.SIGTERM)
+            assert await sender.ended() == code, sender.said
+        assert await receiver.ended() == 1, receiver.said
+        assert "the other side gave up: the sender stopped" in receiver.said["stderr"]
+
+
+async def test_ctrl_c_before_anybody_came_leaves_nothing_at_the_server(server: Serving) -> None:
+    async with command(server, "send", "--text", TEXT, "--code", "33-a-b") as sender:
+        await sender.says(LISTENS)
+        sender.send(signal.SIGINT)
+        assert await sender.ended() == 130, sender.said
+    async with Wormhole.create(DEFAULT_APP_ID, server=server.url) as wormhole:
+        assert "33" not in await wormhole.nameplates()
+        await wormhole.close()
+
+
+async def test_the_verifier_is_compared_before_anything_is_sent(server: Serving) -> None:
+    async with (
+        command(server, "send", "--text", TEXT, "--code", "34-a-b", "--verify", stdin=b"what?\nyes\n") as sender,
+        command(server, "receive", "34-a-b", "--verify", stdin=b"y\n") as receiver,
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+        shown = [(await each.says(r"Verifier ([0-9a-f]{64})\.")).group(1) for each in (sender, receiver)]
+        assert shown[0] == shown[1]
+
+
+async def test_an_answer_that_is_missing_is_a_no(server: Serving) -> None:
+    async with (
+        command(server, "send", "--text", TEXT, "--code", "37-a-b", "--verify") as sender,
+        command(server, "receive", "37-a-b") as receiver,
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (1, 1), (receiver.said, sender.said)
+
+
+async def test_a_rejected_verifier_ends_both(server: Serving) -> None:
+    async with (
+        command(server, "send", "--text", TEXT, "--code", "35-a-b") as sender,
+        command(server, "receive", "35-a-b", "--verify", stdin=b"no\n") as receiver,
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (1, 1), (receiver.said, sender.said)
+    assert receiver.said["stdout"] == ""
+    assert "the verifier was rejected, and nothing was transferred" in receiver.said["stderr"]
+    assert "the other side gave up: the verifier was rejected" in sender.said["stderr"]
+
+
+async def test_a_file_is_refused_and_its_sender_is_told(server: Serving, tmp_path: Path) -> None:
+    (tmp_path / "parcel").write_bytes(b"some bytes")
+    sender = await Client.start(tmp_path, server.url, "send", "parcel")
+    async with command(server, "receive", await sender.code()) as receiver:
+        assert await receiver.ended() == 1, receiver.said
+    assert "the sender offers a file or a directory" in receiver.said["stderr"]
+    outcome = await sender.leaves()
+    assert outcome.exit_code == 1
+    assert "this program receives texts only" in outcome.stderr
+
+
+async def test_a_text_that_cannot_be_printed_has_not_arrived(server: Serving) -> None:
+    async with command(server, "send", "--text", TEXT, "--code", "36-a-b") as sender:
+        with open("/dev/full", "wb") as full:  # noqa: ASYNC230, PTH123 - a device
+            words = (*RESTANTE, "receive", "36-a-b", "--server", server.url)
+            receiver = Child(await spawn(*words, stdout=full.fileno()), "stderr")
+        async with bounded("the end of both"):
+            assert (await receiver.ended(), await sender.ended()) == (1, 1), (receiver.said, sender.said)
+    assert receiver.said["stderr"].endswith("the text could not be printed: No space left on device\n")
+    assert "the text could not be printed" in sender.said["stderr"]
+
+
+# ── what cannot be used ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("send",), "say what to send: --text TEXT"),
+        (("send", "--text", "x", "--code", "purple"), "a code begins with a number"),
+        (("send", "--text", "x", "--code", "7"), "a code has words after its number"),
+        (("send", "--text", "-", "--verify"), "--verify asks on standard input"),
+        (("send", "--text", os.fsdecode(b"\xff")), "the text is not UTF-8"),
+        (("send", "--text", "x", "--server", "http://example.com"), "begins with ws:// or wss://"),
+        (("receive", "7-a-b", "--proxy", "ftp://example.com"), "a proxy's URL begins with"),
+        (("receive", "7 purple sausages"), "a code has no spaces"),
+        (("receive", "wormhole-transfer:7-a?role=leader"), "this URI is for the sender"),
+        (("receive", "wormhole-transfer:7-a?colour=red"), "has no field 'colour'"),
+        (("receive", "7-a-b", "--allocate"), "leave the code out"),
+    ],
+)
+async def test_what_cannot_be_used_ends_with_2(words: tuple[str, ...], says: str) -> None:
+    ended = called(*words)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert says in ended.stderr
+    assert ended.stderr.startswith("restante: ")
+    assert ended.stderr.count("\n") == 1
+
+
+async def test_without_the_extra_a_sentence_says_how_to_install_it() -> None:
+    code = "import sys; sys.modules['nacl'] = None; sys.argv[1:] = ['receive', '7-a']; import restante.cli.main as m"
+    async with child(sys.executable, "-c", f"{code}; m.main()") as receiver:
+        assert await receiver.ended() == 2, receiver.said
+    assert receiver.said["stderr"] == (
+        "restante: this command needs the extra 'client': pip install 'restante[client]'\n"
+    )

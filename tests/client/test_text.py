@@ -1,0 +1,146 @@
+"""Texts between two programs, and peers that break the rules of a transfer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from client.live import meet, serving, wormhole
+from restante.cli.code_prompt import Completer
+from restante.cli.terminal import visible
+from restante.client import PeerMessageError, ServerGoneError, TransferError, receive_text, send_text
+from restante.client.protocol.uri import TransferUri, rendezvous_of
+from support.bounds import bounded
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        (b"not JSON", PeerMessageError, "no message of a transfer"),
+        (b"\xff", PeerMessageError, "no message of a transfer"),
+        (b"[" * 100_000, PeerMessageError, "no message of a transfer"),
+        (b'{"x": ' + b"[" * 100_000, PeerMessageError, "no message of a transfer"),
+        (b'"offer"', PeerMessageError, "no message of a transfer"),
+        (b'{"offer": "text"}', PeerMessageError, "no message of a transfer"),
+        (b'{"offer": {"message": 5}}', PeerMessageError, "no message of a transfer"),
+        (b'{"offer": {}}', TransferError, "a file or a directory"),
+        (b'{"offer": {"file": {"filename": "x", "filesize": 3}}}', TransferError, "a file or a directory"),
+        (b'{"error": "no time"}', TransferError, "the other side gave up: no time"),
+    ],
+)
+async def test_a_receiver_is_told_what_the_sender_did_wrong(
+    tmp_path: Path, said: bytes, error: type[Exception], words: str
+) -> None:
+    taken: list[str] = []
+    async with serving(tmp_path) as server, wormhole(server.url) as alice, wormhole(server.url) as bob:
+        await meet(alice, bob)
+        await alice.send(b'{"transit": {"abilities-v1": []}}')  # is of files
+        await alice.send(said)
+        async with bounded("an error"):
+            with pytest.raises(error, match=words):
+                await receive_text(bob, taken.append)
+    assert taken == []
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        (b"not JSON", PeerMessageError, "no message of a transfer"),
+        (b'{"answer": {"message_ack": "not now"}}', TransferError, "did not take the text: 'not now'"),
+        (b'{"answer": {}}', TransferError, "did not take the text"),
+        (b'{"error": "no paper"}', TransferError, "gave up: no paper"),
+    ],
+)
+async def test_a_sender_is_told_what_the_receiver_did_wrong(
+    tmp_path: Path, said: bytes, error: type[Exception], words: str
+) -> None:
+    async with serving(tmp_path) as server, wormhole(server.url) as alice, wormhole(server.url) as bob:
+        await meet(alice, bob)
+        await bob.send(said)
+        async with bounded("an error"):
+            with pytest.raises(error, match=words):
+                await send_text(alice, "text")
+
+
+async def test_the_sender_is_told_only_after_the_text_was_used(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, wormhole(server.url) as alice, wormhole(server.url) as bob:
+        await meet(alice, bob)
+        sending = asyncio.create_task(send_text(alice, "text"))
+
+        def fail(text: str) -> None:
+            raise OSError(text)
+
+        with pytest.raises(OSError, match="text"):
+            await receive_text(bob, fail)
+        assert not sending.done()
+        sending.cancel()
+
+
+# ── on a terminal ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\ttext\nof two lines, é 日本 👩‍🚀", None),
+        ("\x1b]0;title\x07\x1b[2J", r"\x1b]0;title\x07\x1b[2J"),
+        ("a\rb\x00\x7f\x9b", r"a\rb\x00\x7f\x9b"),
+        ("\u202etxt.exe\u2066", r"\u202etxt.exe\u2066"),
+    ],
+)
+def test_a_text_cannot_steer_a_terminal(text: str, shown: str | None) -> None:
+    assert visible(text) == (text if shown is None else shown)
+
+
+def completed(completer: Completer, typed: str) -> list[str]:
+    found: list[str] = []
+    while (each := completer.complete(typed, len(found))) is not None:
+        found.append(each)
+    return found
+
+
+def test_the_tab_key_completes_nameplates_and_words() -> None:
+    asked: list[int] = []
+
+    def nameplates() -> list[str]:
+        asked.append(1)
+        return ["12", "1", "7"]
+
+    completer = Completer(nameplates, 2)
+    assert completed(completer, "1") == ["1-", "12-"]
+    assert completed(completer, "") == ["1-", "7-", "12-"]
+    assert completed(completer, "7-pur") == []
+    assert completed(completer, "7-sardo") == ["7-sardonic-"]
+    assert completed(completer, "7-sardonic-sau") == []
+    assert completed(completer, "7-sardonic-puppy") == ["7-sardonic-puppy"]
+    assert asked == [1]
+
+
+@pytest.mark.parametrize("error", [ServerGoneError("gone"), TimeoutError()])
+def test_without_a_server_the_tab_key_completes_no_nameplate(error: Exception) -> None:
+    def nameplates() -> list[str]:
+        raise error
+
+    assert completed(Completer(nameplates, 2), "1") == []
+
+
+# ── the server of a URI ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("server", "uri"),
+    [
+        ("wss://relay.magic-wormhole.io/v1", "wormhole-transfer:7-a-b"),
+        ("ws://127.0.0.1:4000/v1", "wormhole-transfer:7-a-b?rendezvous=ws%3A%2F%2F127.0.0.1%3A4000"),
+        ("wss://example.com/box/v1", "wormhole-transfer:7-a-b?rendezvous=wss%3A%2F%2Fexample.com%2Fbox"),
+    ],
+)
+def test_a_uri_names_the_server_without_its_version(server: str, uri: str) -> None:
+    made = TransferUri("7-a-b", rendezvous_of(server) or "")
+    assert (str(made), made.server) == (uri, server)
+
+
+def test_no_uri_names_a_server_with_another_path() -> None:
+    assert rendezvous_of("wss://example.com/mailbox") is None
