@@ -76,6 +76,16 @@ async def meet(alice: Wormhole, bob: Wormhole) -> str:
     return code
 
 
+async def use(wormhole: Wormhole, code: str | None = None) -> None:
+    """Open it, use this code or a new one, wait for the peer, and close it."""
+    async with bounded("the end of a wormhole"), wormhole:
+        if code is None:
+            await wormhole.allocate_code()
+        else:
+            await wormhole.set_code(code)
+        await wormhole.verifier()
+
+
 async def read(reader: Wormhole, count: int) -> list[bytes]:
     async with bounded(f"{count} messages"):
         return [await reader.receive() for _ in range(count)]

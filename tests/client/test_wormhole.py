@@ -21,22 +21,20 @@ from restante.client import (
     CodeKnown,
     Connecting,
     CrowdedError,
-    Failed,
     KeyAgreed,
     LonelyError,
     MessageStored,
     NoReceiptsError,
     PeerConfirmed,
-    Reconnecting,
     ReplayEnded,
     ServerGoneError,
     WaitingForPeer,
-    WelcomeError,
     Welcomed,
-    Wormhole,
+    WelcomeError,
     WrongPasswordError,
+    base,
+    driver,
 )
-from restante.client import base, driver
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.ports import nobodys_port
