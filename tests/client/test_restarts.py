@@ -16,6 +16,7 @@ from restante.client import (
     Connecting,
     Event,
     KeyAgreed,
+    LonelyError,
     MessageStored,
     PeerConfirmed,
     Reconnecting,
@@ -156,5 +157,5 @@ async def test_who_waits_for_a_server_that_is_gone_is_told_when_the_wormhole_is_
         await heard.until(Reconnecting)
         async with bounded("the close"):
             await alice.close()
-            with pytest.raises(base.LonelyError):
+            with pytest.raises(LonelyError):
                 await waiting

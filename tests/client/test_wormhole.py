@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from client.live import Heard, LiveServer, meet, read, serving, wormhole
+from client.live import Heard, LiveServer, meet, read, serving, use, wormhole
 from client.world import APP_ID
 from restante.client import (
     Closed,
@@ -31,6 +31,7 @@ from restante.client import (
     WaitingForPeer,
     Welcomed,
     WelcomeError,
+    Wormhole,
     WrongPasswordError,
     base,
     driver,
@@ -52,12 +53,6 @@ def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
 
 
-@pytest.fixture
-def short_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a server answer within 300 ms when a wormhole is closed."""
-    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.3)
-
-
 # ── two sides meet ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -65,7 +60,11 @@ async def test_two_sides_meet_and_exchange_messages(server: LiveServer) -> None:
     heard, messages = Heard(), [b"%d" % number for number in range(100)]
     async with wormhole(server.url, versions={"chat": 1}, on_event=heard) as alice, wormhole(server.url) as bob:
         await alice.send(messages[0])  # before there is a peer
-        code = await meet(alice, bob)
+        code = await alice.allocate_code()
+        await heard.until(WaitingForPeer)
+        async with bounded("a key"):
+            await bob.set_code(code)
+            assert await alice.verifier() == await bob.verifier()
         assert (await alice.versions(), await bob.versions()) == ({}, {"chat": 1})
         for message in messages[1:]:
             await alice.send(message)
@@ -91,13 +90,13 @@ async def test_messages_are_iterated_until_the_wormhole_is_closed(server: LiveSe
         await meet(alice, bob)
         await alice.send(b"one")
         await alice.send(b"two")
-        read = []
+        messages = []
         async with bounded("the end of the messages"):
             async for message in bob:
-                read.append(message)
+                messages.append(message)
                 if message == b"two":
                     await bob.close()
-        assert read == [b"one", b"two"]
+        assert messages == [b"one", b"two"]
         with pytest.raises(ClosedError):
             await bob.send(b"three")
 
@@ -145,26 +144,23 @@ async def test_a_text_that_is_no_code_is_refused_and_the_wormhole_goes_on(server
 
 
 async def test_a_server_that_sends_binary_frames_serves_as_well(tmp_path: Path) -> None:
-    async with serving(tmp_path, "--frames", "binary") as server:
-        async with wormhole(server.url) as alice, wormhole(server.url) as bob:
-            await meet(alice, bob)
-            await alice.send(b"hello")
-            assert await read(bob, 1) == [b"hello"]
+    flags = ("--frames", "binary")
+    async with serving(tmp_path, *flags) as server, wormhole(server.url) as alice, wormhole(server.url) as bob:
+        await meet(alice, bob)
+        await alice.send(b"hello")
+        assert await read(bob, 1) == [b"hello"]
 
 
 # ── it goes wrong ────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_wrong_password_is_an_error_at_both_sides(server: LiveServer) -> None:
-    alice, bob = wormhole(server.url), wormhole(server.url)
-    with pytest.raises(WrongPasswordError):
-        async with alice:
-            nameplate = (await alice.allocate_code()).partition("-")[0]
+    async with wormhole(server.url) as alice:
+        nameplate = (await alice.allocate_code()).partition("-")[0]
+        with pytest.raises(WrongPasswordError):
+            await use(wormhole(server.url), f"{nameplate}-guess")
+        async with bounded("the error at the other side"):
             with pytest.raises(WrongPasswordError):
-                async with bob:
-                    await bob.set_code(f"{nameplate}-guess")
-                    await bob.verifier()
-            async with bounded("the error at the other side"):
                 await alice.receive()
     assert server.usage().mailboxes == ["scary"]
     assert server.live() == {}
@@ -189,54 +185,49 @@ async def test_a_third_side_is_told_that_the_code_is_in_use(server: LiveServer) 
         other = await clients.bind(server.url, APP_ID, "other")
         await other.ask("claim", nameplate=code.partition("-")[0])
         with pytest.raises(CrowdedError):
-            async with wormhole(server.url) as third:
-                await third.set_code(code)
-                await third.verifier()
+            await use(wormhole(server.url), code)
 
 
 async def test_the_welcome_of_a_server_that_turns_clients_away_is_an_error(tmp_path: Path) -> None:
     async with serving(tmp_path, "--signal-error", "moved to another place") as server:
         with pytest.raises(WelcomeError, match="moved to another place"):
-            async with bounded("the error"), wormhole(server.url) as alice:
-                await alice.allocate_code()
+            await use(wormhole(server.url))
 
 
 async def test_a_welcome_has_the_message_of_the_day(tmp_path: Path) -> None:
     heard = Heard()
-    async with serving(tmp_path, "--motd", "hello", "--advertise-version", "1.2.3") as server:
-        async with wormhole(server.url, on_event=heard):
-            await heard.until(Welcomed)
+    flags = ("--motd", "hello", "--advertise-version", "1.2.3")
+    async with serving(tmp_path, *flags) as server, wormhole(server.url, on_event=heard):
+        await heard.until(Welcomed)
     assert heard.of(Welcomed) == [Welcomed("hello", "1.2.3")]
 
 
 async def test_a_code_that_the_server_forgot_is_expired(server: LiveServer, no_delay: None) -> None:
     heard = Heard()
-    with pytest.raises(CodeExpiredError):
-        async with wormhole(server.url, on_event=heard) as alice:
-            await alice.allocate_code()
-            await heard.until(WaitingForPeer)
-            server.kill()
-            shutil.rmtree(server.folder / "data")
-            await server.restart()
-            async with bounded("the error"):
+    async with wormhole(server.url, on_event=heard) as alice:
+        await alice.allocate_code()
+        await heard.until(WaitingForPeer)
+        server.kill()
+        shutil.rmtree(server.folder / "data")
+        await server.restart()
+        async with bounded("the error"):
+            with pytest.raises(CodeExpiredError):
                 await alice.verifier()
     assert server.live() == {}
 
 
 async def test_a_server_that_cannot_be_reached_is_an_error() -> None:
     with pytest.raises(ServerGoneError, match="refused"):
-        async with bounded("the error"), wormhole(f"ws://127.0.0.1:{nobodys_port()}/v1") as alice:
-            await alice.allocate_code()
+        await use(wormhole(f"ws://127.0.0.1:{nobodys_port()}/v1"))
 
 
 async def test_an_error_of_the_function_for_events_ends_the_wormhole(server: LiveServer) -> None:
     def stumble(event: Any) -> None:
-        if isinstance(event, CodeKnown):
-            raise RuntimeError("stumbled")
+        if isinstance(event, ReplayEnded):
+            raise ZeroDivisionError
 
-    with pytest.raises(RuntimeError, match="stumbled"):
-        async with bounded("the error"), wormhole(server.url, on_event=stumble) as alice:
-            await alice.allocate_code()
+    with pytest.raises(ZeroDivisionError):
+        await use(wormhole(server.url, on_event=stumble))
 
 
 # ── it ends ──────────────────────────────────────────────────────────────────────────────────────
@@ -244,14 +235,17 @@ async def test_an_error_of_the_function_for_events_ends_the_wormhole(server: Liv
 
 @pytest.mark.parametrize("meeting", [False, True])
 async def test_leaving_with_an_exception_closes_with_the_right_mood(server: LiveServer, meeting: bool) -> None:
+    async def stumble(bob: Wormhole) -> None:
+        async with wormhole(server.url) as alice:
+            if meeting:
+                await meet(alice, bob)
+            else:
+                await alice.allocate_code()
+            raise ZeroDivisionError
+
     async with wormhole(server.url) as bob:
         with pytest.raises(ZeroDivisionError):
-            async with wormhole(server.url) as alice:
-                if meeting:
-                    await meet(alice, bob)
-                else:
-                    await alice.allocate_code()
-                raise ZeroDivisionError
+            await stumble(bob)
     assert server.usage().mailboxes == ["errory" if meeting else "lonely"]
     assert server.live() == {}
 
