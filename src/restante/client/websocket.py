@@ -79,6 +79,8 @@ class Connection(WSListener):
             self.ended.set_result(reason)
         if self._transport is not None and not self._transport.is_close_frame_sent:
             self._transport.send_close(code)
+            if code != WSCloseCode.OK:
+                self._transport.disconnect()  # read no more of it
 
     # ── what picows calls ──────────────────────────────────────────────────────────────────────
 
@@ -90,7 +92,10 @@ class Connection(WSListener):
         kind = frame.msg_type
         if self.ended.done():
             return
-        if kind in _MESSAGE and frame.fin and self._fragments is None:
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            words = "the server uses an extension of WebSocket that was not agreed on"
+            self.end(ServerError(words), WSCloseCode.PROTOCOL_ERROR)
+        elif kind in _MESSAGE and frame.fin and self._fragments is None:
             self._take(frame.get_payload_as_bytes())
         elif kind in _MESSAGE or kind == WSMsgType.CONTINUATION:
             self._join(frame)
